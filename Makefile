@@ -1,0 +1,43 @@
+# Every target sets up what it needs; `make help` lists them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test format demo fuzz bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: $(STAMP) ## Make .venv with the package (editable) and the development tools
+
+test: $(STAMP) ## Check lint, format and types, then run the tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q
+
+format: $(STAMP) ## Format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+demo: $(STAMP) ## Show attention being fused step by step, then the table of examples
+	$(BIN)/blockbuster trace attention
+	$(BIN)/blockbuster table
+
+fuzz: $(STAMP) ## Try the rules on thousands of random programs
+	$(BIN)/python -m pytest -m long -q -s tests
+
+bench: $(STAMP) ## Measure how long fusion takes
+	$(BIN)/python benchmarks/fusion_time.py
+
+clean: ## Remove .venv, caches and build results
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,56 @@
+"""Blockbuster: operator fusion for AI inference, at the level of blocks.
+
+import blockbuster_fusion as bb
+
+program = bb.trace(lambda A, BT: bb.ops.relu(A @ BT.T), A="M K", BT="N K")
+graph = bb.lower(program)
+fusion = bb.fuse(graph)
+print(bb.show(fusion.snapshots[-1]))
+"""
+
+from blockbuster_fusion import errors, examples
+from blockbuster_fusion.array import ops
+from blockbuster_fusion.array.evaluate import evaluate
+from blockbuster_fusion.array.lower import lower
+from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.array.trace import array, trace
+from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.fusion.fuse import Fusion, fuse
+from blockbuster_fusion.fusion.trace import Trace
+from blockbuster_fusion.interp.interpreter import interpret
+from blockbuster_fusion.interp.meter import meter
+from blockbuster_fusion.ir.buffered import buffered
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.show import show
+from blockbuster_fusion.ir.text import from_text, to_text
+from blockbuster_fusion.ir.verify import verify
+from blockbuster_fusion.rules.rule import Match, Rule, apply
+from blockbuster_fusion.rules.sets import RULE_SETS, RuleSet
+
+__all__ = [
+    "RULE_SETS",
+    "ArrayProgram",
+    "BlockbusterError",
+    "Fusion",
+    "Graph",
+    "Match",
+    "Rule",
+    "RuleSet",
+    "Trace",
+    "apply",
+    "array",
+    "buffered",
+    "errors",
+    "evaluate",
+    "examples",
+    "from_text",
+    "fuse",
+    "interpret",
+    "lower",
+    "meter",
+    "ops",
+    "show",
+    "to_text",
+    "trace",
+    "verify",
+]

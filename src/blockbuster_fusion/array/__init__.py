@@ -1,0 +1,1 @@
+"""Array programs: tracing, the lookup table, lowering."""

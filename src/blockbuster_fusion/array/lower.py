@@ -1,0 +1,300 @@
+"""Lowering: an array program to its initial, fully unfused block program.
+
+Each primitive becomes one nest of maps. Nests have loops of their own; two loops are one dim only
+where an intermediate ties them (its list is stored by the one and walked by the other).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from blockbuster_fusion.array.primitives import (
+    Contraction,
+    External,
+    Given,
+    Pointwise,
+    Positions,
+    Primitives,
+    Ref,
+    Renaming,
+    Step,
+    Summary,
+)
+from blockbuster_fusion.array.program import ArrayProgram, ArrayType
+from blockbuster_fusion.array.table import expand
+from blockbuster_fusion.errors import IllTyped
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.builder import Builder
+from blockbuster_fusion.ir.combiner import ADD
+from blockbuster_fusion.ir.expr import Expr, arg, substitute
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.infer import infer
+from blockbuster_fusion.ir.ops import (
+    BlockReduce,
+    Dot,
+    Elementwise,
+    Iota,
+    Misc,
+    Reduce,
+    Rename,
+    Value,
+)
+from blockbuster_fusion.ir.types import Type
+from blockbuster_fusion.ir.verify import verify
+
+
+def lower(program: ArrayProgram) -> Graph:
+    """The initial block program of an array program."""
+    steps, outputs = expand_program(program)
+    check_batch(program, steps)
+    packed = packed_axes(program, steps)
+    lowering = _Lowering(steps, _tie_loops(steps, packed), loop_order(program, steps), packed)
+    for i in range(len(steps)):
+        lowering.lower(i)
+    for out, step in zip(program.outputs, outputs, strict=True):
+        lowering.builder.output(out.name, lowering.values[step], out.axes)
+    graph = lowering.builder.build()
+    verify(graph)
+    return graph
+
+
+def expand_program(program: ArrayProgram) -> tuple[list[Step], list[int]]:
+    """The primitives that the program's outputs need, and which of them are the outputs."""
+    p = Primitives()
+    refs: list[Ref] = [p.given(i.name, i.type) for i in program.inputs]
+    for op in program.operators:
+        refs.append(expand(p, op.name, [refs[v] for v in op.operands], dict(op.attributes)))
+    outputs: list[int] = []
+    for out in program.outputs:
+        ref = refs[out.value]
+        if isinstance(p.steps[ref.step].primitive, Positions):
+            ref = p.elementwise(lambda t: t, ref)  # positions lie nowhere: an output is stored
+        outputs.append(ref.step)
+    return _without_dead_steps(p.steps, outputs)
+
+
+def _without_dead_steps(
+    steps: Sequence[Step], outputs: Sequence[int]
+) -> tuple[list[Step], list[int]]:
+    needed, stack = {i for i, s in enumerate(steps) if isinstance(s.primitive, Given)}, [*outputs]
+    while stack:
+        i = stack.pop()
+        if i not in needed:
+            needed.add(i)
+            stack.extend(steps[i].operands)
+    number = {old: new for new, old in enumerate(sorted(needed))}
+    kept = [
+        Step(steps[i].primitive, tuple(number[v] for v in steps[i].operands), steps[i].type)
+        for i in sorted(needed)
+    ]
+    return kept, [number[i] for i in outputs]
+
+
+def check_batch(program: ArrayProgram, steps: Sequence[Step]) -> None:
+    """IllTyped where a batch axis is reduced, under its own name or another."""
+    for axis in sorted(reduced_axes(steps) & batch_axes(program, steps), key=str):
+        problem = f"the batch axis {axis} is summed or contracted over, so it has to lie in blocks"
+        raise IllTyped(op=program.name, problem=f"{problem}: leave it out of batch")
+
+
+def batch_axes(program: ArrayProgram, steps: Sequence[Step]) -> set[Axis]:
+    """The program's batch axes and what they are renamed to."""
+    names = other_names(steps)
+    return {name for axis in program.batch for name in names.get(axis, {axis})}
+
+
+def other_names(steps: Sequence[Step]) -> dict[Axis, set[Axis]]:
+    """For each axis that is renamed, all the names that its arrays go by."""
+    names: dict[Axis, set[Axis]] = {}
+    for s in steps:
+        if isinstance(s.primitive, Renaming):
+            old, new = s.primitive.old, s.primitive.new
+            both = names.get(old, {old}) | names.get(new, {new})
+            names.update(dict.fromkeys(both, both))
+    return names
+
+
+def reduced_axes(steps: Sequence[Step]) -> set[Axis]:
+    """The axes that some step sums over or contracts."""
+    return {s.primitive.axis for s in steps if isinstance(s.primitive, Summary | Contraction)}
+
+
+def loop_order(program: ArrayProgram, steps: Sequence[Step]) -> dict[Axis, int]:
+    """One order of axes for the whole program, in which every nest runs its parallel loops.
+
+    A step that reduces an axis wants it inside its parallel loops. The order goes against as few
+    of these wishes as a greedy choice can; where it is free, the program's outputs decide, then
+    first appearance. Batch axes that the user names come first.
+    """
+    appearing = [a for out in program.outputs for a in out.axes]
+    appearing += [a for s in steps for a in s.type.axes]
+    axes = list(dict.fromkeys(appearing))
+    wishes: Counter[Axis] = Counter()
+    inside: defaultdict[Axis, Counter[Axis]] = defaultdict(Counter)
+    for s in steps:
+        if isinstance(s.primitive, Summary | Contraction):
+            for outer in s.type.axes:
+                inside[outer][s.primitive.axis] += 1
+                wishes[s.primitive.axis] += 1
+    order: dict[Axis, int] = {}
+    while axes:
+        chosen = min(axes, key=lambda a: (a not in program.batch, wishes[a]))
+        axes.remove(chosen)
+        wishes.subtract(inside[chosen])
+        order[chosen] = len(order)
+    return order
+
+
+def packed_axes(program: ArrayProgram, steps: Sequence[Step]) -> set[Axis]:
+    """The axes that stay in blocks; the others (batch, heads) are walked one index at a time.
+
+    Packed are the axes that are reduced, and of each contraction the last axis that belongs to
+    one operand alone: its rows and columns. An array with fewer than two of these packs its last
+    axes as well, unless they are batch axes of a contraction. What is packed under one name is
+    packed under all: a renamed array is the same array.
+    """
+    packed, batch = reduced_axes(steps), batch_axes(program, steps)
+    shared = set(batch)
+    for s in steps:
+        if isinstance(s.primitive, Contraction):
+            left, right = (steps[v].type.axes for v in s.operands)
+            shared |= set(left) & set(right)
+            for side, other in ((left, right), (right, left)):
+                alone = [a for a in side if a not in other and a not in batch]
+                packed.update(alone[-1:])
+    for s in steps:
+        spare = [a for a in s.type.axes if a not in packed and a not in shared]
+        missing = 2 - sum(a in packed for a in s.type.axes)
+        packed.update(spare[-missing:] if missing > 0 else ())
+    names = other_names(steps)
+    return {name for axis in packed for name in names.get(axis, {axis})}
+
+
+_Loop = tuple[int, Axis]
+"""The loop over an axis in the nest of a step."""
+
+
+def _tie_loops(steps: Sequence[Step], packed: set[Axis]) -> dict[_Loop, Dim]:
+    """The dim of every loop: loops that an intermediate ties have the same."""
+    parent: dict[_Loop, _Loop] = {}
+
+    def root(loop: _Loop) -> _Loop:
+        while parent.setdefault(loop, loop) != loop:
+            parent[loop] = parent[parent[loop]]
+            loop = parent[loop]
+        return loop
+
+    for i, step in enumerate(steps):
+        if not _has_loops(step):
+            continue
+        for axis in _loops(steps, step):
+            root((i, axis))
+        for operand in step.operands:
+            if _has_loops(steps[operand]):
+                for axis in steps[operand].type.axes:
+                    parent[root((i, axis))] = root((operand, axis))
+    dims: dict[_Loop, Dim] = {}
+    counts: dict[Axis, int] = {}
+    for loop in sorted(parent, key=lambda loop: loop[0]):
+        representative = root(loop)
+        if representative not in dims:
+            axis = loop[1]
+            dims[representative] = Dim(axis, counts.get(axis, 0), axis in packed)
+            counts[axis] = counts.get(axis, 0) + 1
+        dims[loop] = dims[representative]
+    return dims
+
+
+def _has_loops(step: Step) -> bool:
+    return isinstance(step.primitive, Pointwise | Summary | Contraction)
+
+
+def _loops(steps: Sequence[Step], step: Step) -> list[Axis]:
+    """The axes that a step walks: those of its result and the one that it reduces."""
+    walked = [a for v in step.operands for a in steps[v].type.axes]
+    return list(dict.fromkeys([*step.type.axes, *walked]))
+
+
+class _Lowering:
+    """Builds the block program step by step."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        dims: dict[_Loop, Dim],
+        order: dict[Axis, int],
+        packed: set[Axis],
+    ) -> None:
+        self.steps, self.dims, self.order, self.packed = steps, dims, order, packed
+        self.builder = Builder()
+        self.values: list[Value] = []
+        self.iotas: dict[Axis, Value] = {}
+
+    def lower(self, i: int) -> None:
+        """Appends the nest of step i."""
+        step = self.steps[i]
+        operands = [self.values[v] for v in step.operands]
+        match step.primitive:
+            case Given(name):
+                made = self.builder.input(name, self.array(step.type))
+            case Positions(axis):
+                if axis not in self.iotas:
+                    self.iotas[axis] = self.builder.one(Iota(self.free(axis)))
+                made = self.iotas[axis]
+            case Renaming(old, new):
+                made = self.builder.one(Rename(old, new), *operands)
+            case External(namespace, name, attributes, layouts):
+                results = (self.array(step.type),)
+                op = Misc(namespace, name, attributes, results, layouts)
+                made = self.builder.one(op, *operands)
+            case _:
+                axes = sorted(step.type.axes, key=self.order.__getitem__)
+                made = self.builder.nest(
+                    [self.dims[i, axis] for axis in axes],
+                    operands,
+                    lambda builder, *elements: self.innermost(builder, i, elements),
+                )
+        self.values.append(made)
+
+    def innermost(self, builder: Builder, i: int, operands: Sequence[Value]) -> Value:
+        """What step i does inside its parallel loops."""
+        match self.steps[i].primitive:
+            case Pointwise(expr):
+                return builder.one(*self.laid_out(builder, expr, operands))
+            case Summary(axis, combiner):
+                dim = self.dims[i, axis]
+                block = BlockReduce(dim, combiner)
+                parts = builder.nest([dim], operands, lambda inner, x: inner.one(block, x))
+                return builder.one(Reduce(dim, combiner), parts)
+            case Contraction(axis):
+                dim = self.dims[i, axis]
+                parts = builder.nest([dim], operands, lambda inner, *xy: inner.one(Dot(dim), *xy))
+                return builder.one(Reduce(dim, ADD), parts)
+            case other:
+                raise AssertionError(f"{other} has no loops")
+
+    def laid_out(
+        self, builder: Builder, expr: Expr, operands: Sequence[Value]
+    ) -> tuple[Elementwise, *tuple[Value, ...]]:
+        """The operator with its operands so ordered that the result's axes are in loop order.
+
+        A block has the axes of its operands in order: positions n <= m would give a block (n, m).
+        """
+        types = [builder.type(v) for v in operands]
+        (made,) = infer(Elementwise(expr), types)
+        if self.ranks(made) == sorted(self.ranks(made)):
+            return Elementwise(expr), *operands
+        at = sorted(range(len(operands)), key=lambda i: self.ranks(types[i]))
+        moved = substitute(expr, {old: arg(new) for new, old in enumerate(at)})
+        return Elementwise(moved), *(operands[i] for i in at)
+
+    def ranks(self, kind: Type) -> list[int]:
+        """Where the axes of a block stand in the loop order."""
+        return [self.order[d.axis] for d in kind.items]
+
+    def array(self, kind: ArrayType) -> Type:
+        """The type of an array that lies in memory as a whole, tiled by nobody yet."""
+        lists = tuple(self.free(a) for a in kind.axes)
+        return Type(lists, tuple(d for d in lists if d.packed), kind.dtype)
+
+    def free(self, axis: Axis) -> Dim:
+        return Dim(axis, None, axis in self.packed)

@@ -1,0 +1,193 @@
+"""Primitive array operators: each becomes one nest of maps in the block program."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from blockbuster_fusion.array.program import ArrayType
+from blockbuster_fusion.errors import IllTyped
+from blockbuster_fusion.ir.axis import Axis
+from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
+from blockbuster_fusion.ir.expr import Expr, arg, arity, as_expr, call, cast, result_dtype
+from blockbuster_fusion.ir.ops import Plain
+from blockbuster_fusion.ir.types import DType, promote
+from blockbuster_fusion.ir.verify_expr import axes_of, dtype_problem
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An input of the program."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """An expression for every element, broadcasting along axes that an operand lacks."""
+
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A reduction over one axis."""
+
+    axis: Axis
+    combiner: Combiner
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A sum of products over one axis that both operands have."""
+
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """0, 1, 2, … along an axis."""
+
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """The same array with one axis under another name."""
+
+    old: Axis
+    new: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """An operator that only its namespace's executor knows; it gets each operand in its layout."""
+
+    namespace: str
+    name: str
+    attributes: tuple[tuple[str, Plain], ...]
+    layouts: tuple[tuple[Axis, ...], ...]
+
+
+Primitive = Given | Pointwise | Summary | Contraction | Positions | Renaming | External
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One primitive with its operands (numbers of earlier steps) and the type of its result."""
+
+    primitive: Primitive
+    operands: tuple[int, ...]
+    type: ArrayType
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The result of a step, as table entries handle it."""
+
+    step: int
+    type: ArrayType
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return self.type.axes
+
+
+class Primitives:
+    """Records the primitives that operators expand to. Table entries are written against this."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def given(self, name: str, kind: ArrayType) -> Ref:
+        """An input of the program."""
+        return self._step(Given(name), (), kind)
+
+    def elementwise(self, function: Expr | Callable[..., Expr], *operands: Ref) -> Ref:
+        """`function` of every element; a Python function is called with one Expr per operand."""
+        if not isinstance(function, Expr):
+            function = as_expr(function(*(arg(i) for i in range(len(operands)))))
+        dtypes = tuple(x.type.dtype for x in operands)
+        problem = _problem(function, dtypes)
+        if problem is not None:
+            raise IllTyped(op=function, problem=problem)
+        axes = tuple(dict.fromkeys(a for x in operands for a in x.axes))
+        kind = ArrayType(axes, result_dtype(function, dtypes))
+        return self._step(Pointwise(function), operands, kind)
+
+    def mul(self, x: Ref, y: Ref) -> Ref:
+        """`x * y`: a scale where one lacks axes of the other."""
+        return self.elementwise(arg(0) * arg(1), x, y)
+
+    def add(self, x: Ref, y: Ref) -> Ref:
+        """`x + y`: a shift where one lacks axes of the other."""
+        return self.elementwise(arg(0) + arg(1), x, y)
+
+    def unary(self, name: str, x: Ref) -> Ref:
+        """The scalar function called `name` of every element."""
+        return self.elementwise(call(name, arg(0)), x)
+
+    def reduce(self, combiner: Combiner, x: Ref, axis: Axis) -> Ref:
+        """`x` without `axis`, its elements combined."""
+        if axis not in x.axes:
+            raise IllTyped(op=f"{combiner} over {axis}", problem=f"{x.type} has no such axis")
+        if combiner in (ADD, MUL) and x.type.dtype in (DType.bool_, DType.int32):
+            x = self.elementwise(cast(arg(0), DType.int64), x)  # a sum of bools counts
+        kept = tuple(a for a in x.axes if a is not axis)
+        return self._step(Summary(axis, combiner), (x,), ArrayType(kept, x.type.dtype))
+
+    def sum(self, x: Ref, axis: Axis) -> Ref:
+        return self.reduce(ADD, x, axis)
+
+    def max(self, x: Ref, axis: Axis) -> Ref:
+        return self.reduce(MAX, x, axis)
+
+    def min(self, x: Ref, axis: Axis) -> Ref:
+        return self.reduce(MIN, x, axis)
+
+    def contract(self, x: Ref, y: Ref, axis: Axis) -> Ref:
+        """The sum over `axis` of `x * y`; other axes that both have stay, once."""
+        for which, operand in (("left", x), ("right", y)):
+            if axis not in operand.axes:
+                problem = f"the {which} operand {operand.type} has no such axis"
+                raise IllTyped(op=f"contraction over {axis}", problem=problem)
+        axes = tuple(dict.fromkeys(a for r in (x, y) for a in r.axes if a is not axis))
+        dtype = promote(x.type.dtype, y.type.dtype)
+        return self._step(Contraction(axis), (x, y), ArrayType(axes, dtype))
+
+    def positions(self, axis: Axis) -> Ref:
+        """The index along `axis`."""
+        return self._step(Positions(axis), (), ArrayType((axis,), DType.int64))
+
+    def rename(self, x: Ref, old: Axis, new: Axis) -> Ref:
+        """`x` with the axis `old` called `new`."""
+        axes = tuple(new if a is old else a for a in x.axes)
+        if len(set(axes)) < len(axes):
+            raise IllTyped(op=f"rename {old}->{new}", problem=f"{x.type} has {new} already")
+        if isinstance(self.steps[x.step].primitive, Positions):
+            return self.positions(new)  # they lie nowhere, so they have no other name
+        return self._step(Renaming(old, new), (x,), ArrayType(axes, x.type.dtype))
+
+    def external(
+        self,
+        namespace: str,
+        name: str,
+        attributes: tuple[tuple[str, Plain], ...],
+        layouts: tuple[tuple[Axis, ...], ...],
+        operands: Iterable[Ref],
+        kind: ArrayType,
+    ) -> Ref:
+        """An operator that stays a misc operator."""
+        return self._step(External(namespace, name, attributes, layouts), tuple(operands), kind)
+
+    def _step(self, primitive: Primitive, operands: Sequence[Ref], kind: ArrayType) -> Ref:
+        self.steps.append(Step(primitive, tuple(x.step for x in operands), kind))
+        return Ref(len(self.steps) - 1, kind)
+
+
+def _problem(expr: Expr, dtypes: tuple[DType, ...]) -> str | None:
+    """Why an expression cannot be computed for arguments of these dtypes, if it cannot."""
+    unsound = axes_of(expr)
+    if isinstance(unsound, str):
+        return unsound
+    if arity(expr) != len(dtypes):
+        return f"takes {arity(expr)} operands and has {len(dtypes)}"
+    return dtype_problem(expr, dtypes)

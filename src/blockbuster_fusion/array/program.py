@@ -1,0 +1,80 @@
+"""Array programs: operators over whole arrays with named axes."""
+
+from dataclasses import dataclass, field
+
+from blockbuster_fusion.ir.axis import Axis
+from blockbuster_fusion.ir.combiner import Combiner
+from blockbuster_fusion.ir.expr import Expr
+from blockbuster_fusion.ir.ops import Plain
+from blockbuster_fusion.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """The axes of an array, in its own order, and its dtype."""
+
+    axes: tuple[Axis, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{' '.join(a.name for a in self.axes)}]"
+
+
+Attribute = Plain | Expr | Axis | Combiner | ArrayType | tuple["Attribute", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInput:
+    """An array that the program is given."""
+
+    name: str
+    type: ArrayType
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An entry of the lookup table applied to values of the program.
+
+    Values are numbered: the inputs first, then the results of the operators in order.
+    """
+
+    name: str
+    operands: tuple[int, ...]
+    attributes: tuple[tuple[str, Attribute], ...]
+    type: ArrayType
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOutput:
+    """A value that the program gives back; `axes` is the order of the array's axes."""
+
+    name: str
+    value: int
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayProgram:
+    """A model as people write it: a list of operators, each giving one array."""
+
+    name: str
+    inputs: tuple[ArrayInput, ...]
+    operators: tuple[Operator, ...]
+    outputs: tuple[ArrayOutput, ...]
+    batch: frozenset[Axis] = field(default=frozenset())
+
+    def type(self, value: int) -> ArrayType:
+        """The type of a value."""
+        count = len(self.inputs)
+        return self.inputs[value].type if value < count else self.operators[value - count].type
+
+    def __str__(self) -> str:
+        names = [i.name for i in self.inputs]
+        lines = [f"{self.name}({', '.join(f'{i.name}: {i.type}' for i in self.inputs)}):"]
+        for op in self.operators:
+            names.append(f"v{len(names) - len(self.inputs) + 1}")
+            shown = [names[v] for v in op.operands]
+            shown += [f"{key}={value}" for key, value in op.attributes]
+            lines.append(f"    {names[-1]} = {op.name}({', '.join(shown)}): {op.type}")
+        given = ", ".join(f"{out.name}={names[out.value]}" for out in self.outputs)
+        return "\n".join([*lines, f"    return {given}"])

@@ -1,0 +1,183 @@
+"""The command line: `blockbuster trace attention`."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from blockbuster_fusion import examples
+from blockbuster_fusion.array.lower import lower
+from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.fusion.fuse import fuse
+from blockbuster_fusion.fusion.trace import Step, Trace
+from blockbuster_fusion.interp.meter import meter
+from blockbuster_fusion.ir.axis import Dim, Symbol
+from blockbuster_fusion.ir.buffered import buffered
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.show import show
+from blockbuster_fusion.ir.text import to_text
+from blockbuster_fusion.rules.sets import RULE_SETS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.run is None:
+        parser.print_help()
+        return 2
+    try:
+        options.run(options)
+    except BlockbusterError as error:
+        print(f"blockbuster: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `blockbuster … | head` is no error
+        sys.stderr.close()
+    except OSError as error:
+        print(f"blockbuster: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="blockbuster", description="Operator fusion for AI inference, at the level of blocks."
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"blockbuster {version('blockbuster-fusion')}"
+    )
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(metavar="command")
+
+    trace = commands.add_parser("trace", help="fuse an example and print every step")
+    trace.add_argument("example", nargs="?", help="an example's name, see `blockbuster list`")
+    trace.add_argument("--rules", default="paper", choices=sorted(RULE_SETS), help="rule set")
+    trace.add_argument(
+        "--steps", choices=["all", "last", "none"], default="all", help="which listings to print"
+    )
+    trace.add_argument(
+        "--size", metavar="S=N", action="append", default=[], help="an extent, for traffic: MM=512"
+    )
+    trace.add_argument(
+        "--tile", metavar="D=N", action="append", default=[], help="a tile, for traffic: M=64"
+    )
+    trace.add_argument("--save", metavar="FILE", help="write the trace as JSON")
+    trace.add_argument("--load", metavar="FILE", help="print a saved trace instead of an example")
+    trace.set_defaults(run=_trace)
+
+    listing = commands.add_parser("show", help="print an example's block program")
+    listing.add_argument("example", help="an example's name")
+    listing.add_argument("--text", action="store_true", help="the text form, which loads again")
+    listing.add_argument("--lock", action="store_true", help="reductions in parallel, with a lock")
+    listing.set_defaults(run=_show)
+
+    table = commands.add_parser("table", help="buffered edges that are left, for every example")
+    table.add_argument("--rules", default="paper", choices=sorted(RULE_SETS), help="rule set")
+    table.set_defaults(run=_table)
+
+    names = commands.add_parser("list", help="the examples")
+    names.set_defaults(run=_list)
+    return parser
+
+
+def _trace(options: argparse.Namespace) -> None:
+    if (options.example is None) == (options.load is None):
+        raise BlockbusterError(message="trace: name an example, or a saved trace with --load")
+    sizes = _numbers("--size", options.size)
+    tiles: dict[Dim | str, int] = dict(_numbers("--tile", options.tile).items())
+    if options.load:
+        trace = Trace.load(options.load)
+        print(f"{options.load}: {len(trace)} steps by the {trace.rules.name} rules\n")
+    else:
+        program = examples.find(options.example)
+        trace = fuse(lower(program), options.rules).trace
+        print(f"{program}\n")
+    if sizes or tiles:
+        sizes = _all_sizes(trace.initial, sizes)
+    _print_program("initial block program", trace.initial, options.steps == "all", sizes, tiles)
+    if 0 in trace.snapshots:
+        print("snapshot\n")
+    for step in trace:
+        listed = options.steps == "all" or (options.steps == "last" and step.index == len(trace))
+        _print_step(step, listed, sizes, tiles)
+        if step.index in trace.snapshots:
+            print(f"snapshot {trace.snapshots.index(step.index) + 1}\n")
+    if options.save:
+        trace.save(options.save)
+        print(f"saved to {Path(options.save)}")
+
+
+def _print_step(
+    step: Step, listed: bool, sizes: Mapping[str, int], tiles: Mapping[Dim | str, int]
+) -> None:
+    _print_program(str(step), step.after, listed, sizes, tiles)
+
+
+def _print_program(
+    title: str, graph: Graph, listed: bool, sizes: Mapping[str, int], tiles: Mapping[Dim | str, int]
+) -> None:
+    print(f"{title}, {len(buffered(graph))} interior buffered edges")
+    if sizes:
+        print(_indented(str(meter(graph, sizes, tiles))))
+    if listed:
+        print(_indented(show(graph)) + "\n")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.rstrip().splitlines())
+
+
+def _numbers(option: str, pairs: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for pair in pairs:
+        name, _, number = pair.partition("=")
+        if not name or not number.isdigit():
+            raise BlockbusterError(message=f"{option} {pair}: write it as NAME=NUMBER")
+        found[name] = int(number)
+    return found
+
+
+def _all_sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
+    """Every symbolic size of a program: those that are given, 512 for the others."""
+    extents = {dim.axis.extent for dim in graph.dims}
+    symbols = sorted(extent.name for extent in extents if isinstance(extent, Symbol))
+    unknown = [name for name in given if name not in symbols]
+    if unknown:
+        message = (
+            f"--size {unknown[0]}: the program's sizes are {', '.join(symbols) or 'all fixed'}"
+        )
+        raise BlockbusterError(message=message)
+    return {name: given.get(name, 512) for name in symbols}
+
+
+def _show(options: argparse.Namespace) -> None:
+    graph = lower(examples.find(options.example))
+    if options.text:
+        print(to_text(graph), end="")
+    else:
+        print(show(graph, reductions="lock" if options.lock else "serial"), end="")
+
+
+def _table(options: argparse.Namespace) -> None:
+    width = max(len(name) for name in examples.EXAMPLES)
+    print(f"{'program':{width}}  operators  initial  interior buffered edges per snapshot  steps")
+    for name in examples.EXAMPLES:
+        program: ArrayProgram = examples.find(name)
+        fusion = fuse(lower(program), options.rules)
+        edges = ", ".join(str(len(buffered(snapshot))) for snapshot in fusion.snapshots)
+        initial = len(buffered(fusion.initial))
+        count, steps = len(program.operators), len(fusion.trace)
+        print(f"{name:{width}}  {count:9}  {initial:7}  {edges:37}  {steps:5}")
+
+
+def _list(options: argparse.Namespace) -> None:
+    width = max(len(name) for name in examples.EXAMPLES)
+    for name, function in examples.EXAMPLES.items():
+        summary = (function.__doc__ or "").strip().splitlines()[0]
+        print(f"{name:{width}}  {summary}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

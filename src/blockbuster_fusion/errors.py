@@ -1,0 +1,119 @@
+"""Every error of the package: what is wrong, where, and what to do."""
+
+
+class BlockbusterError(Exception):
+    """Base of all errors that the package raises on purpose.
+
+    `template` is the sentence; keyword arguments fill it and stay attributes of the error.
+    """
+
+    template = "{message}"
+
+    def __init__(self, **details: object) -> None:
+        self.details = details
+        super().__init__(self.template.format(**details))
+
+    def __getattr__(self, name: str) -> object:
+        try:
+            return self.__dict__["details"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class IllTyped(BlockbusterError):
+    """An operator's operands do not fit it."""
+
+    template = "{op}: {problem}"
+
+
+class InvalidGraph(BlockbusterError):
+    """A graph breaks one of the rules of block programs."""
+
+    template = "{place}: {problem}{neighbours}"
+
+
+class CyclicGraph(BlockbusterError):
+    """The nodes of a graph cannot be put in an order."""
+
+    template = (
+        "nodes {nodes} depend on one another in a cycle: a block program has no loops but maps"
+    )
+
+
+class BadText(BlockbusterError):
+    """The text form of a program cannot be read."""
+
+    template = "line {line}, column {column}: {problem}"
+
+
+class BadTrace(BlockbusterError):
+    """A saved fusion trace cannot be read or does not fit its program."""
+
+    template = "{place}: {problem}"
+
+
+class TraceError(BlockbusterError):
+    """A Python function cannot be traced into an array program."""
+
+    template = "{op}: {problem}"
+
+
+class UntracedAttribute(TraceError, AttributeError):
+    """A traced array has no attribute of that name."""
+
+
+class UnknownOperator(BlockbusterError):
+    """The lookup table has no such operator."""
+
+    template = "no operator {name!r} in the lookup table: {remedy}"
+
+
+class BadInput(BlockbusterError):
+    """An array that was given to a program does not fit it."""
+
+    template = "input {name}: {problem}"
+
+
+class BadTile(BlockbusterError):
+    """A tile size that cannot be used."""
+
+    template = "tiles[{name!r}]: {problem}"
+
+
+class BadExtent(BlockbusterError):
+    """The extent of an axis is not known, or cannot be what was given."""
+
+    template = "extent {name}: {problem}"
+
+
+class UnknownRules(BlockbusterError):
+    """No rule set, or no rule, of that name."""
+
+    template = "unknown {kind} {name!r}: known are {known}"
+
+
+class RuleMisapplied(BlockbusterError):
+    """A match does not fit the graph that it is applied to."""
+
+    template = "{rule}: {problem}"
+
+
+class UnknownExample(BlockbusterError):
+    """No example program of that name."""
+
+    template = "unknown example {name!r}: try one of {known}"
+
+
+class NoExecutor(BlockbusterError):
+    """A misc operator has nobody who can run it."""
+
+    template = (
+        "misc operator {namespace}.{name} has no executor: "
+        "register one with interp.register_executor({namespace!r}, run)"
+    )
+
+
+class BadResult(BlockbusterError):
+    """What an executor gave for a misc operator is not what the program declares."""
+
+    template = "misc operator {namespace}.{name}: {problem}"

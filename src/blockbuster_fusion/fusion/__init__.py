@@ -1,0 +1,1 @@
+"""The fusion algorithm and its trace."""

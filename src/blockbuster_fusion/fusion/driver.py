@@ -1,0 +1,145 @@
+"""The fusion algorithm: which rule is tried when, and where.
+
+As in the paper: `fuse_no_extend` on one graph, `bfs_fuse_no_extend` on all of them breadth first,
+`bfs_extend` for one extension, `fuse` until nothing can be extended, with a snapshot before each.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from blockbuster_fusion.fusion.trace import Firing
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.rules.rule import Match, Rule, apply
+from blockbuster_fusion.rules.sets import RuleSet
+
+
+class Driver:
+    """One run of the algorithm on a program: the program so far and where rules fired."""
+
+    def __init__(self, program: Graph, rules: RuleSet) -> None:
+        self.program = program
+        self.rules = rules
+        self.firings: list[Firing] = []
+        self._next_id = program.max_id + 1
+        self._settled: set[Graph] = set()
+        """Graphs in which no local rule matches."""
+        self._unextendable: set[Graph] = set()
+
+    def fuse(self) -> list[tuple[Graph, int]]:
+        """The snapshots, each with the number of firings that led to it."""
+        self.bfs_fuse_no_extend()
+        snapshots = [(self.program, len(self.firings))]
+        while self.bfs_extend():
+            self.bfs_fuse_no_extend()
+            snapshots.append((self.program, len(self.firings)))
+        return snapshots
+
+    def bfs_fuse_no_extend(self) -> None:
+        """Applies the local rules in every graph of the program, breadth first."""
+        queue: deque[Path] = deque([()])
+        while queue:
+            path = queue.popleft()
+            self.fuse_no_extend(path)
+            queue.extend((*path, i) for i, _ in self.program.at(path).maps())
+
+    def fuse_no_extend(self, path: Path) -> None:
+        """Applies the local rules, in their order of priority, to one graph until none matches."""
+        graph = self.program.at(path)
+        if graph in self._settled:
+            return
+        search = _Search(graph, self.rules.local)
+        unified: dict[Dim, Dim] = {}
+        start = graph
+        while (match := search.next()) is not None:
+            graph = self._apply(match, path)
+            search.move_to(graph)
+            _unify(unified, match.unify)
+        if graph is not start:
+            self.program = self.program.substitute(unified).replace(path, graph)
+        self._settled.add(self.program.at(path))
+
+    def bfs_extend(self) -> bool:
+        """Applies one extending rule at the first place where one matches, breadth first."""
+        queue: deque[Path] = deque([()])
+        while queue:
+            path = queue.popleft()
+            graph = self.program.at(path)
+            if graph not in self._unextendable:
+                for rule in self.rules.extending:
+                    if (match := rule.match(graph)) is not None:
+                        made = self._apply(match, path)
+                        program = self.program.substitute(dict(match.unify))
+                        self.program = program.replace(path, made)
+                        return True
+                self._unextendable.add(graph)
+            queue.extend((*path, i) for i, _ in graph.maps())
+        return False
+
+    def _apply(self, match: Match, path: Path) -> Graph:
+        match = replace(match, path=path, fresh=self._next_id)
+        graph = apply(match)
+        self._next_id = max(self._next_id, graph.max_id + 1)
+        self.firings.append(Firing.of(match))
+        return graph
+
+
+class _Search:
+    """Finds the next match in a graph without looking again at what has not changed.
+
+    Each rule has the nodes that it still has to look at. A rewrite puts the nodes that it touched
+    back; places that a far guard refused are looked at once more when nothing else is left.
+    """
+
+    def __init__(self, graph: Graph, rules: tuple[Rule, ...]) -> None:
+        self.graph = graph
+        self.rules = rules
+        self.pending: list[dict[int, None]] = [{} for _ in rules]
+        self.refused: list[dict[int, None]] = [{} for _ in rules]
+        self.moved = False
+        self._put_back(graph.nodes)
+
+    def next(self) -> Match | None:
+        """A match of the first rule that has one."""
+        match = self._next_pending()
+        if match is None and self.moved:
+            self.pending, self.refused = self.refused, [{} for _ in self.rules]
+            self.moved = False
+            match = self._next_pending()
+        return match
+
+    def _next_pending(self) -> Match | None:
+        for rule, nodes, refused in zip(self.rules, self.pending, self.refused, strict=True):
+            for node in list(nodes):
+                if node in self.graph.nodes:
+                    for site in rule.sites_at(self.graph, node):
+                        guard = rule.refusal(site)
+                        if guard is None:
+                            return site
+                        if guard.far:
+                            refused[node] = None
+                del nodes[node]
+        return None
+
+    def move_to(self, graph: Graph) -> None:
+        """Goes on with the graph that the last match made."""
+        self.graph = graph
+        self.moved = True
+        self._put_back(graph.nodes if graph.touched is None else graph.touched)
+
+    def _put_back(self, nodes: Iterable[int]) -> None:
+        for node in nodes:
+            op = self.graph.nodes[node].op
+            for rule, pending in zip(self.rules, self.pending, strict=True):
+                if isinstance(op, rule.anchors):
+                    pending[node] = None
+
+
+def _unify(known: dict[Dim, Dim], more: tuple[tuple[Dim, Dim], ...]) -> None:
+    """Adds substitutions so that applying `known` once does them all."""
+    for old, new in more:
+        for earlier, target in known.items():
+            if target is old:
+                known[earlier] = new
+        known[old] = new

@@ -1,0 +1,246 @@
+"""The trace of a fusion: the initial program and where each rule fired, replayed on demand."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any, overload
+
+from blockbuster_fusion.errors import BadText, BadTrace, BlockbusterError
+from blockbuster_fusion.interp.meter import meter
+from blockbuster_fusion.interp.traffic import Traffic
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.buffered import Edge, buffered
+from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.ir.text import from_text, to_text
+from blockbuster_fusion.rules.rule import Match, Rule, apply
+from blockbuster_fusion.rules.sets import RuleSet, rule_set
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """A match without its graph: enough to fire the rule again."""
+
+    rule: Rule
+    path: Path
+    nodes: tuple[int, ...]
+    dim: Dim | None
+    variant: str
+    unify: tuple[tuple[Dim, Dim], ...]
+    fresh: int
+
+    @classmethod
+    def of(cls, match: Match) -> "Firing":
+        """The firing of a match."""
+        fresh = match.graph.max_id + 1 if match.fresh is None else match.fresh
+        unify = match.unify
+        return cls(match.rule, match.path, match.nodes, match.dim, match.variant, unify, fresh)
+
+    def replay(self, program: Graph) -> Graph:
+        """The program after the rule has fired."""
+        program = program.substitute(dict(self.unify))
+        graph = program.at(self.path)
+        match = Match(self.rule, graph, self.nodes, self.dim, self.variant, fresh=self.fresh)
+        return program.replace(self.path, apply(match))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; dims by their labels."""
+        return {
+            "rule": self.rule.name,
+            "path": list(self.path),
+            "nodes": list(self.nodes),
+            "dim": self.dim and self.dim.label,
+            "variant": self.variant,
+            "unify": [[old.label, new.label] for old, new in self.unify],
+            "fresh": self.fresh,
+        }
+
+    @classmethod
+    def from_json(
+        cls, data: Mapping[str, Any], rules: RuleSet, dims: Mapping[str, Dim]
+    ) -> "Firing":
+        """The firing that `to_json` described."""
+        return cls(
+            rules.rule(data["rule"]),
+            tuple(int(i) for i in data["path"]),
+            tuple(int(i) for i in data["nodes"]),
+            None if data["dim"] is None else dims[data["dim"]],
+            str(data["variant"]),
+            tuple((dims[old], dims[new]) for old, new in data["unify"]),
+            int(data["fresh"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One firing in a trace. `index` counts from 1; `number` is the paper's rule number."""
+
+    trace: "Trace"
+    index: int
+    firing: Firing
+
+    @property
+    def rule(self) -> str:
+        return self.firing.rule.name
+
+    @property
+    def number(self) -> int | None:
+        return self.firing.rule.number
+
+    @property
+    def dim(self) -> Dim | None:
+        return self.firing.dim
+
+    @property
+    def path(self) -> Path:
+        return self.firing.path
+
+    @property
+    def variant(self) -> str:
+        return self.firing.variant
+
+    @property
+    def before(self) -> Graph:
+        """The program before the rule fired."""
+        return self.trace.program_after(self.index - 1)
+
+    @property
+    def after(self) -> Graph:
+        """The program after it."""
+        return self.trace.program_after(self.index)
+
+    @property
+    def buffered(self) -> list[Edge]:
+        """The interior buffered edges that are left after this step."""
+        return buffered(self.after)
+
+    def traffic(
+        self, extents: Mapping[str, int], tiles: Mapping[Any, int] | None = None
+    ) -> Traffic:
+        """What the program moves after this step, at given sizes and tiles."""
+        return meter(self.after, extents, tiles)
+
+    def __str__(self) -> str:
+        number = f"rule {self.number}, " if self.number is not None else ""
+        dim = f" [{self.dim}]" if self.dim is not None else ""
+        variant = f" ({self.variant})" if self.variant else ""
+        return f"step {self.index}: {number}{self.rule}{dim}{variant}"
+
+
+class Trace(Sequence[Step]):
+    """The steps of a fusion. Programs in between are made again when they are looked at."""
+
+    def __init__(
+        self, initial: Graph, rules: RuleSet, firings: Sequence[Firing], snapshots: Sequence[int]
+    ) -> None:
+        self.initial = initial
+        self.rules = rules
+        self.firings = tuple(firings)
+        self.snapshots = tuple(snapshots)
+        """After how many steps each snapshot was taken."""
+        self._recent: dict[int, Graph] = {}
+        """Programs looked at last, so that going through the steps replays each once."""
+
+    def program_after(self, steps: int) -> Graph:
+        """The program after that many steps."""
+        at = max((n for n in self._recent if n <= steps), default=0)
+        program = self._recent.get(at, self.initial)
+        for firing in self.firings[at:steps]:
+            program = firing.replay(program)
+        self._recent = {at: self._recent.get(at, self.initial), steps: program}
+        return program
+
+    def __len__(self) -> int:
+        return len(self.firings)
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Step]: ...
+    def __getitem__(self, index: int | slice) -> Step | list[Step]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"the trace has {len(self)} steps")
+        index %= len(self)
+        return Step(self, index + 1, self.firings[index])
+
+    def __iter__(self) -> Iterator[Step]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<trace of {len(self)} steps by the {self.rules.name} rules>"
+
+    # ---------------------------------------------------------------- files
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data from which `from_json` makes the trace again."""
+        return {
+            "format": FORMAT,
+            "rules": self.rules.name,
+            "initial": to_text(self.initial),
+            "firings": [firing.to_json() for firing in self.firings],
+            "snapshots": list(self.snapshots),
+        }
+
+    def save(self, file: str | FilePath) -> None:
+        """Writes the trace as JSON."""
+        FilePath(file).write_text(json.dumps(self.to_json(), indent=1) + "\n")
+
+    @classmethod
+    def from_json(cls, data: Any, place: str = "trace") -> "Trace":
+        """The trace that `to_json` described; it is replayed once, to see that it fits."""
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            raise BadTrace(place=place, problem=f"this is no fusion trace of format {FORMAT}")
+        try:
+            initial = from_text(data["initial"])
+            rules = rule_set(data["rules"])
+            dims = {dim.label: dim for dim in initial.dims}
+            firings = [Firing.from_json(f, rules, dims) for f in data["firings"]]
+            trace = cls(initial, rules, firings, [int(s) for s in data["snapshots"]])
+        except BadText as error:
+            raise BadTrace(place=place, problem=f"the initial program: {error}") from None
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"a field is missing or wrong: {error!r}"
+            raise BadTrace(place=place, problem=problem) from None
+        trace.check(place)
+        return trace
+
+    @classmethod
+    def load(cls, file: str | FilePath) -> "Trace":
+        """The trace that `save` wrote."""
+        try:
+            data = json.loads(FilePath(file).read_text())
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+            raise BadTrace(place=str(file), problem=problem) from None
+        except ValueError as error:
+            raise BadTrace(place=str(file), problem=f"is no JSON: {error}") from None
+        return cls.from_json(data, str(file))
+
+    def check(self, place: str = "trace") -> None:
+        """Replays every step; raises BadTrace where one does not fit the program."""
+        program = self.initial
+        for number, firing in enumerate(self.firings, 1):
+            site = f"{place}, step {number} ({firing.rule.name})"
+            try:
+                graph = program.substitute(dict(firing.unify)).at(firing.path)
+                if not _stands_at(firing, graph):
+                    raise BadTrace(place=site, problem="the rule does not match there")
+                program = firing.replay(program)
+            except BadTrace:
+                raise
+            except (BlockbusterError, KeyError, AssertionError) as error:
+                raise BadTrace(place=site, problem=f"cannot be replayed: {error}") from None
+
+
+def _stands_at(firing: Firing, graph: Graph) -> bool:
+    """Whether the rule may fire at the nodes of a firing."""
+    return any(
+        site.nodes == firing.nodes and firing.rule.refusal(site) is None
+        for node in firing.nodes
+        if node in graph.nodes
+        for site in firing.rule.sites_at(graph, node)
+    )

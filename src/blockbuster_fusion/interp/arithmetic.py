@@ -1,0 +1,104 @@
+"""What functional operators and combiners compute, on blocks that are NumPy arrays."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from blockbuster_fusion.errors import IllTyped
+from blockbuster_fusion.interp.plan import Alignment, DoBlockReduce, DoDot, DoElementwise, Gather
+from blockbuster_fusion.interp.tiling import Extents
+from blockbuster_fusion.interp.values import Array, Numbers
+from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
+from blockbuster_fusion.ir.expr import evaluate
+
+_UFUNCS: dict[Combiner, np.ufunc] = {
+    ADD: np.add,
+    MUL: np.multiply,
+    MAX: np.maximum,
+    MIN: np.minimum,
+}
+
+
+def aligned(x: Array, alignment: Alignment | None) -> Array:
+    """A view of `x` under the dims that the alignment was made for."""
+    return x if alignment is None else x.transpose(alignment.order)[alignment.index]
+
+
+class Arithmetic:
+    """Operators on blocks, with the numbers and extents of one run."""
+
+    def __init__(self, numbers: Numbers, extents: Extents) -> None:
+        self.numbers = numbers
+        self.extents = extents
+
+    def elementwise(self, action: DoElementwise, operands: Sequence[Array]) -> Array:
+        arguments = [aligned(x, a) for x, a in zip(operands, action.alignments, strict=True)]
+        made = evaluate(action.expr, arguments, self.extents.of, self.numbers.rounded)
+        if action.spread is not None:
+            made = np.broadcast_to(made, [operands[at].shape[axis] for at, axis in action.spread])
+        return self.numbers.rounded(made, action.dtype)
+
+    def dot(self, action: DoDot, a: Array, b: Array) -> Array:
+        i, j = action.axes
+        if action.shared:
+            made = np.einsum(a, action.left, b, action.right, action.result)
+        elif a.ndim <= 2 and b.ndim <= 2:
+            made = np.dot(a if i == a.ndim - 1 else a.T, b if j == 0 else b.T)
+        else:
+            made = np.tensordot(a, b, axes=(i, j))
+        return self.numbers.rounded(made, action.dtype)
+
+    def block_reduce(self, action: DoBlockReduce, x: Array) -> Array:
+        axis, gather = action.axis, action.gather
+        (component,) = gather.components
+        if x.shape[axis] == 0:
+            shape = x.shape[:axis] + x.shape[axis + 1 :]
+            return self.numbers.identity(component.identity, shape, component.dtype)
+        ufunc = _UFUNCS.get(gather.combiner)
+        if ufunc is not None:
+            made = ufunc.reduce(x, axis=axis, dtype=self.numbers.held[component.dtype])
+            return self.numbers.rounded(made, component.dtype)
+        gathered = [x.take(0, axis)]
+        for at in range(1, x.shape[axis]):
+            gathered = self.combine(gather, gathered, [x.take(at, axis)])
+        return self.finished(gather, gathered)[0]
+
+    def combine(
+        self, gather: Gather, gathered: Sequence[Array], coming: Sequence[Array]
+    ) -> list[Array]:
+        """What has been gathered, with what comes next; 16-bit floats are not rounded yet."""
+        ufunc = _UFUNCS.get(gather.combiner)
+        if ufunc is not None:
+            made = [ufunc(gathered[0], coming[0])]
+        else:
+            made = self._combined(gather, [*gathered, *coming])
+        for old, new in zip(gathered, made, strict=True):
+            if old.shape != new.shape:
+                problem = f"an item of shape {new.shape} comes after one of shape {old.shape}"
+                raise IllTyped(op=f"combiner {gather.combiner}", problem=problem)
+        return made
+
+    def _combined(self, gather: Gather, arguments: Sequence[Array]) -> list[Array]:
+        made = []
+        for component in gather.components:
+            turned = list(arguments)
+            for at, alignment in component.arguments:
+                turned[at] = aligned(arguments[at], alignment)
+            x = evaluate(component.expr, turned, self.extents.of, self.numbers.rounded)
+            held = self.numbers.held[component.dtype]
+            made.append(np.asarray(x, held))
+        return made
+
+    def finished(self, gather: Gather, gathered: Sequence[Array]) -> list[Array]:
+        """What has been gathered, rounded to what is declared."""
+        return [
+            self.numbers.rounded(x, component.dtype)
+            for x, component in zip(gathered, gather.components, strict=True)
+        ]
+
+    def identities(self, gather: Gather, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+        """What a combiner gives when nothing comes."""
+        return [
+            self.numbers.identity(component.identity, shape, component.dtype)
+            for component, shape in zip(gather.components, shapes, strict=True)
+        ]

@@ -1,0 +1,169 @@
+"""The reference interpreter: what a block program means, on real blocks."""
+
+from collections.abc import ItemsView, KeysView, Mapping, Sequence, ValuesView
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+
+from blockbuster_fusion.errors import BadInput
+from blockbuster_fusion.interp.machine import Machine
+from blockbuster_fusion.interp.plan import Frame, Plan
+from blockbuster_fusion.interp.planner import plan_of
+from blockbuster_fusion.interp.tiling import Extents, Tiles, Tiling, given_tiles
+from blockbuster_fusion.interp.traffic import Traffic
+from blockbuster_fusion.interp.values import Array, Buffer, Listed, Numbers, as_array, misfit
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Output
+from blockbuster_fusion.ir.types import Type
+from blockbuster_fusion.ir.verify import verify
+
+
+class Outputs(tuple[Array, ...]):
+    """The arrays that a program gives, in order and by name, and what the run cost."""
+
+    names: tuple[str, ...]
+    traffic: Traffic
+
+    def __new__(cls, names: Sequence[str], arrays: Sequence[Array], traffic: Traffic) -> "Outputs":
+        made = super().__new__(cls, arrays)
+        made.names = tuple(names)
+        made.traffic = traffic
+        return made
+
+    def __getnewargs__(self) -> tuple[object, ...]:
+        return self.names, tuple(self), self.traffic
+
+    @overload
+    def __getitem__(self, key: SupportsIndex | str, /) -> Array: ...
+    @overload
+    def __getitem__(self, key: slice, /) -> tuple[Array, ...]: ...
+    def __getitem__(self, key: SupportsIndex | slice | str, /) -> Array | tuple[Array, ...]:
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        if key not in self.names:
+            raise KeyError(f"no output {key!r}; the outputs are {', '.join(self.names)}")
+        return super().__getitem__(self.names.index(key))
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.names if isinstance(key, str) else super().__contains__(key)
+
+    def keys(self) -> KeysView[str]:
+        return self._by_name().keys()
+
+    def values(self) -> ValuesView[Array]:
+        return self._by_name().values()
+
+    def items(self) -> ItemsView[str, Array]:
+        return self._by_name().items()
+
+    def _by_name(self) -> dict[str, Array]:
+        return dict(zip(self.names, self, strict=True))
+
+
+def interpret(
+    graph: Graph,
+    inputs: Mapping[str, object] | Sequence[object],
+    tiles: Tiles | None = None,
+) -> Outputs:
+    """The outputs of a program for some inputs, computed block by block, with the traffic.
+
+    `inputs` are arrays by name, or in order, each laid out in the order of its type's dims; numbers
+    do for inputs without axes. `tiles` gives block sizes by dim, by label ("K.1") or by axis name
+    ("K": all dims of the axis; what is more specific wins); without one, a tile is the axis or 64,
+    whichever is less. The last block of an axis is as short as it has to be, never padded.
+
+    Every value is rounded to its declared dtype. 16-bit floats are computed in float32, and are
+    rounded once for each operator; bfloat16 arrays come and go as float32. *Exact mode*: if any
+    array given is float64, all floats are computed in float64 whatever is declared, and casts among
+    them do nothing, so that a program can serve as its own oracle. A plain Python float does not
+    decide this.
+
+    Nothing warns: infinities and NaNs flow as IEEE has it. Sums start from their first element, and
+    an empty one gives the combiner's identity.
+    """
+    verify(graph)
+    plan = plan_of(graph, (True,) * len(graph.inputs))
+    given = _in_order(plan.names, inputs)
+    arrays = [as_array(name, x) for name, x in zip(plan.names, given, strict=True)]
+    extents = Extents()
+    for name, slot, array in zip(plan.names, plan.inputs, arrays, strict=True):
+        _bind(extents, name, plan.types[slot], array)
+    tiling = Tiling(extents, given_tiles(plan.dims, tiles))
+    exact = any(
+        array.dtype.kind == "f" and array.dtype.itemsize >= 8 and type(x) is not float
+        for array, x in zip(arrays, given, strict=True)
+    )
+    machine = Machine(tiling, Numbers(exact=exact))
+    frame = Frame(plan, [out.name or None for out in graph.outputs])
+    with np.errstate(all="ignore"):
+        values = machine.run(frame, _admitted(plan, machine, arrays))
+        made = [
+            _handed_out(machine, out, plan.types[slot], value, frame.places[slot])
+            for out, slot, value in zip(graph.outputs, plan.outputs, values, strict=True)
+        ]
+    return Outputs([out.name for out in graph.outputs], made, machine.tally.traffic())
+
+
+def _in_order(
+    names: Sequence[str], inputs: Mapping[str, object] | Sequence[object]
+) -> list[object]:
+    """What was given for each input, or BadInput where that is unclear."""
+    known = ", ".join(names) or "none"
+    if isinstance(inputs, Mapping):
+        for name in inputs:
+            if name not in names:
+                raise BadInput(name=name, problem=f"there is no such input; the inputs are {known}")
+        for name in names:
+            if name not in inputs:
+                raise BadInput(name=name, problem=f"is missing; the inputs are {known}")
+        return [inputs[name] for name in names]
+    if not isinstance(inputs, Sequence) or isinstance(inputs, str):
+        problem = f"give arrays by name or in order, not a {type(inputs).__name__}"
+        raise BadInput(name=names[0] if names else "none", problem=problem)
+    if len(inputs) < len(names):
+        problem = f"is missing: {len(inputs)} arrays for the inputs {known}"
+        raise BadInput(name=names[len(inputs)], problem=problem)
+    if len(inputs) > len(names):
+        problem = f"there is no such input; the inputs are {known}"
+        raise BadInput(name=f"number {len(names)}", problem=problem)
+    return list(inputs)
+
+
+def _bind(extents: Extents, name: str, kind: Type, array: Array) -> None:
+    """Check an input's shape and note what it says of extents."""
+    if array.ndim != len(kind.dims):
+        axes = ", ".join(axis.name for axis in kind.axes)
+        problem = f"has the shape {array.shape}, and the program wants the axes ({axes})"
+        raise BadInput(name=name, problem=problem)
+    for dim, length in zip(kind.dims, array.shape, strict=True):
+        if dim in kind.items or not dim.packed:
+            conflict = extents.bind(dim.axis, length, f"input {name}")
+            if conflict is not None:
+                raise BadInput(name=name, problem=conflict)
+
+
+def _admitted(plan: Plan, machine: Machine, arrays: Sequence[Array]) -> list[Any]:
+    """The inputs as values; items that are used are loaded here."""
+    made: list[Any] = []
+    for name, slot, used, array in zip(plan.names, plan.inputs, plan.used, arrays, strict=True):
+        kind = plan.types[slot]
+        problem = misfit(array, kind.dtype)
+        if problem is not None:
+            raise BadInput(name=name, problem=problem)
+        held = machine.numbers.rounded(array, kind.dtype)
+        if kind.is_list:
+            made.append(Listed(held, Buffer(None if kind.virtual else name)))
+            continue
+        if used:
+            machine.tally.load(name, held.size * kind.dtype.bytes)
+        made.append(held)
+    return made
+
+
+def _handed_out(machine: Machine, out: Output, kind: Type, value: Any, place: str) -> Array:
+    """An output as the array that the caller gets; an item is stored here."""
+    if not kind.is_list:
+        machine.tally.store(place, value.size * kind.dtype.bytes)
+    array = value.array if kind.is_list else value
+    order = [kind.axes.index(axis) for axis in out.axes or kind.axes]
+    return machine.numbers.given(array.transpose(order), kind.dtype)

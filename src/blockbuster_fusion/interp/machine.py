@@ -1,0 +1,320 @@
+"""The machine: it runs plans block by block and tallies what it does."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from blockbuster_fusion.errors import BadTile, IllTyped
+from blockbuster_fusion.interp.arithmetic import Arithmetic
+from blockbuster_fusion.interp.misc import execute, imagined_results
+from blockbuster_fusion.interp.plan import (
+    DoBlockReduce,
+    DoDot,
+    DoElementwise,
+    DoIota,
+    DoJoin,
+    DoMap,
+    DoMisc,
+    DoPick,
+    DoReduce,
+    DoRename,
+    Frame,
+    Gather,
+    Stack,
+    Step,
+    Walk,
+)
+from blockbuster_fusion.interp.tiling import Tiling
+from blockbuster_fusion.interp.traffic import Tally
+from blockbuster_fusion.interp.values import Array, Buffer, Listed, Numbers
+from blockbuster_fusion.ir.axis import Axis, Dim
+
+Values = list[Any]
+"""By slot: an array for an item, a Listed for a list."""
+
+
+class Machine:
+    """Runs the frames of one program on one set of inputs."""
+
+    def __init__(self, tiling: Tiling, numbers: Numbers) -> None:
+        self.tiling = tiling
+        self.numbers = numbers
+        self.arithmetic = Arithmetic(numbers, tiling.extents)
+        self.tally = Tally()
+        self.imagining = False
+        self._positions: dict[Axis, Array] = {}
+
+    def run(self, frame: Frame, arguments: Sequence[Any]) -> Values:
+        """The outputs of a plan; what it has loaded and hands out is still tallied as live."""
+        plan, tally = frame.plan, self.tally
+        sizes = plan.bytes
+        values: Values = [None] * len(sizes)
+        for slot, argument in zip(plan.inputs, arguments, strict=True):
+            values[slot] = argument
+        for step in plan.steps:
+            for slot in step.loaded:
+                tally.hold(values[slot].size * sizes[slot])
+            made = _EXECUTE[type(step.action)](self, frame, step, step.action, values)
+            for slot, value in zip(step.results, made, strict=True):
+                values[slot] = value
+            for slot in step.made:
+                tally.hold(values[slot].size * sizes[slot])
+            for slot in step.dead:
+                tally.live -= values[slot].size * sizes[slot]
+            for slot in step.dropped:
+                values[slot] = None
+        for slot in plan.loaded_last:
+            tally.hold(values[slot].size * sizes[slot])
+        return [values[slot] for slot in plan.outputs]
+
+    # ---------------------------------------------------------------- lists
+
+    def _count(self, op: str, walk: Walk, listed: Listed) -> int:
+        """How many blocks a loop over the list has; a list that does not suit it is refused."""
+        count = len(self.tiling.blocks(walk.dim))
+        length = listed.array.shape[walk.axis]
+        if not walk.cut and length != count:
+            problem = (
+                f"there are {count} blocks, and the list that {op} walks has {length} elements"
+            )
+            raise BadTile(name=walk.dim.label, problem=problem)
+        return count
+
+    def _part(self, walk: Walk, array: Array, block: int) -> Array:
+        """A view of one block of a list's array, under the element's dims."""
+        at = self.tiling.blocks(walk.dim)[block] if walk.cut else block
+        part: Array = array[(*(slice(None),) * walk.axis, at, ...)]
+        return part if walk.order is None else part.transpose(walk.order)
+
+    def _element(self, frame: Frame, walk: Walk, listed: Listed, block: int) -> Any:
+        """Block number `block` of a list; the load is charged if its address is a new one."""
+        array = self._part(walk, listed.array, block)
+        index = (*listed.index, block)
+        if not walk.is_item:
+            return Listed(array, listed.buffer, index)
+        place = listed.buffer.place
+        if walk.site is not None and place is not None:
+            address = (listed.buffer, index)
+            if frame.last[walk.site] != address:
+                frame.last[walk.site] = address
+                self.tally.load(place, array.size * walk.bytes)
+        return array
+
+    def _empty_element(self, walk: Walk, listed: Listed) -> Any:
+        """What an element of the list would be like, if there were one."""
+        shape = list(listed.array.shape)
+        shape[walk.axis : walk.axis + 1] = [0] if walk.cut else []
+        array = np.zeros(shape, listed.array.dtype)
+        if walk.order is not None:
+            array = array.transpose(walk.order)
+        return array if walk.is_item else Listed(array, listed.buffer)
+
+    # ---------------------------------------------------------------- operators
+
+    def _elementwise(
+        self, frame: Frame, step: Step, action: DoElementwise, values: Values
+    ) -> list[Any]:
+        made = self.arithmetic.elementwise(action, [values[slot] for slot in step.operands])
+        self.tally.flops += action.operations * made.size
+        return [made]
+
+    def _block_reduce(
+        self, frame: Frame, step: Step, action: DoBlockReduce, values: Values
+    ) -> list[Any]:
+        block = values[step.operands[0]]
+        self.tally.flops += block.size
+        return [self.arithmetic.block_reduce(action, block)]
+
+    def _dot(self, frame: Frame, step: Step, action: DoDot, values: Values) -> list[Any]:
+        left, right = (values[slot] for slot in step.operands)
+        made = self.arithmetic.dot(action, left, right)
+        self.tally.flops += 2 * made.size * left.shape[action.axes[0]]
+        return [made]
+
+    def _map(self, frame: Frame, step: Step, action: DoMap, values: Values) -> list[Any]:
+        count = len(self.tiling.blocks(action.dim))
+        ports = [
+            (walk, values[slot]) for walk, slot in zip(action.walks, step.operands, strict=True)
+        ]
+        for walk, value in ports:
+            if walk is not None:
+                self._count("a map", walk, value)
+        child, tally = frame.children[action.child], self.tally
+        stacked: dict[int, Listed] = {}
+        gathered: dict[int, Array] = {}
+        before = kept = tally.live
+        for block in range(action.first, count):
+            arguments = [
+                value if walk is None else self._element(frame, walk, value, block)
+                for walk, value in ports
+            ]
+            outputs = self.run(child, arguments)
+            for stack in action.stacks:
+                output, place = outputs[stack.output], frame.places[step.results[stack.output]]
+                if stack.output not in stacked:
+                    stacked[stack.output] = self._allocate(action, stack, output, place)
+                self._put(action, stack, stacked[stack.output], output, block)
+                if stack.is_item:
+                    tally.store(place, output.size * stack.bytes)
+            for group, gather in action.reduced:
+                coming = [outputs[output] for output in group]
+                made = self._gathered(gather, [gathered[o] for o in group if o in gathered], coming)
+                if group[0] not in gathered:
+                    kept += _bytes(gather, made)
+                gathered.update(zip(group, made, strict=True))
+            tally.live = kept
+        tally.live = before
+        if action.first >= count:
+            outputs = self._imagined(action, ports)
+            for stack in action.stacks:
+                place = frame.places[step.results[stack.output]]
+                stacked[stack.output] = self._allocate(action, stack, outputs[stack.output], place)
+            for group, gather in action.reduced:
+                made = self.arithmetic.identities(gather, [outputs[o].shape for o in group])
+                gathered.update(zip(group, made, strict=True))
+        for group, gather in action.reduced:
+            made = self.arithmetic.finished(gather, [gathered[output] for output in group])
+            gathered.update(zip(group, made, strict=True))
+        return [
+            stacked[output] if output in stacked else gathered[output]
+            for output in range(len(step.results))
+        ]
+
+    def _imagined(self, action: DoMap, ports: Sequence[tuple[Walk | None, Any]]) -> Values:
+        """What the body gives for an empty block, untallied: the shapes where no block is."""
+        arguments = [
+            value if walk is None else self._empty_element(walk, value) for walk, value in ports
+        ]
+        tally, imagining = self.tally, self.imagining
+        self.tally, self.imagining = Tally(), True
+        try:
+            return self.run(Frame(action.body, [None] * len(action.body.outputs)), arguments)
+        finally:
+            self.tally, self.imagining = tally, imagining
+
+    def _allocate(self, action: DoMap, stack: Stack, element: Any, place: str) -> Listed:
+        """An array for a stacked output, given one of its elements."""
+        array: Array = element if stack.is_item else element.array
+        if stack.order is None:
+            shape = (len(self.tiling.blocks(action.dim)), *array.shape)
+        else:
+            rest = array.transpose(stack.order).shape[1:]
+            shape = (self.tiling.extents.of(action.dim.axis), *rest)
+        return Listed(np.zeros(shape, array.dtype), Buffer(place))
+
+    def _put(self, action: DoMap, stack: Stack, listed: Listed, element: Any, block: int) -> None:
+        array: Array = element if stack.is_item else element.array
+        if stack.order is None:
+            target = listed.array[block, ...]
+        else:
+            target = listed.array[self.tiling.blocks(action.dim)[block]]
+            array = array.transpose(stack.order)
+        if target.shape != array.shape:
+            problem = f"an element of shape {array.shape} does not fit its place, {target.shape}"
+            raise IllTyped(op=f"map {action.dim.label}", problem=problem)
+        target[...] = array
+
+    def _gathered(self, gather: Gather, gathered: list[Array], coming: list[Array]) -> list[Array]:
+        """What has been gathered with what comes next; nothing yet, and it is what comes."""
+        for component, item in zip(gather.components, coming, strict=True):
+            self.tally.flops += component.operations * item.size
+        return self.arithmetic.combine(gather, gathered, coming) if gathered else coming
+
+    def _reduce(self, frame: Frame, step: Step, action: DoReduce, values: Values) -> list[Any]:
+        lists = [
+            (walk, values[slot]) for walk, slot in zip(action.walks, step.operands, strict=True)
+        ]
+        counts = {self._count("a reduction", walk, listed) for walk, listed in lists}
+        gather, tally, before = action.gather, self.tally, self.tally.live
+        gathered: list[Array] = []
+        for block in range(counts.pop()):
+            coming = [self._element(frame, walk, listed, block) for walk, listed in lists]
+            held = _bytes(gather, coming)
+            tally.hold(held)
+            tally.live = before + held
+            gathered = self._gathered(gather, gathered, coming)
+        tally.live = before
+        if not gathered:
+            shapes = [self._empty_element(walk, listed).shape for walk, listed in lists]
+            gathered = self.arithmetic.identities(gather, shapes)
+        return list(self.arithmetic.finished(gather, gathered))
+
+    def _rename(self, frame: Frame, step: Step, action: DoRename, values: Values) -> list[Any]:
+        listed: Listed = values[step.operands[0]]
+        return [Listed(listed.array, listed.buffer, listed.index)]
+
+    def _pick(self, frame: Frame, step: Step, action: DoPick, values: Values) -> list[Any]:
+        walk, listed = action.walk, values[step.operands[0]]
+        count = self._count("a pick", walk, listed)
+        if action.index < count:
+            return [self._element(frame, walk, listed, action.index)]
+        if self.imagining or (walk.cut and action.index == 0):
+            return [self._empty_element(walk, listed)]
+        raise nothing_to_pick(walk.dim, action.index, count)
+
+    def _join(self, frame: Frame, step: Step, action: DoJoin, values: Values) -> list[Any]:
+        walk, place = action.walk, frame.places[step.results[0]]
+        first, rest = (values[slot] for slot in step.operands)
+        count = self._count("a join", walk, rest)
+        joined = rest.array.copy()
+        if count:
+            self._part(walk, joined, 0)[...] = first if walk.is_item else first.array
+        if walk.is_item:
+            self.tally.store(place, first.size * walk.bytes)
+        return [Listed(joined, Buffer(place))]
+
+    def _iota(self, frame: Frame, step: Step, action: DoIota, values: Values) -> list[Any]:
+        positions = self._positions.get(action.axis)
+        if positions is None:
+            positions = np.arange(self.tiling.extents.of(action.axis), dtype=np.int64)
+            self._positions[action.axis] = positions
+        return [Listed(positions, Buffer(None))]
+
+    def _misc(self, frame: Frame, step: Step, action: DoMisc, values: Values) -> list[Any]:
+        arrays: list[Array] = []
+        sizes: dict[Dim, int] = {}
+        for kind, order, slot in zip(action.operands, action.orders, step.operands, strict=True):
+            value = values[slot]
+            if kind.is_list and value.buffer.place is not None:
+                self.tally.load(value.buffer.place, value.array.size * kind.dtype.bytes)
+            array = value.array if kind.is_list else value
+            sizes.update(zip(kind.dims, array.shape, strict=True))
+            arrays.append(np.transpose(self.numbers.given(array, kind.dtype), order))
+        if self.imagining:
+            made = imagined_results(action, sizes, self.tiling, self.numbers)
+        else:
+            made = execute(action, arrays, sizes, self.tiling, self.numbers)
+        results: list[Any] = []
+        for kind, slot, array in zip(action.results, step.results, made, strict=True):
+            place = frame.places[slot]
+            if kind.is_list:
+                self.tally.store(place, array.size * kind.dtype.bytes)
+            results.append(Listed(array, Buffer(place)) if kind.is_list else array)
+        return results
+
+
+def _bytes(gather: Gather, items: Sequence[Array]) -> int:
+    return sum(
+        item.size * component.dtype.bytes
+        for item, component in zip(items, gather.components, strict=True)
+    )
+
+
+def nothing_to_pick(dim: Dim, index: int, count: int) -> BadTile:
+    problem = f"there are {count} blocks, and number {index} is picked; make the tile smaller"
+    return BadTile(name=dim.label, problem=problem)
+
+
+_EXECUTE: dict[type, Callable[..., list[Any]]] = {
+    DoElementwise: Machine._elementwise,
+    DoBlockReduce: Machine._block_reduce,
+    DoDot: Machine._dot,
+    DoMap: Machine._map,
+    DoReduce: Machine._reduce,
+    DoRename: Machine._rename,
+    DoPick: Machine._pick,
+    DoJoin: Machine._join,
+    DoIota: Machine._iota,
+    DoMisc: Machine._misc,
+}

@@ -1,0 +1,127 @@
+"""Values while a program runs: items are NumPy arrays, lists are arrays with an address."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockbuster_fusion.errors import BadInput
+from blockbuster_fusion.ir.types import DType
+
+Array = NDArray[Any]
+
+
+class Buffer:
+    """One list in global memory; made anew, it is another one. A virtual list has no place."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: str | None) -> None:
+        self.place = place
+
+
+class Listed:
+    """A list, or a part of one: blocks lie side by side in an array with the axes of `Type.dims`.
+
+    A list dim whose axis the items lack is an array axis as long as there are blocks. `buffer` and
+    `index` are the address of the part.
+    """
+
+    __slots__ = ("array", "buffer", "index")
+
+    def __init__(self, array: Array, buffer: Buffer, index: tuple[int, ...] = ()) -> None:
+        self.array = array
+        self.buffer = buffer
+        self.index = index
+
+
+_SIXTEEN = (DType.float16, DType.bfloat16)
+
+
+class Numbers:
+    """How the values of each declared dtype are held and rounded.
+
+    As declared, 16-bit floats are held in float32 arrays and rounded after each operator. When
+    exact, all floats are float64, whatever is declared.
+    """
+
+    def __init__(self, *, exact: bool) -> None:
+        self.exact = exact
+        self.held: dict[DType, np.dtype[Any]] = {
+            dtype: np.dtype(
+                np.float64
+                if exact and dtype.is_float
+                else np.float32
+                if dtype in _SIXTEEN
+                else dtype.value
+            )
+            for dtype in DType
+        }
+
+    def rounded(self, number: Any, dtype: DType) -> Array:
+        """`number` (an array, or one number) as a value of `dtype`."""
+        x: Array = np.asarray(number)
+        if not self.exact:
+            if dtype is DType.float16:
+                return np.asarray(x, np.float16).astype(np.float32)
+            if dtype is DType.bfloat16:
+                return round_to_bfloat16(x)
+        held = self.held[dtype]
+        return x if x.dtype == held else x.astype(held)
+
+    def identity(self, value: float, shape: tuple[int, ...], dtype: DType) -> Array:
+        """An array full of a combiner's identity; what is infinite is an integer's extreme."""
+        held = self.held[dtype]
+        if held.kind == "i":
+            limits = np.iinfo(held)
+            return np.full(shape, int(min(max(value, limits.min), limits.max)), held)
+        return np.full(shape, value > 0 if held.kind == "b" else value, held)
+
+    def given(self, x: Array, dtype: DType) -> Array:
+        """A copy of `x` as callers know the dtype: float16 as such, bfloat16 in float32."""
+        narrow = dtype is DType.float16 and not self.exact
+        return np.array(x, np.float16 if narrow else self.held[dtype], order="C")
+
+
+def round_to_bfloat16(x: Array) -> Array:
+    """`x` rounded to the nearest bfloat16, ties to even, in a float32 array."""
+    narrow = np.array(x, np.float32, order="C", ndmin=1)  # a copy: its bits are changed
+    bits = narrow.view(np.uint32)
+    if x.dtype == np.float64:
+        # the step to float32 may have made a tie of what was none: move off it again
+        lost = np.abs(x).reshape(narrow.shape) - np.abs(narrow)
+        tie = (bits & 0xFFFF) == 0x8000
+        bits += np.where(tie & (lost > 0), 1, 0).astype(np.uint32)
+        bits -= np.where(tie & (lost < 0), 1, 0).astype(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    bits[...] = np.where(np.isnan(narrow), bits | 0x400000, rounded)
+    return narrow.reshape(x.shape)
+
+
+def as_array(name: str, given: object) -> Array:
+    """What was given for an input as an array of numbers, or BadInput."""
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise BadInput(name=name, problem=f"is no array: {error}") from error
+    if array.dtype.kind not in "biuf":
+        problem = f"has the dtype {array.dtype}; give booleans, integers or real numbers"
+        raise BadInput(name=name, problem=problem)
+    return array
+
+
+def misfit(array: Array, dtype: DType) -> str | None:
+    """Why the elements of an array are no values of `dtype`, if they are not."""
+    kind = array.dtype.kind
+    if dtype.is_float or kind == "b":
+        return None
+    if kind == "f":
+        return f"has {array.dtype} elements where {dtype} is declared; convert them first"
+    limits = (0, 1)
+    if dtype is not DType.bool_:
+        info = np.iinfo(dtype.value)
+        limits = (info.min, info.max)
+    for extreme in (array.min(), array.max()) if array.size else ():
+        if not limits[0] <= int(extreme) <= limits[1]:
+            return f"holds {extreme}, which is no {dtype}"
+    return None

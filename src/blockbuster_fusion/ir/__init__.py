@@ -1,0 +1,1 @@
+"""The block program: axes, types, operators, graphs, and their text and listing."""

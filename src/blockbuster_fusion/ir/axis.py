@@ -1,0 +1,72 @@
+"""Axes and dims: what an array is indexed by, and how a loop tiles it."""
+
+from dataclasses import dataclass
+
+from blockbuster_fusion.ir.interned import Interned
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Symbol(metaclass=Interned):
+    """A size that is known only when the program runs."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Extent = int | Symbol
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Axis(metaclass=Interned):
+    """A name and an extent: one index of an array."""
+
+    name: str
+    extent: Extent
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Dim(metaclass=Interned):
+    """One tiling of an axis: a loop over the blocks of `axis` has a Dim of its own.
+
+    A dim without an index is *free*: the list lies in memory as a plain array, and a loop over
+    any dim of the axis may iterate it. Graph inputs, misc operators and renames give free lists,
+    which is why they tie no loops together.
+
+    An unpacked dim (batch, head) has tiles of size 1 that leave no axis in the item.
+    """
+
+    axis: Axis
+    index: int | None = 0
+    packed: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name of the axis, which is what the paper calls a dimension."""
+        return self.axis.name
+
+    @property
+    def label(self) -> str:
+        """The axis's name and the dim's number, unique in a program: `K.1`; `K.*` when free."""
+        return f"{self.axis.name}.{'*' if self.index is None else self.index}"
+
+    @property
+    def is_free(self) -> bool:
+        return self.index is None
+
+    @property
+    def free(self) -> "Dim":
+        """The same axis, tiled by nobody yet."""
+        return Dim(self.axis, None, self.packed)
+
+    def iterates(self, other: "Dim") -> bool:
+        """Whether a loop over this dim may walk a list over `other`."""
+        same = self.axis is other.axis and self.packed == other.packed
+        return self is other or (other.index is None and same)
+
+    def __str__(self) -> str:
+        return self.name

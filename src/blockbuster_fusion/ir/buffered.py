@@ -1,0 +1,46 @@
+"""Interior buffered edges: the intermediates that go through global memory."""
+
+from dataclasses import dataclass
+
+from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.ir.ops import Input, Rename, Value
+from blockbuster_fusion.ir.types import Type
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A list that one node of a graph makes and another walks."""
+
+    path: Path
+    value: Value
+    consumer: int
+    type: Type
+
+    def __str__(self) -> str:
+        where = "/".join(f"%{i}" for i in self.path) or "top"
+        return f"{where}: {self.value} -> %{self.consumer} {self.type}"
+
+
+def buffered(graph: Graph) -> list[Edge]:
+    """The edges between two nodes of one graph, at any depth, that carry a list.
+
+    Edges at inputs and outputs are no choice of the program's. A rename is no stop on the way: its
+    users read the buffer that it renames.
+    """
+    return [
+        Edge(path, value, consumer, inner.type(value))
+        for path, inner in graph.walk()
+        for consumer, node in inner.nodes.items()
+        if not isinstance(node.op, Rename)
+        for value in dict.fromkeys(node.inputs)
+        if inner.type(value).is_buffered and not isinstance(_source(inner, value), Input)
+    ]
+
+
+def _source(graph: Graph, value: Value) -> object:
+    """What makes a value, behind any renames."""
+    op = graph.op(value.node)
+    while isinstance(op, Rename):
+        (value,) = graph[value.node].inputs
+        op = graph.op(value.node)
+    return op

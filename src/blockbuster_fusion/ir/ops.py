@@ -1,0 +1,154 @@
+"""The operators of a block program, on one screen.
+
+Functional operators work on items in local memory; `Map` and `Reduce` walk lists; `Rename`, `Pick`,
+`Join` and `Iota` are the structural nodes that the paper draws as edges or leaves out; `Misc` is
+everything else. An operator holds no edges: a `Node` joins it to its operands.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import Combiner, Mode
+from blockbuster_fusion.ir.expr import Expr
+from blockbuster_fusion.ir.types import Type
+
+if TYPE_CHECKING:
+    from blockbuster_fusion.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of the graph: an array of the program, or a port of the map around it."""
+
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """An expression for every element; operands broadcast along the axes that they lack."""
+
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReduce:
+    """A reduction inside a block over one of its axes (`row_sum`)."""
+
+    dim: Dim
+    combiner: Combiner
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A contraction of two blocks over the axis that both have."""
+
+    dim: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """`forall x in range(X)`: the body for every block of a dim.
+
+    The body is closed: its inputs are the map's operands in order, each iterated (the body sees one
+    element) or whole; its outputs are the map's results in order, each stacked or reduced.
+    `first` is the block at which the loop starts: 1 after peeling.
+    """
+
+    dim: Dim
+    body: "Graph"
+    iterated: tuple[bool, ...]
+    modes: tuple[Mode, ...]
+    first: int = 0
+
+    @property
+    def reduces(self) -> bool:
+        return any(mode is not None for mode in self.modes)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """A list over `dim` summarised to one item; as many operands as the combiner has components."""
+
+    dim: Dim
+    combiner: Combiner
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """The same list under another axis: it stays in global memory and ties no tiles."""
+
+    old: Axis
+    new: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One element of a list."""
+
+    dim: Dim
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A list over `dim` from its first element and the list of the others."""
+
+    dim: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Iota:
+    """The positions along an axis, as a virtual list: computed where it is iterated."""
+
+    dim: Dim
+
+
+Plain = int | float | bool | str | None | tuple["Plain", ...]
+"""An attribute's value: data that can be printed and read back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misc:
+    """Any other operator, known by name; executors are registered per namespace.
+
+    `layouts` gives the order of axes in which each operand is handed over; empty: as in its type.
+    """
+
+    namespace: str
+    name: str
+    attributes: tuple[tuple[str, Plain], ...]
+    results: tuple[Type, ...]
+    layouts: tuple[tuple[Axis, ...], ...] = ()
+
+
+Op = Input | Elementwise | BlockReduce | Dot | Map | Reduce | Rename | Pick | Join | Iota | Misc
+
+
+class Value(NamedTuple):
+    """Result number `port` of a node."""
+
+    node: int
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"%{self.node}" if self.port == 0 else f"%{self.node}.{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator with its operands and the types of its results."""
+
+    op: Op
+    inputs: tuple[Value, ...]
+    types: tuple[Type, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result of the graph; `axes` is the order in which its array is laid out."""
+
+    name: str
+    value: Value
+    axes: tuple[Axis, ...] = ()

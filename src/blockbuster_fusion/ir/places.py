@@ -1,0 +1,163 @@
+"""Where the values of a block program lie: in arrays, in local memory, or still to be loaded.
+
+A map stacks its results into lists, but it is an innermost map that stores them: so a graph is told
+from outside where its outputs go, and works out from that where its own lists are built.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import SIMPLE, Combiner
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Join, Map, Misc, Output, Value
+from blockbuster_fusion.ir.types import Type
+
+
+@dataclass(slots=True)
+class Array:
+    """An array in global memory, or a virtual one; a buffer is named when it is first printed."""
+
+    name: str = ""
+    axes: tuple[Axis, ...] | None = None  # of its items, as they were stored
+    virtual: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An array with some of its indices given; a Dim stands for one that is open."""
+
+    array: Array
+    indices: tuple[str | Dim, ...]
+
+    @property
+    def open(self) -> tuple[Dim, ...]:
+        return tuple(i for i in self.indices if isinstance(i, Dim))
+
+    def at(self, dim: Dim, index: str) -> "Part":
+        return Part(self.array, tuple(index if i is dim else i for i in self.indices))
+
+
+@dataclass(slots=True)
+class Item:
+    """An item in local memory; while it has no name, it is still to be loaded from its source."""
+
+    axes: tuple[Axis, ...]
+    name: str = ""
+    source: Part | None = None
+
+
+Place = Part | Item
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """An accumulation: `values` of each iteration into `accumulators`."""
+
+    combiner: Combiner
+    values: tuple[Value, ...]
+    accumulators: tuple[Item, ...]
+
+
+@dataclass(slots=True)
+class Scope:
+    """A graph, the loops around it, and the places of its values."""
+
+    graph: Graph
+    places: dict[Value, Place]
+    loops: tuple[str, ...] = ()  # their variables, outermost first
+    axes: tuple[Axis, ...] = ()  # what they are over
+    homes: dict[Value, Part] = field(default_factory=dict)  # where lists are built
+    stores: dict[Value, list[Part]] = field(default_factory=dict)  # where else values go
+    folds: dict[int, list[Fold]] = field(default_factory=dict)  # by the node that completes them
+    inlined: set[int] = field(default_factory=set)  # nodes that are part of their accumulation
+    joined: set[int] = field(default_factory=set)  # joins whose operands are built in place
+
+    @property
+    def depth(self) -> int:
+        return len(self.loops)
+
+    def home(self, value: Value) -> Part:
+        """Where a list is built: where it is wanted, or in a buffer of its own."""
+        if value not in self.homes:
+            lists = self.graph.type(value).lists
+            self.homes[value] = Part(Array(), (*self.loops, *lists))
+        return self.homes[value]
+
+    def send(self, value: Value, target: Part) -> None:
+        """Have the value built in `target`, or stored there where it can't be."""
+        op, kind = self.graph.op(value.node), self.graph.type(value)
+        builds = isinstance(op, Map | Join) or (isinstance(op, Misc) and target.open == kind.lists)
+        if kind.is_list and builds and value not in self.homes:
+            self.homes[value] = target
+        else:
+            self.stores.setdefault(value, []).append(target)
+
+    def join_in_place(self) -> None:
+        """Build the operands of each join where the joined list goes, if a map makes the rest."""
+        for i in reversed(list(self.graph.nodes)):
+            op = self.graph.op(i)
+            if not isinstance(op, Join):
+                continue
+            home, (first, rest) = self.home(Value(i)), self.graph[i].inputs
+            maker = self.graph.op(rest.node)
+            if not isinstance(maker, Map) or rest in self.homes:
+                continue
+            if maker.dim is op.dim and maker.first != 1:
+                continue  # it would overwrite the first element
+            self.joined.add(i)
+            self.homes[rest] = home
+            self.send(first, home.at(op.dim, "0"))
+
+    def accumulate(self, fold: Fold, *, inline: bool) -> None:
+        """Plan an accumulation after the last of its values; `inline`: with its operator in it."""
+        last = max((v.node for v in fold.values), key=self.graph.position.__getitem__)
+        self.folds.setdefault(last, []).append(fold)
+        if (
+            inline
+            and fold.combiner in SIMPLE.values()
+            and isinstance(self.graph.op(last), Elementwise | BlockReduce | Dot)
+            and not self.graph.users[last]
+            and [out.value for out in self.graph.outputs].count(fold.values[0]) == 1
+        ):
+            self.inlined.add(last)
+
+    def iterated(self, value: Value, dim: Dim, index: str) -> Place:
+        """What one iteration over `dim` sees of a list."""
+        part, kind = self.places[value], self.graph.type(value)
+        walked = kind.list_dim(dim)
+        assert isinstance(part, Part)
+        assert walked is not None
+        return element(part.at(walked, index), kind.iterate(dim))
+
+
+def element(part: Part, kind: Type) -> Place:
+    """A part of an array: still a list, or an item to be loaded."""
+    return part if kind.is_list else Item(item_axes(kind), source=part)
+
+
+def bind(graph: Graph, ports: Sequence[Place]) -> dict[Value, Place]:
+    """The places of a graph's inputs."""
+    return {Value(i): place for i, place in zip(graph.inputs, ports, strict=True)}
+
+
+def item_axes(kind: Type) -> tuple[Axis, ...]:
+    """The axes of a type's items."""
+    return tuple(dim.axis for dim in kind.items)
+
+
+def laid_out(graph: Graph, out: Output) -> tuple[Dim, ...]:
+    """The list dims of an output in the order of its array."""
+    lists = graph.type(out.value).lists
+    return tuple(sorted(lists, key=lambda d: (*out.axes, d.axis).index(d.axis)))
+
+
+def inputs_read(graph: Graph, known: dict[Graph, frozenset[int]]) -> frozenset[int]:
+    """The inputs of a graph, by number, that something in it uses; `known` remembers bodies."""
+    if graph not in known:
+        used = {out.value.node for out in graph.outputs}
+        for node in graph.nodes.values():
+            inner = inputs_read(node.op.body, known) if isinstance(node.op, Map) else None
+            used |= {v.node for p, v in enumerate(node.inputs) if inner is None or p in inner}
+        known[graph] = frozenset(p for p, i in enumerate(graph.inputs) if i in used)
+    return known[graph]

@@ -1,0 +1,312 @@
+"""Printing a block program as the paper's listings: `forall`/`for`, `load`/`store`, t1, I1.
+
+As in the paper, what a loop accumulates starts out as the combiner's identity (0 for a sum), and an
+item is loaded just before it is first used.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import ADD, MUL, SIMPLE, Combiner
+from blockbuster_fusion.ir.expr import Expr, arg, format_expr, postorder, tree_size
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.names import Names
+from blockbuster_fusion.ir.ops import (
+    BlockReduce,
+    Dot,
+    Elementwise,
+    Input,
+    Iota,
+    Join,
+    Map,
+    Misc,
+    Node,
+    Pick,
+    Reduce,
+    Rename,
+    Value,
+)
+from blockbuster_fusion.ir.places import (
+    Array,
+    Fold,
+    Item,
+    Part,
+    Place,
+    Scope,
+    bind,
+    element,
+    inputs_read,
+    item_axes,
+    laid_out,
+)
+from blockbuster_fusion.ir.words import Functional, Written, write
+
+_LONG = 200
+"""Parts of an expression beyond which what it shares gets lines of its own."""
+
+
+def show(graph: Graph, *, reductions: str = "serial") -> str:
+    """The program as a listing; `reductions="lock"`: loops that accumulate are `forall` as well."""
+    if reductions not in ("serial", "lock"):
+        raise ValueError(f"reductions={reductions!r}: print them 'serial' or with a 'lock'")
+    listing = _Listing(Names(graph), lock=reductions == "lock")
+    listing.program(graph)
+    return "".join(f"{line}\n" for line in listing.lines)
+
+
+class _Listing:
+    """The lines printed so far."""
+
+    def __init__(self, names: Names, *, lock: bool) -> None:
+        self.names = names
+        self.lock = lock
+        self.lines: list[str] = []
+        self.read: dict[Graph, frozenset[int]] = {}
+
+    def line(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+    def program(self, graph: Graph) -> None:
+        inputs = [op for i in graph.inputs if isinstance(op := graph.op(i), Input)]
+        wanted = [*(op.name or "X" for op in inputs), *(out.name or "O" for out in graph.outputs)]
+        names = iter(self.names.own(wanted))
+        ports: list[Place] = []
+        for op in inputs:
+            array = Array(next(names), item_axes(op.type))
+            ports.append(element(Part(array, op.type.lists), op.type))
+        scope = Scope(graph, bind(graph, ports))
+        for out in graph.outputs:
+            scope.send(out.value, Part(Array(next(names)), laid_out(graph, out)))
+        self.graph(scope)
+
+    def graph(self, scope: Scope) -> None:
+        scope.join_in_place()
+        for i, node in scope.graph.nodes.items():
+            if i not in scope.inlined:
+                self.node(scope, i, node)
+            for port in range(len(node.types)):
+                self.store(scope, Value(i, port))
+            for fold in scope.folds.get(i, ()):
+                written = [self.value(scope, v) for v in fold.values]
+                self.fold(scope.depth, fold.combiner, fold.accumulators, written)
+
+    def node(self, scope: Scope, i: int, node: Node) -> None:
+        places, value = scope.places, Value(i)
+        match node.op:
+            case Input():
+                pass
+            case Elementwise() | BlockReduce() | Dot() as op:
+                text, axes = self.call(scope, op, node)
+                item = places[value] = Item(axes, self.names.numbered("t"))
+                self.line(scope.depth, f"{item.name} = {text}")
+            case Map() as op:
+                self.map(scope, i, node, op)
+            case Reduce() as op:
+                self.reduce(scope, i, node, op)
+            case Rename() as op:
+                places[value] = self.rename(scope, node, op)
+            case Pick() as op:
+                places[value] = scope.iterated(node.inputs[0], op.dim, str(op.index))
+            case Join():
+                home = places[value] = scope.home(value)
+                if i not in scope.joined:
+                    first, rest = (self.value(scope, v).text for v in node.inputs)
+                    self.line(scope.depth, f"{self.text(home)} = join({first},{rest})")
+            case Iota() as op:
+                array = Array(axes=item_axes(node.types[0]), virtual=True)
+                places[value] = Part(array, (op.dim,))
+            case Misc() as op:
+                self.misc(scope, i, node, op)
+
+    # ------------------------------------------------------------------ values
+
+    def text(self, part: Part) -> str:
+        """The array and its indices, `:` for one that is open."""
+        array = part.array
+        if array.virtual:
+            texts = (self.names.bound(i) if isinstance(i, Dim) else i for i in part.indices)
+            return f"index({','.join(texts)})"
+        array.name = array.name or self.names.numbered("I")
+        if len(part.open) == len(part.indices):
+            return array.name
+        return f"{array.name}[{','.join(':' if isinstance(i, Dim) else i for i in part.indices)}]"
+
+    def value(self, scope: Scope, value: Value) -> Written:
+        """A value as an operand."""
+        if value.node in scope.inlined:
+            node = scope.graph[value.node]
+            assert isinstance(node.op, Elementwise | BlockReduce | Dot)
+            return self.call(scope, node.op, node)
+        place = scope.places[value]
+        if isinstance(place, Item):
+            return self.load(scope.depth, place)
+        items = item_axes(scope.graph.type(value)) if place.array.axes is None else place.array.axes
+        return Written(self.text(place), items)
+
+    def load(self, depth: int, item: Item) -> Written:
+        """The item by its name, after a line that loads it if it isn't there yet."""
+        if not item.name:
+            assert item.source is not None
+            array, text = item.source.array, self.text(item.source)
+            item.axes = item.axes if array.axes is None else array.axes
+            item.name = self.names.numbered("t")
+            self.line(depth, f"{item.name} = {text if array.virtual else f'load({text})'}")
+        return Written(item.name, item.axes)
+
+    def call(self, scope: Scope, op: Functional, node: Node) -> Written:
+        operands = [self.value(scope, v) for v in node.inputs]
+        if isinstance(op, Elementwise) and tree_size(op.expr, limit=_LONG) > _LONG:
+            names = [o.text for o in operands]
+            (expr,) = self.shared(scope.depth, [op.expr], names)
+            return Written(format_expr(expr, names), item_axes(node.types[0]))
+        return write(op, operands, scope.axes)
+
+    def store(self, scope: Scope, value: Value) -> None:
+        """Store a value, as soon as it is there, wherever it is wanted and was not built."""
+        for target in scope.stores.get(value, ()):
+            place, (text, axes) = scope.places[value], self.value(scope, value)
+            target.array.axes = axes
+            if isinstance(place, Item):
+                self.line(scope.depth, f"store({text},{self.text(target)})")
+            else:
+                word = "copy" if place.open == target.open else "transpose"
+                self.line(scope.depth, f"{self.text(target)} = {word}({text})")
+
+    # ------------------------------------------------------------------- loops
+
+    def loop(self, depth: int, dim: Dim, variable: str, first: int, *, serial: bool) -> None:
+        word = "for" if serial and not self.lock else "forall"
+        start = f"{first}," if first else ""
+        self.line(depth, f"{word} {variable} in range({start}{self.names.bound(dim)}):")
+
+    def map(self, scope: Scope, i: int, node: Node, op: Map) -> None:
+        variable = self.names.variable(op.dim, scope.loops)
+        read = inputs_read(op.body, self.read)
+        ports: list[Place] = []
+        for port, (value, iterated) in enumerate(zip(node.inputs, op.iterated, strict=True)):
+            place = scope.places[value]
+            if iterated:
+                place = scope.iterated(value, op.dim, variable)
+            elif isinstance(place, Item) and port in read:
+                self.load(scope.depth, place)  # before the loop, not in it
+            ports.append(place)
+        self.loop(scope.depth, op.dim, variable, op.first, serial=op.reduces)
+        loops, axes = (*scope.loops, variable), (*scope.axes, op.dim.axis)
+        inner = Scope(op.body, bind(op.body, ports), loops, axes)
+        gathered: list[tuple[Value, Item]] = []
+        for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
+            value = Value(i, port)
+            if mode is None:
+                home = scope.places[value] = scope.home(value)
+                inner.send(out.value, home.at(op.dim, variable))
+                continue
+            accumulator = scope.places[value] = Item(())
+            gathered.append((out.value, accumulator))
+            if len(gathered) == mode.combiner.arity:
+                values, accumulators = zip(*gathered, strict=True)
+                inner.accumulate(Fold(mode.combiner, values, accumulators), inline=not self.lock)
+                gathered = []
+        self.graph(inner)
+
+    def reduce(self, scope: Scope, i: int, node: Node, op: Reduce) -> None:
+        variable = self.names.variable(op.dim, scope.loops)
+        makers = [scope.graph.op(v.node) for v in node.inputs]
+        peeled = [m.first for m in makers if isinstance(m, Map) and m.dim is op.dim]
+        self.loop(scope.depth, op.dim, variable, max(peeled, default=0), serial=True)
+        written: list[Written] = []
+        for value in node.inputs:
+            item = scope.iterated(value, op.dim, variable)
+            assert isinstance(item, Item)
+            written.append(self.load(scope.depth + 1, item))
+        accumulators = [Item(()) for _ in node.types]
+        self.fold(scope.depth + 1, op.combiner, accumulators, written)
+        scope.places.update((Value(i, port), item) for port, item in enumerate(accumulators))
+
+    def fold(
+        self, depth: int, combiner: Combiner, into: Sequence[Item], written: Sequence[Written]
+    ) -> None:
+        """What one iteration adds to the accumulators, which get their names here."""
+        for accumulator, (_, axes) in zip(into, written, strict=True):
+            accumulator.axes, accumulator.name = axes, self.names.numbered("t")
+        if self.lock:
+            self.line(depth, "with lock:")
+            depth += 1
+        target, text = into[0].name, written[0].text
+        if combiner in (ADD, MUL):
+            self.line(depth, f"{target} {'+' if combiner is ADD else '*'}= {text}")
+        elif combiner in SIMPLE.values():
+            self.line(depth, f"{target} = {combiner}({target},{text})")
+        else:
+            names = [*(a.name for a in into), *(w.text for w in written)]
+            self.fold_tuple(depth, combiner, names)
+
+    def fold_tuple(self, depth: int, combiner: Combiner, names: list[str]) -> None:
+        """Components that depend on one another: what they share first, then all at once."""
+        made = self.shared(depth, combiner.combine, names)
+        results = ",".join(format_expr(e, names) for e in made)
+        self.line(depth, f"{','.join(names[: combiner.arity])} = {results}")
+
+    def shared(self, depth: int, exprs: Sequence[Expr], names: list[str]) -> list[Expr]:
+        """The expressions after a line for each part that is used twice; `names` gets theirs."""
+        nodes = list(postorder(*exprs))
+        uses = Counter(exprs) + Counter(a for node in nodes for a in node.args)
+        made: dict[Expr, Expr] = {}
+        for node in nodes:
+            made[node] = Expr(node.op, tuple(made[a] for a in node.args), node.value)
+            if node.args and uses[node] > 1:
+                text = format_expr(made[node], names)
+                made[node] = arg(len(names))
+                names.append(self.names.numbered("t"))
+                self.line(depth, f"{names[-1]} = {text}")
+        return [made[expr] for expr in exprs]
+
+    # ------------------------------------------------------------ other operators
+
+    def rename(self, scope: Scope, node: Node, op: Rename) -> Part:
+        """The list under an alias: nothing moves."""
+        (value,) = node.inputs
+        part = scope.places[value]
+        assert isinstance(part, Part)
+        dims = dict(zip(scope.graph.type(value).lists, node.types[0].lists, strict=True))
+        text, axes = self.value(scope, value)
+        axes = tuple(op.new if axis is op.old else axis for axis in axes)
+        if part.array.virtual:
+            alias = Array(axes=axes, virtual=True)
+        else:
+            alias = Array(self.names.claim(f"{part.array.name}R"), axes)
+            self.line(scope.depth, f"{alias.name} = rename({text}, {op.old}->{op.new})")
+        return Part(alias, tuple(dims[d] for d in part.open))
+
+    def misc(self, scope: Scope, i: int, node: Node, op: Misc) -> None:
+        layouts = op.layouts or (None,) * len(node.inputs)
+        arguments = [
+            self.handed_over(scope, value, layout)
+            for value, layout in zip(node.inputs, layouts, strict=True)
+        ]
+        arguments += [f"{name}={value!r}" for name, value in op.attributes]
+        targets: list[str] = []
+        for port, kind in enumerate(op.results):
+            value = Value(i, port)
+            if kind.is_list:
+                home = scope.places[value] = scope.home(value)
+                home.array.axes = item_axes(kind)
+                targets.append(self.text(home))
+            else:
+                item = scope.places[value] = Item(item_axes(kind), self.names.numbered("t"))
+                targets.append(item.name)
+        call = f"{op.namespace}.{op.name}({', '.join(arguments)})"
+        self.line(scope.depth, f"{','.join(targets)} = {call}" if targets else call)
+
+    def handed_over(self, scope: Scope, value: Value, layout: tuple[Axis, ...] | None) -> str:
+        """An operand of a misc operator, transposed where it wants another order of axes."""
+        place, (text, axes) = scope.places[value], self.value(scope, value)
+        lists = tuple(dim.axis for dim in place.open) if isinstance(place, Part) else ()
+        shown = (*lists, *(axis for axis in axes if axis not in lists))
+        if layout is None or layout == shown:
+            return text
+        if layout == shown[::-1]:
+            return f"{text}.T"
+        return (
+            f"transpose({text}, {'->'.join(','.join(map(str, axes)) for axes in (shown, layout))})"
+        )

@@ -1,0 +1,28 @@
+"""Copies of graphs under new ids."""
+
+from collections.abc import Iterator
+
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Map, Node, Output, Value
+
+
+def copied(graph: Graph, ids: Iterator[int]) -> Graph:
+    """The same graph, every node in it and in its maps under a new id."""
+    new = {i: next(ids) for i in graph.nodes}
+    nodes = {
+        new[i]: copied_node(node, [Value(new[v.node], v.port) for v in node.inputs], ids)
+        for i, node in graph.nodes.items()
+    }
+    outputs = [
+        Output(out.name, Value(new[out.value.node], out.value.port), out.axes)
+        for out in graph.outputs
+    ]
+    return Graph(nodes, [new[i] for i in graph.inputs], outputs)
+
+
+def copied_node(node: Node, operands: list[Value], ids: Iterator[int]) -> Node:
+    """The same node with other operands, what is inside it under new ids."""
+    op = node.op
+    if isinstance(op, Map):
+        op = Map(op.dim, copied(op.body, ids), op.iterated, op.modes, op.first)
+    return Node(op, tuple(operands), node.types)

@@ -1,0 +1,112 @@
+"""Rule 6: a map is extended over the whole graph around it."""
+
+from collections.abc import Iterator
+
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Map, Output, Value
+from blockbuster_fusion.rules.merge import Merger
+from blockbuster_fusion.rules.rule import Guard, Match, Rule
+
+
+def nothing_downstream(graph: Graph, match: Match) -> bool:
+    return not graph.users[match.nodes[0]]
+
+
+def yields_all_outputs(graph: Graph, match: Match) -> bool:
+    return all(out.value.node == match.nodes[0] for out in graph.outputs)
+
+
+def iterates_only_inputs(graph: Graph, match: Match) -> bool:
+    v = match.nodes[0]
+    operands = zip(graph[v].inputs, graph.map(v).iterated, strict=True)
+    return all(graph.is_source(value.node) for value, iterated in operands if iterated)
+
+
+def twin_maps(graph: Graph, v: int) -> Iterator[tuple[int, int, str]]:
+    """(u, w, variant): a map u beside v and a map w directly inside it that could be fused.
+
+    Variants as in the paper: w iterates (a) what u makes, or the list that u iterates, which comes
+    from (b) an input of the graph or (c) another node.
+    """
+    op = graph.map(v)
+    whole = {
+        Value(op.body.inputs[port]): value
+        for port, value in enumerate(graph[v].inputs)
+        if not op.iterated[port]
+    }
+    inner: list[tuple[int, Map, set[Value]]] = []
+    for w, inner_op in op.body.maps():
+        walked = zip(op.body[w].inputs, inner_op.iterated, strict=True)
+        inner.append((w, inner_op, {whole[x] for x, it in walked if it and x in whole}))
+    for u, outer_op in graph.maps():
+        if u == v:
+            continue
+        lists = {x for x, it in zip(graph[u].inputs, outer_op.iterated, strict=True) if it}
+        for w, inner_op, walked_outside in inner:
+            if inner_op.dim.axis is not outer_op.dim.axis or inner_op.first != outer_op.first:
+                continue
+            if any(x.node == u and outer_op.modes[x.port] is None for x in walked_outside):
+                yield u, w, "a"
+            for x in walked_outside & lists:
+                if graph.type(x).is_buffered:
+                    yield u, w, "b" if graph.is_source(x.node) else "c"
+
+
+def first_twins(graph: Graph, v: int) -> tuple[int, int, str] | None:
+    """The pair to extend for: one that makes a list where there is one, else one that shares it."""
+    return min(twin_maps(graph, v), key=lambda found: found[2], default=None)
+
+
+class ExtendMap(Rule):
+    """Rule 6: u, map[X]{… map[Y]{w} …}  =>  map[X]{u, … map[Y]{w} …}, for a map u over Y.
+
+    Everything beside the map moves into it and is computed again in each iteration.
+    """
+
+    name = "extend_map"
+    number = 6
+    anchors = (Map,)
+    guards = (
+        Guard("nothing_downstream", "other nodes use the map's results", nothing_downstream),
+        Guard("yields_all_outputs", "the graph has other outputs", yields_all_outputs),
+        Guard(
+            "iterates_only_inputs",
+            "the map iterates a list that is made in this graph",
+            iterates_only_inputs,
+        ),
+    )
+
+    def sites(self, graph: Graph, node: int) -> Iterator[Match]:
+        found = first_twins(graph, node)
+        if found is not None:
+            u, _, variant = found
+            yield Match(self, graph, (node, u), graph.map(node).dim, variant)
+
+    def rewrite(self, graph: Graph, match: Match) -> Graph:
+        v = match.nodes[0]
+        op = graph.map(v)
+        merger = Merger(graph, op.dim, op.first, match.ids())
+        _keep_ports(merger, graph, v)
+        for i in graph.nodes:
+            if i != v and not graph.is_source(i):
+                merger.absorb_node(i)
+        merger.absorb_map(v)
+        node, renumbered = merger.finish()
+        outputs = [
+            Output(out.name, Value(v, renumbered[out.value.port]), out.axes)
+            for out in graph.outputs
+        ]
+        sources = {i: n for i, n in graph.nodes.items() if graph.is_source(i)}
+        made = Graph({**sources, v: node}, graph.inputs, outputs)
+        made.touched = frozenset(made.nodes)
+        return made
+
+
+def _keep_ports(merger: Merger, graph: Graph, v: int) -> None:
+    """The map's own whole inputs first, so that what moves in uses them and no second copy."""
+    op = graph.map(v)
+    for port, (value, iterated) in enumerate(zip(graph[v].inputs, op.iterated, strict=True)):
+        if graph.is_source(value.node):
+            inner = op.body.inputs[port]
+            name = getattr(op.body.op(inner), "name", "")
+            merger.port(value, iterated, name, inner)

@@ -1,0 +1,44 @@
+"""Rule 9: two elementwise operators in a row become one."""
+
+from collections.abc import Iterator
+
+from blockbuster_fusion.ir.expr import substitute
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Elementwise, Node, Value
+from blockbuster_fusion.rules.rule import Guard, Match, Rule
+
+
+def both_unary(graph: Graph, match: Match) -> bool:
+    return all(len(graph[i].inputs) == 1 for i in match.nodes)
+
+
+def used_once(graph: Graph, match: Match) -> bool:
+    u, v = match.nodes
+    return graph.users[u] == (v,) and Value(u) not in graph.output_values
+
+
+class FuseElementwise(Rule):
+    """Rule 9: f -> g  =>  g∘f, for unary elementwise operators."""
+
+    name = "fuse_consecutive_elementwise"
+    number = 9
+    anchors = (Elementwise,)
+    guards = (
+        Guard("both_unary", "one of the operators has more than one operand", both_unary),
+        Guard("used_once", "the first result is used elsewhere too", used_once),
+    )
+
+    def sites(self, graph: Graph, node: int) -> Iterator[Match]:
+        for user in graph.users[node]:
+            if isinstance(graph.op(user), Elementwise):
+                yield Match(self, graph, (node, user))
+
+    def rewrite(self, graph: Graph, match: Match) -> Graph:
+        u, v = match.nodes
+        first, second = graph.op(u), graph.op(v)
+        assert isinstance(first, Elementwise)
+        assert isinstance(second, Elementwise)
+        operands = dict.fromkeys(range(len(graph[v].inputs)), first.expr)
+        composed = Elementwise(substitute(second.expr, operands))
+        node = Node(composed, graph[u].inputs, graph[v].types)
+        return graph.edit(drop={u}, add={v: node})

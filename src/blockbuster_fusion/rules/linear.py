@@ -1,0 +1,181 @@
+"""What the linearity rules have in common: mapped scales and shifts, and contractions.
+
+A *broadcast operation* is `op(a, c)` for every element of a list `a`, with one item `c`: a scale
+or a shift. A *contraction* is a dot over the list's dim, with its reduction, inside any number of
+maps. Where the dim has only one block there is no list, and either may stand without its map.
+"""
+
+from dataclasses import dataclass
+
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.combiner import ADD
+from blockbuster_fusion.ir.expr import Expr
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.infer import infer, map_types
+from blockbuster_fusion.ir.ops import Dot, Elementwise, Map, Node, Reduce, Value
+
+SCALES = frozenset({"mul", "div"})
+SHIFTS = frozenset({"add", "sub"})
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """`op(a, c)`, or `op(c, a)`, with the operands as values of the graph."""
+
+    node: int
+    op: str
+    a: Value
+    c: Value
+    a_first: bool
+    dim: Dim | None
+    """The dim of the map, None without one."""
+
+
+def broadcast_operation(graph: Graph, node: int, operations: frozenset[str]) -> Broadcast | None:
+    """The scale or shift that a node is, if it is one of `operations`."""
+    op = graph.nodes[node].op
+    if isinstance(op, Map):
+        inner = op.body.sole
+        operator = None if inner is None else op.body.nodes[inner].op
+        if isinstance(operator, Elementwise) and _binary(operator.expr, operations):
+            return _mapped_broadcast(graph, node, op, operator.expr)
+    elif isinstance(op, Elementwise) and _binary(op.expr, operations):
+        a, c = graph[node].inputs
+        first = set(graph.type(c).items) <= set(graph.type(a).items)
+        return _broadcast(op.expr, node, (a, c), first, None)
+    return None
+
+
+def _mapped_broadcast(graph: Graph, node: int, op: Map, expr: Expr) -> Broadcast | None:
+    if op.first or len(op.modes) != 1 or op.reduces:
+        return None
+    assert op.body.sole is not None
+    ports = [op.body.inputs.index(v.node) for v in op.body[op.body.sole].inputs]
+    outer = tuple(graph[node].inputs[port] for port in ports)
+    flags = [op.iterated[port] for port in ports]
+    if flags.count(True) != 1:
+        return None  # both walk along: a product of two lists, not one item for all
+    return _broadcast(expr, node, outer, flags[0], op.dim)
+
+
+def _broadcast(
+    expr: Expr, node: int, operands: tuple[Value, ...], first: bool, dim: Dim | None
+) -> Broadcast | None:
+    if expr.args[0].value != 0:
+        operands = operands[::-1]  # arguments in the order in which the expression has them
+        first = not first
+    a, c = operands if first else operands[::-1]
+    if expr.op in ("div", "sub") and not first:
+        return None  # c/a and c-a are neither scales nor shifts of a
+    return Broadcast(node, expr.op, a, c, first, dim)
+
+
+def _binary(expr: Expr, operations: frozenset[str]) -> bool:
+    """Whether an expression is one of `operations` on two different arguments."""
+    if expr.op not in operations:
+        return False
+    return all(x.op == "arg" for x in expr.args) and expr.args[0] is not expr.args[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Contracted:
+    """A use of a value as an operand of a dot.
+
+    `node` stands in the graph; `dims` are the maps around the dot, outermost first; `other` is the
+    other operand as a value of the graph; `result` is what comes out. What the rules demand:
+    `alone`, nothing but the dot and its sum is in the maps; `once`, the value is one operand of
+    the dot and nothing else; `summed`, over the dot's dim, in its loop or right beside it.
+    """
+
+    node: int
+    dims: tuple[Dim, ...]
+    dim: Dim
+    other: Value
+    result: Value
+    looped: bool = False
+    alone: bool = True
+    once: bool = True
+    summed: bool = True
+
+
+def contraction(graph: Graph, value: Value, node: int) -> Contracted | None:
+    """How `node` contracts `value`, if it does."""
+    operands, op = graph[node].inputs, graph.op(node)
+    if value not in operands:
+        return None
+    port, once = operands.index(value), operands.count(value) == 1
+    if isinstance(op, Dot):
+        other = operands[1 - port]
+        return Contracted(node, (), op.dim, other, Value(node), once=once)
+    if not isinstance(op, Map) or op.first or len(op.modes) != 1 or not op.body.holds_dot:
+        return None
+    inner = Value(op.body.inputs[port])
+    uses = [i for i in op.body.users[inner.node] if inner in op.body[i].inputs]
+    below = next(filter(None, (contraction(op.body, inner, i) for i in uses)), None)
+    if below is None or below.other.node not in op.body.inputs:
+        return None
+    once = once and below.once and len(uses) == 1 and inner not in op.body.output_values
+    alone = below.alone and _holds_only(op.body, below)
+    other = operands[op.body.inputs.index(below.other.node)]
+    if not op.iterated[port]:
+        kept = once, alone, below.summed and not op.reduces
+        return _around(node, (op.dim, *below.dims), below, other, Value(node), *kept)
+    if below.dims or below.dim is not op.dim:
+        return None
+    if op.modes[0] is not None:
+        summed = op.modes[0].combiner is ADD
+        return Contracted(node, (), op.dim, other, Value(node), True, alone, once, summed)
+    beside = _sum_beside(graph, node)
+    result = Value(node if beside is None else beside)
+    return Contracted(node, (), op.dim, other, result, True, alone, once, beside is not None)
+
+
+def _around(
+    node: int,
+    dims: tuple[Dim, ...],
+    below: Contracted,
+    other: Value,
+    result: Value,
+    once: bool,
+    alone: bool,
+    summed: bool,
+) -> Contracted:
+    return Contracted(node, dims, below.dim, other, result, below.looped, alone, once, summed)
+
+
+def _holds_only(body: Graph, below: Contracted) -> bool:
+    """Whether the contraction is all that a body computes, and what it yields."""
+    held = {below.node, below.result.node}
+    computed = len(body.nodes) - len(body.inputs)
+    return computed == len(held) and body.outputs[0].value == below.result
+
+
+def _sum_beside(graph: Graph, node: int) -> int | None:
+    """The reduction by addition that is the only use of a loop's list."""
+    users = graph.users[node]
+    if len(users) != 1 or Value(node) in graph.output_values:
+        return None
+    op = graph.op(users[0])
+    return users[0] if isinstance(op, Reduce) and op.combiner is ADD else None
+
+
+def use_count(graph: Graph, value: Value) -> int:
+    """How often a value is used, by nodes and as an output."""
+    as_output = sum(out.value == value for out in graph.outputs)
+    return len(graph.uses(value)) + as_output
+
+
+def replace_operand(graph: Graph, node: int, old_value: Value, value: Value) -> Node:
+    """A node that takes `value` in place of another; what its type implies is inferred again."""
+    old = graph[node]
+    operands = tuple(value if v == old_value else v for v in old.inputs)
+    types = [graph.type(v) for v in operands]
+    op = old.op
+    if isinstance(op, Map):
+        seen = [
+            t.iterate(op.dim) if iterated else t
+            for t, iterated in zip(types, op.iterated, strict=True)
+        ]
+        op = Map(op.dim, op.body.retype(seen), op.iterated, op.modes, op.first)
+        return Node(op, operands, map_types(op))
+    return Node(op, operands, infer(op, types))

@@ -1,0 +1,125 @@
+"""Rules and matches: a rule finds its pattern in a graph, a match says where, apply rewrites."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+from blockbuster_fusion.errors import RuleMisapplied
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.graph import Graph, Path
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A place where a rule's pattern stands: data, that can be kept, printed and replayed.
+
+    `nodes` are the nodes of the pattern in the rule's order. `unify` lists dims that become others
+    throughout the program when the rule fires. `fresh` is the first id that new nodes may take.
+    """
+
+    rule: "Rule"
+    graph: Graph
+    nodes: tuple[int, ...]
+    dim: Dim | None = None
+    variant: str = ""
+    unify: tuple[tuple[Dim, Dim], ...] = ()
+    path: Path = ()
+    fresh: int | None = None
+
+    def ids(self) -> Iterator[int]:
+        """Ids for new nodes."""
+        return count(self.graph.max_id + 1 if self.fresh is None else self.fresh)
+
+    def __str__(self) -> str:
+        where = "/".join(f"%{i}" for i in self.path) or "top"
+        nodes = ", ".join(f"%{i}" for i in self.nodes)
+        dim = f"[{self.dim}]" if self.dim else ""
+        return f"{self.rule.name}{dim}{self.variant and f' ({self.variant})'} at {where}: {nodes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A condition without which a rule would be wrong, or would not end.
+
+    A *far* guard looks along paths through the graph: a change anywhere may make it hold.
+    """
+
+    name: str
+    refusal: str
+    holds: Callable[[Graph, Match], bool]
+    far: bool = False
+
+
+class Rule:
+    """A logic-preserving substitution.
+
+    `sites` yields the places at a node that have the pattern's shape; `guards` say which of them
+    may be rewritten; `rewrite` gives the new graph. Every place must be found from a node of its
+    own that a change of the place touches: one that is changed, or next to one that is.
+    """
+
+    name: str
+    number: int | None = None
+    anchors: tuple[type, ...] = ()
+    """The operators from which places are found."""
+    guards: tuple[Guard, ...] = ()
+
+    def sites(self, graph: Graph, node: int) -> Iterator[Match]:
+        """The places of the pattern's shape that are found from `node`, which is an anchor."""
+        raise NotImplementedError
+
+    def rewrite(self, graph: Graph, match: Match) -> Graph:
+        """The graph with the pattern at `match` substituted."""
+        raise NotImplementedError
+
+    def match(self, graph: Graph, *, dim: Dim | str | None = None) -> Match | None:
+        """The first place in `graph` where the rule may fire; `dim` asks for a map over it."""
+        return next(self.matches(graph, dim=dim), None)
+
+    def matches(self, graph: Graph, *, dim: Dim | str | None = None) -> Iterator[Match]:
+        """Every place in `graph` where the rule may fire."""
+        seen: set[tuple[int, ...]] = set()
+        for node in graph.nodes:
+            for site in self.sites_at(graph, node):
+                if site.nodes not in seen and _over(site, dim) and self.refusal(site) is None:
+                    seen.add(site.nodes)
+                    yield site
+
+    def sites_at(self, graph: Graph, node: int) -> Iterator[Match]:
+        """`sites` of a node that is an anchor, nothing for others."""
+        return self.sites(graph, node) if isinstance(graph.op(node), self.anchors) else iter(())
+
+    def refusal(self, site: Match) -> Guard | None:
+        """The first guard that forbids to fire at a site."""
+        for guard in self.guards:
+            if not guard.holds(site.graph, site):
+                return guard
+        return None
+
+    def __repr__(self) -> str:
+        return f"<rule {self.name}>"
+
+
+def _over(site: Match, dim: Dim | str | None) -> bool:
+    if dim is None:
+        return True
+    if site.dim is None:
+        return False
+    return dim in (site.dim.name, site.dim.label) if isinstance(dim, str) else dim is site.dim
+
+
+def apply(match: Match) -> Graph:
+    """The graph of a match, rewritten there by its rule."""
+    graph = match.graph
+    for node in match.nodes:
+        if node not in graph.nodes:
+            raise RuleMisapplied(rule=match.rule.name, problem=f"the graph has no node %{node}")
+    if match.unify:
+        graph = graph.substitute(dict(match.unify))
+        match = replace(match, graph=graph)
+    return match.rule.rewrite(graph, match)
+
+
+def unify(keep: Dim, give_up: Dim) -> tuple[tuple[Dim, Dim], ...]:
+    """The substitution that makes two dims of one axis the same."""
+    return () if keep is give_up else ((give_up, keep),)

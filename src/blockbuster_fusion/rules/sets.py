@@ -1,0 +1,67 @@
+"""Rule sets: named, ordered lists of rules. The fusion driver reads them; nothing else does."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from blockbuster_fusion.errors import UnknownRules
+from blockbuster_fusion.rules.duplicate_scale import DuplicateScale
+from blockbuster_fusion.rules.extend_map import ExtendMap
+from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
+from blockbuster_fusion.rules.fuse_elementwise import FuseElementwise
+from blockbuster_fusion.rules.fuse_map_reduce import FuseMapReduce
+from blockbuster_fusion.rules.fuse_sibling_maps import FuseSiblingMaps
+from blockbuster_fusion.rules.peel_first import PeelFirst
+from blockbuster_fusion.rules.rule import Rule
+from blockbuster_fusion.rules.swap_scale_dot import SwapScaleDot
+from blockbuster_fusion.rules.swap_shift_dot import SwapShiftDot
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """What the driver applies: `local` until none matches, then one of `extending`, and again.
+
+    `optional` rules belong to the set but are never applied by the driver.
+    """
+
+    name: str
+    local: tuple[Rule, ...]
+    extending: tuple[Rule, ...]
+    optional: tuple[Rule, ...] = ()
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter((*self.local, *self.extending, *self.optional))
+
+    def rule(self, name: str) -> Rule:
+        """The rule of that name."""
+        for rule in self:
+            if rule.name == name:
+                return rule
+        known = ", ".join(rule.name for rule in self)
+        raise UnknownRules(kind="rule", name=name, known=known)
+
+
+PAPER = RuleSet(
+    "paper",
+    local=(
+        DuplicateScale(),
+        SwapScaleDot(),
+        SwapShiftDot(),
+        FuseElementwise(),
+        FuseMapReduce(),
+        FuseConsecutiveMaps(),
+        FuseSiblingMaps(),
+    ),
+    extending=(ExtendMap(),),
+    optional=(PeelFirst(),),
+)
+
+RULE_SETS: dict[str, RuleSet] = {PAPER.name: PAPER}
+
+
+def rule_set(rules: str | RuleSet) -> RuleSet:
+    """A rule set by name, or the set itself."""
+    if isinstance(rules, RuleSet):
+        return rules
+    if rules not in RULE_SETS:
+        raise UnknownRules(kind="rule set", name=rules, known=", ".join(RULE_SETS))
+    return RULE_SETS[rules]

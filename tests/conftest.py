@@ -1,0 +1,56 @@
+"""Golden files: the expected text of a test stands in tests/golden/<module>/<test>.txt."""
+
+import difflib
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+CLAIMS = pytest.StashKey[dict[Path, str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite the golden files of the tests run"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Return a check that a text equals this test's golden file; a test calls it once."""
+    test = request.node.nodeid
+    module = request.path.relative_to(TESTS).with_suffix("")
+    name = re.sub(r"[^\w.]+", "-", test.partition("::")[2]).strip("-")
+    path = TESTS / "golden" / module / f"{name}.txt"
+    shown = path.relative_to(TESTS.parent).as_posix()
+    accept = (
+        f"To accept it: .venv/bin/python -m pytest {shlex.quote(test)} --update-golden, "
+        f"then read the diff of {shown}."
+    )
+
+    def check(text: str) -> None:
+        __tracebackhide__ = True
+        # Two tests whose names are sanitised alike would silently rewrite each other's file.
+        claims = request.config.stash.setdefault(CLAIMS, {})
+        if path in claims:
+            pytest.fail(f"{shown} is already used by {claims[path]}; one test has one golden file.")
+        claims[path] = test
+
+        found = text if text.endswith("\n") else text + "\n"
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(found, encoding="utf-8", newline="\n")
+            return
+        if not path.exists():
+            pytest.fail(f"{shown} does not exist; the text is\n\n{found}\n{accept}", pytrace=False)
+        expected = path.read_text(encoding="utf-8")
+        if found != expected:
+            diff = difflib.unified_diff(
+                expected.splitlines(), found.splitlines(), shown, "this run", lineterm=""
+            )
+            pytest.fail("\n".join([f"The text differs from {shown}.", *diff, "", accept]), False)
+
+    return check

@@ -1,0 +1,470 @@
+"""Every guard is needed: without it, a rule does harm, and the tests see it.
+
+A mutant is a rule without one of its guards. It is caught where it fires and the program that it
+makes is unsound, computes something else, cannot be made at all, or where it never stops; or, for
+guards that only forbid waste, where the fused program costs more than with the guard.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion import ops
+from blockbuster_fusion.array.arrays import Array
+from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.ir.builder import Builder
+from blockbuster_fusion.ir.combiner import ADD, MAX, Mode, Reduced
+from blockbuster_fusion.ir.expr import Expr, arg, call
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Reduce, Value
+from blockbuster_fusion.rules import extend_map
+from blockbuster_fusion.rules.merge import Merger
+from blockbuster_fusion.rules.rule import Guard, Match, Rule
+from contractions import before_a_dot, in_rows, on_items, over_k, rows
+from graphs import ONLINE, array, heads, item, k, m, n
+from programs import Case
+from rewriting import EXTENTS, TILES, check, exhaust, fired, lowered, matches
+
+PAPER = bb.RULE_SETS["paper"]
+SUM, TOP = Reduced(ADD), Reduced(MAX)
+TIMES, PLUS = arg(0) * arg(1), arg(0) + arg(1)
+LIMIT = 25
+"""No rule fires as often as this in one of these small programs."""
+
+
+# ---------------------------------------------------------------- catching
+
+
+def without(rule: Rule, guard: str) -> Rule:
+    """The rule without one of its guards."""
+    mutant = copy.copy(rule)
+    mutant.guards = tuple(g for g in rule.guards if g.name != guard)
+    assert len(mutant.guards) == len(rule.guards) - 1
+    return mutant
+
+
+def harm(rule: Rule, program: Graph) -> str | None:
+    """What goes wrong when the rule fires in a program until it has no match left."""
+    for _ in range(LIMIT):
+        found = matches(rule, program)
+        if not found:
+            return None
+        try:
+            made = fired(found[0], program)
+        except (BlockbusterError, KeyError, AssertionError):
+            return "error"
+        try:
+            check(program, made)
+        except BlockbusterError:
+            return "unsound"
+        except AssertionError:
+            return "wrong"
+        program = made
+    return "endless"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a program costs, as far as fusion is to blame."""
+
+    moved: int
+    flops: int
+    local: int
+
+    @classmethod
+    def of(cls, program: Graph) -> "Cost":
+        known = {d.axis.name for d in program.dims if not isinstance(d.axis.extent, int)}
+        walked = {d.name for d in program.dims if d.packed and not d.is_free}
+        extents = {name: length for name, length in EXTENTS.items() if name in known}
+        tiles = {name: tile for name, tile in TILES[0].items() if name in walked}
+        cost = bb.meter(program, extents, tiles)
+        return cls(cost.loaded + cost.stored, cost.flops, cost.peak_local)
+
+    def exceeds(self, other: "Cost") -> bool:
+        """Whether something is more, and nothing is less."""
+        pairs = list(zip(vars(self).values(), vars(other).values(), strict=True))
+        return all(a >= b for a, b in pairs) and self != other
+
+
+def with_rule(mutant: Rule) -> bb.RuleSet:
+    """The paper's rules, one of them exchanged."""
+
+    def exchanged(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        return tuple(mutant if rule.name == mutant.name else rule for rule in rules)
+
+    return bb.RuleSet("mutant", exchanged(PAPER.local), exchanged(PAPER.extending))
+
+
+def waste(mutant: Rule, program: Graph) -> bool:
+    """Whether the program, fused with the mutant, costs more than without."""
+    fused = bb.fuse(program, with_rule(mutant)).snapshots[-1]
+    check(program, fused)
+    return Cost.of(fused).exceeds(Cost.of(bb.fuse(program).snapshots[-1]))
+
+
+# ---------------------------------------------------------------- programs that catch
+
+
+def one_axis_outside_the_other() -> Graph:
+    def program(X: Array) -> tuple[Array, Array]:
+        e = ops.exp(X)
+        return e.sum(axis=0), e.sum(axis=1)
+
+    return lowered(program, X="M K")
+
+
+def minus_its_sum() -> Graph:
+    def total(g: Builder, x: Value) -> list[tuple[Value, Mode]]:
+        return [(g.one(BlockReduce(m, ADD), x), Reduced(ADD))]
+
+    def shifted(g: Builder, x: Value, total: Value) -> list[tuple[Value, Mode]]:
+        return [(g.one(Elementwise(arg(0) - arg(1)), x, total), None)]
+
+    build = Builder()
+    x = build.input("X", array(m))
+    build.output("O", build.map(m, [x], build.map(m, [x], [], total), shifted)[0])
+    return build.build()
+
+
+def softmax() -> Graph:
+    return lowered(ops.softmax, x="M K")
+
+
+def projections(second: str) -> Graph:
+    """X·A and X·B in one loop over the rows of X."""
+
+    def program(X: Array, A: Array, B: Array) -> dict[str, Array]:
+        return {"A_": X @ A.T, "B_": X @ B.T}
+
+    return rows(program, X="M K", A="N K", B=f"{second} K")
+
+
+def two_sums_with_one_factor() -> Graph:
+    """Σ A·c and Σ B·c: nothing is shared but c, which is there anyway."""
+
+    def program(A: Array, B: Array, c: Array) -> dict[str, Array]:
+        factor = c[:, None]
+        return {"A_": ops.exp(A * factor).sum(axis=1), "B_": ops.exp(B * factor).sum(axis=1)}
+
+    return lowered(program, A="M K", B="M K", c="M")
+
+
+def two_sums_with_indices() -> Graph:
+    def program(A: Array, B: Array) -> dict[str, Array]:
+        return {
+            "A_": ops.exp(A * ops.index(A, 1)).sum(axis=1),
+            "B_": ops.exp(B * ops.index(B, 1)).sum(axis=1),
+        }
+
+    return lowered(program, A="M K", B="N K")
+
+
+def times_running_sums() -> Graph:
+    return lowered(lambda X: X * ops.cumsum(ops.exp(X), axis=0), X="M")
+
+
+def online_from_two_maps() -> Graph:
+    def body(g: Builder, row: Value, c: Value) -> list[Value]:
+        tops, sums = (
+            g.map(k, [row], [], lambda g, x, by=by: [(g.one(BlockReduce(k, by), x), None)])[0]
+            for by in (MAX, ADD)
+        )
+        return list(g.add(Reduce(k, ONLINE), tops, sums))
+
+    return in_rows(body, "top", "total")
+
+
+def dotted(operation: Expr, mode: Mode, *, ports: int = 0) -> Callable[[], Graph]:
+    """In each row, `operation(x, c)` dotted with x, or by one or two ports with itself."""
+
+    def body(g: Builder, row: Value, c: Value) -> list[Value]:
+        moved = over_k(g, operation, row, c)
+
+        def dot(g: Builder, *xs: Value) -> list[tuple[Value, Mode]]:
+            return [(g.one(Dot(k), xs[0], xs[-1]), mode)]
+
+        return [g.map(k, [moved] * ports or [moved, row], [], dot)[0]]
+
+    return lambda: in_rows(body, "O")
+
+
+def used_twice(operation: Callable[[Array, Array], Array]) -> Callable[[], Graph]:
+    def program(X: Array, c: Array, Y: Array) -> dict[str, Array]:
+        moved = operation(X, c[:, None])
+        return {"O": moved @ Y.T, "moved": moved}
+
+    return lambda: rows(program, X="M K", c="M", Y="N K")
+
+
+def relu_in_the_loop(
+    operation: Callable[[Array, Array], Array], *, products: int = 1
+) -> Callable[[], Graph]:
+    """relu(`operation(X, c)`·Y), with the relu in the loop of the product; or more of these."""
+
+    def program(X: Array, c: Array, Y: Array) -> dict[str, Array]:
+        moved = operation(X, c[:, None])
+        return {f"O{i}": ops.relu(moved @ Y.T) for i in range(products)}
+
+    consecutive = PAPER.rule("fuse_consecutive_maps")
+    return lambda: exhaust(rows(program, X="M K", c="M", Y="N K"), consecutive)
+
+
+def largest_product() -> Graph:
+    """The largest of the dots of blocks, for every head; the scaled list is a result as well."""
+
+    def body(g: Builder, row: Value, c: Value) -> list[Value]:
+        scaled = over_k(g, TIMES, row, c)
+
+        def head(g: Builder, *lists: Value) -> list[tuple[Value, Mode]]:
+            return [(g.map(k, lists, [], lambda g, *xs: [(g.one(Dot(k), *xs), TOP)])[0], None)]
+
+        return [g.map(heads, [], [scaled, row], head)[0], scaled]
+
+    return in_rows(body, "O", "scaled")
+
+
+def whole_numbers(operation: Callable[[Array, Array], Array]) -> Callable[[], Graph]:
+    """Whole numbers become floats before the dot."""
+
+    def program(X: Array, c: Array, Y: Array) -> Array:
+        return operation(X, c[:, None]) @ Y
+
+    specs = {"X": bb.array("M K", dtype="int32"), "c": "M", "Y": bb.array("K", dtype="int32")}
+    return lambda: rows(program, **specs)
+
+
+def whole_numbers_used_twice() -> Graph:
+    def program(X: Array, c: Array, Y: Array) -> dict[str, Array]:
+        moved = X * c[:, None]
+        return {"O": moved @ Y.T, "E": ops.exp(moved)}
+
+    return lowered(program, X=bb.array("M K", dtype="int32"), c="M", Y="N K")
+
+
+def item_used_twice() -> Graph:
+    build = Builder()
+    x, c, y = (build.input(a, item(*ds)) for a, ds in (("X", [m, k]), ("c", [k]), ("Y", [n, k])))
+    scaled = build.one(Elementwise(arg(0) * arg(1)), x, c)
+    build.output("O", build.one(Dot(k), scaled, y))
+    build.output("E", build.one(Elementwise(call("exp", arg(0))), scaled))
+    return build.build()
+
+
+def with_two_results() -> Graph:
+    def program(X: Array, Y: Array) -> dict[str, Array]:
+        e = ops.exp(X)
+        return {"e": e, "O": e @ Y.T}
+
+    return exhaust(lowered(program, X="K", Y="N K"), *PAPER.local)
+
+
+def over_running_sums() -> Graph:
+    def program(X: Array, Y: Array) -> Array:
+        return ops.exp(X) @ ops.cumsum(Y, axis=1).T
+
+    return exhaust(lowered(program, X="K", Y="N K"), *PAPER.local)
+
+
+def sum_of_squares() -> Graph:
+    def program(X: Array, Y: Array) -> Array:
+        return ops.square(ops.exp(X) @ Y.T).sum()
+
+    return exhaust(lowered(program, X="K", Y="N K"), *PAPER.local)
+
+
+def sum_with_an_exp() -> Graph:
+    graph = lowered(lambda X, Y: ops.exp(X) + Y, X="M", Y="M")
+    return exhaust(graph, PAPER.rule("fuse_consecutive_maps"))
+
+
+def exp_that_is_a_result() -> Graph:
+    def program(X: Array) -> dict[str, Array]:
+        e = ops.exp(X)
+        return {"E": e, "S": ops.sin(e)}
+
+    return exhaust(lowered(program, X="M"), PAPER.rule("fuse_consecutive_maps"))
+
+
+def scale(X: Array, c: Array) -> Array:
+    return X * c
+
+
+def shift(X: Array, c: Array) -> Array:
+    return X + c
+
+
+CAUGHT: dict[tuple[int, str], tuple[Callable[[], Graph], str]] = {
+    (1, "same_dim"): (one_axis_outside_the_other, "unsound"),
+    (1, "iterates_what_is_stacked"): (minus_its_sum, "error"),
+    (1, "only_direct_edges"): (softmax, "error"),
+    (2, "same_axis"): (lambda: projections("L"), "error"),
+    (2, "share_a_list"): (two_sums_with_one_factor, "waste"),
+    (2, "independent"): (times_running_sums, "error"),
+    (3, "reduces_what_is_stacked"): (online_from_two_maps, "wrong"),
+    (4, "used_once"): (used_twice(scale), "unsound"),
+    (4, "one_operand"): (dotted(TIMES, SUM, ports=1), "wrong"),
+    (4, "nothing_but_the_dot"): (relu_in_the_loop(scale), "wrong"),
+    (4, "summed"): (dotted(TIMES, TOP), "wrong"),
+    (4, "item_without_contracted_axis"): (lambda: on_items(TIMES, c=(k,)), "unsound"),
+    (4, "same_dtype"): (whole_numbers(scale), "unsound"),
+    (5, "used_once"): (used_twice(shift), "unsound"),
+    (5, "one_operand"): (dotted(PLUS, SUM, ports=1), "error"),
+    (5, "nothing_but_the_dot"): (relu_in_the_loop(shift), "wrong"),
+    (5, "summed"): (dotted(PLUS, TOP), "wrong"),
+    (5, "item_without_contracted_axis"): (lambda: on_items(PLUS, c=(k,)), "unsound"),
+    (5, "same_dtype"): (whole_numbers(shift), "unsound"),
+    (6, "yields_all_outputs"): (with_two_results, "unsound"),
+    (6, "iterates_only_inputs"): (over_running_sums, "unsound"),
+    (7, "starts_at_zero"): (sum_of_squares, "wrong"),
+    (8, "several_uses"): (lambda: before_a_dot(scale), "endless"),
+    (8, "one_operand"): (dotted(TIMES, SUM, ports=2), "endless"),
+    (8, "nothing_but_the_dot"): (relu_in_the_loop(scale, products=2), "waste"),
+    (8, "summed"): (largest_product, "waste"),
+    (8, "item_without_contracted_axis"): (item_used_twice, "waste"),
+    (8, "same_dtype"): (whole_numbers_used_twice, "waste"),
+    (9, "both_unary"): (sum_with_an_exp, "wrong"),
+    (9, "used_once"): (exp_that_is_a_result, "error"),
+}
+"""For each guard, a program in which its rule does harm without it."""
+
+IMPLIED: dict[tuple[int, str], str] = {
+    (
+        3,
+        "same_dim",
+    ): "the list that a map stacks is over its dim, and only lists of items are reduced",
+    (3, "items_inside"): "only lists of items are reduced",
+    (3, "whole_range"): "what a map stacks that starts at block 1 is good for a join only",
+    (6, "nothing_downstream"): "what is downstream yields an output, which yields_all_outputs sees",
+}
+"""Guards that say what a rule relies on, and that another guard or the types ensure as well."""
+
+GUARDS = [(rule, guard.name) for rule in PAPER for guard in rule.guards]
+
+
+def test_every_guard_is_here() -> None:
+    known = [*CAUGHT, *IMPLIED]
+    assert sorted(known) == sorted((rule.number, guard) for rule, guard in GUARDS)
+
+
+@pytest.mark.parametrize(
+    ("rule", "guard"),
+    [pytest.param(r, g, id=f"{r.name}-{g}") for r, g in GUARDS if (r.number, g) in CAUGHT],
+)
+def test_a_rule_without_the_guard_is_caught(rule: Rule, guard: str) -> None:
+    make, kind = CAUGHT[rule.number, guard]
+    program, mutant = make(), without(rule, guard)
+    assert harm(rule, program) is None
+    if kind == "waste":
+        assert harm(mutant, program) is None
+        assert waste(mutant, program)
+    else:
+        assert harm(mutant, program) == kind
+
+
+@pytest.mark.parametrize(
+    ("rule", "guard"),
+    [pytest.param(r, g, id=f"{r.name}-{g}") for r, g in GUARDS if (r.number, g) in IMPLIED],
+)
+def test_a_guard_that_is_implied_changes_nothing(rule: Rule, guard: str) -> None:
+    """In no program along the way of many has the mutant a match that the rule has not."""
+    mutant, refused = without(rule, guard), 0
+    for seed in range(40):
+        trace = bb.fuse(Case(seed).program).trace
+        for steps in range(0, len(trace) + 1, 4):
+            program = trace.program_after(steps)
+            found = [(match.path, match.nodes) for match in matches(mutant, program)]
+            assert found == [(match.path, match.nodes) for match in matches(rule, program)]
+            refused += len(found)
+    assert refused > 0
+
+
+def test_what_is_downstream_of_an_extended_map_is_dead_or_yields_an_output() -> None:
+    """Rule 6 without nothing_downstream fires only beside dead code, and is right there."""
+    rule = PAPER.rule("extend_map")
+
+    def program(dead: bool) -> Graph:
+        build = Builder()
+        x, y = build.input("X", array(k)), build.input("Y", array(n, k))
+        exp = Elementwise(call("exp", arg(0)))
+        e = build.nest([k], [x], lambda g, x: g.one(exp, x))
+
+        def column(g: Builder, y: Value, e: Value) -> list[tuple[Value, Mode]]:
+            return [(g.map(k, [e, y], [], lambda g, *xs: [(g.one(Dot(k), *xs), SUM)])[0], None)]
+
+        (v,) = build.map(n, [y], [e], column)
+        after = build.nest([n], [v], lambda g, x: g.one(exp, x))
+        build.output("O", v)
+        if not dead:
+            build.output("E", after)
+        return build.build()
+
+    mutant = without(rule, "nothing_downstream")
+    assert matches(rule, program(dead=True)) == []
+    assert len(matches(mutant, program(dead=True))) == 1
+    assert harm(mutant, program(dead=True)) is None
+    assert matches(mutant, program(dead=False)) == []
+
+
+# ---------------------------------------------------------------- details that are no guards
+
+
+def changed(rule: Rule, name: str, holds: Callable[[Graph, Match], bool]) -> Rule:
+    """The rule with another condition for one of its guards."""
+    mutant = copy.copy(rule)
+    mutant.guards = tuple(
+        Guard(g.name, g.refusal, holds, g.far) if g.name == name else g for g in rule.guards
+    )
+    return mutant
+
+
+def shares(*, items: bool, indices: bool) -> Callable[[Graph, Match], bool]:
+    """share_a_list of rule 2, with items or indices counting as well."""
+
+    def holds(graph: Graph, match: Match) -> bool:
+        u, v = match.nodes
+        ports = set(zip(graph[u].inputs, graph.map(u).iterated, strict=True))
+        shared = ports.intersection(zip(graph[v].inputs, graph.map(v).iterated, strict=True))
+        kinds = [graph.type(value) for value, _ in shared]
+        return any(
+            t.is_buffered or (items and not t.is_list) or (indices and t.virtual) for t in kinds
+        )
+
+    return holds
+
+
+def test_a_shared_item_that_counts_is_caught() -> None:
+    rule = PAPER.rule("fuse_sibling_maps")
+    mutant = changed(rule, "share_a_list", shares(items=True, indices=False))
+    assert waste(mutant, two_sums_with_one_factor())
+    assert not waste(changed(rule, "share_a_list", shares(items=False, indices=False)), softmax())
+
+
+def test_shared_indices_that_count_are_caught() -> None:
+    rule = PAPER.rule("fuse_sibling_maps")
+    mutant = changed(rule, "share_a_list", shares(items=False, indices=True))
+    assert waste(mutant, two_sums_with_indices())
+
+
+def test_a_second_port_for_one_list_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 6 without using the map's own input again: rule 2 misses the list that both read."""
+    program = bb.lower(bb.examples.layernorm_matmul())
+    expected = bb.fuse(program)
+
+    class Forgetful(Merger):
+        def port(self, *args: object, **options: object) -> Value:
+            known, self.operands = self.operands, {}
+            made = super().port(*args, **options)
+            self.operands = {**known, **{(*key, len(known)): v for key, v in self.operands.items()}}
+            return made
+
+        def finish(self, used: object = None) -> object:
+            self.operands = {key[:2]: value for key, value in self.operands.items()}
+            return super().finish(used)
+
+    monkeypatch.setattr(extend_map, "Merger", Forgetful)
+    found = bb.fuse(program)
+    assert [s.rule for s in found.trace] != [s.rule for s in expected.trace]
+    assert Cost.of(found.snapshots[-1]).exceeds(Cost.of(expected.snapshots[-1]))

@@ -1,0 +1,77 @@
+"""The command line, as a user runs it."""
+
+from pathlib import Path
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.cli import main
+
+
+@pytest.mark.parametrize("name", ["attention", "layernorm-matmul", "rmsnorm-swiglu", "matmul-relu"])
+def test_trace_prints_every_step(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", name]) == 0
+    printed = capsys.readouterr().out
+    steps = bb.fuse(bb.examples.find(name)).trace
+    assert all(f"{step}, " in printed for step in steps)
+    assert printed.count("forall m in range(M):") >= len(steps)
+
+
+def test_trace_matmul_relu(capsys: pytest.CaptureFixture[str], golden) -> None:
+    assert main(["trace", "matmul-relu", "--size", "MM=100", "--tile", "M=32"]) == 0
+    golden(capsys.readouterr().out)
+
+
+def test_trace_saved_and_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "a.json")
+    assert main(["trace", "attention", "--steps", "last", "--save", file]) == 0
+    saved = capsys.readouterr().out
+    assert main(["trace", "--load", file, "--steps", "last"]) == 0
+    loaded = capsys.readouterr().out
+    assert saved.split("initial")[1].replace(f"saved to {file}\n", "") == loaded.split("initial")[1]
+
+
+def test_table(capsys: pytest.CaptureFixture[str], golden) -> None:
+    assert main(["table"]) == 0
+    golden(capsys.readouterr().out)
+
+
+def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert "Example 1" in capsys.readouterr().out
+    assert main(["show", "matmul-relu"]) == 0
+    assert "for k in range(K):" in capsys.readouterr().out
+    assert main(["show", "matmul-relu", "--lock"]) == 0
+    assert "with lock:" in capsys.readouterr().out
+    assert main(["show", "matmul-relu", "--text"]) == 0
+    text = capsys.readouterr().out
+    assert bb.from_text(text).digest == bb.lower(bb.examples.matmul_relu()).digest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["trace", "flash"], "unknown example 'flash': try one of"),
+        (["trace"], "name an example, or a saved trace with --load"),
+        (["trace", "attention", "--load", "x"], "name an example, or a saved trace with --load"),
+        (["trace", "--load", "missing.json"], "missing.json: cannot be read"),
+        (["trace", "attention", "--size", "MM"], "--size MM: write it as NAME=NUMBER"),
+        (["trace", "attention", "--size", "ZZ=3"], "the program's sizes are DD, LL, MM, NN"),
+        (["trace", "attention", "--tile", "Q=3"], "tiles['Q']"),
+        (["trace", "attention", "--tile", "M=0"], "tiles['M']"),
+        (["trace", "attention", "--save", "no/such/folder/f.json"], "No such file"),
+    ],
+)
+def test_bad_arguments_get_a_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "trace" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
