@@ -580,7 +580,8 @@ def test_every_scalar_function_of_every_dtype(name: str, dtype: str) -> None:
         found, bb.evaluate(program, dict(zip(names, inputs, strict=True)))["O"]
     )
     np.testing.assert_allclose(found, wanted, rtol=3e-7 if found.dtype.kind == "f" else 0)
-    if dtype != "bool":  # of bools NumPy makes int8, and we do not
+    # of bools NumPy makes int8, and its older versions floats of integers that they round
+    if dtype != "bool" and name not in ("floor", "ceil", "trunc"):
         assert found.dtype.kind == wanted.dtype.kind
 
 

@@ -183,4 +183,4 @@ def test_refuses_a_scale_that_changes_the_dtype() -> None:
         return {"O": moved @ Y.T, "moved": moved}
 
     graph = rows(program, X=bb.array("M K", dtype="int32"), c="M", Y="N K")
-    assert refusals(RULE, graph) == ["same_dtype"]
+    assert refusals(RULE, graph) == ["same_float_dtype"]

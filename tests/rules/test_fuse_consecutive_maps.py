@@ -12,7 +12,7 @@ from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Value
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_map_reduce import FuseMapReduce
 from blockbuster_fusion.rules.peel_first import PeelFirst
-from graphs import array, m
+from graphs import ONLINE, array, heads, m
 from rewriting import before_and_after, exhaust, fire, lowered, matches, refusals
 
 RULE = FuseConsecutiveMaps()
@@ -79,6 +79,23 @@ def test_a_reduced_result_that_only_others_use() -> None:
     build.output("total", build.one(Elementwise(1 / arg(0)), total))
     fused = fire(RULE, build.build())
     assert bb.buffered(fused) == []
+
+
+def test_a_tuple_stays_whole() -> None:
+    """Of the running maximum and sum of U, only the sum is used."""
+
+    def pair(g: Builder, x: Value) -> list[tuple[Value, Mode]]:
+        e = g.one(Elementwise(call("exp", arg(0))), x)
+        return [(e, None), (x, Reduced(ONLINE, 0)), (e, Reduced(ONLINE, 1))]
+
+    build = Builder()
+    e, _, total = build.map(heads, [build.input("X", array(heads))], [], pair)
+    (v,) = build.map(heads, [e], [], lambda g, x: [(g.one(Elementwise(arg(0) * 2.0), x), None)])
+    build.output("twice", v)
+    build.output("total", total)
+    fused = fire(RULE, build.build())
+    ((_, op),) = fused.maps()
+    assert len(op.modes) == 3
 
 
 # ---------------------------------------------------------------- when it must not fire

@@ -13,7 +13,7 @@ from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Iota, Value
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_sibling_maps import FuseSiblingMaps
 from blockbuster_fusion.rules.peel_first import PeelFirst
-from graphs import M, array, m
+from graphs import ONLINE, M, array, heads, m
 from rewriting import before_and_after, check, exhaust, fire, lowered, matches, refusals, sites
 
 RULE = FuseSiblingMaps()
@@ -103,6 +103,24 @@ def test_equal_results_are_one_result() -> None:
     fused = fire(RULE, build.build())
     ((_, op),) = fused.maps()
     assert op.modes == (None,)
+
+
+def test_tuples_stay_whole() -> None:
+    """Two running pairs have their first component in common; of one, only that is used."""
+    build = Builder()
+    x, y, z = (build.input(name, array(heads)) for name in "XYZ")
+    pair = (Reduced(ONLINE, 0), Reduced(ONLINE, 1))
+    for name, other in (("A", y), ("B", z)):
+        both = build.map(heads, [x, other], [], lambda g, *xs: list(zip(xs, pair, strict=True)))
+        top, total = both
+        build.output(f"top{name}", top)
+        if name == "B":
+            build.output(f"total{name}", total)
+    graph = build.build()
+    bb.verify(graph)
+    fused = fire(RULE, graph)
+    ((_, op),) = fused.maps()
+    assert len(op.modes) == 4
 
 
 # ---------------------------------------------------------------- when it must not fire

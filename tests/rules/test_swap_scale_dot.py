@@ -9,15 +9,16 @@ import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.ir.builder import Builder
-from blockbuster_fusion.ir.combiner import ADD, MAX, Mode, Reduced
+from blockbuster_fusion.ir.combiner import ADD, MAX, Combiner, Mode, Reduced
 from blockbuster_fusion.ir.expr import Expr, arg, call
 from blockbuster_fusion.ir.ops import Dot, Elementwise, Map, Reduce, Value
+from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_map_reduce import FuseMapReduce
 from blockbuster_fusion.rules.swap_scale_dot import SwapScaleDot
 from contractions import before_a_dot, in_rows, on_items, over_k, rows
 from graphs import array, heads, item, k, m, n
-from rewriting import before_and_after, exhaust, fire, lowered, matches, refusals, sites
+from rewriting import before_and_after, check, exhaust, fire, lowered, matches, refusals, sites
 
 RULE = SwapScaleDot()
 
@@ -139,6 +140,18 @@ def test_through_two_dots() -> None:
     assert matches(RULE, fire(RULE, fire(RULE, graph))) == []
 
 
+def test_a_scale_that_leaves_its_map_behind() -> None:
+    """Before the dot it is a map over K, after it an operator on an item, under the same id."""
+
+    def program(X: Array, c: Array, y: Array, Z: Array) -> Array:
+        return ((X * c[:, None]) @ y)[:, None] * Z
+
+    graph = rows(program, X="M K", c="M", y="K", Z="M N")
+    fusion = bb.fuse(graph)
+    assert RULE.name in {step.rule for step in fusion.trace}
+    check(graph, fusion.snapshots[-1])
+
+
 # ---------------------------------------------------------------- when it must not fire
 
 
@@ -255,6 +268,35 @@ def test_refuses_products_that_are_summed_and_used_otherwise() -> None:
     assert refusals(RULE, in_rows(body, "O", "products")) == ["summed"]
 
 
+@pytest.mark.parametrize("combiner", [ADD, MAX], ids=str)
+def test_refuses_maps_around_the_dot_that_reduce(combiner: Combiner) -> None:
+    """The products for every head become one item."""
+
+    def body(g: Builder, row: Value, c: Value) -> list[Value]:
+        scaled = over_k(g, arg(0) * arg(1), row, c)
+
+        def head(g: Builder, *lists: Value) -> list[tuple[Value, Mode]]:
+            (dot,) = g.map(k, lists, [], lambda g, *xs: [(g.one(Dot(k), *xs), Reduced(ADD))])
+            return [(dot, Reduced(combiner))]
+
+        return [g.map(heads, [], [scaled, row], head)[0]]
+
+    assert refusals(RULE, in_rows(body, "O")) == ["summed"]
+
+
+def test_no_place_where_what_is_scaled_is_added_up() -> None:
+    """The map makes no list: it adds up what it scales for every head."""
+    build = Builder()
+    x = build.input("X", Type((heads.free,), (m, k), DType.float32))
+    c, y = build.input("c", item(m)), build.input("Y", item(n, k))
+    product = Elementwise(arg(0) * arg(1))
+    (total,) = build.map(heads, [x], [c], lambda g, *xs: [(g.one(product, *xs), Reduced(ADD))])
+    build.output("O", build.one(Dot(k), total, y))
+    graph = build.build()
+    bb.verify(graph)
+    assert sites(RULE, graph) == []
+
+
 def test_refuses_a_factor_along_the_contracted_axis() -> None:
     graph = on_items(arg(0) * arg(1), c=(k,))
     assert refusals(RULE, graph) == ["item_without_contracted_axis"]
@@ -281,7 +323,7 @@ def test_refuses_a_scale_that_changes_the_dtype() -> None:
     """Whole numbers are scaled to floats; dots of whole numbers would round, or overflow."""
     specs = {"X": bb.array("M K", dtype="int32"), "c": "M", "Y": bb.array("N K", dtype="int32")}
     graph = rows(lambda X, c, Y: (X * c[:, None]) @ Y.T, **specs)
-    assert refusals(RULE, graph) == ["same_dtype"]
+    assert refusals(RULE, graph) == ["same_float_dtype"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Arrays while a function is traced: NumPy's positions over named axes."""
+"""Arrays while a function is traced: NumPy's positions over named axes.
+
+An array's operators make arrays, so the class and the functions that they call are one module.
+"""
 
 import inspect
 import operator

@@ -149,8 +149,9 @@ def packed_axes(program: ArrayProgram, steps: Sequence[Step]) -> set[Axis]:
 
     Packed are the axes that are reduced, and of each contraction the last axis that belongs to
     one operand alone: its rows and columns. An array with fewer than two of these packs its last
-    axes as well, unless they are batch axes of a contraction. What is packed under one name is
-    packed under all: a renamed array is the same array.
+    axes as well, unless they are batch axes of a contraction, or the array is a part of a larger
+    one, as row sums are of rows. What is packed under one name is packed under all: a renamed
+    array is the same array.
     """
     packed, batch = reduced_axes(steps), batch_axes(program, steps)
     shared = set(batch)
@@ -161,10 +162,12 @@ def packed_axes(program: ArrayProgram, steps: Sequence[Step]) -> set[Axis]:
             for side, other in ((left, right), (right, left)):
                 alone = [a for a in side if a not in other and a not in batch]
                 packed.update(alone[-1:])
-    for s in steps:
-        spare = [a for a in s.type.axes if a not in packed and a not in shared]
-        missing = 2 - sum(a in packed for a in s.type.axes)
-        packed.update(spare[-missing:] if missing > 0 else ())
+    arrays = list(dict.fromkeys(s.type.axes for s in steps))
+    for axes in arrays:
+        missing = 2 - sum(a in packed for a in axes)
+        if missing > 0 and not any(set(axes) < set(other) for other in arrays):
+            spare = [a for a in axes if a not in packed and a not in shared]
+            packed.update(spare[-missing:])
     names = other_names(steps)
     return {name for axis in packed for name in names.get(axis, {axis})}
 

@@ -106,9 +106,7 @@ class Primitives:
         if not isinstance(function, Expr):
             function = as_expr(function(*(arg(i) for i in range(len(operands)))))
         dtypes = tuple(x.type.dtype for x in operands)
-        problem = _problem(function, dtypes)
-        if problem is not None:
-            raise IllTyped(op=function, problem=problem)
+        _check(function, dtypes)
         axes = tuple(dict.fromkeys(a for x in operands for a in x.axes))
         kind = ArrayType(axes, result_dtype(function, dtypes))
         return self._step(Pointwise(function), operands, kind)
@@ -183,11 +181,14 @@ class Primitives:
         return Ref(len(self.steps) - 1, kind)
 
 
-def _problem(expr: Expr, dtypes: tuple[DType, ...]) -> str | None:
-    """Why an expression cannot be computed for arguments of these dtypes, if it cannot."""
+def _check(expr: Expr, dtypes: tuple[DType, ...]) -> None:
+    """IllTyped where an expression cannot be computed for arguments of these dtypes."""
     unsound = axes_of(expr)
     if isinstance(unsound, str):
-        return unsound
+        raise IllTyped(op="an expression", problem=unsound)  # it cannot even be printed
     if arity(expr) != len(dtypes):
-        return f"takes {arity(expr)} operands and has {len(dtypes)}"
-    return dtype_problem(expr, dtypes)
+        problem: str | None = f"takes {arity(expr)} operands and has {len(dtypes)}"
+    else:
+        problem = dtype_problem(expr, dtypes)
+    if problem is not None:
+        raise IllTyped(op=expr, problem=problem)

@@ -74,7 +74,13 @@ class ArrayProgram:
         for op in self.operators:
             names.append(f"v{len(names) - len(self.inputs) + 1}")
             shown = [names[v] for v in op.operands]
-            shown += [f"{key}={value}" for key, value in op.attributes]
+            shown += [f"{key}={_shown(value)}" for key, value in op.attributes]
             lines.append(f"    {names[-1]} = {op.name}({', '.join(shown)}): {op.type}")
         given = ", ".join(f"{out.name}={names[out.value]}" for out in self.outputs)
         return "\n".join([*lines, f"    return {given}"])
+
+
+def _shown(value: Attribute) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shown, value))})"
+    return str(value)

@@ -7,6 +7,8 @@ records becomes one map in the block program. To add an operator, register one f
     def hardswish(p: Primitives, x: Ref) -> Ref:
         return p.elementwise(lambda t: t * call("minimum", call("maximum", t + 3, 0), 6) / 6, x)
 
+While tracing, `ops.registered("hardswish", x)` records it.
+
 As in the paper, entries are written for infinite precision: numerical safety is a later pass.
 """
 

@@ -121,6 +121,7 @@ class Tracing:
         self.inputs: list[ArrayInput] = []
         self.operators: list[Operator] = []
         self.types: list[ArrayType] = []
+        self.meetings: list[set[Axis]] = []
         self.axes: dict[str, Axis] = {}
         self.anonymous: set[Axis] = set()
         self.merged: dict[Axis, Axis] = {}
@@ -156,8 +157,7 @@ class Tracing:
         kind = ArrayType(tuple(axes), spec.dtype)
         name = _unused(label, {i.name for i in self.inputs}, "_")
         self.inputs.append(ArrayInput(name, kind))
-        self.types.append(kind)
-        return Array(self, len(self.types) - 1, axes)
+        return Array(self, self.new_value(kind), axes)
 
     def axis(self, op: str, part: str | int) -> Axis:
         """The axis that a part of a spec names, or a new one of that extent without a name."""
@@ -201,10 +201,8 @@ class Tracing:
                 what = (
                     "of another trace" if isinstance(x, Array) else f"{type(x).__name__}, no array"
                 )
-                problem = (
-                    f"result {key} is {what}: return a traced array, or a tuple or dict of them"
-                )
-                raise TraceError(op=title, problem=problem)
+                remedy = "return a traced array, or a tuple or dict of them"
+                raise TraceError(op=title, problem=f"result {key} is {what}: {remedy}")
             label = _unused(key, taken, "_out")
             taken.add(label)
             axes = tuple(a for a in x.axes if a is not None)
@@ -278,7 +276,12 @@ class Tracing:
             raise TraceError(op=name, problem=str(error)) from None
         values = tuple(x.value for x in operands)
         self.operators.append(Operator(name, values, tuple(attributes.items()), kind))
+        return self.new_value(kind, *(ref.type for ref in refs))
+
+    def new_value(self, kind: ArrayType, *operands: ArrayType) -> int:
+        """The number of a new value, which an operator makes of operands."""
         self.types.append(kind)
+        self.meetings.append({axis for t in (kind, *operands) for axis in t.axes})
         return len(self.types) - 1
 
     def type(self, x: Array) -> ArrayType:
@@ -308,9 +311,8 @@ class Tracing:
         return self.rename(x, have, want)
 
     def meet(self, a: Axis, b: Axis) -> bool:
-        """Whether some value has both axes, so that they cannot be one."""
-        resolved = ({self.resolve(c) for c in t.axes} for t in self.types)
-        return any(a in axes and b in axes for axes in resolved)
+        """Whether some operator tells the axes apart, so that they cannot be one."""
+        return any({a, b} <= {self.resolve(c) for c in axes} for axes in self.meetings)
 
     def rename(self, x: Array, old: Axis, new: Axis) -> Array:
         value = self.record("rename", [x], old=old, new=new)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from blockbuster_fusion.ir.expr import substitute
+from blockbuster_fusion.ir.expr import cast, substitute
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.infer import infer
 from blockbuster_fusion.ir.ops import Elementwise, Node, Value
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
 
@@ -40,5 +41,10 @@ class FuseElementwise(Rule):
         assert isinstance(second, Elementwise)
         operands = dict.fromkeys(range(len(graph[v].inputs)), first.expr)
         composed = Elementwise(substitute(second.expr, operands))
-        node = Node(composed, graph[u].inputs, graph[v].types)
+        kinds = [graph.type(x) for x in graph[u].inputs]
+        if infer(composed, kinds) != graph[v].types:
+            # a number takes the dtype of what it meets: what it was alone has to be said
+            dtype = graph.type(Value(u)).dtype
+            composed = Elementwise(substitute(second.expr, {0: cast(first.expr, dtype)}))
+        node = Node(composed, graph[u].inputs, infer(composed, kinds))
         return graph.edit(drop={u}, add={v: node})

@@ -54,9 +54,13 @@ def item_without_contracted_axis(graph: Graph, match: Match) -> bool:
     return not c.is_list and set(c.items) <= allowed - {contracted.dim}
 
 
-def same_dtype(graph: Graph, match: Match) -> bool:
-    broadcast, _ = parts(graph, match)
-    return graph.type(broadcast.a).dtype is graph.type(Value(match.nodes[0])).dtype
+def same_float_dtype(graph: Graph, match: Match) -> bool:
+    """The law holds for real numbers: not for counts, nor where the operation rounds otherwise."""
+    broadcast, contracted = parts(graph, match)
+    dtype = graph.type(broadcast.a).dtype
+    other = graph.type(contracted.other).dtype
+    made = graph.type(Value(match.nodes[0])).dtype
+    return dtype is made and dtype.is_float and other.is_float
 
 
 SWAPPABLE = (
@@ -72,7 +76,11 @@ SWAPPABLE = (
         "the factor changes along the contracted axis",
         item_without_contracted_axis,
     ),
-    Guard("same_dtype", "the operation changes the dtype", same_dtype),
+    Guard(
+        "same_float_dtype",
+        "the operation changes the dtype, or is not on floating-point numbers",
+        same_float_dtype,
+    ),
 )
 """What makes a use of a scale or shift swappable."""
 
