@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from blockbuster_fusion import examples
@@ -11,7 +11,7 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.fusion.fuse import fuse
-from blockbuster_fusion.fusion.trace import Step, Trace
+from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.interp.meter import meter
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.buffered import buffered
@@ -45,9 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="blockbuster", description="Operator fusion for AI inference, at the level of blocks."
     )
-    parser.add_argument(
-        "--version", action="version", version=f"blockbuster {version('blockbuster-fusion')}"
-    )
+    parser.add_argument("--version", action="version", version=f"blockbuster {_version()}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="command")
 
@@ -82,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _version() -> str:
+    try:
+        return version("blockbuster-fusion")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
 def _trace(options: argparse.Namespace) -> None:
     if (options.example is None) == (options.load is None):
         raise BlockbusterError(message="trace: name an example, or a saved trace with --load")
@@ -89,30 +94,26 @@ def _trace(options: argparse.Namespace) -> None:
     tiles: dict[Dim | str, int] = dict(_numbers("--tile", options.tile).items())
     if options.load:
         trace = Trace.load(options.load)
-        print(f"{options.load}: {len(trace)} steps by the {trace.rules.name} rules\n")
+        title = f"{options.load}: {len(trace)} steps by the {trace.rules.name} rules\n"
     else:
         program = examples.find(options.example)
         trace = fuse(lower(program), options.rules).trace
-        print(f"{program}\n")
+        title = f"{program}\n"
     if sizes or tiles:
         sizes = _all_sizes(trace.initial, sizes)
+        meter(trace.initial, sizes, tiles)  # what is wrong with them is said before all else
+    print(title)
     _print_program("initial block program", trace.initial, options.steps == "all", sizes, tiles)
     if 0 in trace.snapshots:
-        print("snapshot\n")
+        print("snapshot 1\n")
     for step in trace:
         listed = options.steps == "all" or (options.steps == "last" and step.index == len(trace))
-        _print_step(step, listed, sizes, tiles)
+        _print_program(str(step), step.after, listed, sizes, trace.tiles_after(step.index, tiles))
         if step.index in trace.snapshots:
             print(f"snapshot {trace.snapshots.index(step.index) + 1}\n")
     if options.save:
         trace.save(options.save)
         print(f"saved to {Path(options.save)}")
-
-
-def _print_step(
-    step: Step, listed: bool, sizes: Mapping[str, int], tiles: Mapping[Dim | str, int]
-) -> None:
-    _print_program(str(step), step.after, listed, sizes, tiles)
 
 
 def _print_program(

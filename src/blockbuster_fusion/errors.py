@@ -13,11 +13,25 @@ class BlockbusterError(Exception):
         self.details = details
         super().__init__(self.template.format(**details))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuilt, (type(self), self.details)
+
     def __getattr__(self, name: str) -> object:
         try:
             return self.__dict__["details"][name]
         except KeyError:
             raise AttributeError(name) from None
+
+
+def _rebuilt(kind: type[BlockbusterError], details: dict[str, object]) -> BlockbusterError:
+    """The error that was pickled or copied."""
+    return kind(**details)
+
+
+class WrongKind(BlockbusterError):
+    """A function was given something else than it takes."""
+
+    template = "{function}: takes {wanted}, not {given}; {remedy}"
 
 
 class IllTyped(BlockbusterError):

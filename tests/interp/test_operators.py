@@ -6,7 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from blockbuster_fusion.errors import BadResult, BadTile, IllTyped, NoExecutor
+from blockbuster_fusion.errors import BadResult, BadTile, InvalidGraph, NoExecutor
 from blockbuster_fusion.interp import interpret, meter, register_executor
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.builder import Builder
@@ -227,7 +227,7 @@ def test_blocks_of_an_axis_are_not_added_to_one_another(where: str) -> None:
         return g.map(k, [x], [], lambda g, x: [(x, Reduced(ADD))])[0]
 
     graph = program({"X": array(k)}, body)
-    with pytest.raises(IllTyped, match=r"would combine different blocks of K\.0 element by"):
+    with pytest.raises(InvalidGraph, match=r"reduces items .* over K\.0, whose blocks differ"):
         interpret(graph, [np.zeros(4)], {"K": 2})
 
 

@@ -34,7 +34,7 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.ir.verify import verify
-from graphs import ONLINE, K, M, N, P, array, every_operator, item, k, m, matmul_relu, n
+from graphs import ONLINE, K, M, N, P, array, every_operator, heads, item, k, m, matmul_relu, n
 
 
 def refusal(graph: Graph) -> str:
@@ -410,8 +410,10 @@ def test_partial_lists_are_joined() -> None:
 
 
 def test_reduced_results_of_a_peeled_map_are_whole() -> None:
-    graph = with_map(first=1, modes=(Reduced(ADD),))
-    verify(Graph({**graph.nodes, 1: replace(graph[1], types=(item(k),))}, (0,), graph.outputs))
+    inner = Builder(iter(range(10, 20)))
+    inner.output("", inner.input("x", item()))
+    op = Map(heads, inner.build(), (True,), (Reduced(ADD),), first=1)
+    verify(program(given("x", array(heads)), (op, (Value(0),), (item(),))))
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,21 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.array.arrays import Array
+from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, Mode, Reduced
 from blockbuster_fusion.ir.expr import arg, call
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Dot, Elementwise, Iota, Value
+from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Iota, Map, Value
 from blockbuster_fusion.rules.extend_map import ExtendMap
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_sibling_maps import FuseSiblingMaps
-from graphs import array, k, n
+from graphs import array, k, m, n
 from rewriting import before_and_after, exhaust, fire, lowered, matches, refusals, sites
 
 RULE = ExtendMap()
 LOCAL = bb.RULE_SETS["paper"].local
+SUM = Reduced(ADD)
 
 
 def settled(function: Callable[..., object], **specs: object) -> Graph:
@@ -179,12 +181,32 @@ def test_refuses_where_the_graph_has_another_result() -> None:
 
 
 def test_refuses_where_a_list_that_is_made_is_iterated() -> None:
-    """V walks the rows that the misc operator makes, so that this must come before V."""
+    """V walks exp(Z), which its sum keeps apart from V: it would have to move into V and stay."""
+
+    def program(X: Array, Y: Array, Z: Array) -> Array:
+        e = ops.exp(Z)
+        share = ops.reciprocal(e.sum())
+        return ops.elementwise(lambda a, b, c: a * b * c, ops.exp(X) @ Y.T, e, share)
+
+    assert "iterates_only_inputs" in refusals(RULE, settled(program, X="K", Y="N K", Z="N"))
+
+
+def test_a_misc_operator_stays_outside() -> None:
+    """V walks the rows that the misc operator makes, once, before V."""
 
     def program(X: Array, Y: Array) -> Array:
         return ops.exp(X) @ ops.cumsum(Y, axis=1).T
 
-    assert refusals(RULE, settled(program, X="K", Y="N K")) == ["iterates_only_inputs"]
+    extended = bb.show(fire(RULE, settled(program, X="K", Y="N K")))
+    assert extended.startswith("I1 = numpy.cumsum(Y, axis=1)\nforall n in range(N):\n")
+
+
+def test_refuses_to_move_what_a_misc_operator_needs() -> None:
+    def program(X: Array, Y: Array) -> Array:
+        e = ops.exp(X)
+        return (e @ Y.T) * ops.cumsum(e).sum()
+
+    assert "moves_no_misc" in refusals(RULE, settled(program, X="K", Y="N K"))
 
 
 def test_no_place_without_a_map_that_could_be_fused() -> None:
@@ -203,3 +225,44 @@ def test_no_place_for_a_shared_item_or_indices() -> None:
         return (Y * ops.index(Y, 1)).sum(axis=1) * (X * ops.index(X, 0)).sum()
 
     assert sites(RULE, settled(program, X="K", Y="N K")) == []
+
+
+def beside_columns(u: Callable[[Builder, Value], Value], inner: Dim) -> Graph:
+    """`u` of X, beside a map over Y's rows in which X is walked along `inner`; X is (M K)."""
+
+    def total(g: Builder, x: Value) -> list[tuple[Value, Mode]]:
+        other = m if inner is k else k
+        (sums,) = g.map(other, [x], [], lambda g, x: [(g.one(BlockReduce(other, ADD), x), SUM)])
+        return [(g.one(BlockReduce(inner, ADD), sums), SUM)]
+
+    def column(g: Builder, y: Value, x: Value, made: Value) -> list[tuple[Value, Mode]]:
+        (all_of_x,) = g.map(inner, [x], [], total)
+        return [(g.one(Elementwise(arg(0) + arg(1) * arg(2)), y, all_of_x, made), None)]
+
+    build = Builder()
+    x, y = build.input("X", array(m, k)), build.input("Y", array(n))
+    build.output("O", build.map(n, [y], [x, u(build, x)], column)[0])
+    graph = build.build()
+    bb.verify(graph)
+    return graph
+
+
+def over_rows(build: Builder, x: Value, first: int = 0) -> Value:
+    """The sum of X, in a map over M from block `first` on."""
+    body = Builder(build.ids)
+    row = body.input("", array(m, k).iterate(m))
+    (sums,) = body.map(k, [row], [], lambda g, x: [(g.one(BlockReduce(k, ADD), x), SUM)])
+    body.output("", body.one(BlockReduce(m, ADD), sums))
+    return build.one(Map(m, body.build(), (True,), (SUM,), first), x)
+
+
+def test_no_place_where_the_list_is_walked_along_another_axis() -> None:
+    """U walks the rows of X, and W its columns; along the rows, they could be fused."""
+    assert sites(RULE, beside_columns(over_rows, k)) == []
+    fire(RULE, beside_columns(over_rows, m))
+
+
+def test_no_place_for_a_map_without_its_first_iteration() -> None:
+    """U starts at block 1 and W at block 0: they could never be fused."""
+    graph = beside_columns(lambda build, x: over_rows(build, x, first=1), m)
+    assert sites(RULE, graph) == []

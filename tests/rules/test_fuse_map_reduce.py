@@ -13,7 +13,7 @@ from blockbuster_fusion.ir.expr import arg, call
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Map, Reduce, Value
 from blockbuster_fusion.rules.fuse_map_reduce import FuseMapReduce
-from graphs import ONLINE, K, array, item, k, m
+from graphs import ONLINE, K, array, heads, item, k, m
 from rewriting import before_and_after, check, fire, lowered, matches, refusals
 
 RULE = FuseMapReduce()
@@ -183,9 +183,11 @@ def test_refuses_a_tuple_of_lists_of_two_maps() -> None:
 
 def test_refuses_a_tuple_of_which_one_list_is_an_input() -> None:
     build = Builder()
-    tops = build.input("T", array(k))
-    (sums,) = build.map(k, [build.input("X", array(k))], [], lambda g, x: [(x, None)])
-    for name, value in zip(("top", "total"), build.add(Reduce(k, ONLINE), tops, sums), strict=True):
+    tops = build.input("T", array(heads))
+    (sums,) = build.map(heads, [build.input("X", array(heads))], [], lambda g, x: [(x, None)])
+    for name, value in zip(
+        ("top", "total"), build.add(Reduce(heads, ONLINE), tops, sums), strict=True
+    ):
         build.output(name, value)
     graph = build.build()
     bb.verify(graph)

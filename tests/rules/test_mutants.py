@@ -16,6 +16,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, MAX, Mode, Reduced
 from blockbuster_fusion.ir.expr import Expr, arg, call
@@ -24,7 +25,7 @@ from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Node, 
 from blockbuster_fusion.rules.extend_map import ExtendMap
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
 from contractions import before_a_dot, in_rows, on_items, over_k, rows
-from graphs import ONLINE, array, heads, item, k, m, n
+from graphs import ONLINE, K, array, heads, item, k, m, n
 from programs import Case
 from rewriting import EXTENTS, TILES, check, exhaust, fire, fired, lowered, matches
 
@@ -267,11 +268,50 @@ def with_two_results() -> Graph:
     return exhaust(lowered(program, X="K", Y="N K"), *PAPER.local)
 
 
-def over_running_sums() -> Graph:
+def over_shares_of_a_sum() -> Graph:
+    """The map that could be extended walks a list that a path through its sum keeps outside."""
+
+    def program(X: Array, Y: Array, Z: Array) -> Array:
+        e = ops.exp(Z)
+        share = ops.reciprocal(e.sum())
+        return ops.elementwise(lambda a, b, c: a * b * c, ops.exp(X) @ Y.T, e, share)
+
+    return exhaust(lowered(program, X="K", Y="N K", Z="N"), *PAPER.local)
+
+
+def beside_running_sums() -> Graph:
+    """What could move into the map is what a misc operator, which stays outside, needs."""
+
     def program(X: Array, Y: Array) -> Array:
-        return ops.exp(X) @ ops.cumsum(Y, axis=1).T
+        e = ops.exp(X)
+        return (e @ Y.T) * ops.cumsum(e).sum()
 
     return exhaust(lowered(program, X="K", Y="N K"), *PAPER.local)
+
+
+def a_loop_in_a_loop() -> Graph:
+    """Two maps over one axis read X; inside one of them is a loop over the other's dim."""
+    build, inside = Builder(), Dim(K, 1)
+    x, z = build.input("X", array(k)), build.input("Z", array(k))
+    double, times = Elementwise(arg(0) * 2.0), Elementwise(arg(0) * arg(1))
+
+    def walk_z(g: Builder, z: Value) -> list[tuple[Value, Mode]]:
+        w = g.one(double, z)
+        return [(w, None), (g.one(BlockReduce(inside, ADD), w), SUM)]
+
+    def walk_x(g: Builder, x: Value, w: Value) -> list[tuple[Value, Mode]]:
+        def walk_w(g: Builder, w: Value, x: Value) -> list[tuple[Value, Mode]]:
+            return [(g.one(times, x, g.one(BlockReduce(inside, ADD), w)), SUM)]
+
+        return [(g.map(inside, [w], [x], walk_w)[0], None)]
+
+    def walk_both(g: Builder, w: Value, x: Value, total: Value) -> list[tuple[Value, Mode]]:
+        return [(g.one(times, g.one(times, w, x), total), None)]
+
+    w, total = build.map(inside, [z], [], walk_z)
+    build.output("U", build.map(k, [x], [w], walk_x)[0])
+    build.output("V", build.map(inside, [w, x], [total], walk_both)[0])
+    return build.build()
 
 
 def sum_of_squares() -> Graph:
@@ -307,6 +347,7 @@ CAUGHT: dict[tuple[int, str], tuple[Callable[[], Graph], str]] = {
     (1, "iterates_what_is_stacked"): (minus_its_sum, "error"),
     (1, "only_direct_edges"): (softmax, "error"),
     (2, "same_axis"): (lambda: projections("L"), "error"),
+    (2, "dims_apart"): (a_loop_in_a_loop, "unsound"),
     (2, "share_a_list"): (two_sums_with_one_factor, "waste"),
     (2, "independent"): (times_running_sums, "error"),
     (3, "reduces_what_is_stacked"): (online_from_two_maps, "wrong"),
@@ -323,7 +364,8 @@ CAUGHT: dict[tuple[int, str], tuple[Callable[[], Graph], str]] = {
     (5, "item_without_contracted_axis"): (lambda: on_items(PLUS, c=(k,)), "unsound"),
     (5, "same_float_dtype"): (whole_numbers(shift), "unsound"),
     (6, "yields_all_outputs"): (with_two_results, "unsound"),
-    (6, "iterates_only_inputs"): (over_running_sums, "unsound"),
+    (6, "iterates_only_inputs"): (over_shares_of_a_sum, "unsound"),
+    (6, "moves_no_misc"): (beside_running_sums, "endless"),
     (7, "starts_at_zero"): (sum_of_squares, "wrong"),
     (8, "several_uses"): (lambda: before_a_dot(scale), "endless"),
     (8, "one_operand"): (dotted(TIMES, SUM, ports=2), "endless"),

@@ -195,15 +195,17 @@ def test_refuses_a_consumer_with_more_in_it() -> None:
     assert refusals(RULE, graph) == ["nothing_but_the_dot"]
 
 
-def test_refuses_more_beside_the_dot_in_its_loop() -> None:
+@pytest.mark.parametrize("depth", [0, 1])
+def test_refuses_more_beside_the_dot_in_its_loop(depth: int) -> None:
+    def squared(g: Builder, x: Value, y: Value) -> list[tuple[Value, Mode]]:
+        product = g.one(Dot(k), x, y)
+        return [(g.one(Elementwise(arg(0) ** 2), product), Reduced(ADD))]
+
     def body(g: Builder, row: Value, c: Value) -> list[Value]:
-        scaled = over_k(g, arg(0) * arg(1), row, c)
-
-        def squared(g: Builder, x: Value, y: Value) -> list[tuple[Value, Mode]]:
-            product = g.one(Dot(k), x, y)
-            return [(g.one(Elementwise(arg(0) ** 2), product), Reduced(ADD))]
-
-        return [g.map(k, [scaled, row], [], squared)[0]]
+        lists = [over_k(g, arg(0) * arg(1), row, c), row]
+        if depth == 0:
+            return list(g.map(k, lists, [], squared))
+        return list(g.map(heads, [], lists, lambda g, *xs: [(*g.map(k, xs, [], squared), None)]))
 
     assert refusals(RULE, in_rows(body, "O")) == ["nothing_but_the_dot"]
 
@@ -302,12 +304,13 @@ def test_refuses_a_factor_along_the_contracted_axis() -> None:
     assert refusals(RULE, graph) == ["item_without_contracted_axis"]
 
 
-def test_refuses_a_factor_with_an_axis_that_the_operand_lacks() -> None:
+@pytest.mark.parametrize("order", ["xc", "cx"])
+def test_refuses_a_factor_with_an_axis_that_the_operand_lacks(order: str) -> None:
     """x (K) times c (M) is an outer product: x alone has no rows that c could scale later."""
     build = Builder()
-    x, c, y = (build.input(name, item(*ds)) for name, ds in (("x", [k]), ("c", [m]), ("y", [n, k])))
-    scaled = build.one(Elementwise(arg(0) * arg(1)), x, c)
-    build.output("O", build.one(Dot(k), scaled, y))
+    given = {"x": build.input("x", item(k)), "c": build.input("c", item(m))}
+    scaled = build.one(Elementwise(arg(0) * arg(1)), *(given[name] for name in order))
+    build.output("O", build.one(Dot(k), scaled, build.input("y", item(n, k))))
     graph = build.build()
     bb.verify(graph)
     assert refusals(RULE, graph) == ["item_without_contracted_axis"]

@@ -16,7 +16,7 @@ from blockbuster_fusion.array.primitives import (
     Step,
     Summary,
 )
-from blockbuster_fusion.array.program import ArrayProgram, ArrayType
+from blockbuster_fusion.array.program import ArrayProgram, ArrayType, check_program
 from blockbuster_fusion.errors import BadInput, BadResult
 from blockbuster_fusion.interp.executors import executor_of
 from blockbuster_fusion.interp.tiling import Extents
@@ -29,12 +29,15 @@ from blockbuster_fusion.ir.types import DType
 _UFUNCS = {ADD: np.add, MUL: np.multiply, MAX: np.maximum, MIN: np.minimum}
 
 
-def evaluate(program: ArrayProgram, inputs: Mapping[str, Any]) -> dict[str, Array]:
-    """The program's outputs by name, computed on whole arrays.
+def evaluate(program: ArrayProgram, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Array]:
+    """The program's outputs by name, computed on whole arrays, given by name or in order.
 
     Dtypes are as in `interpret`: each result is rounded to what is declared, and when any array is
     float64 all floats are.
     """
+    check_program("evaluate", program)
+    if not isinstance(inputs, Mapping):
+        inputs = dict(zip((given.name for given in program.inputs), inputs, strict=False))
     known = ", ".join(given.name for given in program.inputs)
     for name in {i.name for i in program.inputs} ^ set(inputs):
         problem = "there is no such input" if name in inputs else "is missing"

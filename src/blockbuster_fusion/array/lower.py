@@ -19,7 +19,7 @@ from blockbuster_fusion.array.primitives import (
     Step,
     Summary,
 )
-from blockbuster_fusion.array.program import ArrayProgram, ArrayType
+from blockbuster_fusion.array.program import ArrayProgram, ArrayType, check_program
 from blockbuster_fusion.array.table import expand
 from blockbuster_fusion.errors import IllTyped
 from blockbuster_fusion.ir.axis import Axis, Dim
@@ -44,6 +44,7 @@ from blockbuster_fusion.ir.verify import verify
 
 def lower(program: ArrayProgram) -> Graph:
     """The initial block program of an array program."""
+    check_program("lower", program)
     steps, outputs = expand_program(program)
     check_batch(program, steps)
     packed = packed_axes(program, steps)

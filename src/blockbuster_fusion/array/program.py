@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import Combiner
 from blockbuster_fusion.ir.expr import Expr
@@ -84,3 +85,11 @@ def _shown(value: Attribute) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_shown, value))})"
     return str(value)
+
+
+def check_program(function: str, program: object) -> None:
+    """Raise WrongKind where something else was given than an array program."""
+    if not isinstance(program, ArrayProgram):
+        given = type(program).__name__
+        remedy = "bb.trace makes one from a function"
+        raise WrongKind(function=function, wanted="an array program", given=given, remedy=remedy)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from blockbuster_fusion.fusion.trace import Firing
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph, Path
-from blockbuster_fusion.rules.rule import Match, Rule, apply
+from blockbuster_fusion.rules.rule import Match, Rule, apply, unify_into
 from blockbuster_fusion.rules.sets import RuleSet
 
 
@@ -55,7 +55,7 @@ class Driver:
         while (match := search.next()) is not None:
             graph = self._apply(match, path)
             search.move_to(graph)
-            _unify(unified, match.unify)
+            unify_into(unified, match.unify)
         if graph is not start:
             self.program = self.program.substitute(unified).replace(path, graph)
         self._settled.add(self.program.at(path))
@@ -134,12 +134,3 @@ class _Search:
             for rule, pending in zip(self.rules, self.pending, strict=True):
                 if isinstance(op, rule.anchors):
                     pending[node] = None
-
-
-def _unify(known: dict[Dim, Dim], more: tuple[tuple[Dim, Dim], ...]) -> None:
-    """Adds substitutions so that applying `known` once does them all."""
-    for old, new in more:
-        for earlier, target in known.items():
-            if target is old:
-                known[earlier] = new
-        known[old] = new

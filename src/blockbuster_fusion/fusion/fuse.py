@@ -25,6 +25,7 @@ def fuse(program: Graph | ArrayProgram, rules: str | RuleSet = "paper") -> Fusio
     """The program fused by a set of rules."""
     graph = lower(program) if isinstance(program, ArrayProgram) else program
     verify(graph)
+    graph = graph.without_dead_nodes()
     chosen = rule_set(rules)
     driver = Driver(graph, chosen)
     found = driver.fuse()

@@ -6,14 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, overload
 
-from blockbuster_fusion.errors import BadText, BadTrace, BlockbusterError
+from blockbuster_fusion.errors import (
+    BadText,
+    BadTrace,
+    BlockbusterError,
+    InvalidGraph,
+    UnknownRules,
+)
 from blockbuster_fusion.interp.meter import meter
 from blockbuster_fusion.interp.traffic import Traffic
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import Edge, buffered
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.text import from_text, to_text
-from blockbuster_fusion.rules.rule import Match, Rule, apply
+from blockbuster_fusion.ir.verify import verify
+from blockbuster_fusion.rules.rule import Match, Rule, apply, unify_into
 from blockbuster_fusion.rules.sets import RuleSet, rule_set
 
 FORMAT = 1
@@ -40,10 +47,13 @@ class Firing:
 
     def replay(self, program: Graph) -> Graph:
         """The program after the rule has fired."""
-        program = program.substitute(dict(self.unify))
+        return apply(self.at(program), program, self.path)
+
+    def at(self, program: Graph) -> Match:
+        """The match in a program."""
         graph = program.at(self.path)
-        match = Match(self.rule, graph, self.nodes, self.dim, self.variant, fresh=self.fresh)
-        return program.replace(self.path, apply(match))
+        rest = (self.variant, self.unify, self.path, self.fresh)
+        return Match(self.rule, graph, self.nodes, self.dim, *rest)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; dims by their labels."""
@@ -120,7 +130,7 @@ class Step:
         self, extents: Mapping[str, int], tiles: Mapping[Any, int] | None = None
     ) -> Traffic:
         """What the program moves after this step, at given sizes and tiles."""
-        return meter(self.after, extents, tiles)
+        return meter(self.after, extents, self.trace.tiles_after(self.index, tiles or {}))
 
     def __str__(self) -> str:
         number = f"rule {self.number}, " if self.number is not None else ""
@@ -151,6 +161,15 @@ class Trace(Sequence[Step]):
             program = firing.replay(program)
         self._recent = {at: self._recent.get(at, self.initial), steps: program}
         return program
+
+    def tiles_after(self, steps: int, tiles: Mapping[Dim | str, int]) -> dict[Dim | str, int]:
+        """Tiles of the initial program's dims as tiles of the dims that these have become."""
+        known: dict[Dim, Dim] = {}
+        for firing in self.firings[:steps]:
+            unify_into(known, firing.unify)
+        became: dict[Dim | str, Dim] = {old.label: new for old, new in known.items()}
+        became.update(known.items())
+        return {became.get(key, key): tile for key, tile in tiles.items()}
 
     def __len__(self) -> int:
         return len(self.firings)
@@ -200,8 +219,11 @@ class Trace(Sequence[Step]):
             dims = {dim.label: dim for dim in initial.dims}
             firings = [Firing.from_json(f, rules, dims) for f in data["firings"]]
             trace = cls(initial, rules, firings, [int(s) for s in data["snapshots"]])
-        except BadText as error:
+            verify(initial)
+        except (BadText, InvalidGraph) as error:
             raise BadTrace(place=place, problem=f"the initial program: {error}") from None
+        except UnknownRules as error:
+            raise BadTrace(place=place, problem=str(error)) from None
         except (KeyError, TypeError, ValueError) as error:
             problem = f"a field is missing or wrong: {error!r}"
             raise BadTrace(place=place, problem=problem) from None
@@ -216,18 +238,21 @@ class Trace(Sequence[Step]):
         except OSError as error:
             problem = f"cannot be read: {error.strerror}"
             raise BadTrace(place=str(file), problem=problem) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadTrace(place=str(file), problem=f"is no JSON: {error}") from None
         return cls.from_json(data, str(file))
 
     def check(self, place: str = "trace") -> None:
         """Replays every step; raises BadTrace where one does not fit the program."""
+        ordered = [0, *self.snapshots, len(self)]
+        if ordered != sorted(ordered):
+            problem = f"snapshots after {self.snapshots} of {len(self)} steps"
+            raise BadTrace(place=place, problem=f"{problem}: they ascend and lie within the trace")
         program = self.initial
         for number, firing in enumerate(self.firings, 1):
             site = f"{place}, step {number} ({firing.rule.name})"
             try:
-                graph = program.substitute(dict(firing.unify)).at(firing.path)
-                if not _stands_at(firing, graph):
+                if not _stands_at(firing, program):
                     raise BadTrace(place=site, problem="the rule does not match there")
                 program = firing.replay(program)
             except BadTrace:
@@ -236,11 +261,18 @@ class Trace(Sequence[Step]):
                 raise BadTrace(place=site, problem=f"cannot be replayed: {error}") from None
 
 
-def _stands_at(firing: Firing, graph: Graph) -> bool:
-    """Whether the rule may fire at the nodes of a firing."""
-    return any(
-        site.nodes == firing.nodes and firing.rule.refusal(site) is None
+def _stands_at(firing: Firing, program: Graph) -> bool:
+    """Whether the rule may fire as the firing says."""
+    graph = program.at(firing.path)
+    sites = (
+        site
         for node in firing.nodes
         if node in graph.nodes
         for site in firing.rule.sites_at(graph, node)
+    )
+    said = (firing.nodes, firing.dim, firing.variant, firing.unify)
+    return firing.fresh > program.max_id and any(
+        (site.nodes, site.dim, site.variant, site.unify) == said
+        and firing.rule.refusal(site) is None
+        for site in sites
     )

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from blockbuster_fusion.ir.interned import Interned
+from blockbuster_fusion.ir.interned import InternedValue
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Symbol(metaclass=Interned):
+class Symbol(InternedValue):
     """A size that is known only when the program runs."""
 
     name: str
@@ -19,7 +19,7 @@ Extent = int | Symbol
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Axis(metaclass=Interned):
+class Axis(InternedValue):
     """A name and an extent: one index of an array."""
 
     name: str
@@ -30,7 +30,7 @@ class Axis(metaclass=Interned):
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Dim(metaclass=Interned):
+class Dim(InternedValue):
     """One tiling of an axis: a loop over the blocks of `axis` has a Dim of its own.
 
     A dim without an index is *free*: the list lies in memory as a plain array, and a loop over

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.ir.graph import Graph, Path, check_graph
 from blockbuster_fusion.ir.ops import Input, Rename, Value
 from blockbuster_fusion.ir.types import Type
 
@@ -27,6 +27,7 @@ def buffered(graph: Graph) -> list[Edge]:
     Edges at inputs and outputs are no choice of the program's. A rename is no stop on the way: its
     users read the buffer that it renames.
     """
+    check_graph("buffered", graph)
     return [
         Edge(path, value, consumer, inner.type(value))
         for path, inner in graph.walk()

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.expr import Expr, arg, call
-from blockbuster_fusion.ir.interned import Interned
+from blockbuster_fusion.ir.interned import InternedValue
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Combiner(metaclass=Interned):
+class Combiner(InternedValue):
     """A monoid on tuples of `arity` values.
 
     `combine[i]` gives component i from arguments 0…n-1 (what has been gathered) and n…2n-1 (what
@@ -40,7 +40,7 @@ SIMPLE = {c.name: c for c in (ADD, MUL, MAX, MIN, ANY)}
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Reduced(metaclass=Interned):
+class Reduced(InternedValue):
     """The mode of a map's output that a combiner gathers over the iterations.
 
     The components of one tuple stand side by side among the outputs, `component` counting from 0.

@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
@@ -112,19 +111,19 @@ def _op(op: Op, number: _Numbering) -> str:
         case Elementwise():
             return f"elementwise {_expr(op.expr, number)}"
         case BlockReduce():
-            return f"block {number.of(op.dim)} {_combiner(op.combiner)}"
+            return f"block {number.of(op.dim)} {_combiner(op.combiner, number)}"
         case Dot():
             return f"dot {number.of(op.dim)}"
         case Map():
             inner = op.body.structure
             mentions = " ".join(number.of(m) for m in inner.mentions)
             modes = ",".join(
-                f"{_combiner(m.combiner)}.{m.component}" if m else "stack" for m in op.modes
+                f"{_combiner(m.combiner, number)}.{m.component}" if m else "stack" for m in op.modes
             )
             flags = "".join("i" if i else "w" for i in op.iterated)
             return f"map {number.of(op.dim)} {op.first} {flags} {modes} {inner.hex} {mentions}"
         case Reduce():
-            return f"reduce {number.of(op.dim)} {_combiner(op.combiner)}"
+            return f"reduce {number.of(op.dim)} {_combiner(op.combiner, number)}"
         case Rename():
             return f"rename {number.of(op.old)} {number.of(op.new)}"
         case Pick():
@@ -139,9 +138,7 @@ def _op(op: Op, number: _Numbering) -> str:
             return f"misc {op.namespace!r} {op.name!r} {op.attributes!r} {kinds} {layouts}"
 
 
-@cache
-def _combiner(combiner: Combiner) -> str:
-    number = _Numbering()
+def _combiner(combiner: Combiner, number: _Numbering) -> str:
     parts = ";".join(_expr(e, number) for e in combiner.combine)
     return f"{combiner.identity!r} {parts}"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from blockbuster_fusion.errors import IllTyped
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.interned import Interned
+from blockbuster_fusion.ir.interned import InternedValue
 from blockbuster_fusion.ir.types import DType, promote
 
 
@@ -82,7 +82,7 @@ Scalar = Union["Expr", int, float, bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Expr(metaclass=Interned):
+class Expr(InternedValue):
     """A node of an expression tree.
 
     `op` is a name in FUNCTIONS; or a leaf: `arg` (`value` is which argument), `const` (a number),

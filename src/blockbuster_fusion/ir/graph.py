@@ -2,12 +2,24 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from blockbuster_fusion.errors import CyclicGraph
+from blockbuster_fusion.errors import CyclicGraph, WrongKind
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.derived import derived
 from blockbuster_fusion.ir.digest import Digest, compute_digest
 from blockbuster_fusion.ir.infer import infer, map_types
-from blockbuster_fusion.ir.ops import Dot, Input, Iota, Map, Node, Op, Output, Pick, Reduce, Value
+from blockbuster_fusion.ir.ops import (
+    Dot,
+    Input,
+    Iota,
+    Map,
+    Misc,
+    Node,
+    Op,
+    Output,
+    Pick,
+    Reduce,
+    Value,
+)
 from blockbuster_fusion.ir.substitute import substituted
 from blockbuster_fusion.ir.types import Type
 
@@ -87,6 +99,22 @@ class Graph:
         return any(isinstance(op, Dot) or (isinstance(op, Map) and op.body.holds_dot) for op in ops)
 
     @derived
+    def holds_misc(self) -> bool:
+        """Whether there is a misc operator in this graph or in a map of it."""
+        ops = (node.op for node in self.nodes.values())
+        return any(
+            isinstance(op, Misc) or (isinstance(op, Map) and op.body.holds_misc) for op in ops
+        )
+
+    @derived
+    def loops(self) -> frozenset[Dim]:
+        """The dims of the maps in this graph, at any depth."""
+        found: set[Dim] = set()
+        for _, op in self.maps():
+            found |= {op.dim} | op.body.loops
+        return frozenset(found)
+
+    @derived
     def output_values(self) -> frozenset[Value]:
         return frozenset(out.value for out in self.outputs)
 
@@ -103,11 +131,6 @@ class Graph:
             for port, operand in enumerate(self.nodes[user].inputs)
             if operand == value
         ]
-
-    def is_used(self, value: Value) -> bool:
-        if value in self.output_values:
-            return True
-        return any(value in self.nodes[user].inputs for user in self.users[value.node])
 
     def reaches(self, start: int, end: int, *, indirectly: bool = False) -> bool:
         """Whether a path leads from `start` to `end`; `indirectly`: one with a node between."""
@@ -171,6 +194,17 @@ class Graph:
     def __repr__(self) -> str:
         return f"<Graph of {len(self.nodes)} nodes, {self.digest[:8]}>"
 
+    def without_dead_nodes(self) -> "Graph":
+        """This graph without the nodes that no output needs; inputs stay."""
+        needed, stack = set(self.inputs), [out.value.node for out in self.outputs]
+        while stack:
+            i = stack.pop()
+            if i not in needed:
+                needed.add(i)
+                stack.extend(v.node for v in self.nodes[i].inputs)
+        dead = [i for i in self.nodes if i not in needed]
+        return self.edit(drop=dead) if dead else self
+
     # ---------------------------------------------------------------- editing
 
     def edit(
@@ -183,8 +217,8 @@ class Graph:
         """A new graph without the nodes `drop`, with `add`, and each value in `redirect` replaced.
 
         A node in `add` whose id exists takes its place; nodes in `add` are not redirected. The
-        order is mended only between the first and the last place that is touched, so an edit
-        costs what it changes, not what there is.
+        order is mended only between the first and the last place that is touched; the rest is
+        copied.
         """
         gone, redirect = set(drop).difference(add or ()), redirect or {}
         fresh: dict[int, Node] = dict(add or {})
@@ -302,6 +336,14 @@ class Graph:
             nodes[i] = Node(op, node.inputs, infer(op, operands))
             changed.add(i)
         return Graph(nodes, self.inputs, self.outputs) if changed else self
+
+
+def check_graph(function: str, graph: object) -> None:
+    """Raise WrongKind where something else was given than a block program."""
+    if not isinstance(graph, Graph):
+        given = type(graph).__name__
+        remedy = "an array program is lowered first, with bb.lower"
+        raise WrongKind(function=function, wanted="a block program", given=given, remedy=remedy)
 
 
 def with_body(node: Node, body: Graph) -> Node:

@@ -1,6 +1,6 @@
 """Interned values: equal arguments give the same object; equality is identity, hashing is free."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 
@@ -23,6 +23,22 @@ class Interned(type):
             found = known.setdefault((cls, *(_key(getattr(made, f)) for f in fields)), made)
             known[asked] = found
         return found
+
+
+class InternedValue(metaclass=Interned):
+    """Base of interned dataclasses: a copy, or what comes out of a pickle, is the same object."""
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]]
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), tuple(getattr(self, name) for name in self.__match_args__)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
 
 def _key(value: object) -> object:

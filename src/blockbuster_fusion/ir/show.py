@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD, MUL, SIMPLE, Combiner
 from blockbuster_fusion.ir.expr import Expr, arg, format_expr, postorder, tree_size
-from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.graph import Graph, check_graph
 from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
@@ -50,6 +50,7 @@ def show(graph: Graph, *, reductions: str = "serial") -> str:
     """The program as a listing; `reductions="lock"`: loops that accumulate are `forall` as well."""
     if reductions not in ("serial", "lock"):
         raise ValueError(f"reductions={reductions!r}: print them 'serial' or with a 'lock'")
+    check_graph("show", graph)
     listing = _Listing(Names(graph), lock=reductions == "lock")
     listing.program(graph)
     return "".join(f"{line}\n" for line in listing.lines)

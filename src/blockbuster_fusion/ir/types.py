@@ -6,7 +6,7 @@ from enum import Enum
 from functools import lru_cache
 
 from blockbuster_fusion.ir.axis import Axis, Dim
-from blockbuster_fusion.ir.interned import Interned
+from blockbuster_fusion.ir.interned import InternedValue
 
 
 class DType(Enum):
@@ -61,7 +61,7 @@ def promote(*dtypes: DType) -> DType:
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Type(metaclass=Interned):
+class Type(InternedValue):
     """A list over `lists` (outermost first) of items with the axes `items`.
 
     With no list dims the value is an item in local memory. A *virtual* list is computed where it

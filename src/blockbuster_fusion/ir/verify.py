@@ -4,7 +4,7 @@ Bodies are checked before the maps around them, and one that was found sound is 
 a graph never changes, and a rewrite shares the bodies that it leaves alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from weakref import WeakKeyDictionary, WeakSet
@@ -13,7 +13,7 @@ from blockbuster_fusion.errors import IllTyped, InvalidGraph
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.combiner import Combiner, Reduced
 from blockbuster_fusion.ir.expr import Expr
-from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.graph import Graph, check_graph
 from blockbuster_fusion.ir.infer import infer
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
@@ -42,11 +42,14 @@ _NEIGHBOURS = 8
 
 def verify(graph: Graph) -> None:
     """Raise InvalidGraph if the program breaks a rule, with the node, its place and neighbours."""
+    check_graph("verify", graph)
     if graph in _programs:
         return
     waiting = [_Check(graph)]
     for check in waiting:
         for i, op in check.graph.maps():
+            if check.is_inside(op.body):
+                raise check.error(i, "its body is a graph that it stands in: bodies are trees")
             if op.body not in _sound:
                 waiting.append(_Check(op.body, around=check, place=f"map %{i} ({op.dim})"))
     for check in reversed(waiting):
@@ -83,6 +86,15 @@ class _Check:
         self.types: set[Type] = set()
         self.dims: set[Dim] = set()
         self.partial: dict[Value, Dim] = {}
+
+    def is_inside(self, graph: Graph) -> bool:
+        """Whether this is a check of `graph` or of something in it."""
+        check: _Check | None = self
+        while check is not None:
+            if check.graph is graph:
+                return True
+            check = check.around
+        return False
 
     def run(self) -> _Contents:
         for i, node in self.graph.nodes.items():
@@ -184,6 +196,8 @@ class _Check:
                 if isinstance(op, BlockReduce) and op.combiner.arity != 1:
                     problem = f"a block is reduced to one value, and {op.combiner} gives"
                     raise self.error(i, f"{problem} {op.combiner.arity}: reduce each by itself")
+                if isinstance(op, Reduce):
+                    self.check_reduced(i, op.dim, self.graph.nodes[i].types)
             case Dot() | Join():
                 self.check_dim(i, op.dim)
             case Pick():
@@ -223,6 +237,8 @@ class _Check:
                 raise self.error(i, f"output {port}: {mode!r} is no mode: use None or Reduced")
             elif op.first:
                 self.partial[Value(i, port)] = op.dim
+        types = self.graph.nodes[i].types
+        self.check_reduced(i, op.dim, [t for t, m in zip(types, op.modes, strict=False) if m])
         inner = _sound[op.body]
         if not inner.ids.isdisjoint(self.contents.ids):
             twice = min(inner.ids & self.contents.ids)
@@ -231,6 +247,12 @@ class _Check:
         self.contents.ids |= inner.ids
         for axis in inner.axes.values():
             self.check_axis(i, axis)
+
+    def check_reduced(self, i: int, dim: Dim, kinds: Iterable[Type]) -> None:
+        for kind in kinds:
+            if dim in kind.items:
+                problem = f"it reduces items {kind} over {dim.label}, whose blocks differ"
+                raise self.error(i, f"{problem}: reduce each block along {dim} first")
 
     def check_combiner(self, i: int, combiner: Combiner) -> None:
         self.check_exprs(i, combiner.combine)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Map, Output, Value
+from blockbuster_fusion.ir.ops import Map, Misc, Output, Value
 from blockbuster_fusion.rules.merge import Merger
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
 
@@ -18,8 +18,30 @@ def yields_all_outputs(graph: Graph, match: Match) -> bool:
 
 def iterates_only_inputs(graph: Graph, match: Match) -> bool:
     v = match.nodes[0]
+    outside = stays_outside(graph)
     operands = zip(graph[v].inputs, graph.map(v).iterated, strict=True)
-    return all(graph.is_source(value.node) for value, iterated in operands if iterated)
+    walked = [value.node for value, iterated in operands if iterated]
+    return all(graph.is_source(i) or i in outside for i in walked)
+
+
+def stays_outside(graph: Graph) -> set[int]:
+    """Misc operators and all that they need: these run once, as the program says."""
+    stack = [
+        i
+        for i, node in graph.nodes.items()
+        if isinstance(node.op, Misc) or (isinstance(node.op, Map) and node.op.body.holds_misc)
+    ]
+    found: set[int] = set()
+    while stack:
+        i = stack.pop()
+        if i not in found:
+            found.add(i)
+            stack.extend(v.node for v in graph[i].inputs)
+    return found
+
+
+def moves_no_misc(graph: Graph, match: Match) -> bool:
+    return stays_outside(graph).isdisjoint(match.nodes)
 
 
 def twin_maps(graph: Graph, v: int) -> Iterator[tuple[int, int, str]]:
@@ -60,7 +82,8 @@ def first_twins(graph: Graph, v: int) -> tuple[int, int, str] | None:
 class ExtendMap(Rule):
     """Rule 6: u, map[X]{… map[Y]{w} …}  =>  map[X]{u, … map[Y]{w} …}, for a map u over Y.
 
-    Everything beside the map moves into it and is computed again in each iteration.
+    Everything beside the map moves into it and is computed again in each iteration; misc operators
+    and what they need stay where they are.
     """
 
     name = "extend_map"
@@ -71,9 +94,10 @@ class ExtendMap(Rule):
         Guard("yields_all_outputs", "the graph has other outputs", yields_all_outputs),
         Guard(
             "iterates_only_inputs",
-            "the map iterates a list that is made in this graph",
+            "the map iterates a list that would move into it",
             iterates_only_inputs,
         ),
+        Guard("moves_no_misc", "a misc operator would run in every iteration", moves_no_misc),
     )
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:
@@ -85,10 +109,11 @@ class ExtendMap(Rule):
     def rewrite(self, graph: Graph, match: Match) -> Graph:
         v = match.nodes[0]
         op = graph.map(v)
+        outside = stays_outside(graph) | {i for i in graph.nodes if graph.is_source(i)}
         merger = Merger(graph, op.dim, op.first, match.ids())
-        _keep_ports(merger, graph, v)
+        _keep_ports(merger, graph, v, outside)
         for i in graph.nodes:
-            if i != v and not graph.is_source(i):
+            if i != v and i not in outside:
                 merger.absorb_node(i)
         merger.absorb_map(v)
         node, renumbered = merger.finish()
@@ -96,17 +121,17 @@ class ExtendMap(Rule):
             Output(out.name, Value(v, renumbered[out.value.port]), out.axes)
             for out in graph.outputs
         ]
-        sources = {i: n for i, n in graph.nodes.items() if graph.is_source(i)}
-        made = Graph({**sources, v: node}, graph.inputs, outputs)
+        kept = {i: n for i, n in graph.nodes.items() if i in outside}
+        made = Graph({**kept, v: node}, graph.inputs, outputs)
         made.touched = frozenset(made.nodes)
         return made
 
 
-def _keep_ports(merger: Merger, graph: Graph, v: int) -> None:
+def _keep_ports(merger: Merger, graph: Graph, v: int, outside: set[int]) -> None:
     """The map's own whole inputs first, so that what moves in uses them and no second copy."""
     op = graph.map(v)
     for port, (value, iterated) in enumerate(zip(graph[v].inputs, op.iterated, strict=True)):
-        if graph.is_source(value.node):
+        if value.node in outside:
             inner = op.body.inputs[port]
             name = getattr(op.body.op(inner), "name", "")
             merger.port(value, iterated, name, inner)

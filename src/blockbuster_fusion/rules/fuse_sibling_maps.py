@@ -10,7 +10,13 @@ from blockbuster_fusion.rules.rule import Guard, Match, Rule, unify
 
 def same_axis(graph: Graph, match: Match) -> bool:
     u, v = (graph.map(i) for i in match.nodes)
-    return u.dim.axis is v.dim.axis and u.first == v.first
+    return (u.dim.axis, u.dim.packed, u.first) == (v.dim.axis, v.dim.packed, v.first)
+
+
+def dims_apart(graph: Graph, match: Match) -> bool:
+    """Neither map has a loop over the other's dim inside, which would become its own."""
+    u, v = (graph.map(i) for i in match.nodes)
+    return u.dim is v.dim or (u.dim not in v.body.loops and v.dim not in u.body.loops)
 
 
 def share_a_list(graph: Graph, match: Match) -> bool:
@@ -37,6 +43,7 @@ class FuseSiblingMaps(Rule):
     anchors = (Map,)
     guards = (
         Guard("same_axis", "the maps walk different axes", same_axis),
+        Guard("dims_apart", "one map has a loop over the other's dim inside", dims_apart),
         Guard("share_a_list", "the maps share no list that both use alike", share_a_list),
         Guard("independent", "one of the maps needs the other's result", independent, far=True),
     )

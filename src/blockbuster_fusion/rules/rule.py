@@ -108,8 +108,17 @@ def _over(site: Match, dim: Dim | str | None) -> bool:
     return dim in (site.dim.name, site.dim.label) if isinstance(dim, str) else dim is site.dim
 
 
-def apply(match: Match) -> Graph:
-    """The graph of a match, rewritten there by its rule."""
+def apply(match: Match, program: Graph | None = None, path: Path = ()) -> Graph:
+    """The graph of a match, rewritten there by its rule.
+
+    Where that graph is the inner one at `path` of a `program`, it is the program that comes back:
+    new nodes take ids that nothing in it has, and dims are unified throughout.
+    """
+    if program is not None:
+        program = program.substitute(dict(match.unify))
+        fresh = program.max_id + 1 if match.fresh is None else match.fresh
+        inner = replace(match, graph=program.at(path), unify=(), path=path, fresh=fresh)
+        return program.replace(path, apply(inner))
     graph = match.graph
     for node in match.nodes:
         if node not in graph.nodes:
@@ -123,3 +132,12 @@ def apply(match: Match) -> Graph:
 def unify(keep: Dim, give_up: Dim) -> tuple[tuple[Dim, Dim], ...]:
     """The substitution that makes two dims of one axis the same."""
     return () if keep is give_up else ((give_up, keep),)
+
+
+def unify_into(known: dict[Dim, Dim], more: tuple[tuple[Dim, Dim], ...]) -> None:
+    """Adds substitutions so that applying `known` once does them all."""
+    for old, new in more:
+        for earlier, target in known.items():
+            if target is old:
+                known[earlier] = new
+        known[old] = new

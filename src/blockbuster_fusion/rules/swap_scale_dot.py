@@ -60,7 +60,7 @@ def same_float_dtype(graph: Graph, match: Match) -> bool:
     dtype = graph.type(broadcast.a).dtype
     other = graph.type(contracted.other).dtype
     made = graph.type(Value(match.nodes[0])).dtype
-    return dtype is made and dtype.is_float and other.is_float
+    return dtype.is_float and dtype is made is other
 
 
 SWAPPABLE = (
