@@ -25,7 +25,6 @@ from blockbuster_fusion.ir.expr import arg, call
 from blockbuster_fusion.ir.ops import Elementwise
 from blockbuster_fusion.ir.types import DType, Type
 
-
 BOUNDS = {"ten operators": 5, "1 decoder layers": 100}
 """Milliseconds for the median."""
 

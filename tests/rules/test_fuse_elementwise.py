@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.array.arrays import Array, elementwise
@@ -13,7 +15,7 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_elementwise import FuseElementwise
 from graphs import item, m
-from rewriting import before_and_after, exhaust, fire, lowered, matches, refusals
+from rewriting import before_and_after, exhaust, fire, lowered, matches, refusals, run
 
 RULE = FuseElementwise()
 
@@ -68,6 +70,19 @@ def test_casts_in_a_row() -> None:
     whole = build.one(Elementwise(cast(arg(0) * 4.0, DType.int32)), x)
     build.output("O", build.one(Elementwise(cast(arg(0), DType.float32) / 3), whole))
     fire(RULE, build.build())
+
+
+def test_numbers_that_meet_another_dtype() -> None:
+    """The first gives float32; composed, its numbers would take the float16 that they meet."""
+    build = Builder()
+    chosen = call("where", arg(0) > 0, 0.1, 0.2)
+    mixed = arg(0) + cast(arg(0), DType.float16)
+    first = build.one(Elementwise(chosen), build.input("X", item(m)))
+    build.output("O", build.one(Elementwise(mixed), first))
+    graph = build.build()
+    fused = fire(RULE, graph)
+    given = {"X": np.array([1, -1], np.float32)}
+    np.testing.assert_array_equal(run(fused, given, {})["O"], run(graph, given, {})["O"])
 
 
 # ---------------------------------------------------------------- when it must not fire

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.array.arrays import Array
@@ -211,6 +213,36 @@ def test_refuses_where_one_map_needs_the_other_by_way_of_a_third() -> None:
     graph = lowered(lambda X: X * ops.cumsum(ops.exp(X)), X="M")
     assert refusals(RULE, graph) == ["independent"]
     assert matches(CONSECUTIVE, graph) == []
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
+def test_refuses_dims_of_which_one_is_a_loop_in_the_other(beside: bool) -> None:
+    """Were they one, the sum over the inner loop would add up blocks of the outer.
+
+    The loop in a loop is in one of the two maps, or in a third.
+    """
+    outer, inner = Dim(M, 0), Dim(M, 1)
+
+    def scaled(g: Builder, x: Value, y: Value) -> list[tuple[Value, Mode]]:
+        total = g.one(BlockReduce(inner, ADD), y)
+        return [(g.one(Elementwise(arg(0) * arg(1)), x, total), Reduced(ADD))]
+
+    def rows(g: Builder, x: Value, ys: Value) -> list[tuple[Value, Mode]]:
+        return [(g.map(inner, [ys], [x], lambda g, y, x: scaled(g, x, y))[0], None)]
+
+    build = Builder()
+    x = build.input("X", array(outer))
+    exp, sin = (Elementwise(call(name, arg(0))) for name in ("exp", "sin"))
+    s = build.nest([inner], [x], lambda g, x: g.one(sin, x))
+    e = build.nest([outer], [x], lambda g, x: g.one(exp, x)) if beside else x
+    build.output("O", build.map(outer, [e], [s], rows)[0])
+    build.output("C", build.nest([inner], [x], lambda g, x: g.one(exp, x)))
+    graph = build.build()
+    bb.verify(graph)
+    assert "dims_apart" in refusals(RULE, graph)
+    check(graph, bb.fuse(graph).snapshots[-1])
+    while matches(RULE, graph):
+        graph = fire(RULE, graph)
 
 
 def test_loops_over_one_axis_may_stay_apart() -> None:

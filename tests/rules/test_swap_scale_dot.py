@@ -322,9 +322,19 @@ def test_no_place_where_the_factor_walks_along() -> None:
     assert sites(RULE, graph) == []
 
 
-def test_refuses_a_scale_that_changes_the_dtype() -> None:
-    """Whole numbers are scaled to floats; dots of whole numbers would round, or overflow."""
-    specs = {"X": bb.array("M K", dtype="int32"), "c": "M", "Y": bb.array("N K", dtype="int32")}
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        ("int32", "float32", "int32"),  # dots of whole numbers would overflow
+        ("int32", "int32", "int32"),  # and floor, if the scale is a division
+        ("float16", "float32", "float16"),  # half-precision dots would round, or overflow
+        ("float32", "float32", "float16"),  # the dot and the scale round differently
+    ],
+    ids=" ".join,
+)
+def test_refuses_other_dtypes_than_one_float_for_all(dtypes: tuple[str, str, str]) -> None:
+    axes = {"X": "M K", "c": "M", "Y": "N K"}
+    specs = {x: bb.array(axes[x], dtype=d) for x, d in zip(axes, dtypes, strict=True)}
     graph = rows(lambda X, c, Y: (X * c[:, None]) @ Y.T, **specs)
     assert refusals(RULE, graph) == ["same_float_dtype"]
 

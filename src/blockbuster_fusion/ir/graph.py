@@ -6,9 +6,11 @@ from blockbuster_fusion.errors import CyclicGraph, WrongKind
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.derived import derived
 from blockbuster_fusion.ir.digest import Digest, compute_digest
+from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.infer import infer, map_types
 from blockbuster_fusion.ir.ops import (
     Dot,
+    Elementwise,
     Input,
     Iota,
     Map,
@@ -91,6 +93,12 @@ class Graph:
         if len(self.nodes) != len(self.inputs) + 1:
             return None
         return next(i for i, node in self.nodes.items() if not isinstance(node.op, Input))
+
+    @derived
+    def sole_expr(self) -> Expr | None:
+        """What the one node that is not an input computes, where it is elementwise."""
+        op = None if self.sole is None else self.nodes[self.sole].op
+        return op.expr if isinstance(op, Elementwise) else None
 
     @derived
     def holds_dot(self) -> bool:

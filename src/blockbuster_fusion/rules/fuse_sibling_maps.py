@@ -14,9 +14,17 @@ def same_axis(graph: Graph, match: Match) -> bool:
 
 
 def dims_apart(graph: Graph, match: Match) -> bool:
-    """Neither map has a loop over the other's dim inside, which would become its own."""
-    u, v = (graph.map(i) for i in match.nodes)
-    return u.dim is v.dim or (u.dim not in v.body.loops and v.dim not in u.body.loops)
+    """No map of the graph has a loop over one of the dims inside one over the other."""
+    a, b = (graph.map(i).dim for i in match.nodes)
+    stack = [] if a is b else [graph]
+    while stack:
+        for _, op in stack.pop().maps():
+            loops = op.body.loops
+            if (op.dim is a and b in loops) or (op.dim is b and a in loops):
+                return False
+            if a in loops and b in loops:
+                stack.append(op.body)
+    return True
 
 
 def share_a_list(graph: Graph, match: Match) -> bool:
@@ -43,9 +51,9 @@ class FuseSiblingMaps(Rule):
     anchors = (Map,)
     guards = (
         Guard("same_axis", "the maps walk different axes", same_axis),
-        Guard("dims_apart", "one map has a loop over the other's dim inside", dims_apart),
         Guard("share_a_list", "the maps share no list that both use alike", share_a_list),
         Guard("independent", "one of the maps needs the other's result", independent, far=True),
+        Guard("dims_apart", "loops over the two dims are inside one another", dims_apart, far=True),
     )
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:

@@ -35,10 +35,9 @@ def broadcast_operation(graph: Graph, node: int, operations: frozenset[str]) -> 
     """The scale or shift that a node is, if it is one of `operations`."""
     op = graph.nodes[node].op
     if isinstance(op, Map):
-        inner = op.body.sole
-        operator = None if inner is None else op.body.nodes[inner].op
-        if isinstance(operator, Elementwise) and _binary(operator.expr, operations):
-            return _mapped_broadcast(graph, node, op, operator.expr)
+        expr = op.body.sole_expr
+        if expr is not None and _binary(expr, operations):
+            return _mapped_broadcast(graph, node, op, expr)
     elif isinstance(op, Elementwise) and _binary(op.expr, operations):
         a, c = graph[node].inputs
         first = set(graph.type(c).items) <= set(graph.type(a).items)
