@@ -5,15 +5,16 @@ from collections.abc import Callable
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.array.arrays import Array
+from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder
-from blockbuster_fusion.ir.combiner import ADD, Mode, Reduced
+from blockbuster_fusion.ir.combiner import ADD, MAX, Mode, Reduced
 from blockbuster_fusion.ir.expr import arg, call
 from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Value
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_map_reduce import FuseMapReduce
 from blockbuster_fusion.rules.peel_first import PeelFirst
-from graphs import ONLINE, array, heads, m
-from rewriting import before_and_after, exhaust, fire, lowered, matches, refusals
+from graphs import ONLINE, array, heads, m, n
+from rewriting import before_and_after, check, exhaust, fire, lowered, matches, refusals
 
 RULE = FuseConsecutiveMaps()
 
@@ -181,3 +182,43 @@ def test_refuses_where_another_path_leads_from_u_to_v() -> None:
     graph = exhaust(lowered(program, X="M K"), RULE)
     assert refusals(RULE, graph) == ["only_direct_edges"]
     assert matches(RULE, graph) == []
+
+
+def test_the_driver_looks_again_where_a_path_was_in_the_way() -> None:
+    """U -> A -> B -> C -> V keeps U and V apart, until B and W are one map, which needs no A.
+
+    B has a result that nobody uses, and only for that it takes what A makes.
+    """
+
+    def total(dim: Dim) -> Callable[[Builder, Value], list[tuple[Value, Mode]]]:
+        return lambda g, x: [(g.one(BlockReduce(dim, ADD), x), Reduced(ADD))]
+
+    def a(g: Builder, y: Value, us: Value) -> list[tuple[Value, Mode]]:
+        return [(g.one(Elementwise(arg(0) * arg(1)), y, *g.map(m, [us], [], total(m))), None)]
+
+    def b(g: Builder, w: Value, made: Value) -> list[tuple[Value, Mode]]:
+        return [(*g.map(n, [made], [], total(n)), None), (g.one(exp, w), None)]
+
+    def c(g: Builder, bs: Value) -> list[tuple[Value, Mode]]:
+        return [(*g.map(n, [bs], [], total(n)), None)]
+
+    def v(g: Builder, u: Value, cs: Value) -> list[tuple[Value, Mode]]:
+        (top,) = g.map(heads, [cs], [], lambda g, x: [(x, Reduced(MAX))])
+        return [(g.one(Elementwise(arg(0) + arg(1)), u, top), None)]
+
+    build, exp = Builder(), Elementwise(call("exp", arg(0)))
+    x, y, z = (build.input(name, array(dim)) for name, dim in (("X", m), ("Y", n), ("Z", n)))
+    u = build.nest([m], [x], lambda g, x: g.one(exp, x))
+    (made,) = build.map(n, [y], [u], a)
+    w = build.nest([n], [z], lambda g, z: g.one(exp, z))
+    _unused, used = build.map(n, [w], [made], b)
+    (heard,) = build.map(heads, [], [used], c)
+    (result,) = build.map(m, [u], [heard], v)
+    build.output("O", result)
+    graph = build.build()
+    bb.verify(graph)
+    assert refusals(RULE, graph).count("only_direct_edges") == 1
+    fused = bb.fuse(graph).snapshots[0]
+    assert matches(RULE, fused) == []
+    assert result.node not in fused.nodes  # V is in the map that was U
+    check(graph, fused)

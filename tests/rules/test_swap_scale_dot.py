@@ -261,13 +261,31 @@ def test_refuses_products_of_which_the_largest_is_taken(inside: bool) -> None:
     assert refusals(RULE, in_rows(body, "O")) == ["summed"]
 
 
-def test_refuses_products_that_are_summed_and_used_otherwise() -> None:
+@pytest.mark.parametrize("result", [False, True], ids=["by a node", "as a result"])
+def test_refuses_products_that_are_summed_and_used_otherwise(result: bool) -> None:
     def body(g: Builder, row: Value, c: Value) -> list[Value]:
         scaled = over_k(g, arg(0) * arg(1), row, c)
         (made,) = g.map(k, [scaled, row], [], lambda g, *xs: [(g.one(Dot(k), *xs), None)])
-        return [g.one(Reduce(k, ADD), made), made]
+        return [g.one(Reduce(k, ADD), made), made if result else g.one(Reduce(k, MAX), made)]
 
     assert refusals(RULE, in_rows(body, "O", "products")) == ["summed"]
+
+
+def test_no_place_where_the_dot_is_over_another_axis_than_the_loop() -> None:
+    """The loops are over heads, and the dot over K, along which c changes."""
+    build = Builder()
+    x, y = (build.input(name, Type((heads.free,), (k,), DType.float32)) for name in "XY")
+    product = Elementwise(arg(0) * arg(1))
+    (scaled,) = build.map(
+        heads, [x], [build.input("c", item(k))], lambda g, *xs: [(g.one(product, *xs), None)]
+    )
+    (total,) = build.map(
+        heads, [scaled, y], [], lambda g, *xs: [(g.one(Dot(k), *xs), Reduced(ADD))]
+    )
+    build.output("O", total)
+    graph = build.build()
+    bb.verify(graph)
+    assert sites(RULE, graph) == []
 
 
 @pytest.mark.parametrize("combiner", [ADD, MAX], ids=str)
