@@ -334,17 +334,107 @@ class RandomProgram:
         return ArrayProgram("random", tuple(self.inputs), tuple(operators), tuple(outputs))
 
 
-def random_program(seed: int) -> ArrayProgram:
+class ExtendedProgram(RandomProgram):
+    """A random program that has, more often than others, what the extended rules are about."""
+
+    def grow(self) -> None:
+        x = self.pick()
+        axis = self.axis_of(x)
+        if axis is None or self.random.random() < 0.3:
+            super().grow()
+            return
+        choices = [
+            self.safe_softmax,
+            self.safe_softmax,
+            self.softmax,
+            self.two_pass_norm,
+            self.two_pass_norm,
+            self.weighted_matmul,
+            self.weighted_matmul,
+            self.read_twice,
+            self.transposed,
+        ]
+        self.random.choice(choices)(x, axis)
+
+    def safe_softmax(self, x: int, axis: Axis) -> int:
+        """A softmax written out, with a shift by the maximum or by another item."""
+        bounded = self.elementwise(call("sin", arg(0)) * 2.0, x)
+        top = self.apply("reduce", bounded, axis=axis, combiner=self.random.choice([MAX, MAX, ADD]))
+        if self.random.random() < 0.7:
+            shifted = self.elementwise(arg(0) - arg(1), bounded, top)
+        else:
+            shifted = self.elementwise(arg(1) + arg(0), bounded, self.elementwise(-arg(0), top))
+        e = self.elementwise(call("exp", arg(0)), shifted)
+        total = self.apply("reduce", e, axis=axis, combiner=ADD)
+        if self.random.random() < 0.5:
+            made = self.elementwise(arg(0) / arg(1), e, total)
+        else:
+            made = self.elementwise(arg(0) * arg(1), e, self.elementwise(1 / arg(0), total))
+        if self.random.random() < 0.2:  # a reason not to drop the shift
+            self.elementwise(call("tanh", arg(0)), self.random.choice([shifted, e, total]))
+        return self.matmul(made, axis) if self.random.random() < 0.5 else made
+
+    def two_pass_norm(self, x: int, axis: Axis) -> int:
+        """The variance as the mean of squared differences from the mean, or from another item."""
+        total = self.apply("reduce", x, axis=axis, combiner=self.random.choice([ADD, ADD, MAX]))
+        mean = self.elementwise(call("tanh", arg(0) / size(axis)), total)
+        centred = self.elementwise(self.random.choice([arg(0) - arg(1), arg(1) + arg(0)]), x, mean)
+        square = self.random.choice([arg(0) ** 2, arg(0) * arg(0)])
+        squares = self.elementwise(square, centred)
+        variance = self.apply("reduce", squares, axis=axis, combiner=ADD)
+        inverse = self.elementwise((arg(0) / size(axis) + 1.0) ** -0.5, variance)
+        if self.random.random() < 0.15:  # a reason not to expand the squares
+            self.elementwise(call("tanh", arg(0)), squares)
+        made = self.elementwise(arg(0) * arg(1), centred, inverse)
+        return self.matmul(made, axis) if self.random.random() < 0.5 else made
+
+    def weighted_matmul(self, x: int, axis: Axis) -> int:
+        """A scale by an item, then one by a weight along the axis, then a matmul, or two."""
+        total = self.apply("reduce", x, axis=axis, combiner=ADD)
+        factor = self.elementwise(call("tanh", arg(0)) + 1.5, total)
+        kinds = [arg(0) * arg(1), arg(1) * arg(0), arg(0) / arg(1)]
+        scaled = self.elementwise(self.random.choice(kinds), x, factor)
+        others = [a for a in self.values[x].axes if a is not axis and self.random.random() < 0.2]
+        weight = self.input([*others, axis])
+        if weight == x:
+            return scaled
+        times = self.random.choice([arg(0) * arg(1), arg(1) * arg(0)])
+        weighted = self.elementwise(times, scaled, weight)
+        if self.random.random() < 0.2:
+            inner = self.axis_of(weighted)
+            assert inner is not None
+            self.matmul(weighted, inner)
+        return self.matmul(weighted, axis)
+
+    def read_twice(self, x: int, axis: Axis) -> int:
+        """A list that is reduced, and read again together with what came of that."""
+        e = self.elementwise(call("sin", arg(0)), x)
+        total = self.apply("reduce", e, axis=axis, combiner=self.random.choice([ADD, MAX]))
+        return self.elementwise(arg(0) / (1 + arg(1) ** 2), e, total)
+
+    def transposed(self, x: int, axis: Axis) -> int:
+        """Reductions along two axes, one after the other, of one list."""
+        e = self.unary(x, axis)
+        first = self.axis_of(e)
+        assert first is not None
+        total = self.apply("reduce", e, axis=first, combiner=self.random.choice([ADD, MAX]))
+        if first is axis:
+            return total
+        self.apply("reduce", e, axis=axis, combiner=self.random.choice([ADD, MAX]))
+        return total
+
+
+def random_program(seed: int, *, extended: bool = False) -> ArrayProgram:
     """The random program of a seed."""
-    return RandomProgram(seed).build()
+    return (ExtendedProgram if extended else RandomProgram)(seed).build()
 
 
 class Case:
     """A random program with inputs, tiles, and what it should give."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, extended: bool = False) -> None:
         self.seed = seed
-        self.program = random_program(seed)
+        self.program = random_program(seed, extended=extended)
         self.inputs = random_inputs(self.program, seed)
         self.expected = bb.evaluate(self.program, self.inputs)
 
@@ -379,5 +469,13 @@ def random_inputs(program: ArrayProgram, seed: int) -> dict[str, np.ndarray]:
 
 def random_tiles(graph: bb.Graph, seed: int) -> dict[str, int]:
     """A tile for every loop: ragged, several blocks, one block; a dim has the same all along."""
-    labels = sorted(d.label for d in graph.dims if d.packed and not d.is_free)
+    labels = sorted(d.label for d in graph.dims if d.packed and not d.is_free and not d.unit)
     return {label: random.Random(f"{seed} {label}").choice((1, 2, 2, 3, 3)) for label in labels}
+
+
+def random_unit(program: ArrayProgram, seed: int) -> tuple[str, ...]:
+    """Axes that are to have one block: some of those that are tiled."""
+    rng = random.Random(f"unit {seed}")
+    dims = bb.lower(program).dims
+    names = sorted({d.name for d in dims if d.packed and not d.is_free})
+    return tuple(name for name in names if rng.random() < 0.4)

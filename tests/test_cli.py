@@ -12,7 +12,7 @@ from blockbuster_fusion.cli import main
 def test_trace_prints_every_step(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", name]) == 0
     printed = capsys.readouterr().out
-    steps = bb.fuse(bb.examples.find(name)).trace
+    steps = bb.fuse(bb.examples.find(name), "paper").trace
     assert all(f"{step}, " in printed for step in steps)
     assert printed.count("forall m in range(M):") >= len(steps)
 
@@ -33,6 +33,20 @@ def test_trace_saved_and_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_table(capsys: pytest.CaptureFixture[str], golden) -> None:
     assert main(["table"]) == 0
+    golden(capsys.readouterr().out)
+
+
+def test_fuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fuse", "softmax", "--rules", "paper"]) == 0
+    printed = capsys.readouterr().out
+    assert "snapshot 1, 1 interior buffered edges" in printed
+    assert "left in global memory:" in printed
+    assert main(["fuse", "softmax", "--unit", "N"]) == 0
+    assert "snapshot 1, 0 interior buffered edges" in capsys.readouterr().out
+
+
+def test_pareto(capsys: pytest.CaptureFixture[str], golden) -> None:
+    assert main(["fuse", "rmsnorm-swiglu-residual", "--pareto", "--size", "MM=256"]) == 0
     golden(capsys.readouterr().out)
 
 
@@ -59,6 +73,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
         (["trace", "attention", "--size", "ZZ=3"], "the program's sizes are DD, LL, MM, NN"),
         (["trace", "attention", "--tile", "Q=3"], "tiles['Q']"),
         (["trace", "attention", "--tile", "M=0"], "tiles['M']"),
+        (["fuse", "attention", "--unit", "Q"], "no such dim to have one block"),
         (["trace", "attention", "--save", "no/such/folder/f.json"], "No such file"),
     ],
 )

@@ -11,6 +11,7 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.fusion.fuse import fuse
+from blockbuster_fusion.fusion.pareto import Alternative, alternatives
 from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.interp.meter import meter
 from blockbuster_fusion.ir.axis import Dim, Symbol
@@ -64,6 +65,22 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--save", metavar="FILE", help="write the trace as JSON")
     trace.add_argument("--load", metavar="FILE", help="print a saved trace instead of an example")
     trace.set_defaults(run=_trace)
+
+    fused = commands.add_parser("fuse", help="fuse an example: its snapshots, and why not more")
+    fused.add_argument("example", help="an example's name")
+    fused.add_argument("--rules", default="extended", choices=sorted(RULE_SETS), help="rule set")
+    fused.add_argument(
+        "--unit", metavar="D", action="append", default=[], help="a dim that has one block"
+    )
+    fused.add_argument(
+        "--pareto", action="store_true", help="every snapshot for every set of unit dims, measured"
+    )
+    fused.add_argument("--all", action="store_true", help="with --pareto: the dominated ones too")
+    fused.add_argument(
+        "--size", metavar="S=N", action="append", default=[], help="an extent: MM=512"
+    )
+    fused.add_argument("--tile", metavar="D=N", action="append", default=[], help="a tile: M=64")
+    fused.set_defaults(run=_fuse)
 
     listing = commands.add_parser("show", help="print an example's block program")
     listing.add_argument("example", help="an example's name")
@@ -151,6 +168,34 @@ def _all_sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
         )
         raise BlockbusterError(message=message)
     return {name: given.get(name, 512) for name in symbols}
+
+
+def _fuse(options: argparse.Namespace) -> None:
+    graph = lower(examples.find(options.example))
+    tiles: dict[Dim | str, int] = dict(_numbers("--tile", options.tile).items())
+    if options.pareto:
+        sizes = _all_sizes(graph, _numbers("--size", options.size))
+        _print_alternatives(alternatives(graph, options.rules, sizes, tiles), options.all)
+        return
+    fusion = fuse(graph, options.rules, unit=options.unit)
+    for number, snapshot in enumerate(fusion.snapshots):
+        print(f"snapshot {number + 1}, {len(buffered(snapshot))} interior buffered edges")
+    print()
+    print(show(fusion.snapshots[-1]))
+    for reason in fusion.why_not():
+        print(f"left in global memory: {reason}")
+
+
+def _print_alternatives(rows: Sequence[Alternative], everything: bool) -> None:
+    print("unit dims       snapshot  edges        traffic   flops        local")
+    for row in rows:
+        if row.best or everything:
+            unit = ",".join(row.unit) or "-"
+            mark = "" if row.best else "  (dominated)"
+            print(
+                f"{unit:14}  {row.snapshot + 1:8}  {row.edges:5}  {row.traffic:13,}  "
+                f"{row.flops:5.2f}x  {row.local:11,}{mark}"
+            )
 
 
 def _show(options: argparse.Namespace) -> None:

@@ -334,3 +334,96 @@ def self_attention() -> ArrayProgram:
         return {"O": ops.softmax(_scores(X @ Wq, X @ Wk)) @ (X @ Wv)}
 
     return trace(program, X="M E", Wq="E D", Wk="E D", Wv="E D", name="self_attention")
+
+
+@example
+def parallel_attention_ffn() -> ArrayProgram:
+    """Attention and a GELU layer side by side on one norm, both added to the residual."""
+
+    def program(
+        X: Array, C: Array, g: Array, Wq: Array, Wk: Array, Wv: Array, Wo: Array, W: Array, U: Array
+    ) -> dict[str, Array]:
+        normed = ops.rmsnorm(X, g)
+        attended = ops.softmax(_scores(normed @ Wq, C @ Wk)) @ (C @ Wv)
+        return {"O": X + attended @ Wo + ops.gelu(normed @ W) @ U}
+
+    return trace(
+        program,
+        X="M E",
+        C="N E",
+        g="E",
+        Wq="E D",
+        Wk="E D",
+        Wv="E D",
+        Wo="D E",
+        W="E F",
+        U="F E",
+        name="parallel_attention_ffn",
+    )
+
+
+@example
+def low_rank_kv_attention() -> ArrayProgram:
+    """Attention whose keys and values are made from one low-rank latent, as in MLA."""
+
+    def program(Q: Array, C: Array, A: Array, Bk: Array, Bv: Array) -> dict[str, Array]:
+        latent = C @ A
+        return {"O": ops.softmax(_scores(Q, latent @ Bk)) @ (latent @ Bv)}
+
+    return trace(
+        program, Q="M D", C="N E", A="E R", Bk="R D", Bv="R L", name="low_rank_kv_attention"
+    )
+
+
+@example
+def linear_attention() -> ArrayProgram:
+    """Attention without softmax, normalised by a sum over the keys."""
+
+    def program(Q: Array, K: Array, V: Array) -> dict[str, Array]:
+        q, k = (elementwise(lambda t: 1 + ops.maximum(t, 0), x) for x in (Q, K))
+        scores = q @ k.T
+        return {"O": (scores @ V) / scores.sum(axis=-1, keepdims=True)}
+
+    return trace(program, Q="M D", K="N D", V="N L", name="linear_attention")
+
+
+@example
+def post_norm_linear() -> ArrayProgram:
+    """A linear layer, the residual, and the LayerNorm after it."""
+
+    def program(X: Array, R: Array, WT: Array, g: Array, b: Array) -> dict[str, Array]:
+        return {"O": ops.layernorm(R + X @ WT.T, g, b)}
+
+    return trace(program, X="M K", R="M N", WT="N K", g="N", b="N", name="post_norm_linear")
+
+
+@example
+def language_model_head() -> ArrayProgram:
+    """RMSNorm, the projection to the vocabulary, and log-softmax."""
+
+    def program(X: Array, g: Array, WT: Array) -> dict[str, Array]:
+        return {"O": ops.log_softmax(ops.rmsnorm(X, g) @ WT.T)}
+
+    return trace(program, X="M K", g="K", WT="V K", name="language_model_head")
+
+
+@example
+def expert() -> ArrayProgram:
+    """One expert of a mixture: SwiGLU, scaled by the router's weight for each row."""
+
+    def program(X: Array, p: Array, WT: Array, VT: Array, UT: Array) -> dict[str, Array]:
+        hidden = ops.swish(X @ WT.T) * (X @ VT.T)
+        return {"O": (hidden @ UT.T) * p[:, None]}
+
+    return trace(program, X="M D", p="M", WT="K D", VT="K D", UT="N K", name="expert")
+
+
+@example
+def residual_layers() -> ArrayProgram:
+    """Two RMSNorm + GELU layers with their residuals, one after the other."""
+
+    def program(X: Array, W1: Array, U1: Array, W2: Array, U2: Array) -> dict[str, Array]:
+        middle = X + ops.gelu(ops.rmsnorm(X) @ W1) @ U1
+        return {"O": middle + ops.gelu(ops.rmsnorm(middle) @ W2) @ U2}
+
+    return trace(program, X="M E", W1="E F", U1="F E", W2="E G", U2="G E", name="residual_layers")

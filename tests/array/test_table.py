@@ -156,7 +156,7 @@ def test_a_new_operator_is_one_registration(check: Check) -> None:
 def test_a_new_operator_fuses() -> None:
     register_hardswish()
     program = bb.trace(lambda x, w: ops.registered("hardswish", x @ w.T), x="M K", w="N K")
-    fusion = bb.fuse(bb.lower(program))
+    fusion = bb.fuse(bb.lower(program), "paper")
     fused = fusion.snapshots[-1]
     assert not bb.buffered(fused)
     x, w = np.random.default_rng(0).standard_normal((2, 6, 7))

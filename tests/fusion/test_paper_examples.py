@@ -42,7 +42,7 @@ def test_rules_fire_in_the_papers_order(name: str) -> None:
 @pytest.mark.parametrize(("name", "count"), [("attention", 17), ("layernorm-matmul", 22)])
 def test_dims_of_the_maps_that_are_fused(name: str, count: int) -> None:
     """The order of dims within a run of rules 1 and 2 is free; how many there are is not."""
-    fusion = bb.fuse(bb.lower(bb.examples.find(name)))
+    fusion = bb.fuse(bb.lower(bb.examples.find(name)), "paper")
     fused = [str(step.dim) for step in fusion.trace if step.number in (1, 2, 3)]
     expected = {
         "attention": {"M": 6, "N": 6, "L": 1, "D": 1},
@@ -54,19 +54,19 @@ def test_dims_of_the_maps_that_are_fused(name: str, count: int) -> None:
 
 @pytest.mark.parametrize("name", TRACES)
 def test_final_listing_is_the_papers(name: str) -> None:
-    final = bb.fuse(bb.lower(bb.examples.find(name))).snapshots[-1]
+    final = bb.fuse(bb.lower(bb.examples.find(name)), "paper").snapshots[-1]
     paper = (PAPER / f"{name.replace('-', '_')}.txt").read_text()
     assert canonical(bb.show(final)) == canonical(paper)
 
 
 @pytest.mark.parametrize("name", TRACES)
 def test_final_listing(name: str, golden) -> None:
-    golden(bb.show(bb.fuse(bb.lower(bb.examples.find(name))).snapshots[-1]))
+    golden(bb.show(bb.fuse(bb.lower(bb.examples.find(name)), "paper").snapshots[-1]))
 
 
 @pytest.mark.parametrize("name", [*TRACES, "matmul-relu"])
 def test_no_interior_buffered_edge_is_left(name: str) -> None:
-    assert bb.buffered(bb.fuse(bb.lower(bb.examples.find(name))).snapshots[-1]) == []
+    assert bb.buffered(bb.fuse(bb.lower(bb.examples.find(name)), "paper").snapshots[-1]) == []
 
 
 NUMPY = {
@@ -95,7 +95,7 @@ def _swiglu(x: np.ndarray, w: np.ndarray, v: np.ndarray, u: np.ndarray) -> np.nd
 def test_every_step_computes_what_numpy_does(name: str) -> None:
     program = bb.examples.find(name)
     graph = bb.lower(program)
-    fusion = bb.fuse(graph)
+    fusion = bb.fuse(graph, "paper")
     inputs = inputs_for(program)
     (output,) = (out.name for out in program.outputs)
     expected = {output: NUMPY[name](**inputs)}
@@ -108,7 +108,7 @@ def test_every_step_computes_what_numpy_does(name: str) -> None:
 
 
 def test_names_of_the_steps() -> None:
-    first = bb.fuse(bb.lower(bb.examples.attention())).trace[0]
+    first = bb.fuse(bb.lower(bb.examples.attention()), "paper").trace[0]
     assert (first.rule, first.number, str(first.dim), first.path) == (
         "fuse_consecutive_maps",
         1,
@@ -119,6 +119,6 @@ def test_names_of_the_steps() -> None:
 
 
 def test_inner_steps_have_a_path() -> None:
-    fusion = bb.fuse(bb.lower(bb.examples.attention()))
+    fusion = bb.fuse(bb.lower(bb.examples.attention()), "paper")
     depths = [len(step.path) for step in fusion.trace]
     assert depths == [0] * 6 + [1] * 6 + [2, 2, 2] + [1, 2]

@@ -11,7 +11,7 @@ from blockbuster_fusion.errors import BadTrace, UnknownRules
 
 @pytest.fixture
 def fusion() -> bb.Fusion:
-    return bb.fuse(bb.lower(bb.examples.rmsnorm_swiglu()))
+    return bb.fuse(bb.lower(bb.examples.rmsnorm_swiglu()), "paper")
 
 
 def test_replaying_gives_the_snapshots(fusion: bb.Fusion) -> None:
@@ -100,4 +100,4 @@ def test_unknown_rule_set() -> None:
 
 
 def test_an_array_program_is_lowered_first() -> None:
-    assert len(bb.fuse(bb.examples.attention()).trace) == 17
+    assert len(bb.fuse(bb.examples.attention(), "paper").trace) == 17

@@ -28,7 +28,7 @@ def fuse_and_check(seed: int, *, every_step: bool = True) -> Counter[str]:
     Rules 1, 2, 3 and 9 leave fewer nodes than there were: that is why they come to an end.
     """
     case = Case(seed)
-    fusion = bb.fuse(case.program)
+    fusion = bb.fuse(case.program, "paper")
     trace = fusion.trace
     case.check(fusion.initial, "initial")
     nodes = size(fusion.initial)
@@ -78,7 +78,7 @@ def test_every_rule_fires() -> None:
     """The programs are worth trying: each rule of the driver fires in many of them."""
     fired: Counter[str] = Counter()
     for seed in range(200):
-        fired.update(step.rule for step in bb.fuse(Case(seed).program).trace)
+        fired.update(step.rule for step in bb.fuse(Case(seed).program, "paper").trace)
     for rule in (*PAPER.local, *PAPER.extending):
         assert fired[rule.name] >= 50, rule.name
 
@@ -117,7 +117,7 @@ def test_the_order_of_nodes_does_not_matter(
 ) -> None:
     """60 orders give one sequence of rules and one number of edges; only dims change places."""
     program = bb.examples.find(name)
-    expected = bb.fuse(program)
+    expected = bb.fuse(program, "paper")
     rules = [(step.rule, step.variant) for step in expected.trace]
     edges = [len(bb.buffered(snapshot)) for snapshot in expected.snapshots]
     assert (len(rules), edges[-1]) == (steps, 0)
@@ -125,7 +125,7 @@ def test_the_order_of_nodes_does_not_matter(
     orders = set()
     for seed in range(60):
         monkeypatch.setattr(Shuffled, "rng", random.Random(seed))
-        found = bb.fuse(program)
+        found = bb.fuse(program, "paper")
         assert [(step.rule, step.variant) for step in found.trace] == rules
         assert [len(bb.buffered(snapshot)) for snapshot in found.snapshots] == edges
         orders.add(tuple(step.firing.nodes for step in found.trace))

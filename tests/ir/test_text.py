@@ -368,7 +368,7 @@ def test_the_small_program_can_be_read() -> None:
         ("[](M.0 K.0)", "[](M.0 Q.0)", "10:28", "unknown axis Q: declare it at the head"),
         ("over K.0 {", "over K {", "9:28", "expected `.` and a number, or `.*`, after the axis"),
         ("over K.0 {", "over K.x {", "9:28", "expected the dim's number, or `*`, found `x`"),
-        ("over K.0 {", "over K.0/2 {", "9:30", "expected `1` after `/`: the blocks of an"),
+        ("over K.0 {", "over K.0/2 {", "9:30", "expected `1` or `all` after `/`: the size of"),
         ("over K.0 {", "over K.* {", "9:3", "map K.*: a loop needs a dim of its own, and this"),
         ("over K.0 {", "over K.0 from 2 {", "9:3", "a map starts at block 0 or 1, not 2"),
         ("over K.0 {", "over K.0", "9:29", "expected `{` before the body of the map"),

@@ -5,9 +5,7 @@ makes is unsound, computes something else, cannot be made at all, or where it ne
 guards that only forbid waste, where the fused program costs more than with the guard.
 """
 
-import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 
 import pytest
@@ -15,7 +13,6 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.array.arrays import Array
-from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, MAX, Mode, Reduced
@@ -23,93 +20,16 @@ from blockbuster_fusion.ir.expr import Expr, arg, call
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Node, Reduce, Value
 from blockbuster_fusion.rules.extend_map import ExtendMap
-from blockbuster_fusion.rules.rule import Guard, Match, Rule
+from blockbuster_fusion.rules.rule import Match, Rule
 from contractions import before_a_dot, in_rows, on_items, over_k, rows
 from graphs import ONLINE, K, array, heads, item, k, m, n
+from mutants import Cost, changed, harm, waste, with_rule, without
 from programs import Case
-from rewriting import EXTENTS, TILES, check, exhaust, fire, fired, lowered, matches
+from rewriting import check, exhaust, fire, lowered, matches
 
 PAPER = bb.RULE_SETS["paper"]
 SUM, TOP = Reduced(ADD), Reduced(MAX)
 TIMES, PLUS = arg(0) * arg(1), arg(0) + arg(1)
-LIMIT = 25
-"""No rule fires as often as this in one of these small programs."""
-
-
-# ---------------------------------------------------------------- catching
-
-
-def without(rule: Rule, guard: str) -> Rule:
-    """The rule without one of its guards."""
-    mutant = copy.copy(rule)
-    mutant.guards = tuple(g for g in rule.guards if g.name != guard)
-    assert len(mutant.guards) == len(rule.guards) - 1
-    return mutant
-
-
-def harm(rule: Rule, program: Graph) -> str | None:
-    """What goes wrong when the rule fires in a program until it has no match left.
-
-    A mutant fires first where the rule that it was made from may not.
-    """
-    guarded = PAPER.rule(rule.name)
-    for _ in range(LIMIT):
-        found = sorted(matches(rule, program), key=lambda match: guarded.refusal(match) is None)
-        if not found:
-            return None
-        try:
-            made = fired(found[0], program)
-        except (BlockbusterError, KeyError, AssertionError):
-            return "error"
-        try:
-            check(program, made)
-        except BlockbusterError:
-            return "unsound"
-        except AssertionError:
-            return "wrong"
-        program = made
-    return "endless"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a program costs, as far as fusion is to blame."""
-
-    moved: int
-    flops: int
-    local: int
-
-    @classmethod
-    def of(cls, program: Graph) -> "Cost":
-        known = {d.axis.name for d in program.dims if not isinstance(d.axis.extent, int)}
-        walked = {d.name for d in program.dims if d.packed and not d.is_free}
-        extents = {name: length for name, length in EXTENTS.items() if name in known}
-        tiles = {name: tile for name, tile in TILES[0].items() if name in walked}
-        cost = bb.meter(program, extents, tiles)
-        return cls(cost.loaded + cost.stored, cost.flops, cost.peak_local)
-
-    def exceeds(self, other: "Cost") -> bool:
-        """Whether something is more, and nothing is less."""
-        pairs = list(zip(vars(self).values(), vars(other).values(), strict=True))
-        return all(a >= b for a, b in pairs) and self != other
-
-
-def with_rule(mutant: Rule) -> bb.RuleSet:
-    """The paper's rules, one of them exchanged."""
-
-    def exchanged(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-        return tuple(mutant if rule.name == mutant.name else rule for rule in rules)
-
-    return bb.RuleSet("mutant", exchanged(PAPER.local), exchanged(PAPER.extending))
-
-
-def waste(mutant: Rule, program: Graph) -> bool:
-    """Whether snapshots of the program that is fused with the mutant cost more, and none less."""
-    found = bb.fuse(program, with_rule(mutant)).snapshots
-    expected = bb.fuse(program).snapshots
-    check(program, found[-1])
-    costs = [(Cost.of(a), Cost.of(b)) for a, b in zip(found, expected, strict=True)]
-    return all(a == b or a.exceeds(b) for a, b in costs) and any(a != b for a, b in costs)
 
 
 # ---------------------------------------------------------------- programs that catch
@@ -420,7 +340,7 @@ def test_a_guard_that_is_implied_changes_nothing(rule: Rule, guard: str) -> None
     """In no program along the way of many has the mutant a match that the rule has not."""
     mutant, refused = without(rule, guard), 0
     for seed in range(40):
-        trace = bb.fuse(Case(seed).program).trace
+        trace = bb.fuse(Case(seed).program, "paper").trace
         for steps in range(0, len(trace) + 1, 4):
             program = trace.program_after(steps)
             found = [(match.path, match.nodes) for match in matches(mutant, program)]
@@ -457,15 +377,6 @@ def test_what_is_downstream_of_an_extended_map_is_dead_or_yields_an_output() -> 
 
 
 # ---------------------------------------------------------------- details that are no guards
-
-
-def changed(rule: Rule, name: str, holds: Callable[[Graph, Match], bool]) -> Rule:
-    """The rule with another condition for one of its guards."""
-    mutant = copy.copy(rule)
-    mutant.guards = tuple(
-        Guard(g.name, g.refusal, holds, g.far) if g.name == name else g for g in rule.guards
-    )
-    return mutant
 
 
 def shares(*, items: bool, indices: bool) -> Callable[[Graph, Match], bool]:
@@ -522,7 +433,7 @@ class SecondPort(ExtendMap):
 def test_a_second_port_for_one_list_is_caught() -> None:
     """Rule 2 misses the list that both maps read, and X is loaded twice."""
     program = bb.lower(bb.examples.layernorm_matmul())
-    expected = bb.fuse(program)
+    expected = bb.fuse(program, "paper")
     found = bb.fuse(program, with_rule(SecondPort()))
     check(program, found.snapshots[-1])
     assert len(found.trace) < len(expected.trace)
@@ -538,7 +449,7 @@ def test_composing_operators_of_several_operands_is_caught() -> None:
     program = bb.lower(bb.examples.rmsnorm_swiglu())
     found = bb.fuse(program, with_rule(mutant))
     check(program, found.snapshots[-1])
-    assert (len(bb.fuse(program).trace), len(found.trace)) == (26, 27)
+    assert (len(bb.fuse(program, "paper").trace), len(found.trace)) == (26, 27)
 
 
 def test_a_loop_that_starts_at_block_1_counts_as_another() -> None:

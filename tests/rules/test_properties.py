@@ -23,7 +23,7 @@ AT_LEAST = 50
 
 def places(rule: Rule, case: Case) -> list[tuple[bb.Graph, Match]]:
     """Some of the rule's matches: in the initial program, and in others on the way."""
-    trace = bb.fuse(case.program).trace
+    trace = bb.fuse(case.program, "paper").trace
     rng = random.Random(case.seed)
     later = rng.sample(range(1, len(trace) + 1), min(len(trace), 7))
     programs = [trace.program_after(steps) for steps in (0, *sorted(later))]
@@ -69,11 +69,11 @@ def test_a_peeled_program_is_fused_like_any_other() -> None:
     peeled = 0
     for seed in range(100):
         case, rng = Case(seed), random.Random(seed)
-        trace = bb.fuse(case.program).trace
+        trace = bb.fuse(case.program, "paper").trace
         program = trace.program_after(rng.randint(0, len(trace)))
         if found := matches(peel, program):
             match = rng.choice(found)
-            for snapshot in bb.fuse(fired(match, program)).snapshots:
+            for snapshot in bb.fuse(fired(match, program), "paper").snapshots:
                 case.check(snapshot, match)
             peeled += 1
     assert peeled >= AT_LEAST

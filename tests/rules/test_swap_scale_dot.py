@@ -147,7 +147,7 @@ def test_a_scale_that_leaves_its_map_behind() -> None:
         return ((X * c[:, None]) @ y)[:, None] * Z
 
     graph = rows(program, X="M K", c="M", y="K", Z="M N")
-    fusion = bb.fuse(graph)
+    fusion = bb.fuse(graph, "paper")
     assert RULE.name in {step.rule for step in fusion.trace}
     check(graph, fusion.snapshots[-1])
 

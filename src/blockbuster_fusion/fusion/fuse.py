@@ -1,13 +1,17 @@
 """Fusing a block program: the public face of the algorithm."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.errors import BadTile
 from blockbuster_fusion.fusion.driver import Driver
 from blockbuster_fusion.fusion.trace import Trace
+from blockbuster_fusion.fusion.why_not import Reason, why_not
+from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.specialise import specialise
 from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.rules.sets import RuleSet, rule_set
 
@@ -20,14 +24,46 @@ class Fusion:
     snapshots: Sequence[Graph]
     trace: Trace
 
+    def why_not(self, snapshot: Graph | int = -1) -> list[Reason]:
+        """For each interior buffered edge that a snapshot has left: what kept it there."""
+        graph = self.snapshots[snapshot] if isinstance(snapshot, int) else snapshot
+        rules = self.trace.rules
+        return why_not(graph, (*rules.local, *rules.extending))
 
-def fuse(program: Graph | ArrayProgram, rules: str | RuleSet = "paper") -> Fusion:
-    """The program fused by a set of rules."""
+
+def fuse(
+    program: Graph | ArrayProgram,
+    rules: str | RuleSet = "paper",
+    *,
+    unit: Collection[Dim | str] = frozenset(),
+    safe: bool = True,
+) -> Fusion:
+    """The program fused by a set of rules.
+
+    `unit` names dims (or axes) that are to have one block: their loops go before fusing. `safe`
+    says that numerical safety is going to be applied: else rules that need it do not fire.
+    """
     graph = lower(program) if isinstance(program, ArrayProgram) else program
     verify(graph)
-    graph = graph.without_dead_nodes()
+    graph = specialise(graph.without_dead_nodes(), unit_dims(graph, unit))
     chosen = rule_set(rules)
-    driver = Driver(graph, chosen)
+    driver = Driver(graph, chosen if safe else chosen.without_safety)
     found = driver.fuse()
     trace = Trace(graph, chosen, driver.firings, [steps for _, steps in found])
     return Fusion(graph, [snapshot for snapshot, _ in found], trace)
+
+
+def unit_dims(graph: Graph, names: Collection[Dim | str]) -> set[Dim]:
+    """The dims that are meant by dims, labels or axis names."""
+    if isinstance(names, str):
+        names = (names,)
+    loops = [d for d in graph.dims if not d.is_free]
+    found: set[Dim] = set()
+    for name in names:
+        meant = [d for d in loops if name is d or name in (d.name, d.label)]
+        if not meant:
+            shown = name.label if isinstance(name, Dim) else name
+            known = ", ".join(sorted({d.name for d in loops}))
+            raise BadTile(name=shown, problem=f"no such dim to have one block; known are {known}")
+        found.update(d for d in meant if d.packed)
+    return found

@@ -241,8 +241,12 @@ class Machine:
         return list(self.arithmetic.finished(gather, gathered))
 
     def _rename(self, frame: Frame, step: Step, action: DoRename, values: Values) -> list[Any]:
-        listed: Listed = values[step.operands[0]]
-        return [Listed(listed.array, listed.buffer, listed.index)]
+        value: Any = values[step.operands[0]]
+        if action.stored:
+            place = frame.places[step.results[0]]
+            self.tally.store(place, value.size * action.stored)
+            return [Listed(value, Buffer(place))]
+        return [Listed(value.array, value.buffer, value.index)]
 
     def _pick(self, frame: Frame, step: Step, action: DoPick, values: Values) -> list[Any]:
         walk, listed = action.walk, values[step.operands[0]]

@@ -165,8 +165,12 @@ class _Counter:
                     self.tally.flops += component.operations * _total(made.sizes, inner)
                     made_all.append(made)
                 return made_all
-            case DoRename():
-                return operands
+            case DoRename() as action:
+                if not action.stored:
+                    return operands
+                place = frame.places[step.results[0]]
+                self.tally.store(place, _total(operands[0].sizes, loops) * action.stored)
+                return [_Shape(operands[0].sizes, place, _deepest(loops))]
             case DoPick() as action:
                 return [self._pick(action, operands[0], loops)]
             case DoJoin() as action:

@@ -119,7 +119,8 @@ class DoReduce:
 
 @dataclass(frozen=True, slots=True)
 class DoRename:
-    pass
+    stored: int
+    """The bytes of an element of an item, which is stored for this; 0 for a list: it lies there."""
 
 
 @dataclass(frozen=True, slots=True)

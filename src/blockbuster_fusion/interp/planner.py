@@ -150,7 +150,8 @@ class _Planner:
                 return DoReduce(op.dim, walks, self._gather(op.combiner, node.types))
             case Rename():
                 self.axes.add(op.old)
-                return DoRename()
+                (renamed,) = operands
+                return DoRename(0 if renamed.is_list else renamed.dtype.bytes)
             case Pick():
                 self.dims.add(op.dim)
                 site = None if node.types[0].is_list else self._site()

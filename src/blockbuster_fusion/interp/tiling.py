@@ -100,8 +100,10 @@ class Tiling:
 
     def starts(self, dim: Dim) -> range:
         """Where each block begins along the axis."""
-        tile = self.tiles.get(dim, DEFAULT_TILE) if dim.packed else 1
-        return range(0, self.extents.of(dim.axis), tile)
+        extent = self.extents.of(dim.axis)
+        if dim.unit:
+            return range(0, extent, max(extent, 1))
+        return range(0, extent, self.tiles.get(dim, DEFAULT_TILE) if dim.packed else 1)
 
     def blocks(self, dim: Dim) -> tuple[slice, ...]:
         """Where each block begins and ends along the axis."""

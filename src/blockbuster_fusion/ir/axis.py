@@ -37,12 +37,14 @@ class Dim(InternedValue):
     any dim of the axis may iterate it. Graph inputs, misc operators and renames give free lists,
     which is why they tie no loops together.
 
-    An unpacked dim (batch, head) has tiles of size 1 that leave no axis in the item.
+    An unpacked dim (batch, head) has tiles of size 1 that leave no axis in the item. A unit dim
+    has one block, the whole axis, and so needs no loop.
     """
 
     axis: Axis
     index: int | None = 0
     packed: bool = True
+    unit: bool = False
 
     @property
     def name(self) -> str:
@@ -62,6 +64,11 @@ class Dim(InternedValue):
     def free(self) -> "Dim":
         """The same axis, tiled by nobody yet."""
         return Dim(self.axis, None, self.packed)
+
+    @property
+    def as_unit(self) -> "Dim":
+        """The tiling of the axis that has one block: all unit dims of an axis are the same."""
+        return Dim(self.axis, 0, self.packed, unit=True)
 
     def iterates(self, other: "Dim") -> bool:
         """Whether a loop over this dim may walk a list over `other`."""

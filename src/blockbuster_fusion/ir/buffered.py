@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.graph import Graph, Path, check_graph
-from blockbuster_fusion.ir.ops import Input, Rename, Value
+from blockbuster_fusion.ir.ops import Input, Node, Pick, Rename, Value
 from blockbuster_fusion.ir.types import Type
 
 
@@ -32,16 +32,21 @@ def buffered(graph: Graph) -> list[Edge]:
         Edge(path, value, consumer, inner.type(value))
         for path, inner in graph.walk()
         for consumer, node in inner.nodes.items()
-        if not isinstance(node.op, Rename)
+        if not _is_alias(node)
         for value in dict.fromkeys(node.inputs)
         if inner.type(value).is_buffered and not isinstance(_source(inner, value), Input)
     ]
 
 
+def _is_alias(node: Node) -> bool:
+    """Whether a node only names a list otherwise: its users read the list."""
+    return isinstance(node.op, Rename) or (isinstance(node.op, Pick) and node.types[0].is_list)
+
+
 def _source(graph: Graph, value: Value) -> object:
-    """What makes a value, behind any renames."""
+    """What makes a value, behind renames and picks."""
     op = graph.op(value.node)
-    while isinstance(op, Rename):
+    while isinstance(op, Rename | Pick):
         (value,) = graph[value.node].inputs
         op = graph.op(value.node)
     return op

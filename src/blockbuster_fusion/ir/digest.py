@@ -60,7 +60,7 @@ class _Numbering:
                 return f"axis {extent if isinstance(extent, int) else self.of(extent)}"
             case Dim():
                 kind = "free" if thing.is_free else "dim"
-                return f"{kind} {self.of(thing.axis)} {thing.packed}"
+                return f"{kind} {self.of(thing.axis)} {thing.packed} {thing.unit}"
 
 
 def compute_digest(graph: "Graph") -> Digest:

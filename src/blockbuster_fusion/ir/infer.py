@@ -161,13 +161,15 @@ def _rename(op: Rename, operands: Sequence[Type]) -> Type:
     if len(operands) != 1:
         raise IllTyped(op=name, problem=f"takes one operand and has {len(operands)}")
     (kind,) = operands
-    if op.old not in (d.axis for d in kind.lists):
+    if op.old not in (d.axis for d in kind.dims if d in kind.lists or d.unit):
         raise IllTyped(op=name, problem=f"{kind} is no list over {op.old}")
     if op.old.extent is not op.new.extent and op.old.extent != op.new.extent:
         problem = f"the extents {op.old.extent} and {op.new.extent} differ"
         raise IllTyped(op=name, problem=problem)
-    freed = {d: Dim(op.new if d.axis is op.old else d.axis, None, d.packed) for d in kind.lists}
-    made = kind.substitute(freed)
+    # in memory nothing is tiled: what has one block so far may be read in several
+    stored = (*kind.lists, *(d for d in kind.items if d.unit and d not in kind.lists))
+    freed = {d: Dim(op.new if d.axis is op.old else d.axis, None, d.packed) for d in stored}
+    made = Type(stored, kind.items, kind.dtype).substitute(freed)
     _no_axis_twice(name, made.dims)
     return made
 

@@ -79,10 +79,12 @@ class PartsReader:
         axis = self.axis()
         scanner.expect(".", "and a number, or `.*`, after the axis of a dim")
         index = None if scanner.accept("*") else scanner.integer("the dim's number, or `*`")
-        packed = not scanner.accept("/")
-        if not packed:
-            scanner.expect("1", "after `/`: the blocks of an unpacked dim have size 1")
-        return Dim(axis, index, packed)
+        if not scanner.accept("/"):
+            return Dim(axis, index)
+        if scanner.accept("all"):
+            return Dim(axis, index, unit=True)
+        scanner.expect("1", "or `all` after `/`: the size of the dim's blocks")
+        return Dim(axis, index, packed=False)
 
     def axis(self) -> Axis:
         token = self.scanner.token

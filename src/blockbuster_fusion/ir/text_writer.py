@@ -186,7 +186,8 @@ class Writer:
 
     def dim(self, dim: Dim) -> str:
         index = "*" if dim.index is None else dim.index
-        return f"{self.axis(dim.axis)}.{index}{'' if dim.packed else '/1'}"
+        blocks = ("/all" if dim.unit else "") if dim.packed else "/1"
+        return f"{self.axis(dim.axis)}.{index}{blocks}"
 
     def axis(self, axis: Axis) -> str:
         self.axes[axis] = None

@@ -63,6 +63,8 @@ class Rule:
     anchors: tuple[type, ...] = ()
     """The operators from which places are found."""
     guards: tuple[Guard, ...] = ()
+    needs_safety: bool = False
+    """Whether the rule may fire only where numerical safety is going to be applied."""
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:
         """The places of the pattern's shape that are found from `node`, which is an anchor."""

@@ -4,15 +4,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from blockbuster_fusion.errors import UnknownRules
+from blockbuster_fusion.rules.drop_softmax_shift import DropSoftmaxShift
 from blockbuster_fusion.rules.duplicate_scale import DuplicateScale
+from blockbuster_fusion.rules.expand_square import ExpandSquare
 from blockbuster_fusion.rules.extend_map import ExtendMap
+from blockbuster_fusion.rules.extend_minimal import ExtendMinimal
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_elementwise import FuseElementwise
 from blockbuster_fusion.rules.fuse_map_reduce import FuseMapReduce
 from blockbuster_fusion.rules.fuse_sibling_maps import FuseSiblingMaps
+from blockbuster_fusion.rules.interchange import Interchange
 from blockbuster_fusion.rules.peel_first import PeelFirst
+from blockbuster_fusion.rules.recompute import Recompute
 from blockbuster_fusion.rules.rule import Rule
 from blockbuster_fusion.rules.swap_scale_dot import SwapScaleDot
+from blockbuster_fusion.rules.swap_scales import SwapScales
 from blockbuster_fusion.rules.swap_shift_dot import SwapShiftDot
 
 
@@ -30,6 +36,12 @@ class RuleSet:
 
     def __iter__(self) -> Iterator[Rule]:
         return iter((*self.local, *self.extending, *self.optional))
+
+    @property
+    def without_safety(self) -> "RuleSet":
+        """The set without the rules that only a later safety pass makes harmless."""
+        local = tuple(rule for rule in self.local if not rule.needs_safety)
+        return RuleSet(self.name, local, self.extending, self.optional)
 
     def rule(self, name: str) -> Rule:
         """The rule of that name."""
@@ -55,7 +67,22 @@ PAPER = RuleSet(
     optional=(PeelFirst(),),
 )
 
-RULE_SETS: dict[str, RuleSet] = {PAPER.name: PAPER}
+EXTENDED = RuleSet(
+    "extended",
+    local=(
+        DropSoftmaxShift(),
+        ExpandSquare(),
+        SwapScales(),
+        *PAPER.local[:-2],
+        Interchange(),
+        *PAPER.local[-2:],
+    ),
+    extending=(ExtendMinimal(), Recompute(), ExtendMap()),
+    optional=PAPER.optional,
+)
+"""Rules beyond the paper, among and after the paper's own."""
+
+RULE_SETS: dict[str, RuleSet] = {rules.name: rules for rules in (PAPER, EXTENDED)}
 
 
 def rule_set(rules: str | RuleSet) -> RuleSet:

@@ -1,0 +1,132 @@
+"""Extension beyond the paper: a shift that a normalised exponential does not feel is dropped."""
+
+from collections.abc import Iterator
+
+from blockbuster_fusion.ir.expr import arg, call
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Elementwise, Map, Value
+from blockbuster_fusion.rules.linear import SHIFTS, broadcast_operation, replace_operand, use_count
+from blockbuster_fusion.rules.listwise import Listwise, listwise, sum_of, uses_of
+from blockbuster_fusion.rules.rule import Guard, Match, Rule
+
+_EXP = call("exp", arg(0))
+_INVERSE = 1 / arg(0)
+
+
+def normalised(graph: Graph, e: Value) -> bool:
+    """Whether a list is used only by its sum along the list and by the quotient with that sum."""
+    sums: list[Value] = []
+    quotients: list[Listwise] = []
+    for i in uses_of(graph, e):
+        total = _sum_made_by(graph, i, e)
+        found = listwise(graph, i)
+        if total is not None:
+            sums.append(total)
+        elif found is not None and isinstance(found.op, Elementwise):
+            quotients.append(found)
+        else:
+            return False
+    if len(sums) != 1 or len(quotients) != 1 or e in graph.output_values:
+        return False
+    return _is_quotient(graph, quotients[0], e, sums[0])
+
+
+def _sum_made_by(graph: Graph, node: int, e: Value) -> Value | None:
+    """The sum of a list along itself that a node makes, with the reduction beside it."""
+    for candidate in (Value(node), *(Value(i) for i in graph.users[node])):
+        found = sum_of(graph, candidate)
+        if found is not None and found[0] == e and graph.type(candidate).lists == ():
+            return candidate
+    return None
+
+
+def _is_quotient(graph: Graph, found: Listwise, e: Value, total: Value) -> bool:
+    """`e / total`, or `e` times a value that is `1 / total`, and nothing else uses the sum."""
+    assert isinstance(found.op, Elementwise)
+    expr = found.op.expr
+    if len(found.operands) != 2 or any(x.op != "arg" for x in expr.args) or len(expr.args) != 2:
+        return False
+    ordered = [found.operands[x.value] for x in expr.args if isinstance(x.value, int)]
+    if use_count(graph, total) != 1:
+        return False
+    if expr.op == "div":
+        return ordered == [e, total]
+    if expr.op != "mul" or e not in ordered:
+        return False
+    factor = ordered[1 - ordered.index(e)]
+    op = graph.op(factor.node)
+    is_inverse = isinstance(op, Elementwise) and op.expr is _INVERSE
+    return is_inverse and graph[factor.node].inputs == (total,) and use_count(graph, factor) == 1
+
+
+def used_once(graph: Graph, match: Match) -> bool:
+    return use_count(graph, Value(match.nodes[0])) == 1
+
+
+def normalised_exp(graph: Graph, match: Match) -> bool:
+    return normalised(graph, Value(match.nodes[1]))
+
+
+def same_dtype(graph: Graph, match: Match) -> bool:
+    shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
+    assert shift is not None
+    return graph.type(shift.a).dtype is graph.type(Value(match.nodes[0])).dtype
+
+
+def constant_along_the_sum(graph: Graph, match: Match) -> bool:
+    """The shift is an item without the axis that is summed."""
+    u, v = match.nodes
+    shift = broadcast_operation(graph, u, SHIFTS)
+    assert shift is not None
+    kind = graph.type(shift.c)
+    for i in uses_of(graph, Value(v)):
+        total = _sum_made_by(graph, i, Value(v))
+        if total is not None:
+            found = sum_of(graph, total)
+            assert found is not None
+            return not kind.is_list and found[1] not in kind.items
+    return False
+
+
+class DropSoftmaxShift(Rule):
+    """exp(x + c) / Σ exp(x + c)  =>  exp(x) / Σ exp(x), where nothing else uses the exponential.
+
+    A softmax that is written out safely becomes the plain one. Only where the program is made
+    numerically safe afterwards: this takes away what kept it from overflowing.
+    """
+
+    name = "drop_softmax_shift"
+    anchors = (Map, Elementwise)
+    needs_safety = True
+    guards = (
+        Guard("used_once", "the shifted list is used elsewhere too", used_once),
+        Guard(
+            "normalised_exp",
+            "the exponential is not only divided by its sum",
+            normalised_exp,
+            far=True,
+        ),
+        Guard(
+            "constant_along_the_sum",
+            "the shift changes along the axis that is summed",
+            constant_along_the_sum,
+        ),
+        Guard("same_dtype", "the shift changes the dtype", same_dtype),
+    )
+
+    def sites(self, graph: Graph, node: int) -> Iterator[Match]:
+        shift = broadcast_operation(graph, node, SHIFTS)
+        if shift is None:
+            return
+        for user in graph.users[node]:
+            found = listwise(graph, user)
+            if found is None or not isinstance(found.op, Elementwise):
+                continue
+            if found.op.expr is _EXP and found.operands == (Value(node),):
+                yield Match(self, graph, (node, user), shift.dim)
+
+    def rewrite(self, graph: Graph, match: Match) -> Graph:
+        u, v = match.nodes
+        shift = broadcast_operation(graph, u, SHIFTS)
+        assert shift is not None
+        return graph.edit(drop={u}, add={v: replace_operand(graph, v, Value(u), shift.a)})

@@ -1,0 +1,89 @@
+"""Random programs, fused with the extended rules: each step keeps the meaning, and there is an end.
+
+Half of the programs have unit dims.
+"""
+
+import json
+import os
+from collections import Counter
+
+import pytest
+
+import blockbuster_fusion as bb
+from programs import Case, random_unit
+from rewriting import matches
+
+EXTENDED = bb.RULE_SETS["extended"]
+PROGRAMS = 200
+CHUNK = 40
+LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
+"""How many programs the long test tries: BLOCKBUSTER_FUZZ=20000 make fuzz."""
+
+
+def fuse_and_check(seed: int) -> Counter[str]:
+    """Fuses the program of a seed and checks all that should hold; how often each rule fired."""
+    case = Case(seed, extended=seed % 4 != 0)
+    unit = random_unit(case.program, seed) if seed % 2 else ()
+    fusion = bb.fuse(case.program, "extended", unit=unit)
+    place = f"seed {seed}, unit {','.join(unit)}"
+    case.check(fusion.initial, f"{place}, initial")
+    for step in fusion.trace:
+        case.check(step.after, f"{place}, {step}")
+    assert_ends(fusion, place)
+    assert_replays(fusion, place)
+    return Counter(step.rule for step in fusion.trace)
+
+
+def size(program: bb.Graph) -> int:
+    """How many nodes a program has, those in its maps included."""
+    return sum(len(graph.nodes) for _, graph in program.walk())
+
+
+def assert_ends(fusion: bb.Fusion, place: str) -> None:
+    """At most two steps for each node of the initial program; then there is nothing left to do."""
+    nodes = size(fusion.initial)
+    assert len(fusion.trace) <= 2 * nodes, f"{place}: {len(fusion.trace)} steps, {nodes} nodes"
+    for number, snapshot in enumerate(fusion.snapshots):
+        for rule in EXTENDED.local:
+            left = [str(match) for match in matches(rule, snapshot)]
+            assert left == [], f"{place}, snapshot {number}"
+    for rule in EXTENDED.extending:
+        assert matches(rule, fusion.snapshots[-1]) == [], place
+
+
+def assert_replays(fusion: bb.Fusion, place: str) -> None:
+    """The trace, written and read again, leads to the same snapshots."""
+    trace = bb.Trace.from_json(json.loads(json.dumps(fusion.trace.to_json())))
+    found = [trace.program_after(steps).digest for steps in trace.snapshots]
+    assert found == [snapshot.digest for snapshot in fusion.snapshots], place
+
+
+@pytest.mark.parametrize("first", range(0, PROGRAMS, CHUNK))
+def test_every_step_keeps_the_meaning(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        fuse_and_check(seed)
+
+
+def test_without_safety_no_rule_fires_that_needs_it() -> None:
+    needing = {rule.name for rule in EXTENDED if rule.needs_safety}
+    assert needing == {"drop_softmax_shift", "expand_square_of_shift"}
+    fired: Counter[str] = Counter()
+    for seed in range(40):
+        case = Case(seed, extended=True)
+        fused = bb.fuse(case.program, "extended")
+        fired.update(step.rule for step in fused.trace)
+        unsafe = bb.fuse(case.program, "extended", safe=False)
+        assert needing.isdisjoint(step.rule for step in unsafe.trace)
+        for snapshot in unsafe.snapshots:
+            case.check(snapshot, "safe=False")
+    assert all(fired[name] > 0 for name in needing)
+
+
+@pytest.mark.long
+def test_thousands_of_programs() -> None:
+    fired: Counter[str] = Counter()
+    for number in range(LONG):
+        fired.update(fuse_and_check(PROGRAMS + number))
+        if (number + 1) % 250 == 0:
+            print(f"{number + 1} of {LONG} programs, {fired.total()} steps", flush=True)
+    print(", ".join(f"{rule.name}: {fired[rule.name]}" for rule in EXTENDED))

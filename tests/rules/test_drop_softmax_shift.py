@@ -1,0 +1,64 @@
+"""Beyond the paper: a shift that a normalised exponential does not feel is dropped."""
+
+from collections.abc import Callable
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.ir.expr import Expr, arg
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.rules.drop_softmax_shift import DropSoftmaxShift
+from extensions import EXP, MINUS, shifted_block, shifted_softmax, whole_k, whole_m
+from rewriting import before_and_after, fire, refusals, sites
+
+RULE = DropSoftmaxShift()
+
+
+def test_a_softmax_that_is_written_out(golden: Callable[[str], None]) -> None:
+    golden(before_and_after(RULE, shifted_softmax()))
+
+
+def test_without_a_loop(golden: Callable[[str], None]) -> None:
+    golden(before_and_after(RULE, shifted_block((whole_m,), EXP)))
+
+
+@pytest.mark.parametrize("inverse", [False, True], ids=["divided", "times the inverse"])
+@pytest.mark.parametrize("shift", [MINUS, arg(0) + arg(1), arg(1) + arg(0)], ids=str)
+def test_every_form(shift: Expr, inverse: bool) -> None:
+    made = fire(RULE, shifted_softmax(shift=shift, inverse=inverse))
+    assert sites(RULE, made) == []
+
+
+def test_refuses_a_shifted_list_that_is_used_elsewhere() -> None:
+    assert refusals(RULE, shifted_softmax(again="shifted")) == ["used_once"]
+
+
+@pytest.mark.parametrize("again", ["e", "total", "parts"])
+def test_refuses_where_more_than_the_quotient_is_wanted(again: str) -> None:
+    """Also the sums of the blocks feel the shift."""
+    assert refusals(RULE, shifted_softmax(again=again)) == ["normalised_exp"]
+
+
+def test_refuses_a_shift_that_changes_along_the_sum() -> None:
+    assert refusals(RULE, shifted_block((whole_k,), EXP)) == ["constant_along_the_sum"]
+
+
+def test_refuses_a_shift_that_changes_the_dtype() -> None:
+    assert refusals(RULE, shifted_softmax(dtype=DType.bfloat16)) == ["same_dtype"]
+
+
+def test_no_place_without_an_exponential() -> None:
+    assert sites(RULE, shifted_softmax(square=True)) == []
+
+
+def test_no_place_where_the_list_is_subtracted() -> None:
+    """exp(c - x) is no shift of x."""
+    assert sites(RULE, shifted_softmax(shift=arg(1) - arg(0))) == []
+
+
+def test_fires_only_where_safety_follows() -> None:
+    graph = shifted_softmax()
+    assert RULE.name in [step.rule for step in bb.fuse(graph, rules="extended").trace]
+    assert RULE.name not in [
+        step.rule for step in bb.fuse(graph, safe=False, rules="extended").trace
+    ]

@@ -1,0 +1,102 @@
+"""Each rule beyond the paper keeps the meaning of random programs, wherever it may fire.
+
+As for the paper's rules: the programs are those on the way of a fusion with the extended rules, the
+matches all that a rule has in them, and everything runs in float64 on ragged tiles.
+"""
+
+import random
+from collections import Counter
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.rules.rule import Match, Rule
+from programs import Case, random_unit
+from rewriting import fired, matches
+
+EXTENDED = bb.RULE_SETS["extended"]
+NEW = [rule for rule in EXTENDED if rule.number is None]
+PROGRAMS = 500
+FIRINGS = 80
+AT_LEAST = 50
+
+
+def places(rule: Rule, case: Case, *, unit: bool = False) -> list[tuple[bb.Graph, Match]]:
+    """Some of the rule's matches: where the driver fires it, and in other programs on the way."""
+    dims = random_unit(case.program, case.seed) if unit else ()
+    trace = bb.fuse(case.program, "extended", unit=dims).trace
+    rng = random.Random(case.seed)
+    taken = [step.index - 1 for step in trace if step.rule == rule.name]
+    if not taken and rng.random() < 0.7:
+        return []
+    others = rng.sample(range(len(trace) + 1), min(len(trace) + 1, 3))
+    steps = sorted({*rng.sample(taken, min(len(taken), 2)), *others})
+    programs = [trace.program_after(number) for number in steps]
+    found = [(program, match) for program in programs for match in matches(rule, program)]
+    return rng.sample(found, min(len(found), 4))
+
+
+def test_the_new_rules_are_these() -> None:
+    assert {rule.name for rule in NEW} == {
+        "extend_map_over_producers",
+        "recompute_producer",
+        "swap_row_column_scale",
+        "interchange_loops",
+        "drop_softmax_shift",
+        "expand_square_of_shift",
+    }
+
+
+@pytest.mark.parametrize("unit", [False, True], ids=["blocks", "unit dims"])
+@pytest.mark.parametrize("rule", NEW, ids=lambda rule: rule.name)
+def test_a_rule_keeps_the_meaning(rule: Rule, unit: bool) -> None:
+    firings = 0
+    for seed in range(PROGRAMS):
+        case = Case(seed, extended=True)
+        for program, match in places(rule, case, unit=unit):
+            case.check(fired(match, program), match)
+            firings += 1
+        if firings >= FIRINGS:
+            break
+    print(f"{rule.name}: {firings} firings in {seed + 1} programs")
+    assert firings >= AT_LEAST
+
+
+def test_the_rules_may_fire_in_any_order() -> None:
+    """Any rule at any of its matches, and again: programs that the driver never comes by."""
+    firings: Counter[str] = Counter()
+    for seed in range(100):
+        case, rng = Case(seed, extended=True), random.Random(seed)
+        trace, log = bb.fuse(case.program, "extended").trace, []
+        program = trace.program_after(rng.randint(0, len(trace) // 2))
+        for _ in range(15):
+            # a new rule before one of the paper's: those have matches everywhere
+            rules = [*rng.sample(NEW, len(NEW)), *rng.sample(list(EXTENDED), len(list(EXTENDED)))]
+            if rng.random() < 0.4:
+                rules = rules[len(NEW) :]
+            found = next((ms for rule in rules if (ms := matches(rule, program))), [])
+            if not found:
+                break
+            match = rng.choice(found)
+            log.append(str(match))
+            program = fired(match, program)
+            case.check(program, log)
+            firings[match.rule.name] += 1
+    print(firings)
+    assert set(firings) >= {rule.name for rule in NEW}
+
+
+def test_a_peeled_program_is_fused_like_any_other() -> None:
+    """Rule 7 leaves maps over a part of a dim, joins and picks for the other rules to meet."""
+    (peel,) = EXTENDED.optional
+    peeled = 0
+    for seed in range(120):
+        case, rng = Case(seed, extended=True), random.Random(seed)
+        trace = bb.fuse(case.program, "extended").trace
+        program = trace.program_after(rng.randint(0, len(trace)))
+        if found := matches(peel, program):
+            match = rng.choice(found)
+            for snapshot in bb.fuse(fired(match, program), "extended").snapshots:
+                case.check(snapshot, match)
+            peeled += 1
+    assert peeled >= AT_LEAST
