@@ -98,6 +98,8 @@ class _Search:
         self.pending: list[dict[int, None]] = [{} for _ in rules]
         self.refused: list[dict[int, None]] = [{} for _ in rules]
         self.moved = False
+        self.interested: dict[type, list[int]] = {}
+        """Which rules look at nodes of each kind."""
         self._put_back(graph.nodes)
 
     def next(self) -> Match | None:
@@ -130,7 +132,9 @@ class _Search:
 
     def _put_back(self, nodes: Iterable[int]) -> None:
         for node in nodes:
-            op = self.graph.nodes[node].op
-            for rule, pending in zip(self.rules, self.pending, strict=True):
-                if isinstance(op, rule.anchors):
-                    pending[node] = None
+            kind = type(self.graph.nodes[node].op)
+            if kind not in self.interested:
+                rules = enumerate(self.rules)
+                self.interested[kind] = [at for at, r in rules if issubclass(kind, r.anchors)]
+            for at in self.interested[kind]:
+                self.pending[at][node] = None

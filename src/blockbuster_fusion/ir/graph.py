@@ -1,6 +1,7 @@
 """Graphs: immutable, closed, in topological order; an edit gives a new graph."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from blockbuster_fusion.errors import CyclicGraph, WrongKind
 from blockbuster_fusion.ir.axis import Dim
@@ -77,6 +78,11 @@ class Graph:
     def is_source(self, node: int) -> bool:
         """Whether the node is an input or a generator: nothing computes it."""
         return isinstance(self.nodes[node].op, Input | Iota)
+
+    @derived
+    def memo(self) -> dict[str, Any]:
+        """What rules have found out about this graph and ask for again, each under its own key."""
+        return {}
 
     @derived
     def users(self) -> dict[int, tuple[int, ...]]:

@@ -21,14 +21,15 @@ from blockbuster_fusion.rules.rule import Guard, Match, Rule
 
 def parts(graph: Graph, match: Match) -> tuple[Broadcast, Contracted]:
     """The scale or shift, and the contraction of its result."""
-    u, v = match.nodes
-    broadcast, contracted = (
-        broadcast_operation(graph, u, SCALES | SHIFTS),
-        contraction(graph, Value(u), v),
-    )
-    assert broadcast is not None
-    assert contracted is not None
-    return broadcast, contracted
+    known: dict[tuple[int, ...], tuple[Broadcast, Contracted]] = graph.memo.setdefault("parts", {})
+    if match.nodes not in known:
+        u, v = match.nodes
+        broadcast = broadcast_operation(graph, u, SCALES | SHIFTS)
+        contracted = contraction(graph, Value(u), v)
+        assert broadcast is not None
+        assert contracted is not None
+        known[match.nodes] = broadcast, contracted
+    return known[match.nodes]
 
 
 def used_once(graph: Graph, match: Match) -> bool:
@@ -94,18 +95,27 @@ def contracted_uses(
     rule: Rule, graph: Graph, node: int, operations: frozenset[str]
 ) -> Iterator[Match]:
     """Sites (u, v): u a scale or shift among `operations`, v a contraction of its result."""
-    op = graph.op(node)
-    found = broadcast_operation(graph, node, operations)
-    if found is not None:
-        for v in graph.users[node]:
-            if contraction(graph, Value(node), v):
-                yield Match(rule, graph, (node, v), found.dim)
-    if isinstance(op, Dot) or (isinstance(op, Map) and op.body.holds_dot):
-        # a dot may change without its operand
-        for u in {value.node: None for value in graph[node].inputs}:
-            found = broadcast_operation(graph, u, operations)
-            if found is not None and contraction(graph, Value(u), node):
-                yield Match(rule, graph, (u, node), found.dim)
+    for u, v, found in _pairs(graph, node):
+        if found.op in operations:
+            yield Match(rule, graph, (u, v), found.dim)
+
+
+def _pairs(graph: Graph, node: int) -> list[tuple[int, int, Broadcast]]:
+    """Scales and shifts with contractions of them, found from either; three rules ask for them."""
+    known: dict[int, list[tuple[int, int, Broadcast]]] = graph.memo.setdefault("contracted", {})
+    if node not in known:
+        op = graph.op(node)
+        pairs = [(node, v) for v in graph.users[node]]
+        if isinstance(op, Dot) or (isinstance(op, Map) and op.body.holds_dot):
+            # a dot may change without its operand
+            pairs += [(u, node) for u in {value.node: None for value in graph[node].inputs}]
+        broadcasts = {u: broadcast_operation(graph, u, SCALES | SHIFTS) for u, _ in pairs}
+        known[node] = [
+            (u, v, found)
+            for u, v in pairs
+            if (found := broadcasts[u]) is not None and contraction(graph, Value(u), v)
+        ]
+    return known[node]
 
 
 class SwapScaleDot(Rule):
