@@ -8,6 +8,7 @@ from blockbuster_fusion.ir.ops import Elementwise, Map, Value
 from blockbuster_fusion.rules.linear import SHIFTS, broadcast_operation, replace_operand, use_count
 from blockbuster_fusion.rules.listwise import Listwise, listwise, sum_of, uses_of
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
+from blockbuster_fusion.rules.shifted import SAME_DTYPE, shifted_uses
 
 _EXP = call("exp", arg(0))
 _INVERSE = 1 / arg(0)
@@ -67,12 +68,6 @@ def normalised_exp(graph: Graph, match: Match) -> bool:
     return normalised(graph, Value(match.nodes[1]))
 
 
-def same_dtype(graph: Graph, match: Match) -> bool:
-    shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
-    assert shift is not None
-    return graph.type(shift.a).dtype is graph.type(Value(match.nodes[0])).dtype
-
-
 def constant_along_the_sum(graph: Graph, match: Match) -> bool:
     """The shift is an item without the axis that is summed."""
     u, v = match.nodes
@@ -111,19 +106,11 @@ class DropSoftmaxShift(Rule):
             "the shift changes along the axis that is summed",
             constant_along_the_sum,
         ),
-        Guard("same_dtype", "the shift changes the dtype", same_dtype),
+        SAME_DTYPE,
     )
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:
-        shift = broadcast_operation(graph, node, SHIFTS)
-        if shift is None:
-            return
-        for user in graph.users[node]:
-            found = listwise(graph, user)
-            if found is None or not isinstance(found.op, Elementwise):
-                continue
-            if found.op.expr is _EXP and found.operands == (Value(node),):
-                yield Match(self, graph, (node, user), shift.dim)
+        return shifted_uses(self, graph, node, (_EXP,))
 
     def rewrite(self, graph: Graph, match: Match) -> Graph:
         u, v = match.nodes

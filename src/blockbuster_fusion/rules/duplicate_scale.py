@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Map, Node, Value
-from blockbuster_fusion.rules.copy import copied
+from blockbuster_fusion.ir.ops import Node, Value
+from blockbuster_fusion.rules.copy import copied_node
 from blockbuster_fusion.rules.linear import SCALES, SHIFTS, use_count
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
 from blockbuster_fusion.rules.swap_scale_dot import ANCHORS, SWAPPABLE, contracted_uses
@@ -34,11 +34,8 @@ class DuplicateScale(Rule):
     def rewrite(self, graph: Graph, match: Match) -> Graph:
         u, v = match.nodes
         ids = match.ids()
-        new, old = next(ids), graph[u]
-        op = old.op
-        if isinstance(op, Map):
-            op = Map(op.dim, copied(op.body, ids), op.iterated, op.modes, op.first)
-        add = {new: Node(op, old.inputs, old.types)}
+        new = next(ids)
+        add = {new: copied_node(graph[u], list(graph[u].inputs), ids)}
         operands = tuple(Value(new) if x == Value(u) else x for x in graph[v].inputs)
         add[v] = Node(graph[v].op, operands, graph[v].types)
         return graph.edit(add=add)

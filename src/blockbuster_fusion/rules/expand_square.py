@@ -8,8 +8,9 @@ from blockbuster_fusion.ir.expr import arg, size
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Elementwise, Map, Reduce, Value
 from blockbuster_fusion.rules.linear import SHIFTS, broadcast_operation, use_count
-from blockbuster_fusion.rules.listwise import build_listwise, build_sum, listwise, sum_of, uses_of
+from blockbuster_fusion.rules.listwise import build_listwise, build_sum, sum_of, uses_of
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
+from blockbuster_fusion.rules.shifted import SAME_DTYPE, shifted_uses
 
 _SQUARES = (arg(0) ** 2, arg(0) * arg(0), arg(0) ** 2.0)
 
@@ -43,12 +44,6 @@ def constant_along_the_sum(graph: Graph, match: Match) -> bool:
     return not kind.is_list and found[1] not in kind.items
 
 
-def same_dtype(graph: Graph, match: Match) -> bool:
-    shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
-    assert shift is not None
-    return graph.type(shift.a).dtype is graph.type(Value(match.nodes[0])).dtype
-
-
 class ExpandSquare(Rule):
     """Σ(x + c)²  =>  Σx² + 2c·Σx + |K|c².
 
@@ -66,19 +61,11 @@ class ExpandSquare(Rule):
             "the shift changes along the axis that is summed",
             constant_along_the_sum,
         ),
-        Guard("same_dtype", "the shift changes the dtype", same_dtype),
+        SAME_DTYPE,
     )
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:
-        shift = broadcast_operation(graph, node, SHIFTS)
-        if shift is None:
-            return
-        for user in graph.users[node]:
-            found = listwise(graph, user)
-            if found is None or not isinstance(found.op, Elementwise):
-                continue
-            if found.op.expr in _SQUARES and found.operands == (Value(node),):
-                yield Match(self, graph, (node, user), shift.dim)
+        return shifted_uses(self, graph, node, _SQUARES)
 
     def rewrite(self, graph: Graph, match: Match) -> Graph:
         u, square = match.nodes

@@ -5,7 +5,7 @@ or a shift. A *contraction* is a dot over the list's dim, with its reduction, in
 maps. Where the dim has only one block there is no list, and either may stand without its map.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.combiner import ADD
@@ -117,8 +117,16 @@ def contraction(graph: Graph, value: Value, node: int) -> Contracted | None:
     alone = below.alone and _holds_only(op.body, below)
     other = operands[op.body.inputs.index(below.other.node)]
     if not op.iterated[port]:
-        kept = once, alone, below.summed and not op.reduces
-        return _around(node, (op.dim, *below.dims), below, other, Value(node), *kept)
+        return replace(
+            below,
+            node=node,
+            dims=(op.dim, *below.dims),
+            other=other,
+            result=Value(node),
+            alone=alone,
+            once=once,
+            summed=below.summed and not op.reduces,
+        )
     if below.dims or below.dim is not op.dim:
         return None
     if op.modes[0] is not None:
@@ -127,19 +135,6 @@ def contraction(graph: Graph, value: Value, node: int) -> Contracted | None:
     beside = _sum_beside(graph, node)
     result = Value(node if beside is None else beside)
     return Contracted(node, (), op.dim, other, result, True, alone, once, beside is not None)
-
-
-def _around(
-    node: int,
-    dims: tuple[Dim, ...],
-    below: Contracted,
-    other: Value,
-    result: Value,
-    once: bool,
-    alone: bool,
-    summed: bool,
-) -> Contracted:
-    return Contracted(node, dims, below.dim, other, result, below.looped, alone, once, summed)
 
 
 def _holds_only(body: Graph, below: Contracted) -> bool:
