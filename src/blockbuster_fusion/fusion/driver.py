@@ -23,18 +23,21 @@ class Driver:
         self.rules = rules
         self.firings: list[Firing] = []
         self._next_id = program.max_id + 1
+        self.snapshots: list[tuple[Graph, int]] = []
+        """Each with the number of firings that led to it."""
+        self.base: Driver | None = None
+        """Where the rules have a base: a run that turns off before the first other rule."""
         self._settled: set[Graph] = set()
         """Graphs in which no local rule matches."""
         self._unextendable: set[Graph] = set()
 
-    def fuse(self) -> list[tuple[Graph, int]]:
-        """The snapshots, each with the number of firings that led to it."""
+    def fuse(self) -> None:
+        """Runs to the end: afterwards `snapshots` and `firings` are complete."""
         self.bfs_fuse_no_extend()
-        snapshots = [(self.program, len(self.firings))]
+        self.snapshots.append((self.program, len(self.firings)))
         while self.bfs_extend():
             self.bfs_fuse_no_extend()
-            snapshots.append((self.program, len(self.firings)))
-        return snapshots
+            self.snapshots.append((self.program, len(self.firings)))
 
     def bfs_fuse_no_extend(self) -> None:
         """Applies the local rules in every graph of the program, breadth first."""
@@ -53,6 +56,8 @@ class Driver:
         unified: dict[Dim, Dim] = {}
         start = graph
         while (match := search.next()) is not None:
+            if self._leaves_base(match):
+                self._turn_off(self.program.substitute(unified).replace(path, graph))
             graph = self._apply(match, path)
             search.move_to(graph)
             unify_into(unified, match.unify)
@@ -69,6 +74,8 @@ class Driver:
             if graph not in self._unextendable:
                 for rule in self.rules.extending:
                     if (match := rule.match(graph)) is not None:
+                        if self._leaves_base(match):
+                            self._turn_off(self.program)
                         made = self._apply(match, path)
                         program = self.program.substitute(dict(match.unify))
                         self.program = program.replace(path, made)
@@ -83,6 +90,18 @@ class Driver:
         self._next_id = max(self._next_id, graph.max_id + 1)
         self.firings.append(Firing.of(match))
         return graph
+
+    def _leaves_base(self, match: Match) -> bool:
+        """Whether this is the first rule to fire that the base does not have."""
+        return self.base is None and match.rule in self.rules.beyond
+
+    def _turn_off(self, program: Graph) -> None:
+        """Prepares the run by the base alone from here on; what has been done so far is shared."""
+        assert self.rules.base is not None
+        self.base = Driver(program, self.rules.base)
+        self.base.firings = list(self.firings)
+        self.base.snapshots = [found for found in self.snapshots if found[1] < len(self.firings)]
+        self.base._settled = set(self._settled)
 
 
 class _Search:
@@ -132,9 +151,11 @@ class _Search:
 
     def _put_back(self, nodes: Iterable[int]) -> None:
         for node in nodes:
-            kind = type(self.graph.nodes[node].op)
+            op = self.graph.nodes[node].op
+            kind = type(op)
             if kind not in self.interested:
                 rules = enumerate(self.rules)
                 self.interested[kind] = [at for at, r in rules if issubclass(kind, r.anchors)]
             for at in self.interested[kind]:
-                self.pending[at][node] = None
+                if self.rules[at].starts_at(op):
+                    self.pending[at][node] = None

@@ -1,7 +1,8 @@
 """Fusing a block program: the public face of the algorithm."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
@@ -16,13 +17,32 @@ from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.rules.sets import RuleSet, rule_set
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fusion:
     """What fusing gave: alternatives, from least to most fused, and how they came about."""
 
     initial: Graph
     snapshots: Sequence[Graph]
     trace: Trace
+    turned_off: Driver | None = field(default=None, repr=False)
+    """Where rules beyond the base have fired: what is left to do by the base alone."""
+
+    @cached_property
+    def base(self) -> "Fusion | None":
+        """The fusion by the base of the rule set alone, where it differs: done when asked for."""
+        if self.turned_off is None:
+            return None
+        self.turned_off.fuse()
+        return _fusion(self.initial, self.turned_off)
+
+    @property
+    def alternatives(self) -> list[Graph]:
+        """The snapshots, then those of the base that differ: what a selection chooses from."""
+        others = [] if self.base is None else self.base.alternatives
+        known: dict[str, Graph] = {}
+        for graph in (*self.snapshots, *others):
+            known.setdefault(graph.digest, graph)
+        return list(known.values())
 
     def why_not(self, snapshot: Graph | int = -1) -> list[Reason]:
         """For each interior buffered edge that a snapshot has left: what kept it there."""
@@ -33,7 +53,7 @@ class Fusion:
 
 def fuse(
     program: Graph | ArrayProgram,
-    rules: str | RuleSet = "paper",
+    rules: str | RuleSet = "extended",
     *,
     unit: Collection[Dim | str] = frozenset(),
     safe: bool = True,
@@ -48,9 +68,15 @@ def fuse(
     graph = specialise(graph.without_dead_nodes(), unit_dims(graph, unit))
     chosen = rule_set(rules)
     driver = Driver(graph, chosen if safe else chosen.without_safety)
-    found = driver.fuse()
-    trace = Trace(graph, chosen, driver.firings, [steps for _, steps in found])
-    return Fusion(graph, [snapshot for snapshot, _ in found], trace)
+    driver.fuse()
+    return _fusion(graph, driver)
+
+
+def _fusion(initial: Graph, driver: Driver) -> Fusion:
+    """What a run has come to."""
+    snapshots = [snapshot for snapshot, _ in driver.snapshots]
+    trace = Trace(initial, driver.rules, driver.firings, [steps for _, steps in driver.snapshots])
+    return Fusion(initial, snapshots, trace, driver.base)
 
 
 def unit_dims(graph: Graph, names: Collection[Dim | str]) -> set[Dim]:

@@ -38,12 +38,15 @@ def alternatives(
     tiles: Mapping[Dim | str, int],
     most: int = 64,
 ) -> list[Alternative]:
-    """Every snapshot for every set of unit axes (at most `most` sets, small ones first)."""
+    """Every snapshot for every set of unit axes (at most `most` sets, small ones first).
+
+    Snapshots that only the base of the rule set gives are numbered after the set's own.
+    """
     base = meter(graph, sizes, tiles).flops
     rows = [
         _measured(unit, number, snapshot, base, sizes, tiles)
         for unit in unit_sets(graph)[:most]
-        for number, snapshot in enumerate(fuse(graph, rules, unit=unit).snapshots)
+        for number, snapshot in enumerate(fuse(graph, rules, unit=unit).alternatives)
     ]
     return [
         Alternative(

@@ -126,6 +126,13 @@ class Misc:
 Op = Input | Elementwise | BlockReduce | Dot | Map | Reduce | Rename | Pick | Join | Iota | Misc
 
 
+def item_expr(op: Op) -> Expr | None:
+    """What an operator computes of every item, where that is one expression, in a map or alone."""
+    if isinstance(op, Map):
+        return op.body.sole_expr
+    return op.expr if isinstance(op, Elementwise) else None
+
+
 class Value(NamedTuple):
     """Result number `port` of a node."""
 

@@ -92,6 +92,7 @@ class DropSoftmaxShift(Rule):
 
     name = "drop_softmax_shift"
     anchors = (Map, Elementwise)
+    operations = SHIFTS
     needs_safety = True
     guards = (
         Guard("used_once", "the shifted list is used elsewhere too", used_once),

@@ -53,6 +53,7 @@ class ExpandSquare(Rule):
 
     name = "expand_square_of_shift"
     anchors = (Map, Elementwise)
+    operations = SHIFTS
     needs_safety = True
     guards = (
         Guard("only_summed", "the squares are not only summed", only_summed, far=True),

@@ -12,10 +12,11 @@ from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.infer import infer, map_types
-from blockbuster_fusion.ir.ops import Dot, Elementwise, Map, Node, Reduce, Value
+from blockbuster_fusion.ir.ops import Dot, Map, Node, Reduce, Value, item_expr
 
 SCALES = frozenset({"mul", "div"})
 SHIFTS = frozenset({"add", "sub"})
+SCALES_AND_SHIFTS = SCALES | SHIFTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,15 @@ class Broadcast:
 
 def broadcast_operation(graph: Graph, node: int, operations: frozenset[str]) -> Broadcast | None:
     """The scale or shift that a node is, if it is one of `operations`."""
-    op = graph.nodes[node].op
+    op = graph.op(node)
+    expr = item_expr(op)
+    if expr is None or not _binary(expr, operations):
+        return None
     if isinstance(op, Map):
-        expr = op.body.sole_expr
-        if expr is not None and _binary(expr, operations):
-            return _mapped_broadcast(graph, node, op, expr)
-    elif isinstance(op, Elementwise) and _binary(op.expr, operations):
-        a, c = graph[node].inputs
-        first = set(graph.type(c).items) <= set(graph.type(a).items)
-        return _broadcast(op.expr, node, (a, c), first, None)
-    return None
+        return _mapped_broadcast(graph, node, op, expr)
+    a, c = graph[node].inputs
+    first = set(graph.type(c).items) <= set(graph.type(a).items)
+    return _broadcast(expr, node, (a, c), first, None)
 
 
 def _mapped_broadcast(graph: Graph, node: int, op: Map, expr: Expr) -> Broadcast | None:

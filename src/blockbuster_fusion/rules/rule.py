@@ -7,6 +7,7 @@ from itertools import count
 from blockbuster_fusion.errors import RuleMisapplied
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.ir.ops import Op, item_expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Rule:
     number: int | None = None
     anchors: tuple[type, ...] = ()
     """The operators from which places are found."""
+    operations: frozenset[str] = frozenset()
+    """Where given: an anchor computes one of these of every item, in a map or alone."""
     guards: tuple[Guard, ...] = ()
     needs_safety: bool = False
     """Whether the rule may fire only where numerical safety is going to be applied."""
@@ -89,7 +92,16 @@ class Rule:
 
     def sites_at(self, graph: Graph, node: int) -> Iterator[Match]:
         """`sites` of a node that is an anchor, nothing for others."""
-        return self.sites(graph, node) if isinstance(graph.op(node), self.anchors) else iter(())
+        return self.sites(graph, node) if self.starts_at(graph.op(node)) else iter(())
+
+    def starts_at(self, op: Op) -> bool:
+        """Whether a node with this operator is an anchor."""
+        if not isinstance(op, self.anchors):
+            return False
+        if not self.operations:
+            return True
+        expr = item_expr(op)
+        return expr is not None and expr.op in self.operations
 
     def refusal(self, site: Match) -> Guard | None:
         """The first guard that forbids to fire at a site."""

@@ -1,7 +1,7 @@
 """Rule sets: named, ordered lists of rules. The fusion driver reads them; nothing else does."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blockbuster_fusion.errors import UnknownRules
 from blockbuster_fusion.rules.drop_softmax_shift import DropSoftmaxShift
@@ -26,13 +26,15 @@ from blockbuster_fusion.rules.swap_shift_dot import SwapShiftDot
 class RuleSet:
     """What the driver applies: `local` until none matches, then one of `extending`, and again.
 
-    `optional` rules belong to the set but are never applied by the driver.
+    `optional` rules belong to the set but are never applied by the driver. What the rules of `base`
+    alone come to is an alternative as well: the set's other rules usually do better, not always.
     """
 
     name: str
     local: tuple[Rule, ...]
     extending: tuple[Rule, ...]
     optional: tuple[Rule, ...] = ()
+    base: "RuleSet | None" = None
 
     def __iter__(self) -> Iterator[Rule]:
         return iter((*self.local, *self.extending, *self.optional))
@@ -41,7 +43,12 @@ class RuleSet:
     def without_safety(self) -> "RuleSet":
         """The set without the rules that only a later safety pass makes harmless."""
         local = tuple(rule for rule in self.local if not rule.needs_safety)
-        return RuleSet(self.name, local, self.extending, self.optional)
+        return replace(self, local=local)
+
+    @property
+    def beyond(self) -> frozenset[Rule]:
+        """The rules that the base lacks, where there is one."""
+        return frozenset() if self.base is None else frozenset(self).difference(self.base)
 
     def rule(self, name: str) -> Rule:
         """The rule of that name."""
@@ -77,8 +84,9 @@ EXTENDED = RuleSet(
         Interchange(),
         *PAPER.local[-2:],
     ),
-    extending=(ExtendMinimal(), Recompute(), ExtendMap()),
+    extending=(ExtendMinimal(), Recompute(), *PAPER.extending),
     optional=PAPER.optional,
+    base=PAPER,
 )
 """Rules beyond the paper, among and after the paper's own."""
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Elementwise, Value
+from blockbuster_fusion.ir.ops import Value, item_expr
 from blockbuster_fusion.rules.linear import SHIFTS, broadcast_operation
 from blockbuster_fusion.rules.listwise import listwise
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
@@ -18,10 +18,10 @@ def shifted_uses(
     if shift is None:
         return
     for user in graph.users[node]:
-        found = listwise(graph, user)
-        if found is None or not isinstance(found.op, Elementwise):
+        if item_expr(graph.op(user)) not in functions:
             continue
-        if found.op.expr in functions and found.operands == (Value(node),):
+        found = listwise(graph, user)
+        if found is not None and found.operands == (Value(node),):
             yield Match(rule, graph, (node, user), shift.dim)
 
 

@@ -8,7 +8,7 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Dot, Elementwise, Map, Value
 from blockbuster_fusion.rules.linear import (
     SCALES,
-    SHIFTS,
+    SCALES_AND_SHIFTS,
     Broadcast,
     Contracted,
     broadcast_operation,
@@ -24,7 +24,7 @@ def parts(graph: Graph, match: Match) -> tuple[Broadcast, Contracted]:
     known: dict[tuple[int, ...], tuple[Broadcast, Contracted]] = graph.memo.setdefault("parts", {})
     if match.nodes not in known:
         u, v = match.nodes
-        broadcast = broadcast_operation(graph, u, SCALES | SHIFTS)
+        broadcast = broadcast_operation(graph, u, SCALES_AND_SHIFTS)
         contracted = contraction(graph, Value(u), v)
         assert broadcast is not None
         assert contracted is not None
@@ -105,15 +105,16 @@ def _pairs(graph: Graph, node: int) -> list[tuple[int, int, Broadcast]]:
     known: dict[int, list[tuple[int, int, Broadcast]]] = graph.memo.setdefault("contracted", {})
     if node not in known:
         op = graph.op(node)
-        pairs = [(node, v) for v in graph.users[node]]
+        scaled = [node]
         if isinstance(op, Dot) or (isinstance(op, Map) and op.body.holds_dot):
             # a dot may change without its operand
-            pairs += [(u, node) for u in {value.node: None for value in graph[node].inputs}]
-        broadcasts = {u: broadcast_operation(graph, u, SCALES | SHIFTS) for u, _ in pairs}
+            scaled += {value.node: None for value in graph[node].inputs}
         known[node] = [
             (u, v, found)
-            for u, v in pairs
-            if (found := broadcasts[u]) is not None and contraction(graph, Value(u), v)
+            for u in scaled
+            if (found := broadcast_operation(graph, u, SCALES_AND_SHIFTS)) is not None
+            for v in (graph.users[node] if u == node else (node,))
+            if contraction(graph, Value(u), v)
         ]
     return known[node]
 

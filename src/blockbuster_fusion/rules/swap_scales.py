@@ -6,7 +6,12 @@ from blockbuster_fusion.ir.builder import Sketch
 from blockbuster_fusion.ir.expr import arg, call
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Elementwise, Map, Value
-from blockbuster_fusion.rules.linear import SCALES, broadcast_operation, contraction, use_count
+from blockbuster_fusion.rules.linear import (
+    SCALES,
+    broadcast_operation,
+    contraction,
+    use_count,
+)
 from blockbuster_fusion.rules.listwise import Listwise, build_listwise, listwise, uses_of
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
 
@@ -74,6 +79,7 @@ class SwapScales(Rule):
 
     name = "swap_row_column_scale"
     anchors = (Map, Elementwise)
+    operations = SCALES
     guards = (
         Guard("used_once", "the scaled list is used elsewhere too", used_once),
         Guard(
