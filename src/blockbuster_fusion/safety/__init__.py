@@ -1,0 +1,1 @@
+"""Numerical safety: fused programs that are as exact as careful unfused ones."""

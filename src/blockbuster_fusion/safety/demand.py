@@ -1,0 +1,149 @@
+"""Demand analysis: which exponentials reach a sum, over which axes, and who needs plain numbers.
+
+Everything is asked of the program as it was, by value, and followed through maps in both
+directions: into the bodies that a value is handed to, and out of the body that makes it.
+"""
+
+from dataclasses import dataclass
+
+from blockbuster_fusion.ir.axis import Axis
+from blockbuster_fusion.ir.combiner import ADD, ANY
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Reduce, Value
+from blockbuster_fusion.safety.terms import is_linear
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What becomes of a value: summed over `axes`, by linear operators only, or used otherwise.
+
+    `multiplied`: on the way it meets other factors, which may have exponents to cancel.
+    """
+
+    axes: frozenset[Axis] = frozenset()
+    otherwise: bool = False
+    multiplied: bool = False
+
+    @property
+    def needs_exponent(self) -> bool:
+        return bool(self.axes) or self.multiplied
+
+    def __or__(self, other: "Demand") -> "Demand":
+        return Demand(
+            self.axes | other.axes,
+            self.otherwise or other.otherwise,
+            self.multiplied or other.multiplied,
+        )
+
+
+STORED = Demand()
+OTHERWISE = Demand(otherwise=True)
+
+
+class Demands:
+    """The demands in one graph; `outer` is where the map stands whose body it is."""
+
+    def __init__(self, graph: Graph, outer: "tuple[Demands, int] | None" = None) -> None:
+        self.graph = graph
+        self.outer = outer
+        self._inside: dict[int, Demands] = {}
+        self._known: dict[Value, Demand] = {}
+        self._plain: dict[Value, bool] = {}
+        self._any_form: dict[Value, bool] = {}
+
+    def inside(self, node: int) -> "Demands":
+        """The demands in the body of a map."""
+        if node not in self._inside:
+            self._inside[node] = Demands(self.graph.map(node).body, (self, node))
+        return self._inside[node]
+
+    def of(self, value: Value) -> Demand:
+        """What becomes of a value."""
+        if value not in self._known:
+            made = STORED
+            for user, port in self.graph.uses(value):
+                made |= self._through(user, port)
+            for number, out in enumerate(self.graph.outputs):
+                if out.value == value:
+                    made |= self._beyond(number)
+            self._known[value] = made
+        return self._known[value]
+
+    def _through(self, user: int, port: int) -> Demand:
+        op = self.graph.op(user)
+        match op:
+            case Elementwise():
+                if not is_linear(op.expr, port):
+                    return OTHERWISE
+                others = len(self.graph[user].inputs) > 1
+                return self.of(Value(user)) | Demand(multiplied=others)
+            case BlockReduce() | Reduce():
+                summed = op.combiner is ADD
+                return Demand(frozenset({op.dim.axis})) if summed else OTHERWISE
+            case Dot():
+                return Demand(frozenset({op.dim.axis}))
+            case Map():
+                return self.inside(user).of(Value(op.body.inputs[port]))
+        return OTHERWISE
+
+    def _beyond(self, number: int) -> Demand:
+        if self.outer is None:
+            return STORED
+        level, node = self.outer
+        op = level.graph.map(node)
+        mode = op.modes[number]
+        if mode is None or mode.combiner is ANY:
+            return level.of(Value(node, number))
+        return Demand(frozenset({op.dim.axis})) if mode.combiner is ADD else OTHERWISE
+
+    # ---------------------------------------------------------------- in which form
+
+    def wants_plain(self, value: Value) -> bool:
+        """Whether somebody needs a value as plain numbers: an output, a misc operator, a rename."""
+        if value not in self._plain:
+            users = any(self._plain_through(*use) for use in self.graph.uses(value))
+            self._plain[value] = users or any(
+                self._plain_beyond(number)
+                for number, out in enumerate(self.graph.outputs)
+                if out.value == value
+            )
+        return self._plain[value]
+
+    def takes_any_form(self, value: Value) -> bool:
+        """Whether somebody takes a value in any form."""
+        if value not in self._any_form:
+            users = any(not self._plain_through(*use) for use in self.graph.uses(value))
+            self._any_form[value] = users or any(
+                self._any_form_beyond(number)
+                for number, out in enumerate(self.graph.outputs)
+                if out.value == value
+            )
+        return self._any_form[value]
+
+    def _plain_through(self, user: int, port: int) -> bool:
+        op = self.graph.op(user)
+        match op:
+            case Elementwise() | BlockReduce() | Dot():
+                return False
+            case Reduce():
+                return op.combiner is not ADD
+            case Map():
+                inner = Value(op.body.inputs[port])
+                return op.body.type(inner).is_list and self.inside(user).wants_plain(inner)
+        return True
+
+    def _plain_beyond(self, number: int) -> bool:
+        if self.outer is None:
+            return True
+        level, node = self.outer
+        mode = level.graph.map(node).modes[number]
+        if mode is None:
+            return level.wants_plain(Value(node, number))
+        return mode.combiner not in (ADD, ANY)
+
+    def _any_form_beyond(self, number: int) -> bool:
+        if self.outer is None:
+            return False
+        level, node = self.outer
+        mode = level.graph.map(node).modes[number]
+        return mode is not None or level.takes_any_form(Value(node, number))

@@ -1,0 +1,288 @@
+"""The pivot: sums of large numbers whose differences matter are taken of small numbers.
+
+A fused LayerNorm takes the variance as E[x²] - μ² and the product as x·W - μ·Σw: differences of
+large numbers where the rows have a large offset. Neither feels a shift of x, so a pivot near the
+mean, the mean of the row's first block, is subtracted from x first. That nothing feels the shift
+is proved, not recognised: the graph's outputs are read as polynomials with and without it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.builder import Sketch
+from blockbuster_fusion.ir.combiner import ADD, MAX
+from blockbuster_fusion.ir.expr import arg, size
+from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.ir.infer import map_types
+from blockbuster_fusion.ir.ops import (
+    BlockReduce,
+    Dot,
+    Elementwise,
+    Input,
+    Iota,
+    Map,
+    Node,
+    Pick,
+    Value,
+)
+from blockbuster_fusion.ir.types import Type
+from blockbuster_fusion.rules.copy import copied_node
+from blockbuster_fusion.safety.choices import Choice, Safe
+from blockbuster_fusion.safety.symbolic import Atoms, Meaning, Use
+
+_SQUARES = (arg(0) ** 2, arg(0) * arg(0), arg(0) ** 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A list, or an item that a loop makes, that is summed along an axis."""
+
+    value: Value
+    loop: int | None
+    """The map that makes the items, if they are none of the graph's own values."""
+    dim: Dim
+    uses: tuple[Use, ...]
+    """Where its items are used."""
+
+
+def with_pivots(graph: Graph) -> Safe:
+    """The program with a pivot subtracted wherever sums cancel and a shift does not matter."""
+    choices: list[Choice] = []
+    ids = count(graph.max_id + 1)
+    made = _pivoted(graph, (), ids, choices)
+    return Safe(made, tuple(choices))
+
+
+def _pivoted(graph: Graph, path: Path, ids: Iterator[int], choices: list[Choice]) -> Graph:
+    for i, op in list(graph.maps()):
+        body = _pivoted(op.body, (*path, i), ids, choices)
+        if body is not op.body:
+            made = Map(op.dim, body, op.iterated, op.modes, op.first)
+            graph = graph.edit(add={i: Node(made, graph[i].inputs, map_types(made))})
+    pivoted: set[tuple[Path, int]] = set()
+    """Dots of which one operand is near 0 on average: the other's offset does no harm."""
+    for summed in sorted(_summed(graph), key=lambda s: "square" not in _kinds(graph, s)):
+        dots = {use[:2] for use in summed.uses if _kind(graph, use, summed.dim.axis) == "dot"}
+        if "square" not in _kinds(graph, summed) and dots <= pivoted:
+            continue
+        shifted = _harmless(graph, summed)
+        if shifted:
+            pivoted |= dots
+            graph = _subtract(graph, summed, shifted, ids)
+            reason = "sums of it cancel, and nothing feels a shift"
+            choices.append(Choice(path, summed.value.node, "pivot", "row", summed.dim.name, reason))
+    return graph
+
+
+# ---------------------------------------------------------------- what is summed
+
+
+def _summed(graph: Graph) -> Iterator[Summed]:
+    """Lists and items of which sums along an axis may cancel."""
+    for i, node in graph.nodes.items():
+        for port, kind in enumerate(node.types):
+            value = Value(i, port)
+            for dim in _along(kind):
+                yield from _if_it_may_cancel(graph, Summed(value, None, dim, _uses(graph, value)))
+        if isinstance(node.op, Map) and node.op.dim.packed and not node.op.first:
+            yield from _made_in_loop(graph, i, node.op)
+
+
+def _along(kind: Type) -> list[Dim]:
+    """The axes along which a value may be summed: of a list, the one that is left to walk."""
+    if len(kind.lists) == 1:
+        return [dim for dim in kind.lists if dim in kind.items]
+    return [] if kind.lists else [dim for dim in kind.items if dim.unit]
+
+
+def _made_in_loop(graph: Graph, loop: int, op: Map) -> Iterator[Summed]:
+    """Items that a loop makes, sums, and perhaps stacks."""
+    for i, node in op.body.nodes.items():
+        if isinstance(node.op, Elementwise | Dot) and op.dim in node.types[0].items:
+            value = Value(i)
+            uses = _uses(op.body, value, (loop,))
+            for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
+                if out.value == value and mode is None:
+                    uses += _uses(graph, Value(loop, port))
+            yield from _if_it_may_cancel(graph, Summed(value, loop, op.dim, uses))
+
+
+def _uses(graph: Graph, value: Value, path: Path = ()) -> tuple[Use, ...]:
+    """Where items of a value are used, in this graph and in its maps."""
+    found: list[Use] = []
+    for user, port in graph.uses(value):
+        op = graph.op(user)
+        if isinstance(op, Map):
+            found += _uses(op.body, Value(op.body.inputs[port]), (*path, user))
+        elif not graph.type(value).is_list:
+            found.append((path, user, port))
+    return tuple(found)
+
+
+def _if_it_may_cancel(graph: Graph, summed: Summed) -> Iterator[Summed]:
+    kinds = _kinds(graph, summed)
+    if "sum" in kinds and ("square" in kinds or _meets_a_sum(graph, summed)):
+        yield summed
+
+
+def _meets_a_sum(graph: Graph, summed: Summed) -> bool:
+    """Whether a dot's other operand is summed along the axis as well, as rule 5 leaves it."""
+    axis = summed.dim.axis
+    for path, node, port in summed.uses:
+        if _kind(graph, (path, node, port), axis) == "dot":
+            other = graph.at(path)[node].inputs[1 - port]
+            value, above = _origin(graph, other, path)
+            found = _uses(graph.at(above), value, above)
+            if any(_kind(graph, use, axis) == "sum" for use in found):
+                return True
+    return False
+
+
+def _origin(graph: Graph, value: Value, path: Path) -> tuple[Value, Path]:
+    """The value outside of maps that is handed in as this one."""
+    while path and isinstance(graph.at(path).op(value.node), Input):
+        port = graph.at(path).inputs.index(value.node)
+        path, node = path[:-1], path[-1]
+        value = graph.at(path)[node].inputs[port]
+    return value, path
+
+
+def _kinds(graph: Graph, summed: Summed) -> set[str]:
+    return {_kind(graph, use, summed.dim.axis) for use in summed.uses}
+
+
+def _kind(graph: Graph, use: Use, axis: Axis) -> str:
+    """What a use does: a sum along the axis, a square that is so summed, a dot along it."""
+    path, node, _ = use
+    inner = graph.at(path)
+    op = inner.op(node)
+    if isinstance(op, BlockReduce):
+        return "sum" if op.combiner is ADD and op.dim.axis is axis else ""
+    if isinstance(op, Dot):
+        return "dot" if op.dim.axis is axis else ""
+    if isinstance(op, Elementwise) and op.expr in _SQUARES:
+        uses = [(path, *use) for use in inner.uses(Value(node))]
+        return "square" if all(_kind(graph, u, axis) == "sum" for u in uses) else ""
+    return ""
+
+
+# ---------------------------------------------------------------- the proof
+
+
+def _harmless(graph: Graph, summed: Summed) -> list[Use]:
+    """Uses that may see the value shifted without any output's noticing; none if there are none.
+
+    The sums and sums of squares are shifted; others join where that mends what these have changed.
+    """
+    axis = summed.dim.axis
+    path = () if summed.loop is None else (summed.loop,)
+    kind = graph.at(path).type(summed.value)
+    atoms = Atoms((*kind.axes, axis), axis)
+    inputs = [
+        atoms.summed
+        if Value(i) == summed.value and not path
+        else atoms.atom(("input", i), frozenset(graph.type(Value(i)).axes))
+        for i in graph.inputs
+    ]
+
+    before = Meaning(atoms, (path, summed.value))
+    expected = before.read(graph, inputs)
+
+    def read(shifts: list[Use]) -> tuple[bool, set[tuple[Path, Value]]]:
+        """Whether the outputs are what they were, and the values that are not."""
+        after = Meaning(atoms, (path, summed.value), shifts, before)
+        same = after.read(graph, inputs) == expected
+        return same, {at for at, poly in after.known.items() if poly != before.known[at]}
+
+    shifts = [u for u in summed.uses if _kind(graph, u, axis) in ("sum", "square")]
+    same, changed = read(shifts)
+    for use in summed.uses:
+        if not same and use not in shifts:
+            mended, then = read([*shifts, use])
+            if mended or changed - then:
+                shifts, same, changed = [*shifts, use], mended, then
+    return shifts if same else []
+
+
+# ---------------------------------------------------------------- the rewrite
+
+
+def _subtract(graph: Graph, summed: Summed, uses: list[Use], ids: Iterator[int]) -> Graph:
+    """The graph with the pivot made, and subtracted at the uses."""
+    sketch = Sketch(graph, ids)
+    dim = summed.dim
+    if summed.loop is None and dim.unit:
+        total = sketch.one(BlockReduce(dim, ADD), summed.value)
+        pivot = sketch.one(Elementwise(arg(0) / size(dim.axis)), total)
+    else:
+        walked = _walked(graph, summed) if dim.is_free else dim
+        total = sketch.one(BlockReduce(walked, ADD), _first_block(sketch, graph, summed, walked))
+        positions = sketch.one(Pick(walked, 0), sketch.one(Iota(walked)))
+        last = sketch.one(BlockReduce(walked, MAX), positions)
+        pivot = sketch.one(Elementwise(arg(0) / (arg(1) + 1)), total, last)
+    return _shifted(graph.edit(add=sketch.nodes), pivot, uses, ids)
+
+
+def _walked(graph: Graph, summed: Summed) -> Dim:
+    """The dim of a loop that walks the list."""
+    path, _, _ = summed.uses[0]
+    dims = (graph.at(path[:depth]).map(node).dim for depth, node in enumerate(path))
+    return next(dim for dim in dims if dim.axis is summed.dim.axis)
+
+
+def _first_block(sketch: Sketch, graph: Graph, summed: Summed, dim: Dim) -> Value:
+    """The value's first block: picked from a list, or made by what makes the value in its loop."""
+    if summed.loop is None:
+        return sketch.one(Pick(dim, 0), summed.value)
+    op, operands = graph.map(summed.loop), graph[summed.loop].inputs
+    needed = {summed.value.node}
+    for i in list(op.body.nodes)[::-1]:
+        if i in needed:
+            needed.update(v.node for v in op.body[i].inputs)
+    known: dict[Value, Value] = {}
+    for i in op.body.nodes:
+        if i not in needed:
+            continue
+        if i in op.body.inputs:
+            port = op.body.inputs.index(i)
+            outside = operands[port]
+            known[Value(i)] = sketch.one(Pick(dim, 0), outside) if op.iterated[port] else outside
+            continue
+        node = copied_node(op.body[i], [known[v] for v in op.body[i].inputs], sketch.ids)
+        new = next(sketch.ids)
+        sketch.nodes[new] = node
+        known.update((Value(i, p), Value(new, p)) for p in range(len(node.types)))
+    return known[summed.value]
+
+
+def _shifted(graph: Graph, pivot: Value, uses: list[Use], ids: Iterator[int]) -> Graph:
+    """The graph with a pivot subtracted from the operands at some uses."""
+    sketch = Sketch(graph, ids)
+    differences: dict[Value, Value] = {}
+    changed: dict[int, Node] = {}
+    inner: dict[int, list[Use]] = {}
+    for path, node, port in uses:
+        if path:
+            inner.setdefault(path[0], []).append((path[1:], node, port))
+            continue
+        old = changed.get(node, graph[node])
+        x = graph[node].inputs[port]
+        if x not in differences:
+            differences[x] = sketch.one(Elementwise(arg(0) - arg(1)), x, pivot)
+        operands = tuple(differences[x] if at == port else v for at, v in enumerate(old.inputs))
+        changed[node] = Node(old.op, operands, old.types)
+    for i, deeper in inner.items():
+        changed[i] = _with_pivot(graph, i, pivot, deeper, ids)
+    return graph.edit(add={**sketch.nodes, **changed})
+
+
+def _with_pivot(graph: Graph, i: int, pivot: Value, uses: list[Use], ids: Iterator[int]) -> Node:
+    """A map to which the pivot is handed, and which subtracts it inside."""
+    op, kind, new = graph.map(i), graph.type(pivot), next(ids)
+    nodes = {new: Node(Input("", kind), (), (kind,)), **op.body.nodes}
+    body = Graph(nodes, [*op.body.inputs, new], op.body.outputs)
+    body = _shifted(body, Value(new), uses, ids)
+    made = Map(op.dim, body, (*op.iterated, False), op.modes, op.first)
+    return Node(made, (*graph[i].inputs, pivot), map_types(made))

@@ -1,0 +1,13 @@
+"""Making a program numerically safe: the pass as a whole."""
+
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.safety.choices import Safe
+from blockbuster_fusion.safety.exponents import with_exponents
+from blockbuster_fusion.safety.pivot import with_pivots
+
+
+def make_safe(graph: Graph) -> Safe:
+    """The program made numerically safe: pivots first, then exponents."""
+    pivoted = with_pivots(graph)
+    made = with_exponents(pivoted.graph)
+    return Safe(made.graph, (*pivoted.choices, *made.choices))

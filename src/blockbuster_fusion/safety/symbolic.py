@@ -1,0 +1,284 @@
+"""What a program computes, as polynomials: enough algebra to see that a shift cancels.
+
+A value is a polynomial over *atoms*: inputs, extents, sums along an axis, and functions of other
+polynomials that are taken as they are. Sums are linear: what does not change along the axis comes
+out of them. Blocks are looked through: a sum over the elements of each block and then over the
+blocks is the sum over the axis.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isfinite
+
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import ADD, ANY
+from blockbuster_fusion.ir.expr import Expr, postorder
+from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Node, Reduce, Value
+
+MOST_TERMS = 64
+"""A polynomial that would have more is taken as an atom."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Atom:
+    """Something that the algebra does not look into; `axes` are those along which it changes."""
+
+    number: int
+    key: tuple[object, ...]
+    axes: frozenset[Axis]
+
+
+Monomial = tuple[tuple[Atom, int], ...]
+"""Atoms with their powers, in the order of their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poly:
+    """A sum of monomials with rational factors, in a normal form: equal means identical."""
+
+    terms: frozenset[tuple[Monomial, Fraction]]
+
+    @classmethod
+    def of(cls, terms: Mapping[Monomial, Fraction]) -> "Poly":
+        return cls(frozenset((m, c) for m, c in terms.items() if c))
+
+    def __add__(self, other: "Poly") -> "Poly":
+        made = dict(self.terms)
+        _add_to(made, other)
+        return Poly.of(made)
+
+    def __mul__(self, other: "Poly") -> "Poly":
+        made: dict[Monomial, Fraction] = {}
+        for a, x in self.terms:
+            for b, y in other.terms:
+                product = _times(a, b)
+                made[product] = made.get(product, Fraction(0)) + x * y
+        return Poly.of(made)
+
+    @property
+    def axes(self) -> frozenset[Axis]:
+        return frozenset().union(*(atom.axes for m, _ in self.terms for atom, _ in m))
+
+
+def number(value: int | float | Fraction) -> Poly:
+    return Poly.of({(): Fraction(value)})
+
+
+def _add_to(made: dict[Monomial, Fraction], poly: Poly) -> None:
+    for monomial, factor in poly.terms:
+        made[monomial] = made.get(monomial, Fraction(0)) + factor
+
+
+def _times(a: Monomial, b: Monomial) -> Monomial:
+    powers = dict(a)
+    for atom, power in b:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(((t, p) for t, p in powers.items() if p), key=lambda part: part[0].number))
+
+
+Use = tuple[Path, int, int]
+"""A node, by the path to its graph, and one of its operands."""
+
+
+class Meaning:
+    """What the values of a graph mean.
+
+    `cut` is a value that is taken as an atom; `shifts` are uses that see it plus the pivot. What
+    means the same as in an `earlier` reading of the same graph is not read again.
+    """
+
+    def __init__(
+        self,
+        atoms: "Atoms",
+        cut: tuple[Path, Value],
+        shifts: Collection[Use] = (),
+        earlier: "Meaning | None" = None,
+    ) -> None:
+        self.atoms = atoms
+        self.cut = cut
+        self.shifts = frozenset(shifts)
+        self.known: dict[tuple[Path, Value], Poly] = {}
+        self._earlier = {} if earlier is None else earlier.known
+        self._shifted = {path[:depth] for path, _, _ in shifts for depth in range(len(path) + 1)}
+
+    def read(self, graph: Graph, inputs: Sequence[Poly], path: Path = ()) -> list[Poly]:
+        """The meanings of a graph's outputs for those of its inputs."""
+        known = {Value(i): poly for i, poly in zip(graph.inputs, inputs, strict=True)}
+        for i, node in graph.nodes.items():
+            if Value(i) in known:
+                continue
+            if self._as_before(i, node, known, path):
+                polys = [self._earlier[path, Value(i, port)] for port in range(len(node.types))]
+            else:
+                seen = (self._seen(known[v], (path, i, port)) for port, v in enumerate(node.inputs))
+                polys = self._results(i, node, list(seen), path)
+            for port, poly in enumerate(polys):
+                value = Value(i, port)
+                known[value] = self.atoms.summed if (path, value) == self.cut else poly
+        self.known.update(((path, value), poly) for value, poly in known.items())
+        return [known[out.value] for out in graph.outputs]
+
+    def _seen(self, poly: Poly, use: Use) -> Poly:
+        return poly + self.atoms.pivot if use in self.shifts else poly
+
+    def _as_before(self, i: int, node: Node, known: Mapping[Value, Poly], path: Path) -> bool:
+        """Whether nothing that a node reads has changed since the earlier reading."""
+        if not self._earlier or (*path, i) in self._shifted:
+            return False
+        return all(
+            known[v] is self._earlier[path, v] and (path, i, port) not in self.shifts
+            for port, v in enumerate(node.inputs)
+        )
+
+    def _results(self, i: int, node: Node, operands: list[Poly], path: Path) -> list[Poly]:
+        atoms = self.atoms
+        match node.op:
+            case Elementwise(expr=expr):
+                return [atoms.expression(expr, operands)]
+            case BlockReduce(dim=dim, combiner=combiner) if combiner is ADD:
+                return [atoms.block_sum(operands[0], dim)]
+            case Dot(dim=dim):
+                return [atoms.block_sum(atoms.product(*operands), dim)]
+            case Reduce(dim=dim, combiner=combiner) if combiner is ADD:
+                return [atoms.loop_sum(operands[0], dim)]
+            case Map() as op:
+                return self._map(op, i, operands, path)
+        key = (type(node.op), str(node.op), *operands)
+        axes = frozenset().union(*(poly.axes for poly in operands))
+        kinds = (axes | frozenset(t.axes) for t in node.types)
+        return [atoms.atom((*key, port), found) for port, found in enumerate(kinds)]
+
+    def _map(self, op: Map, i: int, operands: list[Poly], path: Path) -> list[Poly]:
+        results = self.read(op.body, operands, (*path, i))
+        made: list[Poly] = []
+        for poly, mode in zip(results, op.modes, strict=True):
+            if mode is None or mode.combiner is ANY:
+                made.append(poly)
+            elif mode.combiner is ADD:
+                made.append(self.atoms.loop_sum(poly, op.dim))
+            else:
+                key = ("gathered", op.dim, mode.combiner, mode.component, *results)
+                axes = frozenset().union(*(r.axes for r in results)) - {op.dim.axis}
+                made.append(self.atoms.atom(key, axes))
+        return made
+
+
+class Atoms:
+    """The atoms of one analysis: the same thing is the same atom.
+
+    `summed` is the value that is looked at, `pivot` what may be added to it all along an axis.
+    """
+
+    def __init__(self, axes: Collection[Axis], along: Axis) -> None:
+        self._known: dict[tuple[object, ...], Atom] = {}
+        self.summed = self.atom(("summed",), frozenset(axes))
+        self.pivot = self.atom(("pivot",), frozenset(axes) - {along})
+
+    def atom(self, key: tuple[object, ...], axes: frozenset[Axis]) -> Poly:
+        if key not in self._known:
+            self._known[key] = Atom(len(self._known), key, axes)
+        return Poly.of({((self._known[key], 1),): Fraction(1)})
+
+    # ---------------------------------------------------------------- expressions
+
+    def expression(self, expr: Expr, operands: Sequence[Poly]) -> Poly:
+        """What an expression of polynomials means."""
+        made: dict[Expr, Poly] = {}
+        for node in postorder(expr):
+            made[node] = self._node(node, [made[a] for a in node.args], operands)
+        return made[expr]
+
+    def _node(self, node: Expr, args: list[Poly], operands: Sequence[Poly]) -> Poly:
+        value = node.value
+        match node.op:
+            case "arg":
+                assert isinstance(value, int)
+                return operands[value]
+            case "const" if isinstance(value, int | float) and isfinite(value):
+                return number(value)
+            case "size" if isinstance(value, Axis):
+                return self.extent(value)
+            case "add":
+                return args[0] + args[1]
+            case "sub":
+                return args[0] + number(-1) * args[1]
+            case "neg":
+                return number(-1) * args[0]
+            case "cast":
+                return args[0]
+            case "mul":
+                return self.product(*args)
+            case "div":
+                return self.product(args[0], self._inverse(args[1]))
+            case "pow" if node.args[1].op == "const":
+                return self._power(args[0], node.args[1].value)
+        return self._function(node.op, value, args)
+
+    def _function(self, op: str, value: object, args: Sequence[Poly]) -> Poly:
+        axes = frozenset().union(*(poly.axes for poly in args))
+        return self.atom(("function", op, repr(value), *args), axes)
+
+    def product(self, a: Poly, b: Poly) -> Poly:
+        if len(a.terms) * len(b.terms) > MOST_TERMS:
+            return self._function("product", None, [a, b])
+        return a * b
+
+    def extent(self, axis: Axis) -> Poly:
+        if isinstance(axis.extent, int):
+            return number(axis.extent)
+        return self.atom(("extent", axis.extent), frozenset())
+
+    def _inverse(self, poly: Poly) -> Poly:
+        if len(poly.terms) != 1:
+            return self._function("inverse", None, [poly])
+        ((monomial, factor),) = poly.terms
+        return Poly.of({tuple((atom, -power) for atom, power in monomial): 1 / factor})
+
+    def _power(self, poly: Poly, exponent: object) -> Poly:
+        if isinstance(exponent, int | float) and exponent in (0, 1, 2, 3, 4):
+            made = number(1)
+            for _ in range(int(exponent)):
+                made = self.product(made, poly)
+            return made
+        return self._function("pow", exponent, [poly])
+
+    # ---------------------------------------------------------------- sums
+
+    def block_sum(self, poly: Poly, dim: Dim) -> Poly:
+        """The sum along an axis inside a block; where there is one block, that is all of it."""
+        if dim.unit:
+            return self._summed(poly, dim.axis, ("sum", dim.axis), frozenset({dim.axis}))
+        return self._summed(poly, dim.axis, ("part", dim.axis), frozenset())
+
+    def loop_sum(self, poly: Poly, dim: Dim) -> Poly:
+        """The sum over the blocks of an axis."""
+        axis = dim.axis
+        if not dim.packed:
+            return self._summed(poly, axis, ("sum", axis), frozenset({axis}))
+        made: dict[Monomial, Fraction] = {}
+        for monomial, factor in poly.terms:
+            parts = [a for a, power in monomial if a.key[:2] == ("part", axis) and power == 1]
+            others = tuple((a, power) for a, power in monomial if a not in parts)
+            if len(parts) != 1 or any(axis in a.axes for a, _ in others):
+                return self.atom(("blocks", axis, poly), poly.axes - {axis})
+            whole = self.atom(("sum", axis, *parts[0].key[2:]), parts[0].axes - {axis})
+            if parts[0].key[2] == ():
+                whole = self.extent(axis)
+            _add_to(made, Poly.of({others: factor}) * whole)
+        return Poly.of(made)
+
+    def _summed(
+        self, poly: Poly, axis: Axis, key: tuple[object, ...], gone: frozenset[Axis]
+    ) -> Poly:
+        made: dict[Monomial, Fraction] = {}
+        for monomial, factor in poly.terms:
+            inner = tuple((a, power) for a, power in monomial if axis in a.axes)
+            outer = tuple((a, power) for a, power in monomial if axis not in a.axes)
+            axes = frozenset({axis}).union(*(a.axes for a, _ in inner)) - gone
+            total = self.atom((*key, inner), axes)
+            if inner == () and key[0] == "sum":
+                total = self.extent(axis)
+            _add_to(made, Poly.of({outer: factor}) * total)
+        return Poly.of(made)
