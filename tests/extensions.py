@@ -8,11 +8,11 @@ from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, MAX, Mode, Reduced
 from blockbuster_fusion.ir.expr import Expr, arg, call
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Reduce, Value
+from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Misc, Reduce, Value
 from blockbuster_fusion.ir.types import DType, Type
 from contractions import rows
 from graphs import K, M, array, heads, item, k, m, n
-from rewriting import lowered
+from rewriting import exhaust, lowered
 
 SUM = Reduced(ADD)
 EXP = call("exp", arg(0))
@@ -117,6 +117,57 @@ def product_by_its_sum() -> Graph:
     return lowered(program, X="K", Y="M K")
 
 
+def exp_with_its_sum() -> Graph:
+    """exp(x) / Σ exp(x), with the exponential and its sum made in one map."""
+    build = Builder()
+
+    def both(g: Builder, x: Value) -> list[tuple[Value, Mode]]:
+        e = g.one(Elementwise(EXP), x)
+        return [(e, None), (g.one(BlockReduce(k, ADD), e), SUM)]
+
+    e, summed = build.map(k, [build.input("X", array(k))], [], both)
+    build.output("O", over(build, k, arg(0) / arg(1), e, summed))
+    return build.build()
+
+
+def product_read_again() -> Graph:
+    """e·Σe·p for a product p and e = tanh(p - Σp): who walks e again walks p as well."""
+
+    def program(X: Array, Y: Array) -> Array:
+        p = Y @ X
+        e = ops.elementwise(lambda p, s: ops.tanh(p - s), p, p.sum())
+        return ops.elementwise(lambda e, s, p: e * s * p, e, e.sum(), p)
+
+    return exhaust(lowered(program, X="K", Y="M K"), *bb.RULE_SETS["paper"].local)
+
+
+def weighted_many_times(factors: int) -> Graph:
+    """A list times so many others in one loop, divided by its sum."""
+
+    def program(X: Array, *others: Array) -> Array:
+        e = X
+        for other in others:
+            e = e * other
+        return e * ops.exp(-e.sum())
+
+    graph = bb.lower(bb.trace(program, *["K"] * (1 + factors)))
+    return exhaust(graph, *bb.RULE_SETS["paper"].local)
+
+
+def sums_of_the_two_before(terms: int) -> Graph:
+    """Each list is made of the two before it and of the sum of one: a copy would hold two more."""
+
+    def program(X: Array) -> Array:
+        before, last = X, ops.exp(X)
+        for _ in range(terms):
+            total = ops.tanh(last.sum())
+            made = ops.elementwise(lambda a, b, s: ops.sin(a * s + b), last, before, total)
+            before, last = last, made
+        return last
+
+    return lowered(program, X="K")
+
+
 def running_sums_by_their_sum() -> Graph:
     """What is read twice is made of several lists that misc operators make."""
 
@@ -165,6 +216,74 @@ def whole_list_and_its_sum() -> Graph:
 
     build.output("O", build.map(k, [y], [e, factor], body)[0])
     build.output("E", e)
+    return build.build()
+
+
+# ---------------------------------------------------------------- rederive_list
+
+
+def exp_and_weighted(g: Builder, x: Value, *weights: Value) -> list[tuple[Value, Mode]]:
+    """exp(x) and exp(x) times the weights."""
+    e = made = g.one(Elementwise(EXP), x)
+    for w in weights:
+        made = g.one(Elementwise(TIMES), made, w)
+    return [(e, None), (made, None)]
+
+
+def columns(g: Builder, y: Value, *lists: Value) -> list[tuple[Value, Mode]]:
+    """The product of Σ u·y over K for each of some lists u."""
+    made, *others = (column(g, y, each)[0][0] for each in lists)
+    for other in others:
+        made = g.one(Elementwise(TIMES), made, other)
+    return [(made, None)]
+
+
+def weighted_into_columns(*, source: bool = True, again: bool = False) -> Graph:
+    """a = exp(x) and b = a·w, made in one map; for each column Σ b·y, and Σ a·y.
+
+    `source`: the columns read a, which is a result otherwise; `again`: b is a result as well.
+    """
+    build = Builder()
+    x, w = build.input("X", array(k)), build.input("w", array(k))
+    y = build.input("Y", array(n, k))
+    a, b = build.map(k, [x, w], [], exp_and_weighted)
+    build.output("O", build.map(n, [y], [b, a] if source else [b], columns)[0])
+    if not source:
+        build.output("A", a)
+    if again:
+        build.output("B", b)
+    return build.build()
+
+
+def weighted_by_running_sums() -> Graph:
+    """As above, with weights that misc operators make; a and the sum of b are results as well."""
+    build = Builder()
+    x, y = build.input("X", array(k)), build.input("Y", array(n, k))
+    running = Misc("numpy", "cumsum", (("axis", 0),), (array(k),))
+    weights = [build.one(running, build.input(name, array(k))) for name in ("v", "w")]
+
+    def body(g: Builder, *operands: Value) -> list[tuple[Value, Mode]]:
+        a, b = exp_and_weighted(g, *operands)
+        return [a, b, (g.one(BlockReduce(k, ADD), b[0]), SUM)]
+
+    a, b, summed = build.map(k, [x, *weights], [], body)
+    build.output("O", build.map(n, [y], [b, a], columns)[0])
+    build.output("A", a)
+    build.output("S", summed)
+    return build.build()
+
+
+def weighted_by_all(*, walked: bool) -> Graph:
+    """For each block of a list a the sum over all of a·b for b = a·w; `walked`: times b's block."""
+    build = Builder()
+    x, w = build.input("X", array(k)), build.input("w", array(k))
+    a, b = build.map(k, [x, w], [], exp_and_weighted)
+
+    def body(g: Builder, each: Value, a: Value, b: Value) -> list[tuple[Value, Mode]]:
+        (s,) = g.map(k, [a, b], [], lambda g, *xs: [(g.one(Dot(k), *xs), SUM)])
+        return [(g.one(Elementwise(TIMES), each, s), None)]
+
+    build.output("O", build.map(k, [b if walked else x], [a, b], body)[0])
     return build.build()
 
 

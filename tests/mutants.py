@@ -9,6 +9,7 @@ from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.fusion.driver import Driver
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
+from growth import allowed, largest
 from rewriting import EXTENTS, TILES, check, fired, matches
 
 PAPER, EXTENDED = bb.RULE_SETS["paper"], bb.RULE_SETS["extended"]
@@ -123,3 +124,9 @@ def never_ends(mutant: Rule, program: Graph, rules: bb.RuleSet = EXTENDED) -> bo
     except Endless:
         return True
     return False
+
+
+def grows(mutant: Rule, program: Graph, rules: bb.RuleSet = EXTENDED) -> bool:
+    """Whether the program, fused with the mutant among the rules, becomes larger than any may."""
+    fusion = bb.fuse(program, with_rule(mutant, rules))
+    return largest(fusion) > allowed(fusion)

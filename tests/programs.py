@@ -128,7 +128,10 @@ class RandomProgram:
         return self.random.choice(ends)(x, axis)
 
     def unary(self, x: int, _axis: Axis | None) -> int:
-        return self.elementwise(self.random.choice(UNARY), x)
+        expr = self.random.choice(UNARY)
+        if self.values[x].dtype is DType.bool_:
+            expr = call("where", arg(0), 0.5, -1.0)  # a mask has no negative
+        return self.elementwise(expr, x)
 
     def binary(self, x: int, _axis: Axis | None) -> int:
         """With another value whose axes this one has, or the other way round."""
@@ -353,6 +356,7 @@ class ExtendedProgram(RandomProgram):
             self.weighted_matmul,
             self.read_twice,
             self.transposed,
+            *[self.residual] * 3,
         ]
         self.random.choice(choices)(x, axis)
 
@@ -422,6 +426,30 @@ class ExtendedProgram(RandomProgram):
             return total
         self.apply("reduce", e, axis=axis, combiner=self.random.choice([ADD, MAX]))
         return total
+
+    def residual(self, x: int, axis: Axis) -> int:
+        """Two layers with residuals; the second starts with a weight along the axis, or a norm."""
+        mine = self.values[x].axes
+        free = [a for a in self.axes.values() if a not in mine and a.name not in BATCH]
+        if not free:
+            return self.read_twice(x, axis)
+        hidden = self.random.choice(free)
+        inner = self.unary(self.linear(x, axis, hidden), None)
+        middle = self.elementwise(arg(0) + arg(1), x, self.linear(inner, hidden, axis))
+        normed = middle
+        if self.random.random() < 0.4:
+            squares = self.elementwise(arg(0) ** 2, middle)
+            total = self.apply("reduce", squares, axis=axis, combiner=ADD)
+            inverse = self.elementwise((arg(0) / size(axis) + 1.0) ** -0.5, total)
+            normed = self.elementwise(arg(0) * arg(1), middle, inverse)
+        times = self.random.choice([arg(0) * arg(1), arg(1) * arg(0), arg(0) + arg(1)])
+        weighted = self.elementwise(times, normed, self.input([axis]))
+        inner = self.unary(self.linear(weighted, axis, hidden), None)
+        return self.elementwise(arg(0) + arg(1), middle, self.linear(inner, hidden, axis))
+
+    def linear(self, x: int, old: Axis, new: Axis) -> int:
+        """A matmul with a weight, from one axis to another."""
+        return self.apply("matmul", x, self.input([old, new]), axis=old)
 
 
 def random_program(seed: int, *, extended: bool = False) -> ArrayProgram:

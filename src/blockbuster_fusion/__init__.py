@@ -4,7 +4,7 @@ import blockbuster_fusion as bb
 
 program = bb.trace(lambda A, BT: bb.ops.relu(A @ BT.T), A="M K", BT="N K")
 graph = bb.lower(program)
-fusion = bb.fuse(graph)
+fusion = bb.fuse(graph)  # rules="paper" for the paper's own rules alone
 print(bb.show(fusion.snapshots[-1]))
 """
 

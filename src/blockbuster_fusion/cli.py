@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
 
     trace = commands.add_parser("trace", help="fuse an example and print every step")
     trace.add_argument("example", nargs="?", help="an example's name, see `blockbuster list`")
-    trace.add_argument("--rules", default="paper", choices=sorted(RULE_SETS), help="rule set")
+    _add_rules(trace, "paper")
     trace.add_argument(
         "--steps", choices=["all", "last", "none"], default="all", help="which listings to print"
     )
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 
     fused = commands.add_parser("fuse", help="fuse an example: its snapshots, and why not more")
     fused.add_argument("example", help="an example's name")
-    fused.add_argument("--rules", default="extended", choices=sorted(RULE_SETS), help="rule set")
+    _add_rules(fused, "extended")
     fused.add_argument(
         "--unit", metavar="D", action="append", default=[], help="a dim that has one block"
     )
@@ -89,12 +89,17 @@ def _parser() -> argparse.ArgumentParser:
     listing.set_defaults(run=_show)
 
     table = commands.add_parser("table", help="buffered edges that are left, for every example")
-    table.add_argument("--rules", default="paper", choices=sorted(RULE_SETS), help="rule set")
+    _add_rules(table, "paper")
     table.set_defaults(run=_table)
 
     names = commands.add_parser("list", help="the examples")
     names.set_defaults(run=_list)
     return parser
+
+
+def _add_rules(parser: argparse.ArgumentParser, default: str) -> None:
+    known, text = sorted(RULE_SETS), "rule set (default: %(default)s)"
+    parser.add_argument("--rules", default=default, choices=known, help=text)
 
 
 def _version() -> str:

@@ -27,7 +27,7 @@ LEFT = {
     "safe-softmax-attention": ([2, 1], [1, 0]),
     "two-pass-layernorm-matmul": ([0, 0], [0, 0]),
     "attention-logsumexp": ([1], [1, 0]),
-    "decoder-layer": ([10, 9], [9, 8, 7, 6, 5]),
+    "decoder-layer": ([10, 9], [9, 8, 7, 6, 5, 5, 4]),
     "self-attention": ([4, 3], [4, 3, 2]),
     "parallel-attention-ffn": ([8, 7, 5], [8, 7, 6, 5, 4, 3, 4]),
     "low-rank-kv-attention": ([5, 3, 1], [5, 3, 1, 0]),

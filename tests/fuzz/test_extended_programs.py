@@ -10,6 +10,8 @@ from collections import Counter
 import pytest
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.fusion.pareto import unit_sets
+from growth import allowed, copies, largest, size
 from programs import Case, random_unit
 from rewriting import matches
 
@@ -34,15 +36,15 @@ def fuse_and_check(seed: int) -> Counter[str]:
     return Counter(step.rule for step in fusion.trace)
 
 
-def size(program: bb.Graph) -> int:
-    """How many nodes a program has, those in its maps included."""
-    return sum(len(graph.nodes) for _, graph in program.walk())
-
-
 def assert_ends(fusion: bb.Fusion, place: str) -> None:
-    """At most two steps for each node of the initial program; then there is nothing left to do."""
-    nodes = size(fusion.initial)
-    assert len(fusion.trace) <= 2 * nodes, f"{place}: {len(fusion.trace)} steps, {nodes} nodes"
+    """At most two steps for each node of the initial program; then there is nothing left to do.
+
+    Nor do programs grow on the way: see "It ends" in docs/architecture.md.
+    """
+    nodes, steps = size(fusion.initial), len(fusion.trace)
+    assert steps <= 2 * nodes, f"{place}: {steps} steps, {nodes} nodes"
+    assert copies(fusion) <= len(bb.buffered(fusion.initial)), f"{place}: {copies(fusion)} copies"
+    assert largest(fusion) <= allowed(fusion), f"{place}: {nodes} nodes, then {largest(fusion)}"
     for number, snapshot in enumerate(fusion.snapshots):
         for rule in EXTENDED.local:
             left = [str(match) for match in matches(rule, snapshot)]
@@ -62,6 +64,13 @@ def assert_replays(fusion: bb.Fusion, place: str) -> None:
 def test_every_step_keeps_the_meaning(first: int) -> None:
     for seed in range(first, first + CHUNK):
         fuse_and_check(seed)
+
+
+@pytest.mark.parametrize("name", bb.examples.EXAMPLES)
+def test_every_example_ends(name: str) -> None:
+    graph = bb.lower(bb.examples.find(name))
+    for unit in unit_sets(graph):
+        assert_ends(bb.fuse(graph, "extended", unit=unit), f"{name}, unit {','.join(unit)}")
 
 
 def test_without_safety_no_rule_fires_that_needs_it() -> None:

@@ -11,8 +11,10 @@ import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Value
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.rules.rule import Rule
+from blockbuster_fusion.rules.rederive import derivations
+from blockbuster_fusion.rules.rule import Match, Rule
 from extensions import (
     EXP,
     SQUARE,
@@ -28,13 +30,17 @@ from extensions import (
     shifted_block,
     shifted_softmax,
     squares,
+    sums_of_the_two_before,
     weighted,
     weighted_by_a_wider_list,
+    weighted_by_all,
+    weighted_by_running_sums,
+    weighted_into_columns,
     weighted_item,
     whole_k,
     whole_list_and_its_sum,
 )
-from mutants import harm, never_ends, waste, without
+from mutants import changed, grows, harm, never_ends, waste, without
 from programs import Case
 from rewriting import exhaust, lowered, matches
 
@@ -63,13 +69,17 @@ CAUGHT: dict[tuple[str, str], tuple[Callable[[], Graph], str]] = {
         "unsound",
     ),
     ("recompute_producer", "same_dim"): (scaled_rows_by_column, "fusion without an end"),
-    ("recompute_producer", "iterates_what_is_stacked"): (
-        whole_list_and_its_sum,
-        "fusion without an end",
-    ),
-    ("recompute_producer", "blocked_by_a_path"): (one_after_the_other, "endless"),
+    ("recompute_producer", "walks_a_list"): (whole_list_and_its_sum, "endless"),
+    ("recompute_producer", "rule_1_is_blocked"): (one_after_the_other, "endless"),
     ("recompute_producer", "cheap"): (product_by_its_sum, "waste"),
-    ("recompute_producer", "reads_only_inputs"): (running_sums_by_their_sum, "waste"),
+    ("recompute_producer", "small"): (lambda: sums_of_the_two_before(16), "growth"),
+    ("recompute_producer", "lists_at_hand"): (running_sums_by_their_sum, "waste"),
+    ("rederive_list", "reads_the_source"): (lambda: weighted_into_columns(source=False), "waste"),
+    ("rederive_list", "nobody_else_reads_it"): (
+        lambda: weighted_into_columns(again=True),
+        "unsound",
+    ),
+    ("rederive_list", "lists_at_hand"): (weighted_by_running_sums, "waste"),
     ("swap_row_column_scale", "used_once"): (lambda: weighted(again=True), "wrong"),
     ("swap_row_column_scale", "towards_a_dot"): (weighted_item, "endless"),
     ("swap_row_column_scale", "same_dtypes"): (large_whole_numbers_weighted, "wrong"),
@@ -123,6 +133,10 @@ def test_every_guard_is_here() -> None:
 def test_a_rule_without_the_guard_is_caught(rule: Rule, guard: str) -> None:
     make, kind = CAUGHT[rule.name, guard]
     program, mutant = make(), without(rule, guard)
+    if kind == "growth":
+        assert not grows(rule, program)
+        assert grows(mutant, program)
+        return
     assert harm(rule, program) is None
     if kind == "waste":
         assert harm(mutant, program) is None
@@ -132,6 +146,19 @@ def test_a_rule_without_the_guard_is_caught(rule: Rule, guard: str) -> None:
         assert never_ends(mutant, program)
     else:
         assert harm(mutant, program) == kind
+
+
+def test_a_map_that_walks_the_derived_list_itself_is_caught() -> None:
+    """It is another use of the list, although it is the same node's."""
+
+    def nobody_else(graph: Graph, match: Match) -> bool:
+        v, u = match.nodes
+        value = Value(u, derivations(graph, match)[0].port)
+        return {i for i, _ in graph.uses(value)} == {v} and value not in graph.output_values
+
+    rule, program = EXTENDED.rule("rederive_list"), weighted_by_all(walked=True)
+    assert harm(rule, program) is None
+    assert harm(changed(rule, "nobody_else_reads_it", nobody_else), program) == "error"
 
 
 @pytest.mark.parametrize(("rule", "guard"), cases(IMPLIED))

@@ -6,6 +6,7 @@ matches all that a rule has in them, and everything runs in float64 on ragged ti
 
 import random
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -16,15 +17,21 @@ from rewriting import fired, matches
 
 EXTENDED = bb.RULE_SETS["extended"]
 NEW = [rule for rule in EXTENDED if rule.number is None]
-PROGRAMS = 500
+PROGRAMS = 800
 FIRINGS = 80
 AT_LEAST = 50
 
 
-def places(rule: Rule, case: Case, *, unit: bool = False) -> list[tuple[bb.Graph, Match]]:
+@cache
+def fused(seed: int, unit: bool) -> tuple[Case, bb.Trace]:
+    """A program and the trace of its fusion, which all rules look at."""
+    case = Case(seed, extended=True)
+    dims = random_unit(case.program, seed) if unit else ()
+    return case, bb.fuse(case.program, "extended", unit=dims).trace
+
+
+def places(rule: Rule, case: Case, trace: bb.Trace) -> list[tuple[bb.Graph, Match]]:
     """Some of the rule's matches: where the driver fires it, and in other programs on the way."""
-    dims = random_unit(case.program, case.seed) if unit else ()
-    trace = bb.fuse(case.program, "extended", unit=dims).trace
     rng = random.Random(case.seed)
     taken = [step.index - 1 for step in trace if step.rule == rule.name]
     if not taken and rng.random() < 0.7:
@@ -40,6 +47,7 @@ def test_the_new_rules_are_these() -> None:
     assert {rule.name for rule in NEW} == {
         "extend_map_over_producers",
         "recompute_producer",
+        "rederive_list",
         "swap_row_column_scale",
         "interchange_loops",
         "drop_softmax_shift",
@@ -52,8 +60,8 @@ def test_the_new_rules_are_these() -> None:
 def test_a_rule_keeps_the_meaning(rule: Rule, unit: bool) -> None:
     firings = 0
     for seed in range(PROGRAMS):
-        case = Case(seed, extended=True)
-        for program, match in places(rule, case, unit=unit):
+        case, trace = fused(seed, unit)
+        for program, match in places(rule, case, trace):
             case.check(fired(match, program), match)
             firings += 1
         if firings >= FIRINGS:
@@ -66,8 +74,7 @@ def test_the_rules_may_fire_in_any_order() -> None:
     """Any rule at any of its matches, and again: programs that the driver never comes by."""
     firings: Counter[str] = Counter()
     for seed in range(100):
-        case, rng = Case(seed, extended=True), random.Random(seed)
-        trace, log = bb.fuse(case.program, "extended").trace, []
+        (case, trace), rng, log = fused(seed, False), random.Random(seed), []
         program = trace.program_after(rng.randint(0, len(trace) // 2))
         for _ in range(15):
             # a new rule before one of the paper's: those have matches everywhere
@@ -91,8 +98,7 @@ def test_a_peeled_program_is_fused_like_any_other() -> None:
     (peel,) = EXTENDED.optional
     peeled = 0
     for seed in range(120):
-        case, rng = Case(seed, extended=True), random.Random(seed)
-        trace = bb.fuse(case.program, "extended").trace
+        (case, trace), rng = fused(seed, False), random.Random(seed)
         program = trace.program_after(rng.randint(0, len(trace)))
         if found := matches(peel, program):
             match = rng.choice(found)

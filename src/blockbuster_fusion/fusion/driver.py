@@ -6,6 +6,7 @@ As in the paper: `fuse_no_extend` on one graph, `bfs_fuse_no_extend` on all of t
 
 from collections import deque
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import replace
 
 from blockbuster_fusion.fusion.trace import Firing
@@ -30,34 +31,40 @@ class Driver:
         self._settled: set[Graph] = set()
         """Graphs in which no local rule matches."""
         self._unextendable: set[Graph] = set()
+        self._queue: deque[Path] = deque([()])
+        """Graphs that the local rules are still to be applied to."""
+        self._begun: _Search | None = None
+        """The search in the first of them, where another run has begun it."""
 
     def fuse(self) -> None:
         """Runs to the end: afterwards `snapshots` and `firings` are complete."""
         self.bfs_fuse_no_extend()
         self.snapshots.append((self.program, len(self.firings)))
         while self.bfs_extend():
+            self._queue.append(())
             self.bfs_fuse_no_extend()
             self.snapshots.append((self.program, len(self.firings)))
 
     def bfs_fuse_no_extend(self) -> None:
         """Applies the local rules in every graph of the program, breadth first."""
-        queue: deque[Path] = deque([()])
-        while queue:
-            path = queue.popleft()
+        while self._queue:
+            path = self._queue[0]
             self.fuse_no_extend(path)
-            queue.extend((*path, i) for i, _ in self.program.at(path).maps())
+            self._queue.popleft()
+            self._queue.extend((*path, i) for i, _ in self.program.at(path).maps())
 
     def fuse_no_extend(self, path: Path) -> None:
         """Applies the local rules, in their order of priority, to one graph until none matches."""
         graph = self.program.at(path)
         if graph in self._settled:
             return
-        search = _Search(graph, self.rules.local)
+        search = self._begun or _Search(graph, self.rules.local)
+        self._begun = None
         unified: dict[Dim, Dim] = {}
         start = graph
         while (match := search.next()) is not None:
             if self._leaves_base(match):
-                self._turn_off(self.program.substitute(unified).replace(path, graph))
+                self._turn_off(self.program.substitute(unified).replace(path, graph), search)
             graph = self._apply(match, path)
             search.move_to(graph)
             unify_into(unified, match.unify)
@@ -95,13 +102,20 @@ class Driver:
         """Whether this is the first rule to fire that the base does not have."""
         return self.base is None and match.rule in self.rules.beyond
 
-    def _turn_off(self, program: Graph) -> None:
-        """Prepares the run by the base alone from here on; what has been done so far is shared."""
+    def _turn_off(self, program: Graph, search: "_Search | None" = None) -> None:
+        """Prepares the run by the base alone from here on; what has been done so far is shared.
+
+        It goes on in the middle of a search where there is one, so that it comes to the same as a
+        run by the base from the beginning.
+        """
         assert self.rules.base is not None
         self.base = Driver(program, self.rules.base)
         self.base.firings = list(self.firings)
         self.base.snapshots = [found for found in self.snapshots if found[1] < len(self.firings)]
+        self.base._next_id = self._next_id
         self.base._settled = set(self._settled)
+        self.base._queue = deque(self._queue)
+        self.base._begun = search and search.by(self.rules.base.local)
 
 
 class _Search:
@@ -120,6 +134,16 @@ class _Search:
         self.interested: dict[type, list[int]] = {}
         """Which rules look at nodes of each kind."""
         self._put_back(graph.nodes)
+
+    def by(self, rules: tuple[Rule, ...]) -> "_Search":
+        """This search, as far as it has come, by some of its rules alone."""
+        places = [self.rules.index(rule) for rule in rules]
+        search = copy(self)
+        search.rules = rules
+        search.pending = [dict(self.pending[at]) for at in places]
+        search.refused = [dict(self.refused[at]) for at in places]
+        search.interested = {}
+        return search
 
     def next(self) -> Match | None:
         """A match of the first rule that has one."""

@@ -6,11 +6,12 @@ from functools import cached_property
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.errors import BadTile
+from blockbuster_fusion.errors import BadTile, InvalidGraph
 from blockbuster_fusion.fusion.driver import Driver
 from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.fusion.why_not import Reason, why_not
 from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.specialise import specialise
 from blockbuster_fusion.ir.verify import verify
@@ -48,7 +49,22 @@ class Fusion:
         """For each interior buffered edge that a snapshot has left: what kept it there."""
         graph = self.snapshots[snapshot] if isinstance(snapshot, int) else snapshot
         rules = self.trace.rules
-        return why_not(graph, (*rules.local, *rules.extending))
+        return why_not(graph, (*rules.local, *rules.extending), self._unit_helps)
+
+    def _unit_helps(self, names: tuple[str, ...]) -> bool:
+        """Whether fewer edges are left in the end where these axes have one block."""
+        if names not in self._tried:
+            try:
+                graph = specialise(self.initial, unit_dims(self.initial, names))
+            except InvalidGraph:
+                return False  # a loop has been peeled, so it has several
+            self._tried[names] = _fewest_edges(_run(graph, self.trace.rules))
+        return self._tried[names] < _fewest_edges(self)
+
+    @cached_property
+    def _tried(self) -> dict[tuple[str, ...], int]:
+        """How many edges are left with unit dims, as far as that has been asked."""
+        return {}
 
 
 def fuse(
@@ -67,7 +83,11 @@ def fuse(
     verify(graph)
     graph = specialise(graph.without_dead_nodes(), unit_dims(graph, unit))
     chosen = rule_set(rules)
-    driver = Driver(graph, chosen if safe else chosen.without_safety)
+    return _run(graph, chosen if safe else chosen.without_safety)
+
+
+def _run(graph: Graph, rules: RuleSet) -> Fusion:
+    driver = Driver(graph, rules)
     driver.fuse()
     return _fusion(graph, driver)
 
@@ -77,6 +97,10 @@ def _fusion(initial: Graph, driver: Driver) -> Fusion:
     snapshots = [snapshot for snapshot, _ in driver.snapshots]
     trace = Trace(initial, driver.rules, driver.firings, [steps for _, steps in driver.snapshots])
     return Fusion(initial, snapshots, trace, driver.base)
+
+
+def _fewest_edges(fusion: Fusion) -> int:
+    return min(len(buffered(snapshot)) for snapshot in fusion.snapshots)
 
 
 def unit_dims(graph: Graph, names: Collection[Dim | str]) -> set[Dim]:

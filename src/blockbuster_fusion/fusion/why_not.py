@@ -1,6 +1,6 @@
 """Why an intermediate is still in global memory: which rules came near it, and what refused."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.buffered import Edge, buffered
@@ -32,6 +32,8 @@ class Reason:
     barrier: str
     """What no rule's pattern reaches across, where that is the reason."""
     remedy: str
+    unit: tuple[str, ...] = ()
+    """Axes with which as unit dims fewer edges are left, where there are such: this was tried."""
 
     def __str__(self) -> str:
         lines = [str(self.edge)]
@@ -43,17 +45,34 @@ class Reason:
         return "\n".join(lines)
 
 
-def why_not(graph: Graph, rules: Iterable[Rule]) -> list[Reason]:
-    """For each interior buffered edge: the rules that came near, and what would help."""
+def why_not(
+    graph: Graph, rules: Iterable[Rule], helps: Callable[[tuple[str, ...]], bool]
+) -> list[Reason]:
+    """For each interior buffered edge: the rules that came near, and what would help.
+
+    `helps` tells whether fewer edges are left where some axes have one block.
+    """
     rules = tuple(rules)
-    return [_explain(graph.at(edge.path), edge, rules) for edge in buffered(graph)]
+    return [_explain(graph.at(edge.path), edge, rules, helps) for edge in buffered(graph)]
 
 
-def _explain(graph: Graph, edge: Edge, rules: tuple[Rule, ...]) -> Reason:
+def _explain(
+    graph: Graph, edge: Edge, rules: tuple[Rule, ...], helps: Callable[[tuple[str, ...]], bool]
+) -> Reason:
     refusals = tuple(dict.fromkeys(_refusals(graph, edge, rules)))
     barrier = _barrier(graph, edge)
-    remedies = [barrier[1]] if barrier else _remedies(graph, edge, {r.guard for r in refusals})
-    return Reason(edge, refusals, barrier[0] if barrier else "", "; or ".join(remedies))
+    if barrier:
+        return Reason(edge, refusals, *barrier)
+    unit = tuple(dict.fromkeys(d.name for d in edge.type.lists if d.packed and not d.is_free))
+    remedies = []
+    if unit and helps(unit):
+        names = ", ".join(unit)
+        remedies.append(f"one block along {names}: unit={{{names}}}")
+    else:
+        unit = ()
+    if _is_cheap(graph, edge.value):
+        remedies.append("compute the list again for this use: it takes no dot")
+    return Reason(edge, refusals, "", "; or ".join(remedies), unit)
 
 
 def _refusals(graph: Graph, edge: Edge, rules: tuple[Rule, ...]) -> Iterator[Refusal]:
@@ -80,19 +99,6 @@ def _barrier(graph: Graph, edge: Edge) -> tuple[str, str] | None:
             sentence = f"{op.namespace}.{op.name} is a misc operator and works on whole arrays"
             return sentence, f"register {op.name} in the lookup table"
     return None
-
-
-def _remedies(graph: Graph, edge: Edge, guards: set[str]) -> list[str]:
-    consumer = graph.op(edge.consumer)
-    found: list[str] = []
-    if isinstance(consumer, Map):
-        port = graph[edge.consumer].inputs.index(edge.value)
-        if not consumer.iterated[port] or "only_direct_edges" in guards:
-            dims = ", ".join(d.name for d in edge.type.lists)
-            found.append(f"one block along {dims}: unit={{{dims}}}")
-    if _is_cheap(graph, edge.value):
-        found.append("compute the list again for this use: it takes no dot")
-    return found
 
 
 def _is_cheap(graph: Graph, value: Value) -> bool:

@@ -1,6 +1,7 @@
 """Merging: the body of a map that takes in other bodies, or nodes that stood beside it."""
 
 from collections.abc import Iterator, Mapping
+from itertools import count
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.combiner import Mode
@@ -153,6 +154,23 @@ def fuse_maps(match: Match) -> Graph:
         if number in renumbered
     }
     return graph.edit(drop={u, v}, add={u: node}, redirect=redirect)
+
+
+def without_unused_results(graph: Graph, node: int) -> Graph:
+    """The graph with a map's results that nobody uses gone, and what only they needed."""
+    op = graph.map(node)
+    used = {
+        Value(node, p): _used_beyond(graph, Value(node, p), set()) for p in range(len(op.modes))
+    }
+    if all(used.values()):
+        return graph
+    merger = Merger(graph, op.dim, op.first, count(graph.max_id + 1))
+    merger.absorb_map(node)
+    made, renumbered = merger.finish(used)
+    redirect = {Value(node, old): Value(node, new) for old, new in renumbered.items()}
+    pruned = graph.edit(add={node: made}, redirect=redirect)
+    pruned.touched = None  # what the edits before this one touched is touched as well
+    return pruned
 
 
 def _used_beyond(graph: Graph, value: Value, inside: set[int]) -> bool:

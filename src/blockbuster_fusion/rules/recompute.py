@@ -3,10 +3,37 @@
 from collections.abc import Iterator
 
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Map, Value
+from blockbuster_fusion.ir.ops import Map, Node, Value
 from blockbuster_fusion.rules.copy import copied_node
-from blockbuster_fusion.rules.fuse_consecutive_maps import iterates_what_is_stacked, same_dim
+from blockbuster_fusion.rules.fuse_consecutive_maps import (
+    iterates_what_is_stacked,
+    only_direct_edges,
+    same_dim,
+)
+from blockbuster_fusion.rules.merge import without_unused_results
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
+
+LARGEST = 64
+"""How many nodes a producer may have: without a limit, clones of clones would pile up."""
+
+
+def walked(graph: Graph, match: Match) -> dict[int, Value]:
+    """The lists of the producer that the consumer walks, by the consumer's port."""
+    u, v = match.nodes
+    consumer = zip(graph[v].inputs, graph.map(v).iterated, strict=True)
+    return {
+        port: value
+        for port, (value, iterated) in enumerate(consumer)
+        if value.node == u and iterated and graph.map(u).modes[value.port] is None
+    }
+
+
+def walks_a_list(graph: Graph, match: Match) -> bool:
+    return bool(walked(graph, match))
+
+
+def rule_1_is_blocked(graph: Graph, match: Match) -> bool:
+    return not (iterates_what_is_stacked(graph, match) and only_direct_edges(graph, match))
 
 
 def cheap(graph: Graph, match: Match) -> bool:
@@ -14,41 +41,44 @@ def cheap(graph: Graph, match: Match) -> bool:
     return not body.holds_dot and not body.holds_misc
 
 
-def reads_only_inputs(graph: Graph, match: Match) -> bool:
-    u = match.nodes[0]
-    lists = (x for x in graph[u].inputs if graph.type(x).is_buffered)
-    return all(graph.is_source(x.node) for x in lists)
+def small(graph: Graph, match: Match) -> bool:
+    inside = graph.map(match.nodes[0]).body.walk()
+    return sum(len(g.nodes) for _, g in inside) <= LARGEST
 
 
-def blocked_by_a_path(graph: Graph, match: Match) -> bool:
+def lists_at_hand(graph: Graph, match: Match) -> bool:
+    """The producer's lists are inputs of the graph, or the consumer walks them anyway."""
     u, v = match.nodes
-    return graph.reaches(u, v, indirectly=True)
+    known = {x for x, it in zip(graph[v].inputs, graph.map(v).iterated, strict=True) if it}
+    ports = zip(graph[u].inputs, graph.map(u).iterated, strict=True)
+    return all(
+        graph.is_source(x.node) or not graph.type(x).is_buffered or (iterated and x in known)
+        for x, iterated in ports
+    )
 
 
 class Recompute(Rule):
-    """u -> w -> v, u -> v  =>  u -> w -> v', u' -> v', with u' a copy of u: u' and v can be fused.
+    """u -> w -> v, u -> v  =>  u -> w -> v, u' -> v, with u' a copy of u: u' and v can be fused.
 
-    For a map u without a dot, whose lists are inputs of the graph. What it makes is made twice, so
-    the driver takes a snapshot before.
+    For a map u without a dot, whose lists are inputs of the graph or walked by v as well. v may
+    also need a reduced result of u (w is then no map at all). What u makes is made twice, so the
+    driver takes a snapshot before.
     """
 
     name = "recompute_producer"
     anchors = (Map,)
     guards = (
         Guard("same_dim", "the maps walk different dims", same_dim),
+        Guard("walks_a_list", "the second map walks no list that the first makes", walks_a_list),
         Guard(
-            "iterates_what_is_stacked",
-            "the second map needs a whole list, or a reduced result, of the first",
-            iterates_what_is_stacked,
-        ),
-        Guard(
-            "blocked_by_a_path", "nothing stands in the way of rule 1", blocked_by_a_path, far=True
+            "rule_1_is_blocked", "nothing stands in the way of rule 1", rule_1_is_blocked, far=True
         ),
         Guard("cheap", "the producer holds a dot: too dear to compute twice", cheap),
+        Guard("small", f"the producer has more than {LARGEST} nodes", small),
         Guard(
-            "reads_only_inputs",
-            "the producer reads a list that is made in this graph",
-            reads_only_inputs,
+            "lists_at_hand",
+            "the producer reads a list that is made in this graph and that the other does not read",
+            lists_at_hand,
         ),
     )
 
@@ -62,6 +92,9 @@ class Recompute(Rule):
         ids = match.ids()
         new = next(ids)
         clone = copied_node(graph[u], list(graph[u].inputs), ids)
-        operands = [Value(new, x.port) if x.node == u else x for x in graph[v].inputs]
+        operands = list(graph[v].inputs)
+        for port, value in walked(graph, match).items():
+            operands[port] = Value(new, value.port)
         node = graph[v]
-        return graph.edit(add={new: clone, v: type(node)(node.op, tuple(operands), node.types)})
+        made = graph.edit(add={new: clone, v: Node(node.op, tuple(operands), node.types)})
+        return without_unused_results(without_unused_results(made, u), new)

@@ -16,6 +16,7 @@ from blockbuster_fusion.rules.fuse_sibling_maps import FuseSiblingMaps
 from blockbuster_fusion.rules.interchange import Interchange
 from blockbuster_fusion.rules.peel_first import PeelFirst
 from blockbuster_fusion.rules.recompute import Recompute
+from blockbuster_fusion.rules.rederive import Rederive
 from blockbuster_fusion.rules.rule import Rule
 from blockbuster_fusion.rules.swap_scale_dot import SwapScaleDot
 from blockbuster_fusion.rules.swap_scales import SwapScales
@@ -84,7 +85,7 @@ EXTENDED = RuleSet(
         Interchange(),
         *PAPER.local[-2:],
     ),
-    extending=(ExtendMinimal(), Recompute(), *PAPER.extending),
+    extending=(ExtendMinimal(), Recompute(), Rederive(), *PAPER.extending),
     optional=PAPER.optional,
     base=PAPER,
 )
