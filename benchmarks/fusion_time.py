@@ -101,6 +101,29 @@ def _thousand_calls() -> None:
         nothing(i)
 
 
+RUNS: dict[str, Callable[[bb.Graph], object]] = {
+    "paper": lambda graph: bb.fuse(graph, "paper"),
+    "extended": lambda graph: bb.fuse(graph, "extended"),
+    "extended, alternatives": lambda graph: bb.fuse(graph, "extended").alternatives,
+}
+
+
+def compare_rules(rounds: int) -> dict[str, dict[str, float]]:
+    """Medians for one decoder layer by each set of rules, and ratios to the paper's."""
+    program = decoder(1)
+    times: dict[str, list[float]] = {name: [] for name in RUNS}
+    for _ in range(rounds):
+        for name, run in RUNS.items():
+            graph = bb.lower(program)
+            times[name].append(milliseconds(lambda run=run, graph=graph: run(graph)))
+    median = {name: statistics.median(found) for name, found in times.items()}
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(found, times["paper"], strict=True))
+        for name, found in times.items()
+    }
+    return {"median_ms": median, "ratio_to_paper": ratios}
+
+
 def measure(rounds: int) -> dict[str, object]:
     """Medians over interleaved rounds."""
     programs = {
@@ -137,6 +160,7 @@ def measure(rounds: int) -> dict[str, object]:
         },
         "growth": growth,
         "n_log_n": allowed,
+        "rules": compare_rules(rounds),
         "digest_1000_nodes_ms": statistics.median(digest_first),
         "digest_again_ms": statistics.median(digest_again),
     }
@@ -159,6 +183,11 @@ def main() -> None:
         print(
             f"{k} layers take {ratio:.2f} times as long as one; "
             f"n·log n is {found['n_log_n'][k]:.2f}"
+        )
+    for name, ratio in found["rules"]["ratio_to_paper"].items():
+        print(
+            f"a decoder layer, {name}: {found['rules']['median_ms'][name]:.2f} ms, "
+            f"{ratio:.2f} times the paper's rules"
         )
     for name, bound in BOUNDS.items():
         value = found["median_ms"][name]
