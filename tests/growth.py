@@ -16,7 +16,7 @@ def copies(fusion: bb.Fusion) -> int:
 
 def largest(fusion: bb.Fusion) -> int:
     """The size of the largest snapshot."""
-    return max(size(snapshot) for snapshot in fusion.snapshots)
+    return max(size(snapshot) for snapshot in fusion.fused)
 
 
 def allowed(fusion: bb.Fusion) -> int:

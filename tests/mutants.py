@@ -86,8 +86,8 @@ def waste(mutant: Rule, program: Graph, rules: bb.RuleSet = PAPER) -> bool:
 
     Where there are fewer of them with one of the sets, its last stands for those it lacks.
     """
-    found = bb.fuse(program, with_rule(mutant, rules)).snapshots
-    expected = bb.fuse(program, rules).snapshots
+    found = bb.fuse(program, with_rule(mutant, rules)).fused
+    expected = bb.fuse(program, rules).fused
     check(program, found[-1])
     pairs = [
         (found[min(i, len(found) - 1)], expected[min(i, len(expected) - 1)])

@@ -32,7 +32,7 @@ def test_interpret_wants_a_block_program() -> None:
     "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
 )
 def test_programs_copy_and_pickle(copied) -> None:
-    graph = bb.fuse(bb.examples.attention(), "paper").snapshots[-1]
+    graph = bb.fuse(bb.examples.attention(), "paper").fused[-1]
     made = copied(graph)
     bb.verify(made)
     assert bb.to_text(made) == bb.to_text(graph)
@@ -73,9 +73,7 @@ def test_dead_maps_are_dropped_before_fusing() -> None:
     graph = bb.lower(bb.trace(program, X="M N"))
     dead = bb.lower(bb.trace(lambda X: {"Y": bb.ops.sin(X), "Z": bb.ops.exp(X)}, X="M N"))
     cut = Graph(dead.nodes, dead.inputs, dead.outputs[:1])
-    assert (
-        bb.fuse(cut, "paper").snapshots[-1].digest == bb.fuse(graph, "paper").snapshots[-1].digest
-    )
+    assert bb.fuse(cut, "paper").fused[-1].digest == bb.fuse(graph, "paper").fused[-1].digest
 
 
 def test_tiles_of_dims_that_are_unified_on_the_way() -> None:
@@ -107,7 +105,7 @@ def test_misc_operators_run_once_whatever_is_fused() -> None:
     )
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(shape) for shape in ((6, 3), (4, 3), (4, 2))]
-    for snapshot in fusion.snapshots:
+    for snapshot in fusion.fused:
         calls.clear()
         bb.interpret(snapshot, inputs, {"M": 2, "L": 1})
         assert calls == ["twice"]

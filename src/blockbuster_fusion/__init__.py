@@ -14,8 +14,9 @@ from blockbuster_fusion.array.evaluate import evaluate
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import array, trace
+from blockbuster_fusion.compiler import fuse
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.fusion.fuse import Fusion, fuse
+from blockbuster_fusion.fusion.fuse import Fusion
 from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.interp.meter import meter
@@ -26,6 +27,8 @@ from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.rules.rule import Match, Rule, apply
 from blockbuster_fusion.rules.sets import RULE_SETS, RuleSet
+from blockbuster_fusion.safety.adversarial import adversarial
+from blockbuster_fusion.safety.check import check
 
 __all__ = [
     "RULE_SETS",
@@ -37,9 +40,11 @@ __all__ = [
     "Rule",
     "RuleSet",
     "Trace",
+    "adversarial",
     "apply",
     "array",
     "buffered",
+    "check",
     "errors",
     "evaluate",
     "examples",

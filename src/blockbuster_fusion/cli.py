@@ -9,8 +9,8 @@ from pathlib import Path
 from blockbuster_fusion import examples
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.compiler import SafeFusion, fuse
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.fusion.fuse import fuse
 from blockbuster_fusion.fusion.pareto import Alternative, alternatives
 from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.interp.meter import meter
@@ -20,6 +20,7 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.show import show
 from blockbuster_fusion.ir.text import to_text
 from blockbuster_fusion.rules.sets import RULE_SETS
+from blockbuster_fusion.safety.check import check
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,12 +76,20 @@ def _parser() -> argparse.ArgumentParser:
     fused.add_argument(
         "--pareto", action="store_true", help="every snapshot for every set of unit dims, measured"
     )
+    fused.add_argument("--raw", action="store_true", help="as the rules made it, not made safe")
     fused.add_argument("--all", action="store_true", help="with --pareto: the dominated ones too")
     fused.add_argument(
         "--size", metavar="S=N", action="append", default=[], help="an extent: MM=512"
     )
     fused.add_argument("--tile", metavar="D=N", action="append", default=[], help="a tile: M=64")
     fused.set_defaults(run=_fuse)
+
+    checked = commands.add_parser("check", help="how exact an example's snapshots are")
+    checked.add_argument("example", help="an example's name")
+    _add_rules(checked, "extended")
+    dtypes = ["float32", "bfloat16", "float16"]
+    checked.add_argument("--dtype", default="float32", choices=dtypes, help="how lists are stored")
+    checked.set_defaults(run=_check)
 
     listing = commands.add_parser("show", help="print an example's block program")
     listing.add_argument("example", help="an example's name")
@@ -183,10 +192,13 @@ def _fuse(options: argparse.Namespace) -> None:
         _print_alternatives(alternatives(graph, options.rules, sizes, tiles), options.all)
         return
     fusion = fuse(graph, options.rules, unit=options.unit)
-    for number, snapshot in enumerate(fusion.snapshots):
+    for number, snapshot in enumerate(fusion.fused):
         print(f"snapshot {number + 1}, {len(buffered(snapshot))} interior buffered edges")
     print()
-    print(show(fusion.snapshots[-1]))
+    print(show((fusion.fused if options.raw else fusion.snapshots)[-1]))
+    if isinstance(fusion, SafeFusion) and not options.raw:
+        for choice in fusion.safety[-1].choices:
+            print(f"made safe: {choice}")
     for reason in fusion.why_not():
         print(f"left in global memory: {reason}")
 
@@ -203,6 +215,11 @@ def _print_alternatives(rows: Sequence[Alternative], everything: bool) -> None:
             )
 
 
+def _check(options: argparse.Namespace) -> None:
+    program = examples.find(options.example)
+    print(check(program, dtype=options.dtype, rules=options.rules))
+
+
 def _show(options: argparse.Namespace) -> None:
     graph = lower(examples.find(options.example))
     if options.text:
@@ -217,7 +234,7 @@ def _table(options: argparse.Namespace) -> None:
     for name in examples.EXAMPLES:
         program: ArrayProgram = examples.find(name)
         fusion = fuse(lower(program), options.rules)
-        edges = ", ".join(str(len(buffered(snapshot))) for snapshot in fusion.snapshots)
+        edges = ", ".join(str(len(buffered(snapshot))) for snapshot in fusion.fused)
         initial = len(buffered(fusion.initial))
         count, steps = len(program.operators), len(fusion.trace)
         print(f"{name:{width}}  {count:9}  {initial:7}  {edges:37}  {steps:5}")

@@ -157,7 +157,7 @@ def test_a_new_operator_fuses() -> None:
     register_hardswish()
     program = bb.trace(lambda x, w: ops.registered("hardswish", x @ w.T), x="M K", w="N K")
     fusion = bb.fuse(bb.lower(program), "paper")
-    fused = fusion.snapshots[-1]
+    fused = fusion.fused[-1]
     assert not bb.buffered(fused)
     x, w = np.random.default_rng(0).standard_normal((2, 6, 7))
     found = bb.interpret(fused, {"x": x[:5], "w": w}, ragged_tiles(fused))["O"]

@@ -24,7 +24,7 @@ def test_the_base_is_what_its_rules_alone_give(unit: bool) -> None:
         fusion = bb.fuse(case.program, "extended", unit=dims)
         paper = bb.fuse(case.program, "paper", unit=dims)
         found = fusion if fusion.base is None else fusion.base
-        assert digests(found.snapshots) == digests(paper.snapshots), f"seed {seed}"
+        assert digests(found.fused) == digests(paper.fused), f"seed {seed}"
         assert found.trace.to_json() | {"rules": "paper"} == paper.trace.to_json(), f"seed {seed}"
         differs += fusion.base is not None
     assert PROGRAMS // 2 < differs < PROGRAMS
@@ -45,7 +45,7 @@ def test_its_trace_leads_to_its_snapshots() -> None:
         if fusion.base is not None:
             trace = bb.Trace.from_json(fusion.base.trace.to_json())
             found = [trace.program_after(steps) for steps in trace.snapshots]
-            assert digests(found) == digests(fusion.base.snapshots), f"seed {seed}"
+            assert digests(found) == digests(fusion.base.fused), f"seed {seed}"
             assert trace.rules is bb.RULE_SETS["paper"]
             assert fusion.base.initial is fusion.initial
 
@@ -53,17 +53,17 @@ def test_its_trace_leads_to_its_snapshots() -> None:
 def test_what_the_paper_does_has_no_base() -> None:
     fusion = bb.fuse(bb.examples.softmax(), "paper")
     assert fusion.base is None
-    assert fusion.alternatives == fusion.snapshots
+    assert fusion.alternatives == fusion.fused
 
 
 def test_alternatives_are_the_snapshots_and_what_else_the_base_has() -> None:
     fusion = bb.fuse(bb.examples.rmsnorm_swiglu_residual())
     assert fusion.base is not None
-    own = len(fusion.snapshots)
-    assert fusion.alternatives[:own] == fusion.snapshots
+    own = len(fusion.fused)
+    assert fusion.alternatives[:own] == fusion.fused
     others = fusion.alternatives[own:]
     assert others
-    assert set(digests(others)) <= set(digests(fusion.base.snapshots))
+    assert set(digests(others)) <= set(digests(fusion.base.fused))
     assert len(set(digests(fusion.alternatives))) == len(fusion.alternatives)
 
 
@@ -79,4 +79,4 @@ def test_without_safety_the_base_is_the_same() -> None:
         program = Case(seed, extended=True).program
         fusion, paper = bb.fuse(program, safe=False), bb.fuse(program, "paper", safe=False)
         found = fusion if fusion.base is None else fusion.base
-        assert digests(found.snapshots) == digests(paper.snapshots), f"seed {seed}"
+        assert digests(found.fused) == digests(paper.fused), f"seed {seed}"

@@ -66,8 +66,8 @@ def compared(seed: int) -> Row:
     return Row(
         seed,
         Best.of([paper.initial], case),
-        Best.of(paper.snapshots, case),
-        Best.of(extended.snapshots, case),
+        Best.of(paper.fused, case),
+        Best.of(extended.fused, case),
         Best.of(extended.alternatives, case),
         not any(isinstance(op, Misc | Rename) for op in ops),
     )
@@ -86,7 +86,7 @@ def report(title: str, rows: Sequence[Row]) -> None:
     def mean(of: Callable[[Row], float]) -> float:
         return sum(map(of, rows)) / len(rows)
 
-    alone = [row for row in rows if row.snapshots.is_worse(row.paper)]
+    alone = [row for row in rows if row.fused.is_worse(row.paper)]
     print(
         f"{len(rows)} programs, {title}: {mean(lambda r: r.start.edges):.2f} edges, "
         f"paper {mean(lambda r: r.paper.edges):.2f}, "
@@ -95,7 +95,7 @@ def report(title: str, rows: Sequence[Row]) -> None:
         f"extended {mean(lambda r: not r.alternatives.edges):.1%}; traffic of the extended "
         f"to the paper's: {mean(lambda r: r.alternatives.traffic / max(r.paper.traffic, 1)):.3f}; "
         f"worse by its own snapshots alone: {len(alone)}, "
-        f"{sum(row.snapshots.edges > row.paper.edges for row in alone)} of them in edges"
+        f"{sum(row.fused.edges > row.paper.edges for row in alone)} of them in edges"
     )
 
 

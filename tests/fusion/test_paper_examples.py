@@ -54,19 +54,19 @@ def test_dims_of_the_maps_that_are_fused(name: str, count: int) -> None:
 
 @pytest.mark.parametrize("name", TRACES)
 def test_final_listing_is_the_papers(name: str) -> None:
-    final = bb.fuse(bb.lower(bb.examples.find(name)), "paper").snapshots[-1]
+    final = bb.fuse(bb.lower(bb.examples.find(name)), "paper").fused[-1]
     paper = (PAPER / f"{name.replace('-', '_')}.txt").read_text()
     assert canonical(bb.show(final)) == canonical(paper)
 
 
 @pytest.mark.parametrize("name", TRACES)
 def test_final_listing(name: str, golden) -> None:
-    golden(bb.show(bb.fuse(bb.lower(bb.examples.find(name)), "paper").snapshots[-1]))
+    golden(bb.show(bb.fuse(bb.lower(bb.examples.find(name)), "paper").fused[-1]))
 
 
 @pytest.mark.parametrize("name", [*TRACES, "matmul-relu"])
 def test_no_interior_buffered_edge_is_left(name: str) -> None:
-    assert bb.buffered(bb.fuse(bb.lower(bb.examples.find(name)), "paper").snapshots[-1]) == []
+    assert bb.buffered(bb.fuse(bb.lower(bb.examples.find(name)), "paper").fused[-1]) == []
 
 
 NUMPY = {

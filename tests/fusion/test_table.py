@@ -49,7 +49,7 @@ def test_every_example_is_in_the_table() -> None:
 def test_interior_buffered_edges(name: str, rules: str) -> None:
     fusion = bb.fuse(bb.lower(bb.examples.find(name)), rules)
     expected = LEFT[name][rules == "extended"]
-    assert [len(bb.buffered(snapshot)) for snapshot in fusion.snapshots] == expected
+    assert [len(bb.buffered(snapshot)) for snapshot in fusion.fused] == expected
 
 
 @pytest.mark.parametrize("name", LEFT)
@@ -59,6 +59,6 @@ def test_every_snapshot_computes_the_same(name: str, rules: str) -> None:
     inputs = inputs_for(program, B=2, H=2, G=2, R=3)
     expected = bb.evaluate(program, inputs)
     fusion = bb.fuse(bb.lower(program), rules)
-    for graph in (fusion.initial, *fusion.snapshots):
+    for graph in (fusion.initial, *fusion.fused):
         bb.verify(graph)
         assert_computes(graph, inputs, expected)

@@ -15,7 +15,7 @@ def fusion() -> bb.Fusion:
 
 
 def test_replaying_gives_the_snapshots(fusion: bb.Fusion) -> None:
-    for steps, snapshot in zip(fusion.trace.snapshots, fusion.snapshots, strict=True):
+    for steps, snapshot in zip(fusion.trace.snapshots, fusion.fused, strict=True):
         assert fusion.trace[steps - 1].after.digest == snapshot.digest
         assert bb.to_text(fusion.trace[steps - 1].after) == bb.to_text(snapshot)
 

@@ -22,7 +22,7 @@ def test_every_edge_that_is_left_has_a_reason() -> None:
     for name in bb.examples.EXAMPLES:
         for rules in ("paper", "extended"):
             fusion = bb.fuse(bb.examples.find(name), rules)
-            for number, snapshot in enumerate(fusion.snapshots):
+            for number, snapshot in enumerate(fusion.fused):
                 reasons = fusion.why_not(number)
                 assert [reason.edge for reason in reasons] == bb.buffered(snapshot)
                 assert all(reason.refusals or reason.barrier for reason in reasons[-1:])
@@ -69,7 +69,7 @@ def test_unit_dims_that_do_not_help_are_not_suggested() -> None:
 
 
 def test_unit_dims_are_not_suggested_for_a_peeled_loop() -> None:
-    first = bb.fuse(bb.examples.attention(), "paper").snapshots[0]
+    first = bb.fuse(bb.examples.attention(), "paper").fused[0]
     peeled = fire(PeelFirst(), first, dim="L")
     found = [(str(r.edge.type.lists[0]), r.unit) for r in bb.fuse(peeled, "paper").why_not()]
     assert found == [("N", ("N",)), ("L", ())]
@@ -88,11 +88,11 @@ def test_unit_dims_leave_nothing_but_renames(name: str) -> None:
     fusion = bb.fuse(graph, unit=unit)
     least = fewest_edges(fusion)
     assert least == BARRIER.get(name, 0)
-    best = [snapshot for snapshot in fusion.snapshots if len(bb.buffered(snapshot)) == least]
+    best = [snapshot for snapshot in fusion.fused if len(bb.buffered(snapshot)) == least]
     sizes = dict.fromkeys(symbols(graph), 256)
     flops = min(bb.meter(snapshot, sizes).flops for snapshot in best)
     assert flops <= 1.25 * bb.meter(graph, sizes).flops
 
 
 def fewest_edges(fusion: bb.Fusion) -> int:
-    return min(len(bb.buffered(snapshot)) for snapshot in fusion.snapshots)
+    return min(len(bb.buffered(snapshot)) for snapshot in fusion.fused)

@@ -45,19 +45,19 @@ def assert_ends(fusion: bb.Fusion, place: str) -> None:
     assert steps <= 2 * nodes, f"{place}: {steps} steps, {nodes} nodes"
     assert copies(fusion) <= len(bb.buffered(fusion.initial)), f"{place}: {copies(fusion)} copies"
     assert largest(fusion) <= allowed(fusion), f"{place}: {nodes} nodes, then {largest(fusion)}"
-    for number, snapshot in enumerate(fusion.snapshots):
+    for number, snapshot in enumerate(fusion.fused):
         for rule in EXTENDED.local:
             left = [str(match) for match in matches(rule, snapshot)]
             assert left == [], f"{place}, snapshot {number}"
     for rule in EXTENDED.extending:
-        assert matches(rule, fusion.snapshots[-1]) == [], place
+        assert matches(rule, fusion.fused[-1]) == [], place
 
 
 def assert_replays(fusion: bb.Fusion, place: str) -> None:
     """The trace, written and read again, leads to the same snapshots."""
     trace = bb.Trace.from_json(json.loads(json.dumps(fusion.trace.to_json())))
     found = [trace.program_after(steps).digest for steps in trace.snapshots]
-    assert found == [snapshot.digest for snapshot in fusion.snapshots], place
+    assert found == [snapshot.digest for snapshot in fusion.fused], place
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, CHUNK))
@@ -83,7 +83,7 @@ def test_without_safety_no_rule_fires_that_needs_it() -> None:
         fired.update(step.rule for step in fused.trace)
         unsafe = bb.fuse(case.program, "extended", safe=False)
         assert needing.isdisjoint(step.rule for step in unsafe.trace)
-        for snapshot in unsafe.snapshots:
+        for snapshot in unsafe.fused:
             case.check(snapshot, "safe=False")
     assert all(fired[name] > 0 for name in needing)
 

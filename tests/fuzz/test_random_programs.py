@@ -53,19 +53,19 @@ def assert_ends(fusion: bb.Fusion, seed: int) -> None:
     """At most two steps for each node of the initial program; then there is nothing left to do."""
     nodes = size(fusion.initial)
     assert len(fusion.trace) <= 2 * nodes, f"seed {seed}: {len(fusion.trace)} steps, {nodes} nodes"
-    for number, snapshot in enumerate(fusion.snapshots):
+    for number, snapshot in enumerate(fusion.fused):
         for rule in PAPER.local:
             left = [str(match) for match in matches(rule, snapshot)]
             assert left == [], f"seed {seed}, snapshot {number}"
     for rule in PAPER.extending:
-        assert matches(rule, fusion.snapshots[-1]) == [], f"seed {seed}"
+        assert matches(rule, fusion.fused[-1]) == [], f"seed {seed}"
 
 
 def assert_replays(fusion: bb.Fusion, seed: int) -> None:
     """The trace, written and read again, leads to the same snapshots."""
     trace = bb.Trace.from_json(json.loads(json.dumps(fusion.trace.to_json())))
     found = [trace.program_after(steps).digest for steps in trace.snapshots]
-    assert found == [snapshot.digest for snapshot in fusion.snapshots], f"seed {seed}"
+    assert found == [snapshot.digest for snapshot in fusion.fused], f"seed {seed}"
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, CHUNK))
@@ -119,7 +119,7 @@ def test_the_order_of_nodes_does_not_matter(
     program = bb.examples.find(name)
     expected = bb.fuse(program, "paper")
     rules = [(step.rule, step.variant) for step in expected.trace]
-    edges = [len(bb.buffered(snapshot)) for snapshot in expected.snapshots]
+    edges = [len(bb.buffered(snapshot)) for snapshot in expected.fused]
     assert (len(rules), edges[-1]) == (steps, 0)
     monkeypatch.setattr(driver, "_Search", Shuffled)
     orders = set()
@@ -127,6 +127,6 @@ def test_the_order_of_nodes_does_not_matter(
         monkeypatch.setattr(Shuffled, "rng", random.Random(seed))
         found = bb.fuse(program, "paper")
         assert [(step.rule, step.variant) for step in found.trace] == rules
-        assert [len(bb.buffered(snapshot)) for snapshot in found.snapshots] == edges
+        assert [len(bb.buffered(snapshot)) for snapshot in found.fused] == edges
         orders.add(tuple(step.firing.nodes for step in found.trace))
     assert len(orders) > 10  # it was shuffled indeed

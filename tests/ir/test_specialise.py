@@ -77,7 +77,7 @@ def test_a_fused_program_can_be_specialised() -> None:
     program = bb.examples.attention()
     given = inputs_for(program)
     expected = bb.evaluate(program, given)
-    for snapshot in bb.fuse(program, rules="extended").snapshots:
+    for snapshot in bb.fuse(program, rules="extended").fused:
         for unit in unit_sets("attention", tiled(snapshot)):
             made = specialise(snapshot, unit_dims(snapshot, unit))
             bb.verify(made)
@@ -148,7 +148,7 @@ def test_across_a_misc_operator(axis: int) -> None:
 
 def test_refuses_a_peeled_map() -> None:
     graph = lowered(lambda X, Y: ops.exp(X) @ Y.T, X="K", Y="N K")
-    (snapshot, *_) = bb.fuse(graph, "paper").snapshots
+    (snapshot, *_) = bb.fuse(graph, "paper").fused
     peeled = fire(bb.RULE_SETS["paper"].rule("peel_first_iteration"), snapshot)
     (dim,) = {op.dim for _, g in peeled.walk() for _, op in g.maps() if op.first}
     with pytest.raises(InvalidGraph, match="has been peeled, so the dim cannot have only one bl"):

@@ -22,7 +22,7 @@ def test_other_ancestors_stay_outside() -> None:
     def program(X: object, Y: object, Z: object) -> object:
         return (ops.exp(X) @ Y.T) * ops.sin(Z.sum())
 
-    (snapshot, *_) = bb.fuse(lowered(program, X="K", Y="N K", Z="M"), "paper").snapshots
+    (snapshot, *_) = bb.fuse(lowered(program, X="K", Y="N K", Z="M"), "paper").fused
     made = fire(RULE, snapshot)
     ((_, op),) = [(i, op) for i, op in made.maps() if op.dim.name == "N"]
     assert len(list(made.maps())) == 2  # the sum over M is still there

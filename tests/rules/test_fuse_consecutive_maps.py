@@ -218,7 +218,7 @@ def test_the_driver_looks_again_where_a_path_was_in_the_way() -> None:
     graph = build.build()
     bb.verify(graph)
     assert refusals(RULE, graph).count("only_direct_edges") == 1
-    fused = bb.fuse(graph, "paper").snapshots[0]
+    fused = bb.fuse(graph, "paper").fused[0]
     assert matches(RULE, fused) == []
     assert result.node not in fused.nodes  # V is in the map that was U
     check(graph, fused)

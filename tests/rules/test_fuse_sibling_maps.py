@@ -240,7 +240,7 @@ def test_refuses_dims_of_which_one_is_a_loop_in_the_other(beside: bool) -> None:
     graph = build.build()
     bb.verify(graph)
     assert "dims_apart" in refusals(RULE, graph)
-    check(graph, bb.fuse(graph, "paper").snapshots[-1])
+    check(graph, bb.fuse(graph, "paper").fused[-1])
     while matches(RULE, graph):
         graph = fire(RULE, graph)
 

@@ -16,8 +16,8 @@ def test_rows_for_a_map_over_columns(golden: Callable[[str], None]) -> None:
 
 def test_then_the_maps_can_be_fused() -> None:
     graph = column_sums()
-    assert [len(bb.buffered(s)) for s in bb.fuse(graph, "paper").snapshots] == [1]
-    assert [len(bb.buffered(s)) for s in bb.fuse(graph, rules="extended").snapshots] == [0]
+    assert [len(bb.buffered(s)) for s in bb.fuse(graph, "paper").fused] == [1]
+    assert [len(bb.buffered(s)) for s in bb.fuse(graph, rules="extended").fused] == [0]
 
 
 def test_several_results() -> None:

@@ -435,9 +435,9 @@ def test_a_second_port_for_one_list_is_caught() -> None:
     program = bb.lower(bb.examples.layernorm_matmul())
     expected = bb.fuse(program, "paper")
     found = bb.fuse(program, with_rule(SecondPort()))
-    check(program, found.snapshots[-1])
+    check(program, found.fused[-1])
     assert len(found.trace) < len(expected.trace)
-    assert Cost.of(found.snapshots[-1]).moved > Cost.of(expected.snapshots[-1]).moved
+    assert Cost.of(found.fused[-1]).moved > Cost.of(expected.fused[-1]).moved
 
 
 def test_composing_operators_of_several_operands_is_caught() -> None:
@@ -448,7 +448,7 @@ def test_composing_operators_of_several_operands_is_caught() -> None:
     )
     program = bb.lower(bb.examples.rmsnorm_swiglu())
     found = bb.fuse(program, with_rule(mutant))
-    check(program, found.snapshots[-1])
+    check(program, found.fused[-1])
     assert (len(bb.fuse(program, "paper").trace), len(found.trace)) == (26, 27)
 
 

@@ -150,11 +150,11 @@ def test_then_rule_2_fuses_the_peeled_copy_with_u() -> None:
 @pytest.mark.parametrize("name", ["attention", "layernorm-matmul", "rmsnorm-swiglu"])
 def test_then_the_driver_goes_on(name: str) -> None:
     """A peeled program is fused like any other."""
-    for snapshot in bb.fuse(bb.examples.find(name), "paper").snapshots[:-1]:
+    for snapshot in bb.fuse(bb.examples.find(name), "paper").fused[:-1]:
         peeled = fire(RULE, snapshot)
         fusion = bb.fuse(peeled, "paper")
         assert len(fusion.trace) > 0
-        for fused in fusion.snapshots:
+        for fused in fusion.fused:
             check(snapshot, fused)
 
 

@@ -73,7 +73,7 @@ def test_a_peeled_program_is_fused_like_any_other() -> None:
         program = trace.program_after(rng.randint(0, len(trace)))
         if found := matches(peel, program):
             match = rng.choice(found)
-            for snapshot in bb.fuse(fired(match, program), "paper").snapshots:
+            for snapshot in bb.fuse(fired(match, program), "paper").fused:
                 case.check(snapshot, match)
             peeled += 1
     assert peeled >= AT_LEAST

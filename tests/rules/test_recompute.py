@@ -32,15 +32,15 @@ def test_the_producer_keeps_the_sum_and_the_copy_the_list(golden: Callable[[str]
 def test_then_the_copy_can_be_fused() -> None:
     for graph in (divided_by_its_sum(), exp_with_its_sum()):
         assert matches(RULE, fire(RULE, graph)) == []
-        assert [len(bb.buffered(s)) for s in bb.fuse(graph, "paper").snapshots] == [1]
-        assert [len(bb.buffered(s)) for s in bb.fuse(graph, "extended").snapshots] == [1, 0]
+        assert [len(bb.buffered(s)) for s in bb.fuse(graph, "paper").fused] == [1]
+        assert [len(bb.buffered(s)) for s in bb.fuse(graph, "extended").fused] == [1, 0]
 
 
 def test_a_list_that_the_consumer_walks_as_well_is_at_hand() -> None:
     """Nothing more is read: the copy is made of a list that is loaded anyway."""
     graph = product_read_again()
     assert len(matches(RULE, graph)) == 1
-    assert [len(bb.buffered(s)) for s in bb.fuse(graph, "extended").snapshots] == [3, 2]
+    assert [len(bb.buffered(s)) for s in bb.fuse(graph, "extended").fused] == [3, 2]
 
 
 def test_refuses_maps_over_different_dims() -> None:

@@ -23,7 +23,7 @@ def test_then_one_list_less_is_stored() -> None:
     graph = weighted_into_columns()
     made = fire(RULE, graph)
     assert matches(RULE, made) == []
-    before, after = (bb.fuse(g, "paper").snapshots[0] for g in (graph, made))
+    before, after = (bb.fuse(g, "paper").fused[0] for g in (graph, made))
     assert [len(bb.buffered(g)) for g in (before, after)] == [2, 1]
 
 
@@ -34,7 +34,7 @@ def test_a_list_for_each_block_of_itself() -> None:
 def test_the_decoder_layer_stores_its_residual_once() -> None:
     fusion = bb.fuse(bb.examples.decoder_layer(), "extended")
     (step,) = [step for step in fusion.trace if step.rule == RULE.name]
-    assert len(bb.buffered(step.before)) == len(bb.buffered(fusion.snapshots[-1])) + 1
+    assert len(bb.buffered(step.before)) == len(bb.buffered(fusion.fused[-1])) + 1
 
 
 def test_refuses_where_the_source_is_not_read() -> None:

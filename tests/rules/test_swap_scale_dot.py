@@ -149,7 +149,7 @@ def test_a_scale_that_leaves_its_map_behind() -> None:
     graph = rows(program, X="M K", c="M", y="K", Z="M N")
     fusion = bb.fuse(graph, "paper")
     assert RULE.name in {step.rule for step in fusion.trace}
-    check(graph, fusion.snapshots[-1])
+    check(graph, fusion.fused[-1])
 
 
 # ---------------------------------------------------------------- when it must not fire

@@ -45,7 +45,7 @@ def test_two_dots_that_want_different_factors_last() -> None:
     """Whichever scale moves behind the other, one of the dots wants it back: neither moves."""
     graph = weighted_item("K", "M")
     assert refusals(RULE, graph) == ["towards_a_dot"]
-    check(graph, bb.fuse(graph, rules="extended").snapshots[-1])
+    check(graph, bb.fuse(graph, rules="extended").fused[-1])
 
 
 def test_refuses_a_list_that_is_used_elsewhere() -> None:

@@ -1,4 +1,4 @@
-"""Fusing a block program: the public face of the algorithm."""
+"""Fusing a block program by rules: the algorithm's face to the rest of the compiler."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +23,16 @@ class Fusion:
     """What fusing gave: alternatives, from least to most fused, and how they came about."""
 
     initial: Graph
-    snapshots: Sequence[Graph]
+    fused: Sequence[Graph]
+    """What the rules made; `trace`, `why_not` and `alternatives` refer to these programs."""
     trace: Trace
     turned_off: Driver | None = field(default=None, repr=False)
     """Where rules beyond the base have fired: what is left to do by the base alone."""
+
+    @property
+    def snapshots(self) -> Sequence[Graph]:
+        """The alternatives as they are run."""
+        return self.fused
 
     @cached_property
     def base(self) -> "Fusion | None":
@@ -38,16 +44,16 @@ class Fusion:
 
     @property
     def alternatives(self) -> list[Graph]:
-        """The snapshots, then those of the base that differ: what a selection chooses from."""
+        """The fused programs, then those of the base that differ: what a selection chooses from."""
         others = [] if self.base is None else self.base.alternatives
         known: dict[str, Graph] = {}
-        for graph in (*self.snapshots, *others):
+        for graph in (*self.fused, *others):
             known.setdefault(graph.digest, graph)
         return list(known.values())
 
     def why_not(self, snapshot: Graph | int = -1) -> list[Reason]:
         """For each interior buffered edge that a snapshot has left: what kept it there."""
-        graph = self.snapshots[snapshot] if isinstance(snapshot, int) else snapshot
+        graph = self.fused[snapshot] if isinstance(snapshot, int) else snapshot
         rules = self.trace.rules
         return why_not(graph, (*rules.local, *rules.extending), self._unit_helps)
 
@@ -100,7 +106,7 @@ def _fusion(initial: Graph, driver: Driver) -> Fusion:
 
 
 def _fewest_edges(fusion: Fusion) -> int:
-    return min(len(buffered(snapshot)) for snapshot in fusion.snapshots)
+    return min(len(buffered(snapshot)) for snapshot in fusion.fused)
 
 
 def unit_dims(graph: Graph, names: Collection[Dim | str]) -> set[Dim]:

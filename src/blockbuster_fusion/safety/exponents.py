@@ -34,10 +34,11 @@ from blockbuster_fusion.safety.items import LEAST, Items, Written, holds_exp, me
 from blockbuster_fusion.safety.terms import Form
 
 HEADROOM = {DType.float16: 10.0}
-"""How far below the maximum an exponent is chosen for significands of a narrow dtype.
+"""How far below the maximum an exponent is chosen for significands that are stored as float16.
 
-Significands then go up to e^10 = 22026 instead of 1, and what is e^27 times smaller than the
-largest is still a float16; with the maximum it would be e^17.
+They then go up to e^10 = 22026 instead of 1, and what is e^27 times smaller than the largest is
+still a float16; with the maximum it would be e^17. After a sum nothing bounds them, and they are
+stored as they are computed.
 """
 
 
@@ -248,13 +249,15 @@ class _Loop:
 
     def stack(self, number: int, value: Value, written: Written) -> None:
         """A list: in plain numbers for whoever needs that, in parts for the others."""
-        outer, known = self.outer.demands, Value(self.node, number)
+        outer, body, known = self.outer.demands, self.body, Value(self.node, number)
         if outer.wants_plain(known) or not outer.takes_any_form(known):
-            self.result(number, self.body.plain(value), None)
+            self.result(number, body.plain(value), None)
         if outer.takes_any_form(known):
             native = self.outer.written.get(known)
             if written.raw:
                 written = self._stored(value, written, outer.of(known))
+            elif body.old.type(value).dtype not in HEADROOM:
+                written = self._rounded(value, written)
             self.yield_parts(number, written, None)
             if native is not None:
                 assert native.value is not None
@@ -277,11 +280,17 @@ class _Loop:
             inside = tuple(p for p in made.exponent if self.outside(p[0], whole=False) is None)
             others = tuple(p for p in made.exponent if p not in inside)
             return replace(made, exponent=(*others, (body.total(inside), 1.0)))
-        assert made.value is not None
-        if body.type(made.value).dtype is not dtype:
-            narrowed = body.emit(Elementwise(cast(arg(0), dtype)), made.value)
-            made = replace(made, value=narrowed)
-        return made
+        return self._rounded(value, made)
+
+    def _rounded(self, value: Value, written: Written) -> Written:
+        """A significand as it is stored: in the dtype of the list that it stands for."""
+        body = self.body
+        dtype = body.old.type(value).dtype
+        if written.value is None or body.type(written.value).is_list:
+            return written
+        if body.type(written.value).dtype is dtype:
+            return written
+        return replace(written, value=body.emit(Elementwise(cast(arg(0), dtype)), written.value))
 
     def yield_parts(self, number: int, written: Written, mode: Mode) -> None:
         """Each part of a written value as a result, unless it came in from outside."""

@@ -13,7 +13,7 @@ from itertools import count
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.builder import Sketch
 from blockbuster_fusion.ir.combiner import ADD, MAX
-from blockbuster_fusion.ir.expr import arg, size
+from blockbuster_fusion.ir.expr import arg, cast, size
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.infer import map_types
 from blockbuster_fusion.ir.ops import (
@@ -27,11 +27,13 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Value,
 )
-from blockbuster_fusion.ir.types import Type
+from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.rules.copy import copied_node
 from blockbuster_fusion.safety.choices import Choice, Safe
+from blockbuster_fusion.safety.storage import NARROW
 from blockbuster_fusion.safety.symbolic import Atoms, Meaning, Use
 
+_WIDENED = (cast(arg(0), DType.float32), cast(arg(0), DType.float64))
 _SQUARES = (arg(0) ** 2, arg(0) * arg(0), arg(0) ** 2.0)
 
 
@@ -100,7 +102,10 @@ def _along(kind: Type) -> list[Dim]:
 def _made_in_loop(graph: Graph, loop: int, op: Map) -> Iterator[Summed]:
     """Items that a loop makes, sums, and perhaps stacks."""
     for i, node in op.body.nodes.items():
-        if isinstance(node.op, Elementwise | Dot) and op.dim in node.types[0].items:
+        if isinstance(node.op, Input):
+            continue  # a list outside
+        widened = isinstance(node.op, Elementwise) and node.op.expr in _WIDENED
+        if not widened and not node.types[0].is_list and op.dim in node.types[0].items:
             value = Value(i)
             uses = _uses(op.body, value, (loop,))
             for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
@@ -116,6 +121,8 @@ def _uses(graph: Graph, value: Value, path: Path = ()) -> tuple[Use, ...]:
         op = graph.op(user)
         if isinstance(op, Map):
             found += _uses(op.body, Value(op.body.inputs[port]), (*path, user))
+        elif isinstance(op, Elementwise) and op.expr in _WIDENED:
+            found += _uses(graph, Value(user), path)
         elif not graph.type(value).is_list:
             found.append((path, user, port))
     return tuple(found)
@@ -214,15 +221,22 @@ def _subtract(graph: Graph, summed: Summed, uses: list[Use], ids: Iterator[int])
     sketch = Sketch(graph, ids)
     dim = summed.dim
     if summed.loop is None and dim.unit:
-        total = sketch.one(BlockReduce(dim, ADD), summed.value)
+        total = sketch.one(BlockReduce(dim, ADD), _wide(sketch, summed.value))
         pivot = sketch.one(Elementwise(arg(0) / size(dim.axis)), total)
     else:
         walked = _walked(graph, summed) if dim.is_free else dim
-        total = sketch.one(BlockReduce(walked, ADD), _first_block(sketch, graph, summed, walked))
+        first = _wide(sketch, _first_block(sketch, graph, summed, walked))
+        total = sketch.one(BlockReduce(walked, ADD), first)
         positions = sketch.one(Pick(walked, 0), sketch.one(Iota(walked)))
         last = sketch.one(BlockReduce(walked, MAX), positions)
         pivot = sketch.one(Elementwise(arg(0) / (arg(1) + 1)), total, last)
     return _shifted(graph.edit(add=sketch.nodes), pivot, uses, ids)
+
+
+def _wide(sketch: Sketch, value: Value) -> Value:
+    """A 16-bit item as float32."""
+    narrow = sketch.type(value).dtype in NARROW
+    return sketch.one(Elementwise(_WIDENED[0]), value) if narrow else value
 
 
 def _walked(graph: Graph, summed: Summed) -> Dim:

@@ -1,10 +1,10 @@
 """Storage and arithmetic: narrow numbers in memory, wide ones where they are computed with.
 
 A program over float16 or bfloat16 lists computes in float32: what is loaded is widened, what is
-stored is rounded. This makes it explicit, so that rules and passes need not know of it.
+stored is rounded. This makes it explicit, so that passes need not know of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 from blockbuster_fusion.ir.expr import arg, cast
@@ -14,75 +14,130 @@ from blockbuster_fusion.ir.ops import Elementwise, Input, Map, Misc, Node, Outpu
 from blockbuster_fusion.ir.types import DType, Type
 
 WIDE = DType.float32
+NARROW = (DType.float16, DType.bfloat16)
 
 
-def stored_as(graph: Graph, dtype: DType) -> Graph:
-    """The program with its float32 lists stored as `dtype`; it computes in float32 as before."""
-    if dtype is WIDE or not dtype.is_float:
+def stored_as(graph: Graph, dtype: DType, *, inside: DType | None = None) -> Graph:
+    """The program with its float32 lists stored as `dtype`; it computes in float32 as before.
+
+    `inside` is for lists between its parts: bfloat16 like the others, but float32 rather than
+    float16, because a scale that has moved behind a store leaves numbers beyond 65504 there.
+    """
+    if dtype not in NARROW:
         return graph
-    return _narrowed(graph, dtype, [_narrow(graph.type(Value(i)), dtype) for i in graph.inputs])
+    between = inside or (WIDE if dtype is DType.float16 else dtype)
+    results = {out.value for out in graph.outputs}
+
+    def chosen(kind: Type, *, is_result: bool) -> DType:
+        if kind.dtype is not WIDE:
+            return kind.dtype
+        return dtype if is_result else between
+
+    inputs = [_as(graph.type(Value(i)), dtype) for i in graph.inputs]
+    return _Storage(graph, chosen, count(graph.max_id + 1)).write(graph, inputs, results)
 
 
-def _narrow(kind: Type, dtype: DType) -> Type:
-    """The type of a list in memory; items are computed with and stay as they are."""
-    if not kind.is_buffered or kind.dtype is not WIDE:
-        return kind
-    return Type(kind.lists, kind.items, dtype)
+def computed_wide(graph: Graph) -> Graph:
+    """The program with its 16-bit numbers computed as float32; its lists stay as they are."""
+    if not any(_is_narrow(graph, set())):
+        return graph
+
+    def chosen(kind: Type, *, is_result: bool) -> DType:
+        return kind.dtype
+
+    inputs = [graph.type(Value(i)) for i in graph.inputs]
+    results = {out.value for out in graph.outputs}
+    return _Storage(graph, chosen, count(graph.max_id + 1)).write(graph, inputs, results)
 
 
-def _narrowed(
-    graph: Graph, dtype: DType, inputs: list[Type], ids: Iterator[int] | None = None
-) -> Graph:
-    ids = count(graph.max_id + 1) if ids is None else ids
-    nodes: dict[int, Node] = {}
-    known: dict[Value, Value] = {}
-
-    def item(value: Value) -> Value:
-        """A value as it is computed with: what has just been loaded is widened."""
-        kind = nodes[value.node].types[value.port]
-        if kind.is_list or kind.dtype is not dtype:
-            return value
-        new = next(ids)
-        op = Elementwise(cast(arg(0), WIDE))
-        nodes[new] = Node(op, (value,), infer(op, [kind]))
-        return Value(new)
-
-    for i, kind in zip(graph.inputs, inputs, strict=True):
-        op = graph.op(i)
-        assert isinstance(op, Input)
-        nodes[i] = Node(Input(op.name, kind), (), (kind,))
-    for i in graph.inputs:
-        known[Value(i)] = item(Value(i))
-    for i, node in graph.nodes.items():
-        if i in graph.inputs:
+def _is_narrow(graph: Graph, seen: set[Graph]) -> Iterator[bool]:
+    """Whether some item that is computed is narrow; what is only loaded or stored is."""
+    for node in graph.nodes.values():
+        if isinstance(node.op, Map):
+            yield from _is_narrow(node.op.body, seen)
+        elif isinstance(node.op, Elementwise) and node.op.expr.op == "cast":
             continue
-        operands = tuple(known[v] for v in node.inputs)
-        kinds = [nodes[v.node].types[v.port] for v in operands]
-        op = node.op
-        if isinstance(op, Map):
-            ports = zip(kinds, op.iterated, strict=True)
-            seen = [kind.iterate(op.dim) if iterated else kind for kind, iterated in ports]
-            op = Map(op.dim, _stacked(op, dtype, seen, ids), op.iterated, op.modes, op.first)
-        elif isinstance(op, Misc):
-            results = tuple(_narrow(kind, dtype) for kind in op.results)
-            op = Misc(op.namespace, op.name, op.attributes, results, op.layouts)
-        nodes[i] = Node(op, operands, infer(op, kinds))
-        for port in range(len(node.types)):
-            known[Value(i, port)] = item(Value(i, port))
-    outputs = [Output(out.name, known[out.value], out.axes) for out in graph.outputs]
-    return Graph(nodes, list(graph.inputs), outputs)
+        elif not isinstance(node.op, Input):
+            yield any(kind.dtype in NARROW and not kind.is_list for kind in node.types)
 
 
-def _stacked(op: Map, dtype: DType, seen: list[Type], ids: Iterator[int]) -> Graph:
-    """The body of a map, with what it stacks rounded."""
-    body = _narrowed(op.body, dtype, seen, ids)
-    nodes = dict(body.nodes)
-    outputs: list[Output] = []
-    for out, mode in zip(body.outputs, op.modes, strict=True):
-        value, kind = out.value, body.type(out.value)
-        if mode is None and not kind.is_list and kind.dtype is WIDE:
-            rounded = Elementwise(cast(arg(0), dtype))
-            value = Value(next(ids))
-            nodes[value.node] = Node(rounded, (out.value,), infer(rounded, [kind]))
-        outputs.append(Output(out.name, value, out.axes))
-    return Graph(nodes, body.inputs, outputs)
+def _as(kind: Type, dtype: DType) -> Type:
+    """The type of a float32 array in memory."""
+    return Type(kind.lists, kind.items, dtype, kind.virtual) if kind.dtype is WIDE else kind
+
+
+class _Storage:
+    """One rewrite; `chosen` says as what a list is stored."""
+
+    def __init__(self, graph: Graph, chosen: Callable[..., DType], ids: Iterator[int]) -> None:
+        self.chosen = chosen
+        self.ids = ids
+
+    def write(self, graph: Graph, inputs: Sequence[Type], results: set[Value]) -> Graph:
+        """A graph for inputs of these types; `results` are values that leave the program."""
+        nodes: dict[int, Node] = {}
+        known: dict[Value, Value] = {}
+        for i, kind in zip(graph.inputs, inputs, strict=True):
+            op = graph.op(i)
+            assert isinstance(op, Input)
+            nodes[i] = Node(Input(op.name, kind), (), (kind,))
+        for i in graph.inputs:
+            known[Value(i)] = self.widened(nodes, Value(i))
+        for i, node in graph.nodes.items():
+            if i in graph.inputs:
+                continue
+            operands = tuple(known[v] for v in node.inputs)
+            kinds = [nodes[v.node].types[v.port] for v in operands]
+            op = node.op
+            if isinstance(op, Map):
+                op = self.map(graph, i, op, kinds, results)
+            elif isinstance(op, Misc):
+                op = self.misc(i, op, results)
+            nodes[i] = Node(op, operands, infer(op, kinds))
+            for port in range(len(node.types)):
+                known[Value(i, port)] = self.widened(nodes, Value(i, port))
+        outputs = [Output(out.name, known[out.value], out.axes) for out in graph.outputs]
+        return Graph(nodes, list(graph.inputs), outputs)
+
+    def widened(self, nodes: dict[int, Node], value: Value) -> Value:
+        """A value as it is computed with."""
+        kind = nodes[value.node].types[value.port]
+        if kind.is_list or kind.dtype not in NARROW:
+            return value
+        return self.cast(nodes, value, WIDE)
+
+    def cast(self, nodes: dict[int, Node], value: Value, dtype: DType) -> Value:
+        kind = nodes[value.node].types[value.port]
+        if kind.dtype is dtype:
+            return value
+        made, op = Value(next(self.ids)), Elementwise(cast(arg(0), dtype))
+        nodes[made.node] = Node(op, (value,), infer(op, [kind]))
+        return made
+
+    def misc(self, i: int, op: Misc, results: set[Value]) -> Misc:
+        """A misc operator gives what it is declared to give."""
+        kinds = tuple(
+            _as(kind, self.chosen(kind, is_result=Value(i, port) in results))
+            for port, kind in enumerate(op.results)
+        )
+        return Misc(op.namespace, op.name, op.attributes, kinds, op.layouts)
+
+    def map(self, graph: Graph, i: int, op: Map, kinds: Sequence[Type], results: set[Value]) -> Map:
+        """A map, with what it stacks rounded."""
+        ports = zip(kinds, op.iterated, strict=True)
+        seen = [kind.iterate(op.dim) if iterated else kind for kind, iterated in ports]
+        leaving = {
+            out.value
+            for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True))
+            if mode is None and Value(i, port) in results
+        }
+        body = self.write(op.body, seen, leaving)
+        nodes, outputs = dict(body.nodes), list[Output]()
+        for port, (out, mode) in enumerate(zip(body.outputs, op.modes, strict=True)):
+            value = out.value
+            if mode is None and not body.type(value).is_list:
+                is_result = Value(i, port) in results
+                old = op.body.type(op.body.outputs[port].value)
+                value = self.cast(nodes, value, self.chosen(old, is_result=is_result))
+            outputs.append(Output(out.name, value, out.axes))
+        return Map(op.dim, Graph(nodes, body.inputs, outputs), op.iterated, op.modes, op.first)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from blockbuster_fusion.ir.expr import Expr, arguments, call, cast, const, postorder
+from blockbuster_fusion.ir.expr import Expr, arguments, call, const, postorder
 from blockbuster_fusion.ir.types import DType
 
 Exponent = tuple[tuple[Expr, float], ...]
@@ -290,13 +290,13 @@ def _larger(node: Expr, a: Term, b: Term) -> Term | None:
 def _abs(_: Expr, a: Term) -> Term | None:
     if a.form is Form.moved:
         return None
-    return scaled(a.value and call("abs", a.value), a.exponent, raw=a.raw)
+    return scaled(_of(a.value, lambda x: call("abs", x)), a.exponent, raw=a.raw)
 
 
 def _sqrt(_: Expr, a: Term) -> Term | None:
     if a.form is Form.moved:
         return None
-    return scaled(a.value and call("sqrt", a.value), times(a.exponent, 0.5), raw=a.raw)
+    return scaled(_of(a.value, lambda x: call("sqrt", x)), times(a.exponent, 0.5), raw=a.raw)
 
 
 def _pow(node: Expr, a: Term, b: Term) -> Term | None:
@@ -324,11 +324,14 @@ def _log1p(_: Expr, a: Term) -> Term | None:
 
 
 def _cast(node: Expr, a: Term) -> Term | None:
-    """The exponent is kept as wide as it is."""
+    """The parts stay as wide as they are: a significand alone may be larger than the value."""
     assert isinstance(node.value, DType)
-    if a.form is Form.moved or not node.value.is_float:
-        return None
-    return scaled(a.value and cast(a.value, node.value), a.exponent, raw=a.raw)
+    return None if a.form is Form.moved or not node.value.is_float else a
+
+
+def _of(value: Expr | None, function: Callable[[Expr], Expr]) -> Expr | None:
+    """A function of a significand for which f(1) = 1."""
+    return None if value is None else function(value)
 
 
 def _number(term: Term) -> float | None:
