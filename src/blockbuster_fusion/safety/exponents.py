@@ -8,7 +8,6 @@ together. What is stored as a result, or needed otherwise, is multiplied out.
 """
 
 from dataclasses import replace
-from itertools import count
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder
@@ -30,7 +29,7 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.demand import Demand, Demands
-from blockbuster_fusion.safety.items import LEAST, Items, Written, holds_exp, merged, plain
+from blockbuster_fusion.safety.items import LEAST, Draft, Items, Written, holds_exp, merged, plain
 from blockbuster_fusion.safety.terms import Form
 
 HEADROOM = {DType.float16: 10.0}
@@ -46,7 +45,7 @@ def with_exponents(graph: Graph) -> Safe:
     """The program with pairs for the exponentials that reach a sum."""
     if not holds_exp(graph):
         return Safe(graph, ())
-    level = Level(graph, Demands(graph), count(graph.max_id + 1), [])
+    level = Level(graph, Demands(graph), Draft(graph))
     for i in graph.inputs:
         level.nodes[i] = graph[i]
         level.inputs.append(i)
@@ -55,7 +54,7 @@ def with_exponents(graph: Graph) -> Safe:
     for out in graph.outputs:
         value = level.plain(out.value)
         level.outputs.append(Output(out.name, value, out.axes))
-    return Safe(level.build().without_dead_nodes(), tuple(level.choices))
+    return Safe(level.build().without_dead_nodes(), tuple(level.draft.choices))
 
 
 def rescaled_sum(summands: int) -> Combiner:
@@ -92,14 +91,15 @@ class Level(Items):
             case Reduce(combiner=combiner) as op if combiner is ADD:
                 self.written[Value(i)] = self.reduce(i, op, operands[0])
             case _:
-                self.copy(i, node, [plain(self.native(w)) for w in operands])
+                self.copy(i, node, [plain(self.plain(v)) for v in node.inputs])
 
     # ---------------------------------------------------------------- lists and loops
 
     def reduce(self, i: int, op: Reduce, x: Written) -> Written:
         """A list of pairs, summed: one exponent for all."""
         if x.form is Form.moved:
-            return plain(self.emit(op, self.native(x), own=i))
+            (listed,) = self.old[i].inputs
+            return plain(self.emit(op, self.plain(listed), own=i))
         varying = tuple(part for part in x.exponent if self.type(part[0]).list_dim(op.dim))
         if not varying and x.value is not None:
             return replace(x, value=self.emit(op, x.value, own=i), raw=False)
@@ -125,7 +125,7 @@ class Level(Items):
 
         def body(inner: Builder, *ports: Value) -> list[tuple[Value, Mode]]:
             names = dict(zip([*walked, *whole], ports, strict=True))
-            level = Items(Graph({}, [], []), self.demands, self.ids, self.choices)
+            level = Items(Graph({}, [], []), self.demands, self.draft)
             level.nodes = inner.nodes
             own = None if x.value is None else names[x.value]
             exponent = tuple((names[atom], factor) for atom, factor in varying)
@@ -179,7 +179,7 @@ class _Loop:
         self.outer, self.node, self.op = outer, node, op
         inside = outer.demands.inside(node)
         path = (*outer.path, node)
-        self.body = Level(op.body, inside, outer.ids, outer.choices, path)
+        self.body = Level(op.body, inside, outer.draft, path)
         self.ports: dict[tuple[Value, bool], Value] = {}
         """The input of the body for each operand, iterated or whole."""
         self.results: list[tuple[Value, Mode]] = []

@@ -1,7 +1,8 @@
 """Values in pairs: operators on items, written anew with significands and exponents."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder
@@ -112,19 +113,32 @@ class Arguments:
         return entry if isinstance(entry, Value) else self.level.native(entry)
 
 
+class Draft:
+    """What the graphs of one program share while it is written anew."""
+
+    def __init__(self, program: Graph) -> None:
+        self.ids = count(program.max_id + 1)
+        self.choices: list[Choice] = []
+        self._dims = set(program.dims)
+
+    def loop_over(self, dim: Dim) -> Dim:
+        """A dim to walk a list by: its own, or a new one where the list is free."""
+        if not dim.is_free:
+            return dim
+        known = [d.index for d in self._dims if d.axis is dim.axis and d.index is not None]
+        made = Dim(dim.axis, max(known, default=-1) + 1, dim.packed)
+        self._dims.add(made)
+        return made
+
+
 class Items(Builder):
     """One graph of the program while it is written anew: its items."""
 
     def __init__(
-        self,
-        old: Graph,
-        demands: Demands,
-        ids: Iterator[int],
-        choices: list[Choice],
-        path: tuple[int, ...] = (),
+        self, old: Graph, demands: Demands, draft: Draft, path: tuple[int, ...] = ()
     ) -> None:
-        super().__init__(ids)
-        self.old, self.demands, self.choices, self.path = old, demands, choices, path
+        super().__init__(draft.ids)
+        self.old, self.demands, self.draft, self.path = old, demands, draft, path
         self.written: dict[Value, Written] = {}
         self.natives: dict[Written, Value] = {}
         self._shared: dict[tuple[Written, Dim, float], Written] = {}
@@ -151,24 +165,23 @@ class Items(Builder):
 
     def plain(self, value: Value) -> Value:
         """A value of the old graph in plain form, with the dtype that it had."""
-        made = self.native(self.written[value])
+        made = self.native(self.written[value], self.old.type(value).lists)
         dtype = self.old.type(value).dtype
         if self.type(made).dtype is dtype or self.type(made).is_list:
             return made
         return self.emit(Elementwise(cast(arg(0), dtype)), made)
 
-    def native(self, written: Written) -> Value:
-        """A written value in plain form."""
+    def native(self, written: Written, lists: Sequence[Dim] = ()) -> Value:
+        """A written value in plain form; of a list, `lists` are the dims to walk."""
         if written.form is Form.plain:
             assert written.value is not None
             return written.value
         if written not in self.natives:
-            self.natives[written] = self._multiplied_out(written)
+            self.natives[written] = self._multiplied_out(written, lists)
         return self.natives[written]
 
-    def _multiplied_out(self, written: Written) -> Value:
-        lists = sorted((self.type(v).lists for v in written.parts), key=len, reverse=True)
-        dims = list(dict.fromkeys(dim for dims in lists for dim in dims))
+    def _multiplied_out(self, written: Written, lists: Sequence[Dim]) -> Value:
+        dims = [self.draft.loop_over(dim) for dim in lists]
 
         def innermost(inner: Builder, *parts: Value) -> Value:
             names = dict(zip(written.parts, (arg(i) for i in range(len(parts))), strict=True))
@@ -264,4 +277,4 @@ class Items(Builder):
         return self.emit(Elementwise(one), self.total(x.exponent))
 
     def choose(self, node: int, kind: str, shared: str, axis: str, reason: str) -> None:
-        self.choices.append(Choice(self.path, node, kind, shared, axis, reason))
+        self.draft.choices.append(Choice(self.path, node, kind, shared, axis, reason))

@@ -6,8 +6,9 @@ mean, the mean of the row's first block, is subtracted from x first. That nothin
 is proved, not recognised: the graph's outputs are read as polynomials with and without it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import count
 
 from blockbuster_fusion.ir.axis import Axis, Dim
@@ -24,6 +25,7 @@ from blockbuster_fusion.ir.ops import (
     Iota,
     Map,
     Node,
+    Output,
     Pick,
     Value,
 )
@@ -31,7 +33,7 @@ from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.rules.copy import copied_node
 from blockbuster_fusion.safety.choices import Choice, Safe
 from blockbuster_fusion.safety.storage import NARROW
-from blockbuster_fusion.safety.symbolic import Atoms, Meaning, Use
+from blockbuster_fusion.safety.symbolic import Atoms, Meaning, Poly, Use
 
 _WIDENED = (cast(arg(0), DType.float32), cast(arg(0), DType.float64))
 _SQUARES = (arg(0) ** 2, arg(0) * arg(0), arg(0) ** 2.0)
@@ -69,10 +71,10 @@ def _pivoted(graph: Graph, path: Path, ids: Iterator[int], choices: list[Choice]
         dots = {use[:2] for use in summed.uses if _kind(graph, use, summed.dim.axis) == "dot"}
         if "square" not in _kinds(graph, summed) and dots <= pivoted:
             continue
-        shifted = _harmless(graph, summed)
-        if shifted:
+        shift = _harmless(graph, summed)
+        if shift is not None:
             pivoted |= dots
-            graph = _subtract(graph, summed, shifted, ids)
+            graph = _subtract(graph, summed, shift, ids)
             reason = "sums of it cancel, and nothing feels a shift"
             choices.append(Choice(path, summed.value.node, "pivot", "row", summed.dim.name, reason))
     return graph
@@ -178,8 +180,19 @@ def _kind(graph: Graph, use: Use, axis: Axis) -> str:
 # ---------------------------------------------------------------- the proof
 
 
-def _harmless(graph: Graph, summed: Summed) -> list[Use]:
-    """Uses that may see the value shifted without any output's noticing; none if there are none.
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Uses that may see a value shifted; `amends` are the outputs that feel it, and how much.
+
+    An output that changes by a multiple of the pivot gets that back: a mean, say.
+    """
+
+    uses: list[Use]
+    amends: dict[int, Fraction]
+
+
+def _harmless(graph: Graph, summed: Summed) -> Shift | None:
+    """A shift that mends a cancellation and that no output notices, if there is one.
 
     The sums and sums of squares are shifted; others join where that mends what these have changed.
     """
@@ -193,31 +206,49 @@ def _harmless(graph: Graph, summed: Summed) -> list[Use]:
         else atoms.atom(("input", i), frozenset(graph.type(Value(i)).axes))
         for i in graph.inputs
     ]
-
     before = Meaning(atoms, (path, summed.value))
     expected = before.read(graph, inputs)
 
-    def read(shifts: list[Use]) -> tuple[bool, set[tuple[Path, Value]]]:
-        """Whether the outputs are what they were, and the values that are not."""
-        after = Meaning(atoms, (path, summed.value), shifts, before)
-        same = after.read(graph, inputs) == expected
-        return same, {at for at, poly in after.known.items() if poly != before.known[at]}
+    def read(uses: list[Use]) -> tuple[list[Poly], set[tuple[Path, Value]]]:
+        """The outputs with a shift, and the values that it changes."""
+        after = Meaning(atoms, (path, summed.value), uses, before)
+        found = after.read(graph, inputs)
+        return found, {at for at, poly in after.known.items() if poly != before.known[at]}
 
-    shifts = [u for u in summed.uses if _kind(graph, u, axis) in ("sum", "square")]
-    same, changed = read(shifts)
+    uses = [u for u in summed.uses if _kind(graph, u, axis) in ("sum", "square")]
+    found, changed = read(uses)
     for use in summed.uses:
-        if not same and use not in shifts:
-            mended, then = read([*shifts, use])
-            if mended or changed - then:
-                shifts, same, changed = [*shifts, use], mended, then
-    return shifts if same else []
+        if use not in uses and found != expected:
+            trial, then = read([*uses, use])
+            if trial == expected or changed - then:
+                uses, found, changed = [*uses, use], trial, then
+    if not _mends(graph, changed):
+        return None
+    amends: dict[int, Fraction] = {}
+    for number, (old, new) in enumerate(zip(expected, found, strict=True)):
+        if old != new:
+            factor = atoms.multiple_of_pivot(new, old)
+            if factor is None:
+                return None
+            amends[number] = factor
+    return Shift(uses, amends)
+
+
+def _mends(graph: Graph, changed: set[tuple[Path, Value]]) -> bool:
+    """Whether something is computed of changed values and is not changed: there they cancel."""
+    return any(
+        (path, Value(user)) not in changed
+        for path, value in changed
+        for user in graph.at(path).users[value.node]
+        if isinstance(graph.at(path).op(user), Elementwise) and value in graph.at(path)[user].inputs
+    )
 
 
 # ---------------------------------------------------------------- the rewrite
 
 
-def _subtract(graph: Graph, summed: Summed, uses: list[Use], ids: Iterator[int]) -> Graph:
-    """The graph with the pivot made, and subtracted at the uses."""
+def _subtract(graph: Graph, summed: Summed, shift: Shift, ids: Iterator[int]) -> Graph:
+    """The graph with the pivot made, subtracted at the uses and given back to outputs."""
     sketch = Sketch(graph, ids)
     dim = summed.dim
     if summed.loop is None and dim.unit:
@@ -230,7 +261,25 @@ def _subtract(graph: Graph, summed: Summed, uses: list[Use], ids: Iterator[int])
         positions = sketch.one(Pick(walked, 0), sketch.one(Iota(walked)))
         last = sketch.one(BlockReduce(walked, MAX), positions)
         pivot = sketch.one(Elementwise(arg(0) / (arg(1) + 1)), total, last)
-    return _shifted(graph.edit(add=sketch.nodes), pivot, uses, ids)
+    made = _shifted(graph.edit(add=sketch.nodes), pivot, shift.uses, ids)
+    return _amended(made, pivot, shift.amends, ids)
+
+
+def _amended(
+    graph: Graph, pivot: Value, amends: Mapping[int, Fraction], ids: Iterator[int]
+) -> Graph:
+    """The graph with multiples of the pivot added to outputs."""
+    if not amends:
+        return graph
+    sketch = Sketch(graph, ids)
+    outputs = list(graph.outputs)
+    for number, factor in amends.items():
+        out = outputs[number]
+        back = arg(0) + arg(1) if factor == 1 else arg(0) + arg(1) * float(factor)
+        outputs[number] = Output(
+            out.name, sketch.one(Elementwise(back), out.value, pivot), out.axes
+        )
+    return Graph({**graph.nodes, **sketch.nodes}, graph.inputs, outputs)
 
 
 def _wide(sketch: Sketch, value: Value) -> Value:

@@ -181,6 +181,13 @@ class Atoms:
             self._known[key] = Atom(len(self._known), key, axes)
         return Poly.of({((self._known[key], 1),): Fraction(1)})
 
+    def multiple_of_pivot(self, new: Poly, old: Poly) -> Fraction | None:
+        """By which multiple of the pivot two polynomials differ, if by no more than that."""
+        difference = new + number(-1) * old
+        ((pivot, _),) = self.pivot.terms
+        factors = dict(difference.terms)
+        return factors[pivot] if factors.keys() == {pivot} else None
+
     # ---------------------------------------------------------------- expressions
 
     def expression(self, expr: Expr, operands: Sequence[Poly]) -> Poly:

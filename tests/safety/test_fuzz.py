@@ -1,0 +1,54 @@
+"""Random programs of exponentials and norms on hard inputs: finite wherever float64 is."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from hard_programs import hard_inputs, hard_program
+
+import blockbuster_fusion as bb
+from programs import random_tiles, random_unit
+from torch_reference import Reference
+
+PROGRAMS, CHUNK = 1000, 50
+LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
+LARGEST = 1e18
+"""Float32 holds the square of this. Programs that come to more are given other inputs."""
+
+torch.set_num_threads(1)
+
+
+def secure(seed: int) -> int:
+    """Checks all snapshots of the program of a seed; how many there were."""
+    program = hard_program(seed)
+    reference = Reference(program, torch.float64)
+    for attempt in range(10):
+        inputs = hard_inputs(program, seed + 10_000_000 * attempt)
+        with torch.no_grad():
+            expected = reference.run(inputs)
+        if reference.largest < LARGEST:
+            break
+        reference.largest = 0.0
+    unit = random_unit(program, seed) if seed % 3 == 0 else ()
+    snapshots = bb.fuse(program, unit=unit).snapshots
+    for number, graph in enumerate(snapshots):
+        found = bb.interpret(graph, inputs, random_tiles(graph, seed))
+        for name, wanted in expected.items():
+            lost = np.isfinite(wanted) & ~np.isfinite(found[name])
+            assert not lost.any(), f"seed {seed}, snapshot {number}: {name}, {lost.sum()} lost"
+    return len(snapshots)
+
+
+@pytest.mark.parametrize("first", range(0, PROGRAMS, CHUNK))
+def test_finite_where_float64_is(first: int) -> None:
+    checked = sum(secure(seed) for seed in range(first, first + CHUNK))
+    print(f"{checked} snapshots")
+
+
+@pytest.mark.long
+def test_finite_where_float64_is_in_thousands() -> None:
+    for number in range(LONG):
+        secure(PROGRAMS + number)
+        if (number + 1) % 500 == 0:
+            print(f"{number + 1} of {LONG} programs", flush=True)
