@@ -70,7 +70,7 @@ KINDS: dict[str, Callable[[Array, Rng], Array]] = {
     "saturated": saturated,
     "zero": zero,
 }
-"""What is done to the program's first array; others are ordinary."""
+"""What is done to the program's first array of floats; others are ordinary."""
 
 
 def adversarial(
@@ -84,7 +84,8 @@ def adversarial(
     element of its first row.
     """
     lengths = _lengths(program, sizes or {})
-    first = next((i.name for i in program.inputs if len(i.type.axes) > 1), None)
+    floats = [i for i in program.inputs if i.type.dtype.is_float and i.type.axes]
+    first = next((i.name for i in floats if len(i.type.axes) > 1), None)
     yield Case("ordinary", _ordinary(program, lengths, np.random.default_rng(seed)))
     for name, change in KINDS.items():
         if first is not None:
@@ -92,7 +93,7 @@ def adversarial(
             inputs = _ordinary(program, lengths, rng)
             inputs[first] = change(np.asarray(inputs[first], np.float32), rng)
             yield Case(name, inputs)
-    masks = [i for i in program.inputs if i.name.lower().startswith("mask")]
+    masks = [i for i in floats if i.name.lower().startswith("mask")]
     if masks:
         rng = np.random.default_rng(seed)
         inputs = _ordinary(program, lengths, rng)
@@ -125,7 +126,7 @@ def _ordinary(
     for given in program.inputs:
         shape = [lengths[axis] for axis in given.type.axes]
         if not given.type.dtype.is_float:
-            made[given.name] = rng.integers(0, 2, shape)
+            made[given.name] = rng.integers(0, 2, shape).astype(given.type.dtype.value)
             continue
         x = rng.standard_normal(shape).astype(np.float32)
         made[given.name] = x if len(shape) > 1 else 1 + x * np.float32(0.1)
@@ -135,6 +136,7 @@ def _ordinary(
 def _mask(given: ArrayInput, lengths: Mapping[Axis, int], rng: Rng) -> Array:
     shape = [lengths[axis] for axis in given.type.axes]
     mask = np.where(rng.random(shape) < 0.5, np.float32(-np.inf), np.float32(0))
-    mask[..., :1, :] = -np.inf
+    if len(shape) > 1:
+        mask[..., :1, :] = -np.inf
     mask[..., 0] = np.maximum(mask[..., 0], np.float32(-1e4))
     return mask

@@ -15,7 +15,7 @@ from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.interp.tiling import Tiles
 from blockbuster_fusion.interp.values import Numbers
 from blockbuster_fusion.ir.axis import Dim
-from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.graph import Graph, check_graph
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.safety.adversarial import Case, adversarial
@@ -72,12 +72,9 @@ def check(
     reference is the unfused program in float64, made safe operator by operator: as it is written
     it may overflow even there. An error of inf stands for NaN or inf where the reference has none.
     """
-    stored = DType(dtype)
-    if not stored.is_float:
-        raise WrongKind(
-            function="check", wanted="a float dtype", given=dtype, remedy="try float32 or bfloat16"
-        )
+    stored = _float_dtype(dtype)
     graph = lower(program) if isinstance(program, ArrayProgram) else program
+    check_graph("check", graph)
     cases: Iterable[Case]
     if inputs is not None:
         cases = [Case("given", {name: np.asarray(x) for name, x in inputs.items()})]
@@ -107,6 +104,15 @@ def check(
             found = dict(interpret(snapshot, given, tiles).items())
             rows.append(Row(case.name, number, relative_error(found, expected), plain))
     return Report(stored, tuple(rows))
+
+
+def _float_dtype(dtype: str | DType) -> DType:
+    known = {d.value: d for d in DType if d.is_float}
+    name = dtype.value if isinstance(dtype, DType) else dtype
+    if name not in known:
+        remedy = f"known are {', '.join(known)}"
+        raise WrongKind(function="check", wanted="a float dtype", given=name, remedy=remedy)
+    return known[name]
 
 
 def _rounded(x: Array, dtype: DType, numbers: Numbers) -> Array:

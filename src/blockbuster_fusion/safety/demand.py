@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, ANY
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Reduce, Value
-from blockbuster_fusion.safety.terms import is_linear
+from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Pick, Reduce, Value
+from blockbuster_fusion.safety.terms import is_inverse, is_linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class Demands:
         op = self.graph.op(user)
         match op:
             case Elementwise():
+                if is_inverse(op.expr, port):
+                    return self.of(Value(user)) | Demand(otherwise=True, multiplied=True)
                 if not is_linear(op.expr, port):
                     return OTHERWISE
                 others = len(self.graph[user].inputs) > 1
@@ -82,6 +84,8 @@ class Demands:
                 return Demand(frozenset({op.dim.axis})) if summed else OTHERWISE
             case Dot():
                 return Demand(frozenset({op.dim.axis}))
+            case Pick():
+                return self.of(Value(user))
             case Map():
                 return self.inside(user).of(Value(op.body.inputs[port]))
         return OTHERWISE
@@ -125,6 +129,8 @@ class Demands:
         match op:
             case Elementwise() | BlockReduce() | Dot():
                 return False
+            case Pick():
+                return self.wants_plain(Value(user))
             case Reduce():
                 return op.combiner is not ADD
             case Map():

@@ -23,14 +23,15 @@ from blockbuster_fusion.ir.ops import (
     Map,
     Node,
     Output,
+    Pick,
     Reduce,
     Value,
 )
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.demand import Demand, Demands
-from blockbuster_fusion.safety.items import LEAST, Draft, Items, Written, holds_exp, merged, plain
-from blockbuster_fusion.safety.terms import Form
+from blockbuster_fusion.safety.items import Draft, Items, Written, holds_exp, merged, plain
+from blockbuster_fusion.safety.terms import LEAST, Form
 
 HEADROOM = {DType.float16: 10.0}
 """How far below the maximum an exponent is chosen for significands that are stored as float16.
@@ -90,10 +91,22 @@ class Level(Items):
                 self.written[Value(i)] = self.dot(i, op, *operands)
             case Reduce(combiner=combiner) as op if combiner is ADD:
                 self.written[Value(i)] = self.reduce(i, op, operands[0])
+            case Pick() as op:
+                self.written[Value(i)] = self.pick(op, operands[0])
             case _:
                 self.copy(i, node, [plain(self.plain(v)) for v in node.inputs])
 
     # ---------------------------------------------------------------- lists and loops
+
+    def pick(self, op: Pick, x: Written) -> Written:
+        """One element of a list, part by part."""
+        parts = {
+            v: self.emit(op, v) if self.type(v).list_dim(op.dim) is not None else v for v in x.parts
+        }
+        value = None if x.value is None else parts[x.value]
+        return replace(
+            x, value=value, exponent=merged((parts[atom], factor) for atom, factor in x.exponent)
+        )
 
     def reduce(self, i: int, op: Reduce, x: Written) -> Written:
         """A list of pairs, summed: one exponent for all."""
@@ -279,7 +292,8 @@ class _Loop:
             body.choose(value.node, "exponent", "element", "every axis", reason)
             inside = tuple(p for p in made.exponent if self.outside(p[0], whole=False) is None)
             others = tuple(p for p in made.exponent if p not in inside)
-            return replace(made, exponent=(*others, (body.total(inside), 1.0)))
+            together = ((body.total(inside), 1.0),) if inside else ()
+            return replace(made, exponent=(*others, *together))
         return self._rounded(value, made)
 
     def _rounded(self, value: Value, written: Written) -> Written:

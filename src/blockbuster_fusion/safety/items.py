@@ -20,12 +20,19 @@ from blockbuster_fusion.ir.expr import (
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.infer import infer
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Node, Op, Value
+from blockbuster_fusion.ir.types import Type
 from blockbuster_fusion.safety.choices import Choice
 from blockbuster_fusion.safety.demand import Demands
-from blockbuster_fusion.safety.terms import NOTHING, Form, Term, as_plain, evaluate, total
-
-LEAST = -1e30
-"""No exponent is less, so that a row of which nothing is left stays finite."""
+from blockbuster_fusion.safety.terms import (
+    LEAST,
+    NOTHING,
+    ONE,
+    Form,
+    Term,
+    as_plain,
+    evaluate,
+    total,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +216,21 @@ class Items(Builder):
             term = evaluate(op.expr, terms, lift=False)
         elif term.form is Form.plain and is_plain:
             self.choose(i, "native", "", "", "inside a larger expression it is safe as it is")
-        return self._emitted(term, table, i)
+        return self._with_axes(self._emitted(term, table, i), self.old.type(Value(i)), operands)
+
+    def _with_axes(self, x: Written, kind: Type, operands: Sequence[Written]) -> Written:
+        """A value with the axes of its type: one with an exponent that cancels may lack some."""
+        known = {dim.axis for part in x.parts for dim in self.type(part).items}
+        missing = {dim.axis for dim in kind.items} - known
+        for part in (v for w in operands for v in w.parts):
+            found = missing & {dim.axis for dim in self.type(part).items}
+            if found:
+                one = ONE if x.value is None else arg(1)
+                spread = Elementwise(call("where", Expr("eq", (arg(0), arg(0))), one, one))
+                own = () if x.value is None else (x.value,)
+                x = replace(x, value=self.emit(spread, part, *own))
+                missing -= found
+        return x
 
     def _emitted(self, term: Term, table: Arguments, own: int) -> Written:
         """A term as values of this graph."""

@@ -8,13 +8,12 @@ is proved, not recognised: the graph's outputs are read as polynomials with and 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import count
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.builder import Sketch
 from blockbuster_fusion.ir.combiner import ADD, MAX
-from blockbuster_fusion.ir.expr import arg, cast, size
+from blockbuster_fusion.ir.expr import Expr, arg, cast, size
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.infer import map_types
 from blockbuster_fusion.ir.ops import (
@@ -60,6 +59,7 @@ def with_pivots(graph: Graph) -> Safe:
 
 
 def _pivoted(graph: Graph, path: Path, ids: Iterator[int], choices: list[Choice]) -> Graph:
+    graph = _picked_once(graph)
     for i, op in list(graph.maps()):
         body = _pivoted(op.body, (*path, i), ids, choices)
         if body is not op.body:
@@ -78,6 +78,17 @@ def _pivoted(graph: Graph, path: Path, ids: Iterator[int], choices: list[Choice]
             reason = "sums of it cancel, and nothing feels a shift"
             choices.append(Choice(path, summed.value.node, "pivot", "row", summed.dim.name, reason))
     return graph
+
+
+def _picked_once(graph: Graph) -> Graph:
+    """The graph with one node for each element that is picked: its uses are then seen together."""
+    first: dict[Node, int] = {}
+    again: dict[int, int] = {}
+    for i, node in graph.nodes.items():
+        if isinstance(node.op, Pick) and first.setdefault(node, i) != i:
+            again[i] = first[node]
+    redirect = {Value(i): Value(kept) for i, kept in again.items()}
+    return graph.edit(drop=again, redirect=redirect) if again else graph
 
 
 # ---------------------------------------------------------------- what is summed
@@ -188,7 +199,7 @@ class Shift:
     """
 
     uses: list[Use]
-    amends: dict[int, Fraction]
+    amends: dict[int, Expr]
 
 
 def _harmless(graph: Graph, summed: Summed) -> Shift | None:
@@ -224,11 +235,11 @@ def _harmless(graph: Graph, summed: Summed) -> Shift | None:
                 uses, found, changed = [*uses, use], trial, then
     if not _mends(graph, changed):
         return None
-    amends: dict[int, Fraction] = {}
+    amends: dict[int, Expr] = {}
     for number, (old, new) in enumerate(zip(expected, found, strict=True)):
         if old != new:
             factor = atoms.multiple_of_pivot(new, old)
-            if factor is None:
+            if factor is None or graph.type(graph.outputs[number].value).is_list:
                 return None
             amends[number] = factor
     return Shift(uses, amends)
@@ -265,9 +276,7 @@ def _subtract(graph: Graph, summed: Summed, shift: Shift, ids: Iterator[int]) ->
     return _amended(made, pivot, shift.amends, ids)
 
 
-def _amended(
-    graph: Graph, pivot: Value, amends: Mapping[int, Fraction], ids: Iterator[int]
-) -> Graph:
+def _amended(graph: Graph, pivot: Value, amends: Mapping[int, Expr], ids: Iterator[int]) -> Graph:
     """The graph with multiples of the pivot added to outputs."""
     if not amends:
         return graph
@@ -275,7 +284,7 @@ def _amended(
     outputs = list(graph.outputs)
     for number, factor in amends.items():
         out = outputs[number]
-        back = arg(0) + arg(1) if factor == 1 else arg(0) + arg(1) * float(factor)
+        back = arg(0) + arg(1) * factor
         outputs[number] = Output(
             out.name, sketch.one(Elementwise(back), out.value, pivot), out.axes
         )

@@ -10,7 +10,18 @@ from itertools import count
 from blockbuster_fusion.ir.expr import arg, cast
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.infer import infer
-from blockbuster_fusion.ir.ops import Elementwise, Input, Map, Misc, Node, Output, Value
+from blockbuster_fusion.ir.ops import (
+    Elementwise,
+    Input,
+    Map,
+    Misc,
+    Node,
+    Op,
+    Output,
+    Pick,
+    Reduce,
+    Value,
+)
 from blockbuster_fusion.ir.types import DType, Type
 
 WIDE = DType.float32
@@ -26,7 +37,6 @@ def stored_as(graph: Graph, dtype: DType, *, inside: DType | None = None) -> Gra
     if dtype not in NARROW:
         return graph
     between = inside or (WIDE if dtype is DType.float16 else dtype)
-    results = {out.value for out in graph.outputs}
 
     def chosen(kind: Type, *, is_result: bool) -> DType:
         if kind.dtype is not WIDE:
@@ -34,31 +44,35 @@ def stored_as(graph: Graph, dtype: DType, *, inside: DType | None = None) -> Gra
         return dtype if is_result else between
 
     inputs = [_as(graph.type(Value(i)), dtype) for i in graph.inputs]
-    return _Storage(graph, chosen, count(graph.max_id + 1)).write(graph, inputs, results)
+    return _Storage(chosen, count(graph.max_id + 1)).program(graph, inputs)
 
 
 def computed_wide(graph: Graph) -> Graph:
     """The program with its 16-bit numbers computed as float32; its lists stay as they are."""
-    if not any(_is_narrow(graph, set())):
+    if not any(_is_narrow(graph)):
         return graph
 
     def chosen(kind: Type, *, is_result: bool) -> DType:
         return kind.dtype
 
     inputs = [graph.type(Value(i)) for i in graph.inputs]
-    results = {out.value for out in graph.outputs}
-    return _Storage(graph, chosen, count(graph.max_id + 1)).write(graph, inputs, results)
+    return _Storage(chosen, count(graph.max_id + 1)).program(graph, inputs)
 
 
-def _is_narrow(graph: Graph, seen: set[Graph]) -> Iterator[bool]:
+def _is_narrow(graph: Graph) -> Iterator[bool]:
     """Whether some item that is computed is narrow; what is only loaded or stored is."""
-    for node in graph.nodes.values():
+    for i, node in graph.nodes.items():
         if isinstance(node.op, Map):
-            yield from _is_narrow(node.op.body, seen)
-        elif isinstance(node.op, Elementwise) and node.op.expr.op == "cast":
-            continue
-        elif not isinstance(node.op, Input):
+            yield from _is_narrow(node.op.body)
+        elif isinstance(node.op, Reduce | Pick):
+            users = (graph.op(user) for user in graph.users[i])
+            yield node.types[0].dtype in NARROW and not all(_is_cast(op) for op in users)
+        elif not isinstance(node.op, Input) and not _is_cast(node.op):
             yield any(kind.dtype in NARROW and not kind.is_list for kind in node.types)
+
+
+def _is_cast(op: Op) -> bool:
+    return isinstance(op, Elementwise) and op.expr.op == "cast"
 
 
 def _as(kind: Type, dtype: DType) -> Type:
@@ -69,9 +83,20 @@ def _as(kind: Type, dtype: DType) -> Type:
 class _Storage:
     """One rewrite; `chosen` says as what a list is stored."""
 
-    def __init__(self, graph: Graph, chosen: Callable[..., DType], ids: Iterator[int]) -> None:
+    def __init__(self, chosen: Callable[..., DType], ids: Iterator[int]) -> None:
         self.chosen = chosen
         self.ids = ids
+
+    def program(self, graph: Graph, inputs: Sequence[Type]) -> Graph:
+        """A program for inputs of these types; results without axes are rounded as well."""
+        made = self.write(graph, inputs, {out.value for out in graph.outputs})
+        nodes, outputs = dict(made.nodes), list[Output]()
+        for old, out in zip(graph.outputs, made.outputs, strict=True):
+            value, kind = out.value, graph.type(old.value)
+            if not kind.is_list:
+                value = self.cast(nodes, value, self.chosen(kind, is_result=True))
+            outputs.append(Output(out.name, value, out.axes))
+        return Graph(nodes, made.inputs, outputs)
 
     def write(self, graph: Graph, inputs: Sequence[Type], results: set[Value]) -> Graph:
         """A graph for inputs of these types; `results` are values that leave the program."""

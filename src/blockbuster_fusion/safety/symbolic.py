@@ -13,9 +13,10 @@ from math import isfinite
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD, ANY
-from blockbuster_fusion.ir.expr import Expr, postorder
+from blockbuster_fusion.ir.expr import Expr, const, postorder, size
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Node, Reduce, Value
+from blockbuster_fusion.ir.types import DType
 
 MOST_TERMS = 64
 """A polynomial that would have more is taken as an atom."""
@@ -156,10 +157,10 @@ class Meaning:
         for poly, mode in zip(results, op.modes, strict=True):
             if mode is None or mode.combiner is ANY:
                 made.append(poly)
-            elif mode.combiner is ADD:
+            elif mode.combiner is ADD and not op.first:
                 made.append(self.atoms.loop_sum(poly, op.dim))
             else:
-                key = ("gathered", op.dim, mode.combiner, mode.component, *results)
+                key = ("gathered", op.dim, op.first, mode.combiner, mode.component, *results)
                 axes = frozenset().union(*(r.axes for r in results)) - {op.dim.axis}
                 made.append(self.atoms.atom(key, axes))
         return made
@@ -173,6 +174,7 @@ class Atoms:
 
     def __init__(self, axes: Collection[Axis], along: Axis) -> None:
         self._known: dict[tuple[object, ...], Atom] = {}
+        self._sized: dict[object, Axis] = {}
         self.summed = self.atom(("summed",), frozenset(axes))
         self.pivot = self.atom(("pivot",), frozenset(axes) - {along})
 
@@ -181,12 +183,21 @@ class Atoms:
             self._known[key] = Atom(len(self._known), key, axes)
         return Poly.of({((self._known[key], 1),): Fraction(1)})
 
-    def multiple_of_pivot(self, new: Poly, old: Poly) -> Fraction | None:
-        """By which multiple of the pivot two polynomials differ, if by no more than that."""
+    def multiple_of_pivot(self, new: Poly, old: Poly) -> Expr | None:
+        """By how many pivots two polynomials differ, if by a number or a number of extents."""
         difference = new + number(-1) * old
-        ((pivot, _),) = self.pivot.terms
-        factors = dict(difference.terms)
-        return factors[pivot] if factors.keys() == {pivot} else None
+        ((((pivot, _),), _),) = self.pivot.terms
+        if len(difference.terms) != 1:
+            return None
+        ((monomial, factor),) = difference.terms
+        made = const(float(factor))
+        for atom, power in monomial:
+            if atom is pivot and power == 1:
+                continue
+            if atom.key[0] != "extent":
+                return None
+            made = made * size(self._sized[atom.key[1]]) ** power
+        return made if (pivot, 1) in monomial else None
 
     # ---------------------------------------------------------------- expressions
 
@@ -213,7 +224,7 @@ class Atoms:
                 return args[0] + number(-1) * args[1]
             case "neg":
                 return number(-1) * args[0]
-            case "cast":
+            case "cast" if isinstance(value, DType) and value.is_float:
                 return args[0]
             case "mul":
                 return self.product(*args)
@@ -235,6 +246,7 @@ class Atoms:
     def extent(self, axis: Axis) -> Poly:
         if isinstance(axis.extent, int):
             return number(axis.extent)
+        self._sized.setdefault(axis.extent, axis)
         return self.atom(("extent", axis.extent), frozenset())
 
     def _inverse(self, poly: Poly) -> Poly:

@@ -25,6 +25,8 @@ LOG2 = math.log(2)
 ONE = const(1.0)
 NOTHING = const(float("-inf"))
 """The exponent of zero."""
+LEAST = -1e30
+"""No exponent that is shared is less, so that a row of which nothing is left stays finite."""
 
 
 class Form(Enum):
@@ -59,6 +61,8 @@ def scaled(value: Expr | None, exponent: Exponent, *, raw: bool) -> Term:
     """A scaled term; without an exponent it is plain."""
     if not exponent:
         return plain(ONE if value is None else value)
+    if raw and value is not None and value.op == "const" and value.value == 1:
+        value = None
     return Term(Form.scaled, value, exponent, raw)
 
 
@@ -245,7 +249,7 @@ def _together(a: Term, b: Term, op: Callable[[Expr, Expr], Expr]) -> Term | None
     if a.raw or b.raw:
         return None
     a, b = (plain(as_plain(t)) if t.form is Form.moved else t for t in (a, b))
-    common = call("maximum", *(total(t.exponent) for t in (a, b)))
+    common = call("maximum", call("maximum", *(total(t.exponent) for t in (a, b))), LEAST)
     value = op(at_exponent(a, common), at_exponent(b, common))
     return scaled(value, ((common, 1.0),), raw=False)
 
@@ -367,15 +371,26 @@ _RULES: dict[str, Callable[..., Term | None]] = {
 
 
 def is_linear(expr: Expr, index: int) -> bool:
-    """Whether an expression is a multiple, or an inverse, of its argument number `index`.
+    """Whether an expression is a multiple of its argument number `index`.
 
     Only then may the argument share an exponent with its neighbours on the way to a sum.
     """
+    return _relation(expr, index) == "linear"
+
+
+def is_inverse(expr: Expr, index: int) -> bool:
+    """Whether an expression is a multiple of the inverse of its argument number `index`.
+
+    It has an exponent to cancel, but may not share one: what is least counts most.
+    """
+    return _relation(expr, index) == "inverse"
+
+
+def _relation(expr: Expr, index: int) -> str:
     made: dict[Expr, str] = {}
     for node in postorder(expr):
-        kinds = [made[a] for a in node.args]
-        made[node] = _linearity(node, kinds, index)
-    return made[expr] == "linear"
+        made[node] = _linearity(node, [made[a] for a in node.args], index)
+    return made[expr]
 
 
 def _linearity(node: Expr, kinds: list[str], index: int) -> str:
@@ -383,17 +398,17 @@ def _linearity(node: Expr, kinds: list[str], index: int) -> str:
         return "linear" if node.value == index else "free"
     if all(kind == "free" for kind in kinds):
         return "free"
-    if "other" in kinds:
-        return "other"
-    match node.op:
-        case "mul" | "div":
-            return "linear" if kinds.count("linear") == 1 else "other"
-        case "neg" | "cast" | "abs":
-            return "linear"
-        case "add" | "sub":
-            return "linear" if kinds.count("linear") == 2 else "other"
-        case "where":
-            branches = zip(node.args[1:], kinds[1:], strict=True)
-            zeros = all(k == "linear" or (a.op == "const" and not a.value) for a, k in branches)
-            return "linear" if kinds[0] == "free" and zeros else "other"
+    match node.op, kinds:
+        case ("mul", [kind, "free"] | ["free", kind]) | ("div", [kind, "free"]):
+            return kind
+        case "div", ["free", kind]:
+            return {"linear": "inverse", "inverse": "linear"}.get(kind, "other")
+        case "neg" | "cast" | "abs", [kind]:
+            return kind
+        case "add" | "sub", [kind, other] if kind == other:
+            return kind
+        case "where", ["free", *kinds]:
+            branches = zip(node.args[1:], kinds, strict=True)
+            found = {k for a, k in branches if a.op != "const" or a.value}
+            return found.pop() if len(found) == 1 and "free" not in found else "other"
     return "other"
