@@ -15,19 +15,28 @@ SWISH = arg(0) / (1 + call("exp", -arg(0)))
 
 
 class HardProgram(RandomProgram):
-    """Grows by softmaxes and norms in all spellings, with nothing that keeps numbers small."""
+    """Grows by softmaxes and norms in all spellings, with nothing that keeps numbers small.
+
+    What an exponential is before it is divided by a sum is no value to go on with: in float64 it
+    may be finite and in float32 it is not.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.tame: set[int] = set()
 
     def pick(self) -> int:
-        """Not the positions, which are whole numbers."""
-        while not self.values[x := super().pick()].dtype.is_float:
-            pass
-        return x
+        made = sorted(self.tame)
+        if made and self.random.random() < 0.75:
+            return self.random.choice(made[-3:])
+        return self.random.choice([v for v in self.values if v < 0 or v in self.tame])
 
     def grow(self) -> None:
         x = self.pick()
         axis = self.axis_of(x)
         if axis is None:
-            self.elementwise(self.random.choice([SIGMOID, SWISH, arg(0) * 0.5]), x)
+            gates = [SIGMOID, SWISH, arg(0) * 0.5]
+            self.tame.add(self.elementwise(self.random.choice(gates), x))
             return
         choices = [
             self.plain_softmax,
@@ -43,7 +52,7 @@ class HardProgram(RandomProgram):
             self.matmul,
             self.shared_exponential,
         ]
-        self.random.choice(choices)(x, axis)
+        self.tame.add(self.random.choice(choices)(x, axis))
 
     def plain_softmax(self, x: int, axis: Axis) -> int:
         made = self.apply("softmax", x, axis=axis)
@@ -124,15 +133,16 @@ class HardProgram(RandomProgram):
         return self.chain(x, None) if axis is None else self.plain_softmax(x, axis)
 
 
-def hard_program(seed: int) -> ArrayProgram:
-    """The program of a seed."""
-    return HardProgram(seed).build()
+def hard_program(seed: int) -> tuple[ArrayProgram, set[int]]:
+    """The program of a seed, and its operators whose results are no mere exponentials."""
+    program = HardProgram(seed)
+    return program.build(), {v for v in program.tame if v >= 0}
 
 
 def hard_inputs(program: ArrayProgram, seed: int) -> dict[str, np.ndarray]:
     """Inputs of random kinds: some ordinary, some huge, some nearly constant."""
     rng = np.random.default_rng(seed)
-    kinds = list(KINDS.values())
+    kinds = [*KINDS.values(), lambda x, rng: x * np.float32(150)]
     sizes: dict[object, int] = {}
     made: dict[str, np.ndarray] = {}
     for given in program.inputs:

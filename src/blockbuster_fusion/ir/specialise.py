@@ -76,6 +76,10 @@ class _Frame:
             op = self.nodes[value.node].op
             assert isinstance(op, Input)
             return self.port(self.around.element(outer, dim), iterated, op.name)
+        node = self.nodes[value.node]
+        if isinstance(node.op, Pick) and node.op.dim.unit and dim.label < node.op.dim.label:
+            # one order for all, so that the same block is the same value
+            return self.element(self.element(node.inputs[0], dim), node.op.dim)
         i = next(self.ids)
         self.add(i, Pick(dim, 0), (value,))
         return Value(i)

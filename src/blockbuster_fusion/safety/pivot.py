@@ -6,14 +6,14 @@ mean, the mean of the row's first block, is subtracted from x first. That nothin
 is proved, not recognised: the graph's outputs are read as polynomials with and without it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.builder import Sketch
 from blockbuster_fusion.ir.combiner import ADD, MAX
-from blockbuster_fusion.ir.expr import Expr, arg, cast, size
+from blockbuster_fusion.ir.expr import Expr, arg, cast, const, size
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.infer import map_types
 from blockbuster_fusion.ir.ops import (
@@ -193,13 +193,15 @@ def _kind(graph: Graph, use: Use, axis: Axis) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Uses that may see a value shifted; `amends` are the outputs that feel it, and how much.
+    """Where a multiple of the pivot is added: to operands at uses, and to outputs.
 
-    An output that changes by a multiple of the pivot gets that back: a mean, say.
+    It is subtracted from the value that is summed. What has become of that may differ from what
+    it was by a multiple of the pivot, a mean for instance: where it is used otherwise than in what
+    cancels, it gets that back.
     """
 
-    uses: list[Use]
-    amends: dict[int, Expr]
+    uses: dict[Use, Expr]
+    outputs: dict[int, Expr]
 
 
 def _harmless(graph: Graph, summed: Summed) -> Shift | None:
@@ -219,30 +221,47 @@ def _harmless(graph: Graph, summed: Summed) -> Shift | None:
     ]
     before = Meaning(atoms, (path, summed.value))
     expected = before.read(graph, inputs)
+    lists = [graph.type(out.value).is_list for out in graph.outputs]
 
-    def read(uses: list[Use]) -> tuple[list[Poly], set[tuple[Path, Value]]]:
-        """The outputs with a shift, and the values that it changes."""
-        after = Meaning(atoms, (path, summed.value), uses, before)
+    def read(uses: list[Use], restored: Collection[Use] = ()) -> tuple[int, Meaning, list[Poly]]:
+        """How many outputs are changed by more than a multiple of the pivot; and all that is."""
+        after = Meaning(atoms, (path, summed.value), uses, before, restored)
         found = after.read(graph, inputs)
-        return found, {at for at, poly in after.known.items() if poly != before.known[at]}
+        wrong = sum(
+            new != old and (is_list or atoms.multiple_of_pivot(new, old) is None)
+            for new, old, is_list in zip(found, expected, lists, strict=True)
+        )
+        return wrong, after, found
+
+    def changed(after: Meaning) -> set[tuple[Path, Value]]:
+        return {at for at, poly in after.known.items() if poly != before.known[at]}
 
     uses = [u for u in summed.uses if _kind(graph, u, axis) in ("sum", "square")]
-    found, changed = read(uses)
+    wrong, after, found = read(uses)
     for use in summed.uses:
         if use not in uses and found != expected:
-            trial, then = read([*uses, use])
-            if trial == expected or changed - then:
-                uses, found, changed = [*uses, use], trial, then
-    if not _mends(graph, changed):
+            fewer, then, outputs = read([*uses, use])
+            if outputs == expected or changed(after) - changed(then):
+                uses, wrong, after, found = [*uses, use], fewer, then, outputs
+    if not _mends(graph, changed(after)):
         return None
-    amends: dict[int, Expr] = {}
-    for number, (old, new) in enumerate(zip(expected, found, strict=True)):
-        if old != new:
-            factor = atoms.multiple_of_pivot(new, old)
-            if factor is None or graph.type(graph.outputs[number].value).is_list:
-                return None
-            amends[number] = factor
-    return Shift(uses, amends)
+    amends: dict[Use, Expr] = {}
+    for at, value in list(changed(after)) if wrong else ():
+        if graph.at(at).type(value).is_list:
+            continue
+        factor = atoms.multiple_of_pivot(after.known[at, value], before.known[at, value])
+        for user, port in graph.at(at).uses(value) if factor is not None else ():
+            fewer, then, outputs = read(uses, [*amends, (at, user, port)])
+            if fewer < wrong and factor is not None:
+                amends[at, user, port] = factor
+                wrong, after, found = fewer, then, outputs
+    if wrong:
+        return None
+    subtracted = dict.fromkeys(uses, const(-1.0))
+    pairs = enumerate(zip(found, expected, strict=True))
+    back = {n: atoms.multiple_of_pivot(new, old) for n, (new, old) in pairs if new != old}
+    outputs_too = {number: factor for number, factor in back.items() if factor is not None}
+    return Shift(subtracted | amends, outputs_too)
 
 
 def _mends(graph: Graph, changed: set[tuple[Path, Value]]) -> bool:
@@ -273,7 +292,7 @@ def _subtract(graph: Graph, summed: Summed, shift: Shift, ids: Iterator[int]) ->
         last = sketch.one(BlockReduce(walked, MAX), positions)
         pivot = sketch.one(Elementwise(arg(0) / (arg(1) + 1)), total, last)
     made = _shifted(graph.edit(add=sketch.nodes), pivot, shift.uses, ids)
-    return _amended(made, pivot, shift.amends, ids)
+    return _amended(made, pivot, shift.outputs, ids)
 
 
 def _amended(graph: Graph, pivot: Value, amends: Mapping[int, Expr], ids: Iterator[int]) -> Graph:
@@ -284,10 +303,8 @@ def _amended(graph: Graph, pivot: Value, amends: Mapping[int, Expr], ids: Iterat
     outputs = list(graph.outputs)
     for number, factor in amends.items():
         out = outputs[number]
-        back = arg(0) + arg(1) * factor
-        outputs[number] = Output(
-            out.name, sketch.one(Elementwise(back), out.value, pivot), out.axes
-        )
+        value = sketch.one(Elementwise(_plus(factor)), out.value, pivot)
+        outputs[number] = Output(out.name, value, out.axes)
     return Graph({**graph.nodes, **sketch.nodes}, graph.inputs, outputs)
 
 
@@ -329,28 +346,40 @@ def _first_block(sketch: Sketch, graph: Graph, summed: Summed, dim: Dim) -> Valu
     return known[summed.value]
 
 
-def _shifted(graph: Graph, pivot: Value, uses: list[Use], ids: Iterator[int]) -> Graph:
-    """The graph with a pivot subtracted from the operands at some uses."""
+def _shifted(graph: Graph, pivot: Value, uses: Mapping[Use, Expr], ids: Iterator[int]) -> Graph:
+    """The graph with multiples of a pivot added to the operands at some uses."""
     sketch = Sketch(graph, ids)
-    differences: dict[Value, Value] = {}
+    moved: dict[tuple[Value, Expr], Value] = {}
     changed: dict[int, Node] = {}
-    inner: dict[int, list[Use]] = {}
-    for path, node, port in uses:
+    inner: dict[int, dict[Use, Expr]] = {}
+    for (path, node, port), factor in uses.items():
         if path:
-            inner.setdefault(path[0], []).append((path[1:], node, port))
+            inner.setdefault(path[0], {})[path[1:], node, port] = factor
             continue
         old = changed.get(node, graph[node])
         x = graph[node].inputs[port]
-        if x not in differences:
-            differences[x] = sketch.one(Elementwise(arg(0) - arg(1)), x, pivot)
-        operands = tuple(differences[x] if at == port else v for at, v in enumerate(old.inputs))
+        if (x, factor) not in moved:
+            moved[x, factor] = sketch.one(Elementwise(_plus(factor)), x, pivot)
+        operands = tuple(moved[x, factor] if at == port else v for at, v in enumerate(old.inputs))
         changed[node] = Node(old.op, operands, old.types)
     for i, deeper in inner.items():
         changed[i] = _with_pivot(graph, i, pivot, deeper, ids)
     return graph.edit(add={**sketch.nodes, **changed})
 
 
-def _with_pivot(graph: Graph, i: int, pivot: Value, uses: list[Use], ids: Iterator[int]) -> Node:
+def _plus(factor: Expr) -> Expr:
+    """The first argument plus so many of the second."""
+    match factor.value:
+        case 1:
+            return arg(0) + arg(1)
+        case -1:
+            return arg(0) - arg(1)
+    return arg(0) + arg(1) * factor
+
+
+def _with_pivot(
+    graph: Graph, i: int, pivot: Value, uses: Mapping[Use, Expr], ids: Iterator[int]
+) -> Node:
     """A map to which the pivot is handed, and which subtracts it inside."""
     op, kind, new = graph.map(i), graph.type(pivot), next(ids)
     nodes = {new: Node(Input("", kind), (), (kind,)), **op.body.nodes}

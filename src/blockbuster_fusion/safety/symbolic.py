@@ -86,8 +86,9 @@ Use = tuple[Path, int, int]
 class Meaning:
     """What the values of a graph mean.
 
-    `cut` is a value that is taken as an atom; `shifts` are uses that see it plus the pivot. What
-    means the same as in an `earlier` reading of the same graph is not read again.
+    `cut` is a value that is taken as an atom; `shifts` are uses that see it plus the pivot;
+    `restored` are uses that see what they saw in an `earlier` reading of the same graph. What means
+    the same as then is not read again.
     """
 
     def __init__(
@@ -96,10 +97,12 @@ class Meaning:
         cut: tuple[Path, Value],
         shifts: Collection[Use] = (),
         earlier: "Meaning | None" = None,
+        restored: Collection[Use] = (),
     ) -> None:
         self.atoms = atoms
         self.cut = cut
         self.shifts = frozenset(shifts)
+        self.restored = frozenset(restored)
         self.known: dict[tuple[Path, Value], Poly] = {}
         self._earlier = {} if earlier is None else earlier.known
         self._shifted = {path[:depth] for path, _, _ in shifts for depth in range(len(path) + 1)}
@@ -113,16 +116,18 @@ class Meaning:
             if self._as_before(i, node, known, path):
                 polys = [self._earlier[path, Value(i, port)] for port in range(len(node.types))]
             else:
-                seen = (self._seen(known[v], (path, i, port)) for port, v in enumerate(node.inputs))
-                polys = self._results(i, node, list(seen), path)
+                seen = [self._seen(known, v, (path, i, at)) for at, v in enumerate(node.inputs)]
+                polys = self._results(i, node, seen, path)
             for port, poly in enumerate(polys):
                 value = Value(i, port)
                 known[value] = self.atoms.summed if (path, value) == self.cut else poly
         self.known.update(((path, value), poly) for value, poly in known.items())
         return [known[out.value] for out in graph.outputs]
 
-    def _seen(self, poly: Poly, use: Use) -> Poly:
-        return poly + self.atoms.pivot if use in self.shifts else poly
+    def _seen(self, known: Mapping[Value, Poly], value: Value, use: Use) -> Poly:
+        if use in self.restored:
+            return self._earlier[use[0], value]
+        return known[value] + self.atoms.pivot if use in self.shifts else known[value]
 
     def _as_before(self, i: int, node: Node, known: Mapping[Value, Poly], path: Path) -> bool:
         """Whether nothing that a node reads has changed since the earlier reading."""
