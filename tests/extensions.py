@@ -11,7 +11,7 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Misc, Reduce, Value
 from blockbuster_fusion.ir.types import DType, Type
 from contractions import rows
-from graphs import K, M, array, heads, item, k, m, n
+from graphs import K, M, N, array, heads, item, k, m, n
 from rewriting import exhaust, lowered
 
 SUM = Reduced(ADD)
@@ -459,6 +459,26 @@ def shifted_block(c: tuple[Dim, ...], f: Expr, *, divided: bool = True) -> Graph
     return build.build()
 
 
+def outer_softmax() -> Graph:
+    """Softmax of x + c for every pair of the two: the shift has an axis that the list lacks."""
+
+    def program(x: Array, c: Array) -> Array:
+        e = ops.exp(x[None, :] + c[:, None])
+        return e / e.sum(-1, keepdims=True)
+
+    return rows(program, x="N", c="M")
+
+
+def softmax_of_truth_values() -> Graph:
+    """Softmax of x + c where + means "or"."""
+
+    def program(X: Array, c: Array) -> Array:
+        e = ops.exp(X + c[:, None])
+        return e / e.sum(-1, keepdims=True)
+
+    return rows(program, X=bb.array("M N", dtype="bool"), c=bb.array("M", dtype="bool"))
+
+
 # ---------------------------------------------------------------- expand_square_of_shift
 
 
@@ -523,6 +543,34 @@ def large_whole_numbers_squared() -> Graph:
         return ops.square(X * 100_000 - c[:, None]).sum(axis=1)
 
     return rows(program, X=bb.array("M K", dtype="int32"), c="M")
+
+
+def whole_numbers_shifted_and_squared() -> Graph:
+    """Σ (x - c)² for real x and a whole c whose square is too large for 32 bits."""
+
+    def program(X: Array, c: Array) -> Array:
+        return ops.square(X - (c * 100_000)[:, None]).sum(axis=1)
+
+    return rows(program, X="M K", c=bb.array("M", dtype="int32"))
+
+
+def truth_values_squared() -> Graph:
+    """Σ (x + c)² where + means "or"."""
+
+    def program(X: Array, c: Array) -> Array:
+        return ops.square(X + c[:, None]).sum(axis=1)
+
+    return rows(program, X=bb.array("M K", dtype="bool"), c=bb.array("M", dtype="bool"))
+
+
+def outer_squares() -> Graph:
+    """For all pairs the tanh of Σ (c + x)²: the shift has an axis that the list lacks."""
+    build = Builder()
+    x = build.input("X", Type((k.free,), (whole_n, k.free), DType.float32))
+    shifted = over(build, k, arg(0) + arg(1), build.input("c", item(whole_m, whole_n)), x)
+    made = over(build, None, call("tanh", arg(0)), total(build, over(build, k, SQUARE, shifted)))
+    build.output("O", made, (M, N))
+    return build.build()
 
 
 def two_pass_variance() -> Graph:

@@ -8,8 +8,17 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.ir.expr import Expr, arg
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.rules.drop_softmax_shift import DropSoftmaxShift
-from extensions import EXP, MINUS, shifted_block, shifted_softmax, whole_k, whole_m
-from rewriting import before_and_after, fire, refusals, sites
+from extensions import (
+    EXP,
+    MINUS,
+    outer_softmax,
+    shifted_block,
+    shifted_softmax,
+    softmax_of_truth_values,
+    whole_k,
+    whole_m,
+)
+from rewriting import before_and_after, check, fire, refusals, sites
 
 RULE = DropSoftmaxShift()
 
@@ -44,7 +53,22 @@ def test_refuses_a_shift_that_changes_along_the_sum() -> None:
 
 
 def test_refuses_a_shift_that_changes_the_dtype() -> None:
-    assert refusals(RULE, shifted_softmax(dtype=DType.bfloat16)) == ["same_dtype"]
+    assert refusals(RULE, shifted_softmax(dtype=DType.bfloat16)) == ["same_float_dtype"]
+
+
+def test_refuses_truth_values() -> None:
+    assert refusals(RULE, softmax_of_truth_values()) == ["same_float_dtype"]
+
+
+def test_refuses_a_shift_with_an_axis_of_its_own() -> None:
+    """Without the shift the result would lack that axis."""
+    assert refusals(RULE, outer_softmax()) == ["within"]
+
+
+def test_an_outer_sum_is_fused_without_the_rule() -> None:
+    graph = outer_softmax()
+    for snapshot in bb.fuse(graph, "extended").fused:
+        check(graph, snapshot)
 
 
 def test_no_place_without_an_exponential() -> None:

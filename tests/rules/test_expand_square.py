@@ -5,21 +5,26 @@ from collections.abc import Callable
 import pytest
 
 import blockbuster_fusion as bb
+from blockbuster_fusion import ops
+from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.ir.expr import Expr, arg
 from blockbuster_fusion.rules.expand_square import ExpandSquare
 from extensions import (
     MINUS,
     SQUARE,
     large_whole_numbers_squared,
+    outer_squares,
     shifted_block,
     squares,
     squares_of_all_heads,
     squares_of_each_block,
+    truth_values_squared,
     two_pass_variance,
     whole_k,
     whole_m,
+    whole_numbers_shifted_and_squared,
 )
-from rewriting import before_and_after, fire, refusals, sites
+from rewriting import before_and_after, check, fire, lowered, refusals, sites
 
 RULE = ExpandSquare()
 
@@ -73,7 +78,28 @@ def test_refuses_a_shift_that_changes_along_the_sum() -> None:
 
 
 def test_refuses_a_shift_that_changes_the_dtype() -> None:
-    assert refusals(RULE, large_whole_numbers_squared()) == ["same_dtype"]
+    assert refusals(RULE, large_whole_numbers_squared()) == ["same_float_dtype"]
+
+
+@pytest.mark.parametrize(
+    "program", [truth_values_squared, whole_numbers_shifted_and_squared], ids=lambda f: f.__name__
+)
+def test_refuses_what_are_no_floats(program: Callable[[], bb.Graph]) -> None:
+    assert refusals(RULE, program()) == ["same_float_dtype"]
+
+
+def test_refuses_a_shift_with_an_axis_of_its_own() -> None:
+    """Σx² has fewer axes than the sum of all pairs' squares."""
+    assert refusals(RULE, outer_squares()) == ["within"]
+
+
+def test_distances_of_all_pairs_are_fused_without_the_rule() -> None:
+    def program(x: Array, c: Array, W: Array) -> Array:
+        return W @ ops.square(x[None, :, :] - c[:, :, None]).sum(-1)
+
+    graph = lowered(program, x="D N", c="M D", W="L M")
+    for snapshot in bb.fuse(graph, "extended").fused:
+        check(graph, snapshot)
 
 
 def test_fires_only_where_safety_follows() -> None:

@@ -23,6 +23,8 @@ from extensions import (
     large_whole_numbers_squared,
     large_whole_numbers_weighted,
     one_after_the_other,
+    outer_softmax,
+    outer_squares,
     product_by_its_sum,
     rows_and_columns,
     running_sums_by_their_sum,
@@ -92,7 +94,8 @@ CAUGHT: dict[tuple[str, str], tuple[Callable[[], Graph], str]] = {
         lambda: shifted_block((whole_k,), EXP),
         "wrong",
     ),
-    ("drop_softmax_shift", "same_dtype"): (
+    ("drop_softmax_shift", "within"): (outer_softmax, "unsound"),
+    ("drop_softmax_shift", "same_float_dtype"): (
         lambda: shifted_softmax(dtype=DType.bfloat16),
         "unsound",
     ),
@@ -101,7 +104,8 @@ CAUGHT: dict[tuple[str, str], tuple[Callable[[], Graph], str]] = {
         lambda: shifted_block((whole_k,), SQUARE, divided=False),
         "wrong",
     ),
-    ("expand_square_of_shift", "same_dtype"): (large_whole_numbers_squared, "wrong"),
+    ("expand_square_of_shift", "within"): (outer_squares, "unsound"),
+    ("expand_square_of_shift", "same_float_dtype"): (large_whole_numbers_squared, "wrong"),
 }
 """For each guard, a program in which its rule does harm without it."""
 

@@ -8,7 +8,7 @@ from blockbuster_fusion.ir.ops import Elementwise, Map, Value
 from blockbuster_fusion.rules.linear import SHIFTS, broadcast_operation, replace_operand, use_count
 from blockbuster_fusion.rules.listwise import Listwise, listwise, sum_of, uses_of
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
-from blockbuster_fusion.rules.shifted import SAME_DTYPE, shifted_uses
+from blockbuster_fusion.rules.shifted import SAME_FLOAT_DTYPE, WITHIN, shifted_uses
 
 _EXP = call("exp", arg(0))
 _INVERSE = 1 / arg(0)
@@ -107,7 +107,8 @@ class DropSoftmaxShift(Rule):
             "the shift changes along the axis that is summed",
             constant_along_the_sum,
         ),
-        SAME_DTYPE,
+        WITHIN,
+        SAME_FLOAT_DTYPE,
     )
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:

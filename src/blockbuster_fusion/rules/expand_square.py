@@ -10,7 +10,7 @@ from blockbuster_fusion.ir.ops import Elementwise, Map, Reduce, Value
 from blockbuster_fusion.rules.linear import SHIFTS, broadcast_operation, use_count
 from blockbuster_fusion.rules.listwise import build_listwise, build_sum, sum_of, uses_of
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
-from blockbuster_fusion.rules.shifted import SAME_DTYPE, shifted_uses
+from blockbuster_fusion.rules.shifted import SAME_FLOAT_DTYPE, WITHIN, shifted_uses
 
 _SQUARES = (arg(0) ** 2, arg(0) * arg(0), arg(0) ** 2.0)
 
@@ -62,7 +62,8 @@ class ExpandSquare(Rule):
             "the shift changes along the axis that is summed",
             constant_along_the_sum,
         ),
-        SAME_DTYPE,
+        WITHIN,
+        SAME_FLOAT_DTYPE,
     )
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:

@@ -25,10 +25,26 @@ def shifted_uses(
             yield Match(rule, graph, (node, user), shift.dim)
 
 
-def same_dtype(graph: Graph, match: Match) -> bool:
+def within(graph: Graph, match: Match) -> bool:
+    """Without the shift, or with it outside the sum, the list keeps its axes."""
     shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
     assert shift is not None
-    return graph.type(shift.a).dtype is graph.type(Value(match.nodes[0])).dtype
+    a = graph.type(shift.a)
+    seen = a if shift.dim is None else a.iterate(shift.dim)
+    return set(graph.type(shift.c).items) <= set(seen.items)
 
 
-SAME_DTYPE = Guard("same_dtype", "the shift changes the dtype", same_dtype)
+def same_float_dtype(graph: Graph, match: Match) -> bool:
+    """For truth values + is "or"; squares of whole numbers may be too large for their dtype."""
+    shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
+    assert shift is not None
+    dtypes = {graph.type(x).dtype for x in (shift.a, shift.c, Value(match.nodes[0]))}
+    return len(dtypes) == 1 and dtypes.pop().is_float
+
+
+WITHIN = Guard("within", "the shift has axes that the list lacks", within)
+SAME_FLOAT_DTYPE = Guard(
+    "same_float_dtype",
+    "the shift changes the dtype, or is not on floating-point numbers",
+    same_float_dtype,
+)
