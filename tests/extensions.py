@@ -564,10 +564,10 @@ def truth_values_squared() -> Graph:
 
 
 def outer_squares() -> Graph:
-    """For all pairs the tanh of Σ (c + x)²: the shift has an axis that the list lacks."""
+    """For all pairs the tanh of Σ (x - c)²: the shift has an axis that the list lacks."""
     build = Builder()
     x = build.input("X", Type((k.free,), (whole_n, k.free), DType.float32))
-    shifted = over(build, k, arg(0) + arg(1), build.input("c", item(whole_m, whole_n)), x)
+    shifted = over(build, k, MINUS, x, build.input("c", item(whole_m, whole_n)))
     made = over(build, None, call("tanh", arg(0)), total(build, over(build, k, SQUARE, shifted)))
     build.output("O", made, (M, N))
     return build.build()
