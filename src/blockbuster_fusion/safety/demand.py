@@ -17,7 +17,8 @@ from blockbuster_fusion.safety.terms import is_inverse, is_linear
 class Demand:
     """What becomes of a value: summed over `axes`, by linear operators only, or used otherwise.
 
-    `multiplied`: on the way it meets other factors, which may have exponents to cancel.
+    `multiplied`: on the way it meets other factors, which may have exponents to cancel. A factor
+    that varies along an axis of the sum is another use: it may lift what is small beside others.
     """
 
     axes: frozenset[Axis] = frozenset()
@@ -36,7 +37,7 @@ class Demand:
         )
 
 
-STORED = Demand()
+NONE = Demand()
 OTHERWISE = Demand(otherwise=True)
 
 
@@ -60,7 +61,7 @@ class Demands:
     def of(self, value: Value) -> Demand:
         """What becomes of a value."""
         if value not in self._known:
-            made = STORED
+            made = NONE
             for user, port in self.graph.uses(value):
                 made |= self._through(user, port)
             for number, out in enumerate(self.graph.outputs):
@@ -73,12 +74,7 @@ class Demands:
         op = self.graph.op(user)
         match op:
             case Elementwise():
-                if is_inverse(op.expr, port):
-                    return self.of(Value(user)) | Demand(otherwise=True, multiplied=True)
-                if not is_linear(op.expr, port):
-                    return OTHERWISE
-                others = len(self.graph[user].inputs) > 1
-                return self.of(Value(user)) | Demand(multiplied=others)
+                return self._through_elementwise(user, port, op)
             case BlockReduce() | Reduce():
                 summed = op.combiner is ADD
                 return Demand(frozenset({op.dim.axis})) if summed else OTHERWISE
@@ -90,9 +86,19 @@ class Demands:
                 return self.inside(user).of(Value(op.body.inputs[port]))
         return OTHERWISE
 
+    def _through_elementwise(self, user: int, port: int, op: Elementwise) -> Demand:
+        found = self.of(Value(user))
+        others = [v for at, v in enumerate(self.graph[user].inputs) if at != port]
+        if is_linear(op.expr, port):
+            axes = {dim.axis for v in others for dim in self.graph.type(v).items}
+            return found | Demand(otherwise=bool(axes & found.axes), multiplied=bool(others))
+        if is_inverse(op.expr, port):
+            return found | Demand(otherwise=True, multiplied=True)
+        return OTHERWISE
+
     def _beyond(self, number: int) -> Demand:
         if self.outer is None:
-            return STORED
+            return OTHERWISE
         level, node = self.outer
         op = level.graph.map(node)
         mode = op.modes[number]

@@ -263,8 +263,8 @@ class Items(Builder):
             return x
         key = (x, dim, headroom)
         if key not in self._shared:
-            exponent = self.total(varying)
-            top = self.emit(BlockReduce(dim, MAX), self._counting(x, exponent))
+            exponent = self._counting(x, self.total(varying))
+            top = self.emit(BlockReduce(dim, MAX), exponent)
             bounded = call("maximum", arg(0), LEAST)
             common = self.emit(Elementwise(bounded - headroom if headroom else bounded), top)
             factor = call("exp", arg(0) - arg(1))

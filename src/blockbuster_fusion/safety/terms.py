@@ -249,7 +249,9 @@ def _together(a: Term, b: Term, op: Callable[[Expr, Expr], Expr]) -> Term | None
     if a.raw or b.raw:
         return None
     a, b = (plain(as_plain(t)) if t.form is Form.moved else t for t in (a, b))
-    common = call("maximum", call("maximum", *(total(t.exponent) for t in (a, b))), LEAST)
+    common = call("maximum", *(total(t.exponent) for t in (a, b)))
+    if a.exponent and b.exponent:
+        common = call("maximum", common, LEAST)
     value = op(at_exponent(a, common), at_exponent(b, common))
     return scaled(value, ((common, 1.0),), raw=False)
 
