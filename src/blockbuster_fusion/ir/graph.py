@@ -95,10 +95,11 @@ class Graph:
 
     @derived
     def sole(self) -> int | None:
-        """The one node that is not an input, where there is only one."""
+        """The one node that is not an input, where there is only one and all outputs are its."""
         if len(self.nodes) != len(self.inputs) + 1:
             return None
-        return next(i for i, node in self.nodes.items() if not isinstance(node.op, Input))
+        found = next(i for i, node in self.nodes.items() if not isinstance(node.op, Input))
+        return found if all(out.value.node == found for out in self.outputs) else None
 
     @derived
     def sole_expr(self) -> Expr | None:
@@ -209,7 +210,7 @@ class Graph:
         return f"<Graph of {len(self.nodes)} nodes, {self.digest[:8]}>"
 
     def without_dead_nodes(self) -> "Graph":
-        """This graph without the nodes that no output needs; inputs stay."""
+        """This graph, and its maps' bodies, without what no output needs; inputs stay."""
         needed, stack = set(self.inputs), [out.value.node for out in self.outputs]
         while stack:
             i = stack.pop()
@@ -217,7 +218,13 @@ class Graph:
                 needed.add(i)
                 stack.extend(v.node for v in self.nodes[i].inputs)
         dead = [i for i in self.nodes if i not in needed]
-        return self.edit(drop=dead) if dead else self
+        bodies = {i: op.body.without_dead_nodes() for i, op in self.maps() if i in needed}
+        smaller = {
+            i: with_body(self.nodes[i], body)
+            for i, body in bodies.items()
+            if body is not self.map(i).body
+        }
+        return self.edit(drop=dead, add=smaller) if dead or smaller else self
 
     # ---------------------------------------------------------------- editing
 
