@@ -22,21 +22,24 @@ test: $(STAMP) ## Check lint, format and types, then run the tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto
 
 format: $(STAMP) ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-demo: $(STAMP) ## Show attention being fused step by step, then the table of examples
+demo: $(STAMP) ## Show attention being fused step by step and made safe, then the table of examples
 	$(BIN)/blockbuster trace attention
-	$(BIN)/blockbuster table
+	$(BIN)/blockbuster fuse attention
+	$(BIN)/blockbuster check attention
+	$(BIN)/blockbuster table --rules extended
 
 fuzz: $(STAMP) ## Try the rules on thousands of random programs
 	$(BIN)/python -m pytest -m long -q -s tests
 
-bench: $(STAMP) ## Measure how long fusion takes
+bench: $(STAMP) ## Measure how long fusion takes, and what numerical safety costs
 	$(BIN)/python benchmarks/fusion_time.py
+	$(BIN)/python benchmarks/safety_price.py
 
 clean: ## Remove .venv, caches and build results
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -73,7 +73,10 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
         (["trace", "attention", "--size", "ZZ=3"], "the program's sizes are DD, LL, MM, NN"),
         (["trace", "attention", "--tile", "Q=3"], "tiles['Q']"),
         (["trace", "attention", "--tile", "M=0"], "tiles['M']"),
-        (["fuse", "attention", "--unit", "Q"], "no such dim to have one block"),
+        (["fuse", "attention", "--unit", "Q"], "unit Q: there is no such dim"),
+        (["fuse", "multi-head-attention", "--unit", "H"], "its blocks have one element"),
+        (["fuse", "attention", "--size", "MM=8"], "--size goes with --pareto only"),
+        (["fuse", "attention", "--pareto", "--raw"], "--raw does not go with --pareto"),
         (["trace", "attention", "--save", "no/such/folder/f.json"], "No such file"),
     ],
 )

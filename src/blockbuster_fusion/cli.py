@@ -11,7 +11,7 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.compiler import SafeFusion, fuse
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.fusion.pareto import Alternative, alternatives
+from blockbuster_fusion.fusion.pareto import Alternative, alternatives, tried_sets, unit_sets
 from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.interp.meter import meter
 from blockbuster_fusion.ir.axis import Dim, Symbol
@@ -71,7 +71,11 @@ def _parser() -> argparse.ArgumentParser:
     fused.add_argument("example", help="an example's name")
     _add_rules(fused, "extended")
     fused.add_argument(
-        "--unit", metavar="D", action="append", default=[], help="a dim that has one block"
+        "--unit",
+        metavar="D",
+        action="append",
+        default=[],
+        help="a dim that has one block, or several: D,K",
     )
     fused.add_argument(
         "--pareto", action="store_true", help="every snapshot for every set of unit dims, measured"
@@ -79,7 +83,11 @@ def _parser() -> argparse.ArgumentParser:
     fused.add_argument("--raw", action="store_true", help="as the rules made it, not made safe")
     fused.add_argument("--all", action="store_true", help="with --pareto: the dominated ones too")
     fused.add_argument(
-        "--size", metavar="S=N", action="append", default=[], help="an extent: MM=512"
+        "--size",
+        metavar="S=N",
+        action="append",
+        default=[],
+        help="an extent (default 512, batch 4)",
     )
     fused.add_argument("--tile", metavar="D=N", action="append", default=[], help="a tile: M=64")
     fused.set_defaults(run=_fuse)
@@ -181,26 +189,46 @@ def _all_sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
             f"--size {unknown[0]}: the program's sizes are {', '.join(symbols) or 'all fixed'}"
         )
         raise BlockbusterError(message=message)
-    return {name: given.get(name, 512) for name in symbols}
+    batch = {str(d.axis.extent) for d in graph.dims if not d.packed}
+    return {name: given.get(name, 4 if name in batch else 512) for name in symbols}
 
 
 def _fuse(options: argparse.Namespace) -> None:
     graph = lower(examples.find(options.example))
     tiles: dict[Dim | str, int] = dict(_numbers("--tile", options.tile).items())
+    _check_modes(options)
+    options.unit = [name for given in options.unit for name in given.split(",")]
     if options.pareto:
         sizes = _all_sizes(graph, _numbers("--size", options.size))
         _print_alternatives(alternatives(graph, options.rules, sizes, tiles), options.all)
+        left_out = len(unit_sets(graph)) - len(tried_sets(graph))
+        if left_out:
+            print(f"{left_out} sets of unit dims were not tried")
         return
     fusion = fuse(graph, options.rules, unit=options.unit)
-    for number, snapshot in enumerate(fusion.fused):
-        print(f"snapshot {number + 1}, {len(buffered(snapshot))} interior buffered edges")
-    print()
-    print(show((fusion.fused if options.raw else fusion.snapshots)[-1]))
+    for number, (raw, safe) in enumerate(zip(fusion.fused, fusion.snapshots, strict=True)):
+        counts = len(buffered(raw)), len(buffered(safe))
+        also = f" ({counts[1]} when made safe)" if counts[0] != counts[1] else ""
+        print(f"snapshot {number + 1}, {counts[0]} interior buffered edges{also}")
+    best = fusion.most_fused
+    print(f"\nsnapshot {best + 1}:\n")
+    print(show((fusion.fused if options.raw else fusion.snapshots)[best]))
     if isinstance(fusion, SafeFusion) and not options.raw:
-        for choice in fusion.safety[-1].choices:
+        for choice in fusion.safety[best].choices:
             print(f"made safe: {choice}")
     for reason in fusion.why_not():
         print(f"left in global memory: {reason}")
+
+
+def _check_modes(options: argparse.Namespace) -> None:
+    """Options that go with one way of looking only."""
+    measured = [name for name in ("all", "size", "tile") if getattr(options, name)]
+    printed = [name for name in ("unit", "raw") if getattr(options, name)]
+    if measured and not options.pareto:
+        raise BlockbusterError(message=f"fuse: --{measured[0]} goes with --pareto only")
+    if printed and options.pareto:
+        message = f"fuse: --{printed[0]} does not go with --pareto, which tries every set of dims"
+        raise BlockbusterError(message=message)
 
 
 def _print_alternatives(rows: Sequence[Alternative], everything: bool) -> None:

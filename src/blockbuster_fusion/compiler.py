@@ -25,8 +25,19 @@ class SafeFusion(Fusion):
 
     @property
     def snapshots(self) -> list[Graph]:
-        """The alternatives, from least to most fused, numerically safe."""
+        """The fused programs, numerically safe."""
         return [safe.graph for safe in self.safety]
+
+    @cached_property
+    def base(self) -> Fusion | None:
+        """The fusion by the base of the rule set alone, where it differs: done when asked for."""
+        made = self._finished_base()
+        return made and SafeFusion(made.initial, made.fused, made.trace)
+
+    @cached_property
+    def alternatives(self) -> list[Graph]:
+        """The snapshots, then those of the base that differ: what a selection chooses from."""
+        return [*self.snapshots, *(make_safe(graph).graph for graph in self._other_fused())]
 
 
 def fuse(

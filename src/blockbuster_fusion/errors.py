@@ -88,6 +88,12 @@ class BadInput(BlockbusterError):
     template = "input {name}: {problem}"
 
 
+class BadUnit(BlockbusterError):
+    """A dim cannot be given one block."""
+
+    template = "unit {name}: {problem}; the dims that can have one block are {known}"
+
+
 class BadTile(BlockbusterError):
     """A tile size that cannot be used."""
 

@@ -53,17 +53,17 @@ def test_its_trace_leads_to_its_snapshots() -> None:
 def test_what_the_paper_does_has_no_base() -> None:
     fusion = bb.fuse(bb.examples.softmax(), "paper")
     assert fusion.base is None
-    assert fusion.alternatives == fusion.fused
+    assert fusion.alternatives == fusion.snapshots
 
 
 def test_alternatives_are_the_snapshots_and_what_else_the_base_has() -> None:
     fusion = bb.fuse(bb.examples.rmsnorm_swiglu_residual())
     assert fusion.base is not None
     own = len(fusion.fused)
-    assert fusion.alternatives[:own] == fusion.fused
+    assert fusion.alternatives[:own] == fusion.snapshots
     others = fusion.alternatives[own:]
     assert others
-    assert set(digests(others)) <= set(digests(fusion.base.fused))
+    assert set(digests(others)) <= set(digests(fusion.base.snapshots))
     assert len(set(digests(fusion.alternatives))) == len(fusion.alternatives)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.fusion.fuse import fuse
 from blockbuster_fusion.ir.ops import Misc, Rename
 from programs import Case
 
@@ -61,7 +62,7 @@ class Row:
 def compared(seed: int) -> Row:
     """The program of a seed fused both ways."""
     case = Case(seed, extended=seed % 2 == 1)
-    paper, extended = (bb.fuse(case.program, rules) for rules in ("paper", "extended"))
+    paper, extended = (fuse(case.program, rules) for rules in ("paper", "extended"))
     ops = [node.op for _, graph in paper.initial.walk() for node in graph.nodes.values()]
     return Row(
         seed,
@@ -86,7 +87,7 @@ def report(title: str, rows: Sequence[Row]) -> None:
     def mean(of: Callable[[Row], float]) -> float:
         return sum(map(of, rows)) / len(rows)
 
-    alone = [row for row in rows if row.fused.is_worse(row.paper)]
+    alone = [row for row in rows if row.snapshots.is_worse(row.paper)]
     print(
         f"{len(rows)} programs, {title}: {mean(lambda r: r.start.edges):.2f} edges, "
         f"paper {mean(lambda r: r.paper.edges):.2f}, "
@@ -95,7 +96,7 @@ def report(title: str, rows: Sequence[Row]) -> None:
         f"extended {mean(lambda r: not r.alternatives.edges):.1%}; traffic of the extended "
         f"to the paper's: {mean(lambda r: r.alternatives.traffic / max(r.paper.traffic, 1)):.3f}; "
         f"worse by its own snapshots alone: {len(alone)}, "
-        f"{sum(row.fused.edges > row.paper.edges for row in alone)} of them in edges"
+        f"{sum(row.snapshots.edges > row.paper.edges for row in alone)} of them in edges"
     )
 
 

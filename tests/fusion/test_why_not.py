@@ -1,5 +1,6 @@
 """Why an intermediate is left, as data and as sentences; and the alternatives, measured."""
 
+import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
@@ -33,7 +34,7 @@ def test_refusals_name_rule_and_guard() -> None:
     assert ("fuse_consecutive_maps", 1, "only_direct_edges") in [
         (r.rule, r.number, r.guard) for r in reason.refusals
     ]
-    assert "compute the list again" in reason.remedy
+    assert "rules='extended', which compute such a list again" in reason.remedy
 
 
 def test_alternatives_are_measured() -> None:
@@ -96,3 +97,32 @@ def test_unit_dims_leave_nothing_but_renames(name: str) -> None:
 
 def fewest_edges(fusion: bb.Fusion) -> int:
     return min(len(bb.buffered(snapshot)) for snapshot in fusion.fused)
+
+
+def test_every_program_with_unit_dims_is_shown_and_explained() -> None:
+    """For every set of unit dims: a listing, and for each edge that is left a reason."""
+    for name in ("self-attention", "decoder-layer", "layernorm-qkv"):
+        graph = bb.lower(bb.examples.find(name))
+        for unit in unit_sets(graph):
+            fusion = bb.fuse(graph, unit=unit)
+            for snapshot in (fusion.fused[-1], fusion.snapshots[-1]):
+                assert bb.show(snapshot)
+            for reason in fusion.why_not(-1):
+                assert reason.refusals or reason.barrier, f"{name}, {unit}: {reason}"
+
+
+def test_the_snapshot_with_the_fewest_edges_is_explained() -> None:
+    fusion = bb.fuse(bb.examples.find("parallel-attention-ffn"))
+    counts = [len(bb.buffered(graph)) for graph in fusion.fused]
+    assert counts[fusion.most_fused] == min(counts) == len(fusion.why_not())
+    assert fusion.most_fused != len(counts) - 1
+
+
+def test_alternatives_are_safe() -> None:
+    fusion = bb.fuse(bb.examples.find("safe-softmax-attention"))
+    rng = np.random.default_rng(0)
+    inputs = {key: rng.standard_normal((7, 7)).astype(np.float32) for key in ("Q", "KT", "VT")}
+    inputs["Q"] *= 1e4
+    assert fusion.base is not None
+    for graph in (*fusion.alternatives, *fusion.base.snapshots):
+        assert np.isfinite(bb.interpret(graph, inputs, {"N": 3})["O"]).all()

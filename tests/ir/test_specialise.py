@@ -7,7 +7,7 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.array.arrays import Array
-from blockbuster_fusion.errors import BadTile, InvalidGraph
+from blockbuster_fusion.errors import BadUnit, InvalidGraph
 from blockbuster_fusion.fusion.fuse import unit_dims
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.specialise import specialise
@@ -157,7 +157,9 @@ def test_refuses_a_peeled_map() -> None:
 
 @pytest.mark.parametrize("name", ["Q", "", "m", "N.7"])
 def test_refuses_an_unknown_name(name: str) -> None:
-    with pytest.raises(BadTile, match="no such dim to have one block; known are D, L, M, N"):
+    with pytest.raises(
+        BadUnit, match="there is no such dim; the dims that can have one block are D, L, M, N"
+    ):
         bb.fuse(bb.examples.attention(), unit={name}, rules="extended")
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.errors import BadTile, InvalidGraph
+from blockbuster_fusion.errors import BadUnit, InvalidGraph
 from blockbuster_fusion.fusion.driver import Driver
 from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.fusion.why_not import Reason, why_not
@@ -20,7 +20,7 @@ from blockbuster_fusion.rules.sets import RuleSet, rule_set
 
 @dataclass(frozen=True)
 class Fusion:
-    """What fusing gave: alternatives, from least to most fused, and how they came about."""
+    """What fusing gave: alternatives, each one extension after the other, and the way to them."""
 
     initial: Graph
     fused: Sequence[Graph]
@@ -37,6 +37,9 @@ class Fusion:
     @cached_property
     def base(self) -> "Fusion | None":
         """The fusion by the base of the rule set alone, where it differs: done when asked for."""
+        return self._finished_base()
+
+    def _finished_base(self) -> "Fusion | None":
         if self.turned_off is None:
             return None
         self.turned_off.fuse()
@@ -44,15 +47,27 @@ class Fusion:
 
     @property
     def alternatives(self) -> list[Graph]:
-        """The fused programs, then those of the base that differ: what a selection chooses from."""
-        others = [] if self.base is None else self.base.alternatives
-        known: dict[str, Graph] = {}
-        for graph in (*self.fused, *others):
-            known.setdefault(graph.digest, graph)
-        return list(known.values())
+        """The snapshots, then those of the base that differ: what a selection chooses from."""
+        return [*self.fused, *self._other_fused()]
 
-    def why_not(self, snapshot: Graph | int = -1) -> list[Reason]:
-        """For each interior buffered edge that a snapshot has left: what kept it there."""
+    def _other_fused(self) -> list[Graph]:
+        """What the base alone comes to, as far as that is something else."""
+        known = {graph.digest for graph in self.fused}
+        others = [] if self.base is None else self.base.fused
+        return [graph for graph in others if graph.digest not in known]
+
+    @property
+    def most_fused(self) -> int:
+        """Which snapshot has the fewest interior buffered edges: not always the last one."""
+        edges = [len(buffered(graph)) for graph in self.fused]
+        return max(number for number, count in enumerate(edges) if count == min(edges))
+
+    def why_not(self, snapshot: Graph | int | None = None) -> list[Reason]:
+        """For each interior buffered edge that a snapshot has left: what kept it there.
+
+        Without a snapshot, the one that has the fewest.
+        """
+        snapshot = self.most_fused if snapshot is None else snapshot
         graph = self.fused[snapshot] if isinstance(snapshot, int) else snapshot
         rules = self.trace.rules
         return why_not(graph, (*rules.local, *rules.extending), self._unit_helps)
@@ -114,12 +129,15 @@ def unit_dims(graph: Graph, names: Collection[Dim | str]) -> set[Dim]:
     if isinstance(names, str):
         names = (names,)
     loops = [d for d in graph.dims if not d.is_free]
+    known = ", ".join(sorted({d.name for d in loops if d.packed}))
     found: set[Dim] = set()
     for name in names:
         meant = [d for d in loops if name is d or name in (d.name, d.label)]
+        shown = name.label if isinstance(name, Dim) else name
         if not meant:
-            shown = name.label if isinstance(name, Dim) else name
-            known = ", ".join(sorted({d.name for d in loops}))
-            raise BadTile(name=shown, problem=f"no such dim to have one block; known are {known}")
+            raise BadUnit(name=shown, problem="there is no such dim", known=known)
+        if not any(d.packed for d in meant):
+            problem = "its blocks have one element: it cannot have one block"
+            raise BadUnit(name=shown, problem=problem, known=known)
         found.update(d for d in meant if d.packed)
     return found

@@ -38,14 +38,14 @@ def alternatives(
     tiles: Mapping[Dim | str, int],
     most: int = 64,
 ) -> list[Alternative]:
-    """Every snapshot for every set of unit axes (at most `most` sets, small ones first).
+    """Every snapshot for every set of unit axes; of more than `most` sets, the small and large.
 
     Snapshots that only the base of the rule set gives are numbered after the set's own.
     """
     base = meter(graph, sizes, tiles).flops
     rows = [
         _measured(unit, number, snapshot, base, sizes, tiles)
-        for unit in unit_sets(graph)[:most]
+        for unit in tried_sets(graph, most)
         for number, snapshot in enumerate(fuse(graph, rules, unit=unit).alternatives)
     ]
     return [
@@ -60,6 +60,12 @@ def unit_sets(graph: Graph) -> list[tuple[str, ...]]:
     """Sets of axes that could have one block, from none to all."""
     names = sorted({d.name for d in graph.dims if d.packed and not d.is_free})
     return [chosen for count in range(len(names) + 1) for chosen in combinations(names, count)]
+
+
+def tried_sets(graph: Graph, most: int = 64) -> list[tuple[str, ...]]:
+    """The sets that are measured: none, few and nearly all axes, where there are too many."""
+    sets = unit_sets(graph)
+    return sets if len(sets) <= most else [*sets[: most // 2], *sets[-(most - most // 2) :]]
 
 
 def _measured(

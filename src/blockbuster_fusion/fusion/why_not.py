@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.ir.buffered import Edge, buffered
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Map, Misc, Rename, Value
+from blockbuster_fusion.ir.ops import Map, Misc, Pick, Rename, Value
 from blockbuster_fusion.rules.rule import Rule
 
 
@@ -67,11 +67,12 @@ def _explain(
     remedies = []
     if unit and helps(unit):
         names = ", ".join(unit)
-        remedies.append(f"one block along {names}: unit={{{names}}}")
+        remedies.append(f"one block along {names}: unit={{{', '.join(map(repr, unit))}}}")
     else:
         unit = ()
-    if _is_cheap(graph, edge.value):
-        remedies.append("compute the list again for this use: it takes no dot")
+    computes_again = any(rule.name == "recompute_producer" for rule in rules)
+    if not computes_again and _is_cheap(graph, edge.value):
+        remedies.append("rules='extended', which compute such a list again: it takes no dot")
     return Reason(edge, refusals, "", "; or ".join(remedies), unit)
 
 
@@ -87,7 +88,11 @@ def _refusals(graph: Graph, edge: Edge, rules: tuple[Rule, ...]) -> Iterator[Ref
 
 def _barrier(graph: Graph, edge: Edge) -> tuple[str, str] | None:
     """What stands at an end of the edge that no rule looks through, and what to do about it."""
-    producer, consumer = graph.op(edge.value.node), graph.op(edge.consumer)
+    value, consumer = edge.value, graph.op(edge.consumer)
+    producer = graph.op(value.node)
+    while isinstance(producer, Pick):
+        (value,) = graph[value.node].inputs
+        producer = graph.op(value.node)
     if isinstance(producer, Rename):
         sentence = f"{producer.old} is read as {producer.new}, so the list really lies in memory"
         return (
@@ -103,4 +108,4 @@ def _barrier(graph: Graph, edge: Edge) -> tuple[str, str] | None:
 
 def _is_cheap(graph: Graph, value: Value) -> bool:
     op = graph.op(value.node)
-    return isinstance(op, Map) and not op.body.holds_dot
+    return isinstance(op, Map) and not op.body.holds_dot and not op.body.holds_misc

@@ -267,17 +267,19 @@ class _Listing:
     def rename(self, scope: Scope, node: Node, op: Rename) -> Part:
         """The list under an alias: nothing moves."""
         (value,) = node.inputs
-        part = scope.places[value]
-        assert isinstance(part, Part)
-        dims = dict(zip(scope.graph.type(value).lists, node.types[0].lists, strict=True))
+        part, kind = scope.places[value], scope.graph.type(value)
+        whole = tuple(d for d in kind.items if d.unit and d not in kind.lists)
+        dims = dict(zip((*kind.lists, *whole), node.types[0].lists, strict=True))
         text, axes = self.value(scope, value)
         axes = tuple(op.new if axis is op.old else axis for axis in axes)
-        if part.array.virtual:
+        if isinstance(part, Part) and part.array.virtual:
             alias = Array(axes=axes, virtual=True)
         else:
-            alias = Array(self.names.claim(f"{part.array.name}R"), axes)
+            name = part.array.name if isinstance(part, Part) else self.names.numbered("I")
+            alias = Array(self.names.claim(f"{name}R"), axes)
             self.line(scope.depth, f"{alias.name} = rename({text}, {op.old}->{op.new})")
-        return Part(alias, tuple(dims[d] for d in part.open))
+        walked = part.open if isinstance(part, Part) else kind.lists
+        return Part(alias, tuple(dims[d] for d in (*walked, *whole)))
 
     def misc(self, scope: Scope, i: int, node: Node, op: Misc) -> None:
         layouts = op.layouts or (None,) * len(node.inputs)
