@@ -249,7 +249,8 @@ def _harmless(graph: Graph, summed: Summed) -> Shift | None:
     for at, value in list(changed(after)) if wrong else ():
         if graph.at(at).type(value).is_list:
             continue
-        factor = atoms.multiple_of_pivot(after.known[at, value], before.known[at, value])
+        old = before.known[at, value]
+        factor = atoms.multiple_of_pivot(after.known.get((at, value), old), old)
         for user, port in graph.at(at).uses(value) if factor is not None else ():
             fewer, then, outputs = read(uses, [*amends, (at, user, port)])
             if fewer < wrong and factor is not None:

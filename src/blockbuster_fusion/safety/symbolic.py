@@ -120,7 +120,10 @@ class Meaning:
                 polys = self._results(i, node, seen, path)
             for port, poly in enumerate(polys):
                 value = Value(i, port)
-                known[value] = self.atoms.summed if (path, value) == self.cut else poly
+                before = self._earlier.get((path, value))
+                if (path, value) == self.cut:
+                    poly = self.atoms.summed
+                known[value] = before if before is not None and before == poly else poly
         self.known.update(((path, value), poly) for value, poly in known.items())
         return [known[out.value] for out in graph.outputs]
 
@@ -261,7 +264,7 @@ class Atoms:
         return Poly.of({tuple((atom, -power) for atom, power in monomial): 1 / factor})
 
     def _power(self, poly: Poly, exponent: object) -> Poly:
-        if isinstance(exponent, int | float) and exponent in (0, 1, 2, 3, 4):
+        if isinstance(exponent, int | float) and exponent in (0, 1, 2):
             made = number(1)
             for _ in range(int(exponent)):
                 made = self.product(made, poly)
