@@ -21,6 +21,7 @@ from blockbuster_fusion.ir.show import show
 from blockbuster_fusion.ir.text import to_text
 from blockbuster_fusion.rules.sets import RULE_SETS
 from blockbuster_fusion.safety.check import check
+from blockbuster_fusion.safety.safe import make_safe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,6 +151,13 @@ def _trace(options: argparse.Namespace) -> None:
         _print_program(str(step), step.after, listed, sizes, trace.tiles_after(step.index, tiles))
         if step.index in trace.snapshots:
             print(f"snapshot {trace.snapshots.index(step.index) + 1}\n")
+    last = trace.program_after(len(trace))
+    safe = make_safe(last)
+    for choice in safe.choices:
+        print(f"made safe: {choice}")
+    if safe.choices:
+        tiles = trace.tiles_after(len(trace), tiles)
+        _print_program("numerically safe", safe.graph, options.steps != "none", sizes, tiles)
     if options.save:
         trace.save(options.save)
         print(f"saved to {Path(options.save)}")
