@@ -62,13 +62,13 @@ def computed_wide(graph: Graph) -> Graph:
 def _is_narrow(graph: Graph) -> Iterator[bool]:
     """Whether some item that is computed is narrow; what is only loaded or stored is."""
     for i, node in graph.nodes.items():
+        narrow = any(kind.dtype in NARROW and not kind.is_list for kind in node.types)
         if isinstance(node.op, Map):
             yield from _is_narrow(node.op.body)
         elif isinstance(node.op, Reduce | Pick):
-            users = (graph.op(user) for user in graph.users[i])
-            yield node.types[0].dtype in NARROW and not all(_is_cast(op) for op in users)
+            yield narrow and not all(_is_cast(graph.op(user)) for user in graph.users[i])
         elif not isinstance(node.op, Input) and not _is_cast(node.op):
-            yield any(kind.dtype in NARROW and not kind.is_list for kind in node.types)
+            yield narrow
 
 
 def _is_cast(op: Op) -> bool:

@@ -162,14 +162,16 @@ class Meaning:
     def _map(self, op: Map, i: int, operands: list[Poly], path: Path) -> list[Poly]:
         results = self.read(op.body, operands, (*path, i))
         made: list[Poly] = []
-        for poly, mode in zip(results, op.modes, strict=True):
+        for port, (poly, mode) in enumerate(zip(results, op.modes, strict=True)):
             if mode is None or mode.combiner is ANY:
                 made.append(poly)
             elif mode.combiner is ADD and not op.first:
                 made.append(self.atoms.loop_sum(poly, op.dim))
             else:
-                key = ("gathered", op.dim, op.first, mode.combiner, mode.component, *results)
-                axes = frozenset().union(*(r.axes for r in results)) - {op.dim.axis}
+                start = port - mode.component
+                group = results[start : start + mode.combiner.arity]
+                key = ("gathered", op.dim, op.first, mode.combiner, mode.component, *group)
+                axes = frozenset().union(*(r.axes for r in group)) - {op.dim.axis}
                 made.append(self.atoms.atom(key, axes))
         return made
 
