@@ -46,6 +46,8 @@ LINEAR = [
 BATCH = ("B", "G", "R")
 ROWS = ("M", "N")
 COLUMNS = ("D", "E", "K", "L")
+PAIRED = 0.15
+"""How often a value meets one whose axes are neither among its own nor the other way round."""
 
 
 def extents(name: str) -> tuple[int, ...]:
@@ -58,6 +60,8 @@ class RandomProgram:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.pairing = random.Random(f"pairs {seed}")
+        """Decides where values are paired, so that programs without pairs are what they were."""
         self.inputs: list[ArrayInput] = []
         self.operators: list[tuple[str, tuple[int, ...], dict[str, object], ArrayType]] = []
         self.values: dict[int, ArrayType] = {}
@@ -111,6 +115,9 @@ class RandomProgram:
     def grow(self) -> None:
         x = self.pick()
         axis = self.axis_of(x)
+        if axis is not None and self.pairing.random() < PAIRED:
+            self.paired(x, axis)
+            return
         choices = [self.unary, self.binary, self.weight, self.mask] + [self.chain] * 3
         if axis is not None:
             choices += [self.matmul, self.norm, self.softmax, self.scale_by_sum, self.shift_by_sum]
@@ -146,6 +153,42 @@ class RandomProgram:
             return self.unary(x, None)
         kinds = [arg(0) + arg(1), arg(0) * arg(1), arg(0) - arg(1), arg(0) / (1 + arg(1) ** 2)]
         return self.elementwise(self.random.choice(kinds), x, y)
+
+    def paired(self, x: int, axis: Axis) -> int:
+        """A scale or shift by a value that lacks an axis and has another: all pairs of the two.
+
+        Then what rules look for behind shifts and scales: a softmax, a sum of squares, a matmul.
+        """
+        mine = self.values[x].axes
+        free = [a for a in self.axes.values() if a not in mine and a.name not in BATCH]
+        if not free or len(mine) > 3:
+            return self.unary(x, axis)
+        shared = [a for a in mine if a is not axis and self.pairing.random() < 0.8]
+        own = [*shared, self.pairing.choice(free)]
+        self.pairing.shuffle(own)
+        fitting = [
+            v
+            for v, kind in self.values.items()
+            if axis not in kind.axes and not set(kind.axes) <= set(mine) and kind.dtype.is_float
+            if len({*kind.axes, *mine}) <= 4
+        ]
+        if not fitting or self.pairing.random() < 0.7:
+            fitting = [self.input(own)]
+        y = self.pairing.choice(fitting)
+        x = self.elementwise(call("sin", arg(0)), x)
+        made = self.elementwise(self.pairing.choice(LINEAR[:2] + LINEAR[3:]), x, y)
+        end = self.pairing.choice([self.written_softmax, self.summed_squares, self.matmul])
+        return end(made, axis) if self.pairing.random() < 0.8 else made
+
+    def written_softmax(self, x: int, axis: Axis | None) -> int:
+        e = self.elementwise(call("exp", arg(0)), x)
+        return self.elementwise(
+            arg(0) / arg(1), e, self.apply("reduce", e, axis=axis, combiner=ADD)
+        )
+
+    def summed_squares(self, x: int, axis: Axis | None) -> int:
+        squares = self.elementwise(arg(0) ** 2, x)
+        return self.unary(self.apply("reduce", squares, axis=axis, combiner=ADD), None)
 
     def weight(self, x: int, _axis: Axis | None) -> int:
         """A scale or shift by an input with some of the axes."""
@@ -343,6 +386,9 @@ class ExtendedProgram(RandomProgram):
     def grow(self) -> None:
         x = self.pick()
         axis = self.axis_of(x)
+        if axis is not None and self.pairing.random() < PAIRED:
+            self.paired(x, axis)
+            return
         if axis is None or self.random.random() < 0.3:
             super().grow()
             return

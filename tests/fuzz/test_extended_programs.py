@@ -11,7 +11,8 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.fusion.pareto import unit_sets
-from growth import allowed, copies, largest, size
+from blockbuster_fusion.rules.recompute import Recompute
+from growth import allowed, allowed_steps, copies, largest, size
 from programs import Case, random_unit
 from rewriting import matches
 
@@ -37,20 +38,35 @@ def fuse_and_check(seed: int) -> Counter[str]:
 
 
 def assert_ends(fusion: bb.Fusion, place: str) -> None:
-    """At most two steps for each node of the initial program; then there is nothing left to do.
+    """There is an end soon, and then nothing left to do; nor do programs grow on the way.
 
-    Nor do programs grow on the way: see "It ends" in docs/architecture.md.
+    See "It ends" in docs/architecture.md.
     """
     nodes, steps = size(fusion.initial), len(fusion.trace)
-    assert steps <= 2 * nodes, f"{place}: {steps} steps, {nodes} nodes"
+    assert steps <= allowed_steps(fusion), f"{place}: {steps} steps, {nodes} nodes"
     assert copies(fusion) <= len(bb.buffered(fusion.initial)), f"{place}: {copies(fusion)} copies"
     assert largest(fusion) <= allowed(fusion), f"{place}: {nodes} nodes, then {largest(fusion)}"
+    assert_copies_once(fusion, place)
     for number, snapshot in enumerate(fusion.fused):
         for rule in EXTENDED.local:
             left = [str(match) for match in matches(rule, snapshot)]
             assert left == [], f"{place}, snapshot {number}"
     for rule in EXTENDED.extending:
         assert matches(rule, fusion.fused[-1]) == [], place
+
+
+def assert_copies_once(fusion: bb.Fusion, place: str) -> None:
+    """A producer is cloned once for a map, which then walks none of the producer's lists."""
+    seen = set()
+    for step in fusion.trace:
+        if step.rule == Recompute.name:
+            u, v = step.firing.nodes
+            assert (u, v) not in seen, f"{place}, {step}"
+            seen.add((u, v))
+            graph = step.after.at(step.firing.path)
+            operands = zip(graph[v].inputs, graph.map(v).iterated, strict=True)
+            walked = [x for x, iterated in operands if iterated and x.node == u]
+            assert walked == [], f"{place}, {step}"
 
 
 def assert_replays(fusion: bb.Fusion, place: str) -> None:

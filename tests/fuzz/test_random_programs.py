@@ -10,6 +10,7 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.fusion import driver
 from blockbuster_fusion.rules.rule import Match
+from growth import allowed, allowed_steps, largest, size
 from programs import Case
 from rewriting import matches
 
@@ -44,15 +45,11 @@ def fuse_and_check(seed: int, *, every_step: bool = True) -> Counter[str]:
     return Counter(step.rule for step in trace)
 
 
-def size(program: bb.Graph) -> int:
-    """How many nodes a program has, those in its maps included."""
-    return sum(len(graph.nodes) for _, graph in program.walk())
-
-
 def assert_ends(fusion: bb.Fusion, seed: int) -> None:
-    """At most two steps for each node of the initial program; then there is nothing left to do."""
-    nodes = size(fusion.initial)
-    assert len(fusion.trace) <= 2 * nodes, f"seed {seed}: {len(fusion.trace)} steps, {nodes} nodes"
+    """There is an end soon, and then nothing left to do; nor do programs grow on the way."""
+    nodes, steps = size(fusion.initial), len(fusion.trace)
+    assert steps <= allowed_steps(fusion), f"seed {seed}: {steps} steps, {nodes} nodes"
+    assert largest(fusion) <= allowed(fusion), f"seed {seed}: {nodes} nodes"
     for number, snapshot in enumerate(fusion.fused):
         for rule in PAPER.local:
             left = [str(match) for match in matches(rule, snapshot)]
