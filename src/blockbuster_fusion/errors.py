@@ -112,6 +112,15 @@ class UnknownRules(BlockbusterError):
     template = "unknown {kind} {name!r}: known are {known}"
 
 
+class LacksBase(BlockbusterError):
+    """A rule set names a base whose rules it does not have."""
+
+    template = (
+        "rule set {name!r}: its {part} rules lack {missing} of its base {base!r}, or have them in "
+        "another order; take the rules themselves from the base, as it has them"
+    )
+
+
 class RuleMisapplied(BlockbusterError):
     """A match does not fit the graph that it is applied to."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from blockbuster_fusion.errors import UnknownRules
+from blockbuster_fusion.errors import LacksBase, UnknownRules
 from blockbuster_fusion.rules.drop_softmax_shift import DropSoftmaxShift
 from blockbuster_fusion.rules.duplicate_scale import DuplicateScale
 from blockbuster_fusion.rules.expand_square import ExpandSquare
@@ -29,6 +29,8 @@ class RuleSet:
 
     `optional` rules belong to the set but are never applied by the driver. What the rules of `base`
     alone come to is an alternative as well: the set's other rules usually do better, not always.
+    The base's own local and extending rules stand among the set's, in the same order, so that its
+    search can go on from where the set's first other rule fired.
     """
 
     name: str
@@ -37,14 +39,30 @@ class RuleSet:
     optional: tuple[Rule, ...] = ()
     base: "RuleSet | None" = None
 
+    def __post_init__(self) -> None:
+        if self.base is not None:
+            self._check_base("local", self.local, self.base.local)
+            self._check_base("extending", self.extending, self.base.extending)
+
+    def _check_base(self, part: str, own: tuple[Rule, ...], rules: tuple[Rule, ...]) -> None:
+        assert self.base is not None
+        rest = iter(own)
+        for rule in rules:
+            if rule not in rest:  # consumes what comes before: the order counts
+                raise LacksBase(name=self.name, part=part, missing=rule.name, base=self.base.name)
+
     def __iter__(self) -> Iterator[Rule]:
         return iter((*self.local, *self.extending, *self.optional))
 
     @property
     def without_safety(self) -> "RuleSet":
         """The set without the rules that only a later safety pass makes harmless."""
-        local = tuple(rule for rule in self.local if not rule.needs_safety)
-        return replace(self, local=local)
+        return replace(
+            self,
+            local=_harmless(self.local),
+            extending=_harmless(self.extending),
+            base=self.base and self.base.without_safety,
+        )
 
     @property
     def beyond(self) -> frozenset[Rule]:
@@ -58,6 +76,11 @@ class RuleSet:
                 return rule
         known = ", ".join(rule.name for rule in self)
         raise UnknownRules(kind="rule", name=name, known=known)
+
+
+def _harmless(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The rules that need no safety pass."""
+    return tuple(rule for rule in rules if not rule.needs_safety)
 
 
 PAPER = RuleSet(
