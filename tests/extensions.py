@@ -255,6 +255,29 @@ def weighted_into_columns(*, source: bool = True, again: bool = False) -> Graph:
     return build.build()
 
 
+def twice_weighted_into_columns(*, again: bool = False) -> Graph:
+    """a = exp(x), b = a·w and c = b·w, made in one map; for each column Σ c·y and Σ b·y.
+
+    The columns do not read a, from which both b and c come as well; `again`: they do, and b is a
+    result as well, so that c alone can be made again.
+    """
+    build = Builder()
+    x, w = build.input("X", array(k)), build.input("w", array(k))
+    y = build.input("Y", array(n, k))
+
+    def body(g: Builder, x: Value, w: Value) -> list[tuple[Value, Mode]]:
+        a = g.one(Elementwise(EXP), x)
+        b = g.one(Elementwise(TIMES), a, w)
+        return [(a, None), (b, None), (g.one(Elementwise(TIMES), b, w), None)]
+
+    a, b, c = build.map(k, [x, w], [], body)
+    build.output("O", build.map(n, [y], [b, c, a] if again else [b, c], columns)[0])
+    build.output("A", a)
+    if again:
+        build.output("B", b)
+    return build.build()
+
+
 def weighted_by_running_sums() -> Graph:
     """As above, with weights that misc operators make; a and the sum of b are results as well."""
     build = Builder()

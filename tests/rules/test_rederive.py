@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 
+import pytest
+
 import blockbuster_fusion as bb
 from blockbuster_fusion.rules.rederive import Rederive
 from extensions import (
     exp_into_columns,
+    twice_weighted_into_columns,
     weighted_by_all,
     weighted_by_running_sums,
     weighted_into_columns,
@@ -29,6 +32,16 @@ def test_then_one_list_less_is_stored() -> None:
 
 def test_a_list_for_each_block_of_itself() -> None:
     fire(RULE, weighted_by_all(walked=False))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_list_that_comes_from_several(again: bool) -> None:
+    """The source is one that the map reads, and the list one that nobody else needs."""
+    graph = twice_weighted_into_columns(again=again)
+    made = fire(RULE, graph)
+    assert matches(RULE, made) == []
+    before, after = (bb.fuse(g, "paper").fused[0] for g in (graph, made))
+    assert len(bb.buffered(after)) == len(bb.buffered(before)) - 1
 
 
 def test_the_decoder_layer_stores_its_residual_once() -> None:

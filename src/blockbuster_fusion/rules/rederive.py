@@ -23,15 +23,14 @@ class Derived:
     """The ports of the map that they read besides."""
 
 
-def derived_list(graph: Graph, u: int, port: int) -> Derived | None:
-    """How a list of a map comes from another one, if it does by elementwise operators alone."""
+def derived_list(graph: Graph, u: int, port: int) -> Iterator[Derived]:
+    """How a list of a map comes from others of it, where it does by elementwise operators alone."""
     op = graph.map(u)
     for source, mode in enumerate(op.modes):
         if mode is None and source != port:
             found = _derivation(op, port, source)
             if found is not None:
-                return found
-    return None
+                yield found
 
 
 def _derivation(op: Map, port: int, source: int) -> Derived | None:
@@ -56,7 +55,10 @@ def _derivation(op: Map, port: int, source: int) -> Derived | None:
 
 
 def derivations(graph: Graph, match: Match) -> list[Derived]:
-    """The lists that the map walks inside and could derive from another list that it reads."""
+    """The lists that the map walks inside, with how each comes from another; the best one first.
+
+    A list may come from several others: what the guards demand is demanded of the first.
+    """
     v, u = match.nodes
     op, operands = graph.map(v), graph[v].inputs
     whole = {
@@ -64,33 +66,49 @@ def derivations(graph: Graph, match: Match) -> list[Derived]:
         for port, value in enumerate(operands)
         if value.node == u and not op.iterated[port] and graph.map(u).modes[value.port] is None
     }
-    found = (
-        derived_list(graph, u, port)
+    found = [
+        each
         for port, inner in whole.items()
         if walks_inside(op.body, inner, graph.map(u).dim.axis)
-    )
-    return [each for each in found if each is not None]
+        for each in derived_list(graph, u, port)
+    ]
+    return sorted(found, key=lambda each: [not holds(graph, match, each) for holds in _DEMANDS])
 
 
-def reads_the_source(graph: Graph, match: Match) -> bool:
+def _source_is_read(graph: Graph, match: Match, found: Derived) -> bool:
     v, u = match.nodes
-    found = derivations(graph, match)[0]
     return Value(u, found.source) in graph[v].inputs
 
 
-def nobody_else_reads_it(graph: Graph, match: Match) -> bool:
+def _is_read_here_only(graph: Graph, match: Match, found: Derived) -> bool:
     v, u = match.nodes
-    value = Value(u, derivations(graph, match)[0].port)
+    value = Value(u, found.port)
     walked = graph.map(v).iterated
     inside = all(i == v and not walked[port] for i, port in graph.uses(value))
     return inside and value not in graph.output_values
 
 
-def lists_at_hand(graph: Graph, match: Match) -> bool:
+def _inputs_are_at_hand(graph: Graph, match: Match, found: Derived) -> bool:
     u = match.nodes[1]
-    operands = [graph[u].inputs[port] for port in derivations(graph, match)[0].inputs]
+    operands = [graph[u].inputs[port] for port in found.inputs]
     lists = (x for x in operands if graph.type(x).is_buffered)
     return all(graph.is_source(x.node) for x in lists)
+
+
+_DEMANDS = (_source_is_read, _is_read_here_only, _inputs_are_at_hand)
+"""What is demanded of a derivation, as guards below."""
+
+
+def reads_the_source(graph: Graph, match: Match) -> bool:
+    return _source_is_read(graph, match, derivations(graph, match)[0])
+
+
+def nobody_else_reads_it(graph: Graph, match: Match) -> bool:
+    return _is_read_here_only(graph, match, derivations(graph, match)[0])
+
+
+def lists_at_hand(graph: Graph, match: Match) -> bool:
+    return _inputs_are_at_hand(graph, match, derivations(graph, match)[0])
 
 
 class Rederive(Rule):
