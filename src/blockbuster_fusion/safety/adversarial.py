@@ -1,13 +1,13 @@
 """Inputs that break careless arithmetic, for any program."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blockbuster_fusion.array.lower import lower
-from blockbuster_fusion.array.program import ArrayInput, ArrayProgram
+from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.errors import BadExtent
 from blockbuster_fusion.ir.axis import Axis
 
@@ -73,6 +73,37 @@ KINDS: dict[str, Callable[[Array, Rng], Array]] = {
 """What is done to the program's first array of floats; others are ordinary."""
 
 
+def infinite_mask(shape: Sequence[int], rng: Rng) -> Array:
+    """-inf in half of the places, and in all but one of the first row."""
+    mask = np.where(rng.random(shape) < 0.5, np.float32(-np.inf), np.float32(0))
+    mask[..., :1, 1:] = -np.inf
+    mask[..., 0] = 0
+    return mask
+
+
+def hidden_rows(shape: Sequence[int], rng: Rng) -> Array:
+    """-1e30 in half of the places, and all along the first row: an even mean is left of it."""
+    mask = np.where(rng.random(shape) < 0.5, np.float32(-1e30), np.float32(0))
+    mask[..., :1, :] = -1e30
+    return mask
+
+
+def mixed_mask(shape: Sequence[int], rng: Rng) -> Array:
+    """-inf, -1e30, -1e4, 0 and 1e4 side by side."""
+    values = np.array([-np.inf, -1e30, -1e4, 0, 1e4], np.float32)
+    mask = values[rng.integers(0, len(values), shape)]
+    mask[..., 0] = np.maximum(mask[..., 0], np.float32(-1e4))
+    return np.asarray(mask, np.float32)
+
+
+MASKS: dict[str, Callable[[Sequence[int], Rng], Array]] = {
+    "masks": infinite_mask,
+    "hidden rows": hidden_rows,
+    "mixed masks": mixed_mask,
+}
+"""What an input is that is a mask."""
+
+
 def adversarial(
     program: ArrayProgram, sizes: Mapping[str, int] | None = None, seed: int = 0
 ) -> Iterator[Case]:
@@ -80,8 +111,7 @@ def adversarial(
 
     Inputs are normal numbers of standard deviation 1; vectors are near 1, as a norm's weights are.
     `sizes` gives symbols or axes; without one, they have lengths that no usual tile divides. An
-    input whose name begins with "mask" is added to scores: half of it is -inf, and all but one
-    element of its first row.
+    input whose name begins with "mask" is one that is added to scores.
     """
     lengths = _lengths(program, sizes or {})
     floats = [i for i in program.inputs if i.type.dtype.is_float and i.type.axes]
@@ -94,11 +124,12 @@ def adversarial(
             inputs[first] = change(np.asarray(inputs[first], np.float32), rng)
             yield Case(name, inputs)
     masks = [i for i in floats if i.name.lower().startswith("mask")]
-    if masks:
+    for name, make in MASKS.items() if masks else ():
         rng = np.random.default_rng(seed)
         inputs = _ordinary(program, lengths, rng)
-        inputs |= {i.name: _mask(i, lengths, rng) for i in masks}
-        yield Case("masks", inputs)
+        for given in masks:
+            inputs[given.name] = make([lengths[axis] for axis in given.type.axes], rng)
+        yield Case(name, inputs)
 
 
 def _lengths(program: ArrayProgram, sizes: Mapping[str, int]) -> dict[Axis, int]:
@@ -131,12 +162,3 @@ def _ordinary(
         x = rng.standard_normal(shape).astype(np.float32)
         made[given.name] = x if len(shape) > 1 else 1 + x * np.float32(0.1)
     return made
-
-
-def _mask(given: ArrayInput, lengths: Mapping[Axis, int], rng: Rng) -> Array:
-    shape = [lengths[axis] for axis in given.type.axes]
-    mask = np.where(rng.random(shape) < 0.5, np.float32(-np.inf), np.float32(0))
-    if len(shape) > 1:
-        mask[..., :1, :] = -np.inf
-    mask[..., 0] = np.maximum(mask[..., 0], np.float32(-1e4))
-    return mask

@@ -48,6 +48,7 @@ class Demands:
         self.graph = graph
         self.outer = outer
         self._inside: dict[int, Demands] = {}
+        self._filled = False
         self._known: dict[Value, Demand] = {}
         self._plain: dict[Value, bool] = {}
         self._any_form: dict[Value, bool] = {}
@@ -60,15 +61,30 @@ class Demands:
 
     def of(self, value: Value) -> Demand:
         """What becomes of a value."""
+        self._fill()
         if value not in self._known:
-            made = NONE
-            for user, port in self.graph.uses(value):
-                made |= self._through(user, port)
-            for number, out in enumerate(self.graph.outputs):
-                if out.value == value:
-                    made |= self._beyond(number)
-            self._known[value] = made
+            self._known[value] = self._found(value)
         return self._known[value]
+
+    def _fill(self) -> None:
+        """Finds all demands, users first: what a chain of operators leads to is known then."""
+        if self._filled:
+            return
+        if self.outer is not None:
+            self.outer[0]._fill()
+        self._filled = True
+        for i, node in reversed(list(self.graph.nodes.items())):
+            for port in range(len(node.types)):
+                self.of(Value(i, port))
+
+    def _found(self, value: Value) -> Demand:
+        made = NONE
+        for user, port in self.graph.uses(value):
+            made |= self._through(user, port)
+        for number, out in enumerate(self.graph.outputs):
+            if out.value == value:
+                made |= self._beyond(number)
+        return made
 
     def _through(self, user: int, port: int) -> Demand:
         op = self.graph.op(user)

@@ -215,7 +215,7 @@ class Items(Builder):
             )
             term = evaluate(op.expr, terms, lift=False)
         elif term.form is Form.plain and is_plain:
-            self.choose(i, "native", "", "", "inside a larger expression it is safe as it is")
+            self.choose(i, "native", "", "", "what it meets there is no multiple of it")
         return self._with_axes(self._emitted(term, table, i), self.old.type(Value(i)), operands)
 
     def _with_axes(self, x: Written, kind: Type, operands: Sequence[Written]) -> Written:
@@ -263,27 +263,31 @@ class Items(Builder):
             return x
         key = (x, dim, headroom)
         if key not in self._shared:
-            exponent = self._counting(x, self.total(varying))
-            top = self.emit(BlockReduce(dim, MAX), exponent)
+            exponent = self.total(varying)
+            top = self.emit(BlockReduce(dim, MAX), self._magnitude(x, exponent))
             bounded = call("maximum", arg(0), LEAST)
             common = self.emit(Elementwise(bounded - headroom if headroom else bounded), top)
             factor = call("exp", arg(0) - arg(1))
             if x.value is None:
                 value = self.emit(Elementwise(factor), exponent, common)
             else:
-                value = self.emit(Elementwise(arg(2) * factor), exponent, common, x.value)
+                is_zero = Expr("eq", (arg(2), const(0.0)))  # and its factor perhaps infinite
+                scaled = call("where", is_zero, 0.0, arg(2) * factor)
+                value = self.emit(Elementwise(scaled), exponent, common, x.value)
             fixed = tuple(part for part in x.exponent if part not in varying)
             self._shared[key] = Written(Form.scaled, value, merged((*fixed, (common, 1.0))))
             kind = "row" if self.type(common).items else "block"
             self.choose(node, "exponent", kind, dim.name, "summed along it: linear on the way")
         return self._shared[key]
 
-    def _counting(self, x: Written, exponent: Value) -> Value:
-        """The exponents, without those of elements that are 0."""
-        if not x.raw or x.value is None:
+    def _magnitude(self, x: Written, exponent: Value) -> Value:
+        """The exponents that the elements would have without a significand; what is 0 has none."""
+        if x.value is None:
             return exponent
+        size = call("log", call("maximum", call("abs", arg(1)), 1e-30))
         is_zero = Expr("eq", (arg(1), const(0.0)))
-        return self.emit(Elementwise(call("where", is_zero, NOTHING, arg(0))), exponent, x.value)
+        expr = call("where", is_zero, NOTHING, arg(0) + size)
+        return self.emit(Elementwise(expr), exponent, x.value)
 
     def total(self, exponent: Sequence[tuple[Value, float]]) -> Value:
         """The sum of some parts of an exponent."""

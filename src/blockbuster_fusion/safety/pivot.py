@@ -54,29 +54,32 @@ def with_pivots(graph: Graph) -> Safe:
     """The program with a pivot subtracted wherever sums cancel and a shift does not matter."""
     choices: list[Choice] = []
     ids = count(graph.max_id + 1)
-    made = _pivoted(graph, (), ids, choices)
+    made = _pivoted(graph, (), ids, choices, set())
     return Safe(made, tuple(choices))
 
 
-def _pivoted(graph: Graph, path: Path, ids: Iterator[int], choices: list[Choice]) -> Graph:
+def _pivoted(
+    graph: Graph, path: Path, ids: Iterator[int], choices: list[Choice], done: set[int]
+) -> Graph:
+    """A graph and those in its maps, outermost first: there more is seen to cancel.
+
+    `done` are the nodes that have a pivot subtracted from an operand: one will do.
+    """
     graph = _picked_once(graph)
-    for i, op in list(graph.maps()):
-        body = _pivoted(op.body, (*path, i), ids, choices)
-        if body is not op.body:
-            made = Map(op.dim, body, op.iterated, op.modes, op.first)
-            graph = graph.edit(add={i: Node(made, graph[i].inputs, map_types(made))})
-    pivoted: set[tuple[Path, int]] = set()
-    """Dots of which one operand is near 0 on average: the other's offset does no harm."""
     for summed in sorted(_summed(graph), key=lambda s: "square" not in _kinds(graph, s)):
-        dots = {use[:2] for use in summed.uses if _kind(graph, use, summed.dim.axis) == "dot"}
-        if "square" not in _kinds(graph, summed) and dots <= pivoted:
+        if any(node in done for _, node, _ in summed.uses):
             continue
         shift = _harmless(graph, summed)
         if shift is not None:
-            pivoted |= dots
+            done |= {node for _, node, _ in shift.uses}
             graph = _subtract(graph, summed, shift, ids)
             reason = "sums of it cancel, and nothing feels a shift"
             choices.append(Choice(path, summed.value.node, "pivot", "row", summed.dim.name, reason))
+    for i, op in list(graph.maps()):
+        body = _pivoted(op.body, (*path, i), ids, choices, done)
+        if body is not op.body:
+            made = Map(op.dim, body, op.iterated, op.modes, op.first)
+            graph = graph.edit(add={i: Node(made, graph[i].inputs, map_types(made))})
     return graph
 
 
@@ -143,7 +146,7 @@ def _uses(graph: Graph, value: Value, path: Path = ()) -> tuple[Use, ...]:
 
 def _if_it_may_cancel(graph: Graph, summed: Summed) -> Iterator[Summed]:
     kinds = _kinds(graph, summed)
-    if "sum" in kinds and ("square" in kinds or _meets_a_sum(graph, summed)):
+    if kinds >= {"sum", "square"} or _meets_a_sum(graph, summed):
         yield summed
 
 
@@ -223,46 +226,97 @@ def _harmless(graph: Graph, summed: Summed) -> Shift | None:
     expected = before.read(graph, inputs)
     lists = [graph.type(out.value).is_list for out in graph.outputs]
 
-    def read(uses: list[Use], restored: Collection[Use] = ()) -> tuple[int, Meaning, list[Poly]]:
-        """How many outputs are changed by more than a multiple of the pivot; and all that is."""
+    def read(uses: Mapping[Use, int], restored: Collection[Use] = ()) -> "_Reading":
         after = Meaning(atoms, (path, summed.value), uses, before, restored)
         found = after.read(graph, inputs)
         wrong = sum(
             new != old and (is_list or atoms.multiple_of_pivot(new, old) is None)
             for new, old, is_list in zip(found, expected, lists, strict=True)
         )
-        return wrong, after, found
+        changed = {at for at, poly in after.known.items() if poly != before.known[at]}
+        return _Reading(after, found, wrong, changed)
 
-    def changed(after: Meaning) -> set[tuple[Path, Value]]:
-        return {at for at, poly in after.known.items() if poly != before.known[at]}
-
-    uses = [u for u in summed.uses if _kind(graph, u, axis) in ("sum", "square")]
-    wrong, after, found = read(uses)
+    uses = {u: 1 for u in summed.uses if _kind(graph, u, axis) in ("sum", "square")}
+    if not uses:  # only dots, of a list from which something else was subtracted
+        uses = {u: 1 for u in summed.uses if _kind(graph, u, axis) == "dot"}
+    reading = read(uses)
     for use in summed.uses:
-        if use not in uses and found != expected:
-            fewer, then, outputs = read([*uses, use])
-            if outputs == expected or changed(after) - changed(then):
-                uses, wrong, after, found = [*uses, use], fewer, then, outputs
-    if not _mends(graph, changed(after)):
+        if use not in uses and reading.found != expected:
+            trial = read({**uses, use: 1})
+            if trial.found == expected or reading.changed - trial.changed:
+                uses, reading = {**uses, use: 1}, trial
+    for use, sign in _companions(graph, summed, reading) if reading.wrong else ():
+        if use not in uses and reading.wrong:
+            trial = read({**uses, use: sign})
+            if trial.wrong < reading.wrong or reading.changed - trial.changed - {_place(use)}:
+                uses, reading = {**uses, use: sign}, trial
+    for use in [*uses] if reading.wrong else ():
+        trial = read({u: sign for u, sign in uses.items() if u != use})
+        if trial.wrong < reading.wrong:
+            uses, reading = {u: sign for u, sign in uses.items() if u != use}, trial
+    if not _mends(graph, reading.changed):
         return None
     amends: dict[Use, Expr] = {}
-    for at, value in list(changed(after)) if wrong else ():
+    for at, value in list(reading.changed) if reading.wrong else ():
         if graph.at(at).type(value).is_list:
             continue
         old = before.known[at, value]
-        factor = atoms.multiple_of_pivot(after.known.get((at, value), old), old)
+        factor = atoms.multiple_of_pivot(reading.after.known.get((at, value), old), old)
         for user, port in graph.at(at).uses(value) if factor is not None else ():
-            fewer, then, outputs = read(uses, [*amends, (at, user, port)])
-            if fewer < wrong and factor is not None:
+            trial = read(uses, [*amends, (at, user, port)])
+            if trial.wrong < reading.wrong and factor is not None:
                 amends[at, user, port] = factor
-                wrong, after, found = fewer, then, outputs
-    if wrong:
+                reading = trial
+    if reading.wrong:
         return None
-    subtracted = dict.fromkeys(uses, const(-1.0))
-    pairs = enumerate(zip(found, expected, strict=True))
+    subtracted = {use: const(-1.0 * sign) for use, sign in uses.items()}
+    pairs = enumerate(zip(reading.found, expected, strict=True))
     back = {n: atoms.multiple_of_pivot(new, old) for n, (new, old) in pairs if new != old}
     outputs_too = {number: factor for number, factor in back.items() if factor is not None}
     return Shift(subtracted | amends, outputs_too)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A graph read with a shift: its outputs, how many are wrong, and the values that change.
+
+    An output that differs by a multiple of the pivot is not wrong: it gets that back.
+    """
+
+    after: Meaning
+    found: list[Poly]
+    wrong: int
+    changed: set[tuple[Path, Value]]
+
+
+def _place(use: Use) -> tuple[Path, Value]:
+    path, node, _ = use
+    return path, Value(node)
+
+
+def _companions(graph: Graph, summed: Summed, reading: _Reading) -> list[tuple[Use, int]]:
+    """Uses of other items that may be shifted along: Σ(x-c)² does not feel a shift of both.
+
+    They are near what has changed, and have the pivot's axes. They are shifted with the same sign,
+    or with the other where c is added.
+    """
+    path = () if summed.loop is None else (summed.loop,)
+    kind = graph.at(path).type(summed.value)
+    axes = {d.axis for d in kind.items} - {summed.dim.axis}
+    found: list[tuple[Use, int]] = []
+    for at, inner in graph.walk():
+        for i, node in inner.nodes.items():
+            if not isinstance(node.op, Elementwise):
+                continue
+            near = {(at, Value(user)) for user in (i, *inner.users[i])}
+            if near.isdisjoint(reading.changed):
+                continue
+            for port, value in enumerate(node.inputs):
+                other = inner.type(value)
+                same = {d.axis for d in other.items} == axes and other.dtype.is_float
+                if same and (at, value) not in reading.changed:
+                    found += [((at, i, port), 1), ((at, i, port), -1)]
+    return found
 
 
 def _mends(graph: Graph, changed: set[tuple[Path, Value]]) -> bool:
@@ -364,7 +418,7 @@ def _shifted(graph: Graph, pivot: Value, uses: Mapping[Use, Expr], ids: Iterator
         operands = tuple(moved[x, factor] if at == port else v for at, v in enumerate(old.inputs))
         changed[node] = Node(old.op, operands, old.types)
     for i, deeper in inner.items():
-        changed[i] = _with_pivot(graph, i, pivot, deeper, ids)
+        changed[i] = _with_pivot(graph, changed.get(i, graph[i]), pivot, deeper, ids)
     return graph.edit(add={**sketch.nodes, **changed})
 
 
@@ -379,12 +433,13 @@ def _plus(factor: Expr) -> Expr:
 
 
 def _with_pivot(
-    graph: Graph, i: int, pivot: Value, uses: Mapping[Use, Expr], ids: Iterator[int]
+    graph: Graph, node: Node, pivot: Value, uses: Mapping[Use, Expr], ids: Iterator[int]
 ) -> Node:
     """A map to which the pivot is handed, and which subtracts it inside."""
-    op, kind, new = graph.map(i), graph.type(pivot), next(ids)
+    op, kind, new = node.op, graph.type(pivot), next(ids)
+    assert isinstance(op, Map)
     nodes = {new: Node(Input("", kind), (), (kind,)), **op.body.nodes}
     body = Graph(nodes, [*op.body.inputs, new], op.body.outputs)
     body = _shifted(body, Value(new), uses, ids)
     made = Map(op.dim, body, (*op.iterated, False), op.modes, op.first)
-    return Node(made, (*graph[i].inputs, pivot), map_types(made))
+    return Node(made, (*node.inputs, pivot), map_types(made))

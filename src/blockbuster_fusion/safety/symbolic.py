@@ -86,7 +86,7 @@ Use = tuple[Path, int, int]
 class Meaning:
     """What the values of a graph mean.
 
-    `cut` is a value that is taken as an atom; `shifts` are uses that see it plus the pivot;
+    `cut` is a value that is taken as an atom; `shifts` are uses that see so many pivots more;
     `restored` are uses that see what they saw in an `earlier` reading of the same graph. What means
     the same as then is not read again.
     """
@@ -95,17 +95,18 @@ class Meaning:
         self,
         atoms: "Atoms",
         cut: tuple[Path, Value],
-        shifts: Collection[Use] = (),
+        shifts: Mapping[Use, int] | None = None,
         earlier: "Meaning | None" = None,
         restored: Collection[Use] = (),
     ) -> None:
         self.atoms = atoms
         self.cut = cut
-        self.shifts = frozenset(shifts)
+        self.shifts = dict(shifts or {})
         self.restored = frozenset(restored)
         self.known: dict[tuple[Path, Value], Poly] = {}
         self._earlier = {} if earlier is None else earlier.known
-        self._shifted = {path[:depth] for path, _, _ in shifts for depth in range(len(path) + 1)}
+        uses = (*self.shifts, *self.restored)
+        self._shifted = {path[:depth] for path, _, _ in uses for depth in range(len(path) + 1)}
 
     def read(self, graph: Graph, inputs: Sequence[Poly], path: Path = ()) -> list[Poly]:
         """The meanings of a graph's outputs for those of its inputs."""
@@ -130,7 +131,9 @@ class Meaning:
     def _seen(self, known: Mapping[Value, Poly], value: Value, use: Use) -> Poly:
         if use in self.restored:
             return self._earlier[use[0], value]
-        return known[value] + self.atoms.pivot if use in self.shifts else known[value]
+        if use in self.shifts:
+            return known[value] + number(self.shifts[use]) * self.atoms.pivot
+        return known[value]
 
     def _as_before(self, i: int, node: Node, known: Mapping[Value, Poly], path: Path) -> bool:
         """Whether nothing that a node reads has changed since the earlier reading."""

@@ -25,8 +25,9 @@ LOG2 = math.log(2)
 ONE = const(1.0)
 NOTHING = const(float("-inf"))
 """The exponent of zero."""
-LEAST = -1e30
-"""No exponent that is shared is less, so that a row of which nothing is left stays finite."""
+LEAST = -3.4028235e38
+"""No exponent that is shared is less, so that what stands for a row of which nothing is left is
+finite. It is the least float32, because a mask may be as low as that."""
 
 
 class Form(Enum):
@@ -276,11 +277,9 @@ def _masked(term: Term, test: Expr, *, first: bool) -> Term:
     def choose(shown: Expr, hidden: Expr) -> Expr:
         return call("where", test, shown, hidden) if first else call("where", test, hidden, shown)
 
-    if term.raw:
-        exponent = choose(total(term.exponent), NOTHING)
-        return scaled(term.value, ((exponent, 1.0),), raw=True)
-    assert term.value is not None
-    return scaled(choose(term.value, const(0.0)), term.exponent, raw=False)
+    exponent = choose(total(term.exponent), NOTHING)
+    value = _of(term.value, lambda x: choose(x, const(0.0)))
+    return scaled(value, ((exponent, 1.0),), raw=term.raw)
 
 
 def _larger(node: Expr, a: Term, b: Term) -> Term | None:
