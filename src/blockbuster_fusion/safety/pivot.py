@@ -66,9 +66,9 @@ def _pivoted(
     `done` are the nodes that have a pivot subtracted from an operand: one will do.
     """
     graph = _picked_once(graph)
-    for summed in sorted(_summed(graph), key=lambda s: "square" not in _kinds(graph, s)):
-        if any(node in done for _, node, _ in summed.uses):
-            continue
+    tried: set[tuple[Value, int | None]] = set()
+    while (summed := _next_summed(graph, tried, done)) is not None:
+        tried.add((summed.value, summed.loop))
         shift = _harmless(graph, summed)
         if shift is not None:
             done |= {node for _, node, _ in shift.uses}
@@ -81,6 +81,20 @@ def _pivoted(
             made = Map(op.dim, body, op.iterated, op.modes, op.first)
             graph = graph.edit(add={i: Node(made, graph[i].inputs, map_types(made))})
     return graph
+
+
+def _next_summed(
+    graph: Graph, tried: set[tuple[Value, int | None]], done: set[int]
+) -> Summed | None:
+    """What is to be looked at next; what is squared comes first."""
+    left = [
+        summed
+        for summed in _summed(graph)
+        if (summed.value, summed.loop) not in tried
+        and not any(node in done for _, node, _ in summed.uses)
+    ]
+    squared = (summed for summed in left if "square" in _kinds(graph, summed))
+    return next(squared, left[0] if left else None)
 
 
 def _picked_once(graph: Graph) -> Graph:
@@ -237,7 +251,8 @@ def _harmless(graph: Graph, summed: Summed) -> Shift | None:
         return _Reading(after, found, wrong, changed)
 
     uses = {u: 1 for u in summed.uses if _kind(graph, u, axis) in ("sum", "square")}
-    if not uses:  # only dots, of a list from which something else was subtracted
+    only_dots = not uses  # of a list from which something else may have been subtracted
+    if only_dots:
         uses = {u: 1 for u in summed.uses if _kind(graph, u, axis) == "dot"}
     reading = read(uses)
     for use in summed.uses:
@@ -256,6 +271,8 @@ def _harmless(graph: Graph, summed: Summed) -> Shift | None:
             uses, reading = {u: sign for u, sign in uses.items() if u != use}, trial
     if not _mends(graph, reading.changed):
         return None
+    if only_dots and all(use in summed.uses for use in uses):
+        return None  # nothing was subtracted from it: there is no shift behind the dot
     amends: dict[Use, Expr] = {}
     for at, value in list(reading.changed) if reading.wrong else ():
         if graph.at(at).type(value).is_list:
