@@ -258,6 +258,23 @@ def test_a_rename_wants_plain_numbers() -> None:
     assert demands.takes_any_form(value)
 
 
+def test_a_maximum_of_a_list_inside_a_map_wants_plain_numbers() -> None:
+    """What becomes of a list is asked of the maps that it is handed to."""
+    build = Builder()
+    x = build.input("X", array(m, k))
+
+    def block(g: Builder, x: Value) -> Results:
+        return [(g.one(Elementwise(call("exp", arg(0))), g.one(BlockReduce(k, MAX), x)), None)]
+
+    (made,) = build.map(m, [x], [], lambda g, x: [(g.map(k, [x], [], block)[0], None)])
+    (tops,) = build.map(m, [made], [], lambda g, e: [(g.one(Reduce(k, MAX), e), None)])
+    build.output("Y", tops)
+    demands, value = stacked(build.build())
+    assert value == made
+    assert demands.wants_plain(value)
+    assert not demands.takes_any_form(value)
+
+
 def test_in_the_middle_of_a_map_nobody_wants_plain_numbers() -> None:
     """A list that a map hands on to an inner map takes any form; one that it puts out does not."""
     graph = bb.fuse(bb.examples.attention()).fused[0]

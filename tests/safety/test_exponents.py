@@ -5,12 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import blockbuster_fusion as bb
 from blockbuster_fusion import safety
+from blockbuster_fusion.ir.expr import evaluate
 from blockbuster_fusion.ir.ops import Map, Reduce
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.choices import Safe
+from blockbuster_fusion.safety.exponents import rescaled_sum
 from blockbuster_fusion.safety.safe import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 from programs import Case, random_unit
@@ -18,6 +22,7 @@ from rewriting import lowered
 from running import assert_computes, inputs_for, ragged_tiles
 
 Golden = Callable[[str], None]
+Triple = tuple[float, float, float]
 ops = bb.ops
 
 
@@ -120,6 +125,31 @@ def test_a_loop_has_one_tuple_for_all_its_sums() -> None:
     (online,) = [op for op in loops if isinstance(op, Map) and len(op.modes) == 3]
     assert [mode.component for mode in online.modes if mode] == [0, 1, 2]
     assert len({mode.combiner for mode in online.modes if mode}) == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.floats(-2e3, 2e3), st.floats(-9, 9)), min_size=3, max_size=3))
+def test_sums_of_pairs_are_a_monoid(pairs: list[tuple[float, float]]) -> None:
+    combiner = rescaled_sum(2)
+
+    def plus(x: Triple, y: Triple) -> Triple:
+        numbers = [np.float64(number) for number in (*x, *y)]
+        made = [evaluate(e, numbers, lambda _: 0, lambda v, _: v) for e in combiner.combine]
+        return made[0], made[1], made[2]
+
+    a, b, c = ((t, s, 2 * s) for t, s in pairs)
+    none: Triple = tuple(combiner.identity)  # type: ignore[assignment]
+    assert plus(none, a) == a == plus(a, none)
+    assert plus(none, none) == none
+    left, right = plus(plus(a, b), c), plus(a, plus(b, c))
+    assert left[0] == right[0] == max(a[0], b[0], c[0])
+    np.testing.assert_allclose(left, right, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(plus(a, b), plus(b, a))
+
+
+def test_an_exponent_is_found_before_the_loop_that_needs_it(golden: Golden) -> None:
+    """The row is one block: it is the same in every iteration over L."""
+    golden(listing(make_safe(bb.fuse(bb.examples.attention(), unit=["N"]).fused[0])))
 
 
 def masked_mean(X, W, V):
@@ -226,6 +256,24 @@ def test_sums_of_two_rows_of_which_nothing_is_left() -> None:
     for program_ in (graph, bb.fuse(graph).fused[-1]):
         made = run(program_, a=nothing, b=nothing, W=np.ones((2, 3)))
         np.testing.assert_allclose(made, [0.0, 6 * np.exp(0.5)], rtol=1e-6)
+
+
+def test_products_of_rows_of_which_nothing_is_left() -> None:
+    """Two exponents that stand for nothing must not add up to -inf: differences are taken."""
+    graph = lowered(lambda X, Y: ops.exp(X) @ ops.exp(Y).T, X="M D", Y="N D")
+    x = np.array([[-np.inf] * 5, [0.0, 1.0, 2.0, 3.0, 4.0]])
+    wanted = np.exp(x) @ np.exp(x).T
+    for program in (graph, *bb.fuse(graph).fused):
+        made = run(program, {"D": 2}, X=x, Y=x)
+        np.testing.assert_allclose(made, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("least", [-1e30, float(np.finfo(np.float32).min)])
+def test_a_row_that_is_hidden_by_a_number(least: float) -> None:
+    """All of it counts the same."""
+    for program in bb.fuse(bb.examples.softmax()).fused:
+        made = run(program, {"N": 2}, X=[[least] * 4, [0.0, least, 0.0, least]])
+        np.testing.assert_array_equal(made, [[0.25] * 4, [0.5, 0.0, 0.5, 0.0]])
 
 
 # ---------------------------------------------------------------- what may not be shared
@@ -336,7 +384,7 @@ def test_a_saturated_swish() -> None:
     made = make_safe(graph)
     assert made.graph.digest == graph.digest
     (choice,) = made.choices
-    assert str(choice).endswith("native: inside a larger expression it is safe as it is")
+    assert str(choice).endswith("native: what it meets there is no multiple of it")
     np.testing.assert_allclose(run(graph, x=[-1000.0, 5.0]), [0.0, 5 / (1 + np.exp(-5))], rtol=1e-6)
 
 

@@ -220,6 +220,16 @@ def test_a_tanh_of_the_sum(golden: Golden) -> None:
     golden(listing(with_pivots(fused(function_of_the_sum, X="M K")[-1])))
 
 
+def test_where_nothing_cancels_there_is_no_pivot() -> None:
+    """Sums could be shifted and get that back, which would be for nothing."""
+
+    def program(X, W):
+        return {"t": X.sum(-1), "P": X @ W, "c": W.sum(0)}
+
+    for graph in fused(program, X="M K", W="K N"):
+        assert stays(graph)
+
+
 # ---------------------------------------------------------------- what it is good for
 
 

@@ -299,9 +299,10 @@ def test_hidden_exponentials_have_no_exponent() -> None:
     assert of(call("where", Y, 0, X), R, plain(Y)) == fresh(None, (turned, 1.0))
 
 
-def test_hidden_sums_are_zero() -> None:
+def test_hidden_sums_are_zero_and_have_no_exponent() -> None:
     made = of(call("where", Y, X, 0.0), S, plain(Y))
-    assert made == settled(call("where", Y, X, 0.0), (T, 1.0))
+    assert made == settled(call("where", Y, X, 0.0), (call("where", Y, T, NOTHING), 1.0))
+    assert value_of(as_plain(made), [2.0, 0.0, 0.0, 1000.0]) == 0.0
 
 
 def test_a_choice_between_pairs() -> None:

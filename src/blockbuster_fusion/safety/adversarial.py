@@ -76,7 +76,7 @@ KINDS: dict[str, Callable[[Array, Rng], Array]] = {
 def infinite_mask(shape: Sequence[int], rng: Rng) -> Array:
     """-inf in half of the places, and in all but one of the first row."""
     mask = np.where(rng.random(shape) < 0.5, np.float32(-np.inf), np.float32(0))
-    mask[..., :1, 1:] = -np.inf
+    np.atleast_2d(mask)[..., :1, 1:] = -np.inf
     mask[..., 0] = 0
     return mask
 
@@ -84,7 +84,7 @@ def infinite_mask(shape: Sequence[int], rng: Rng) -> Array:
 def hidden_rows(shape: Sequence[int], rng: Rng) -> Array:
     """-1e30 in half of the places, and all along the first row: an even mean is left of it."""
     mask = np.where(rng.random(shape) < 0.5, np.float32(-1e30), np.float32(0))
-    mask[..., :1, :] = -1e30
+    np.atleast_2d(mask)[..., :1, :] = -1e30
     return mask
 
 

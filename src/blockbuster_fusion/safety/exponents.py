@@ -143,7 +143,7 @@ class Level(Items):
             own = None if x.value is None else names[x.value]
             exponent = tuple((names[atom], factor) for atom, factor in varying)
             pair = Written(Form.scaled, own, exponent)
-            return [(level.significand(pair), None), (level.total(exponent), None)]
+            return [(level.significand(pair), None), (level.bounded(x, exponent), None)]
 
         value, together = self.map(dim, walked, whole, body)
         fixed = tuple(part for part in x.exponent if part not in varying)
@@ -333,13 +333,13 @@ class _Loop:
         )
         value = self.body.significand(written)
         if varying:
-            self.groups.setdefault(self.body.total(varying), []).append((number, value))
+            exponent = self.body.bounded(written, varying)
+            self.groups.setdefault(exponent, []).append((number, value))
             return
         self.result(number, value, Reduced(ADD))
         made = self.outer.written[Value(self.node, number)]
-        exponent = self.fixed[number]
         self.outer.written[Value(self.node, number)] = replace(
-            made, form=Form.scaled, exponent=exponent
+            made, form=Form.scaled, exponent=self.fixed[number]
         )
 
     def finish(self) -> None:

@@ -294,6 +294,13 @@ class Items(Builder):
         table = Arguments(self)
         return table.emit(total(tuple((table.add(atom), factor) for atom, factor in exponent)))
 
+    def bounded(self, x: Written, exponent: Sequence[tuple[Value, float]]) -> Value:
+        """Their sum, for a tuple: two that stand for nothing would be -inf together."""
+        made = self.total(exponent)
+        if not x.raw and [factor for _, factor in exponent] == [1]:
+            return made
+        return self.emit(Elementwise(call("maximum", arg(0), LEAST)), made)
+
     def significand(self, x: Written) -> Value:
         """The significand as a value; ones where there is none."""
         if x.value is not None:
