@@ -415,7 +415,7 @@ def check(graph: bb.Graph, inputs: dict, expected: dict) -> None:
 @pytest.mark.parametrize("name", bb.examples.EXAMPLES)
 def test_examples_compute_the_same(name: str) -> None:
     program = bb.examples.find(name)
-    inputs = inputs_for(program)
+    inputs = inputs_for(program, B=2, G=2, H=2, R=3)
     expected = bb.evaluate(program, inputs)
     for graph in (bb.lower(program), *bb.fuse(program).fused):
         check(graph, inputs, expected)
@@ -423,7 +423,7 @@ def test_examples_compute_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("extended", [False, True])
 def test_random_programs_compute_the_same(extended: bool) -> None:
-    for seed in range(1000, 1030):
+    for seed in range(30):
         case = Case(seed, extended=extended)
         graph = bb.lower(case.program)
         unit = random_unit(case.program, seed)

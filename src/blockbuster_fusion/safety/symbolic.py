@@ -15,6 +15,7 @@ from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD, ANY
 from blockbuster_fusion.ir.expr import Expr, const, postorder, size
 from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.ir.infer import map_types
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Node, Reduce, Value
 from blockbuster_fusion.ir.types import DType
 
@@ -163,6 +164,8 @@ class Meaning:
         return [atoms.atom((*key, port), found) for port, found in enumerate(kinds)]
 
     def _map(self, op: Map, i: int, operands: list[Poly], path: Path) -> list[Poly]:
+        if _takes_a_block(op, operands):
+            return self._unread(op, (*path, i), operands)
         results = self.read(op.body, operands, (*path, i))
         made: list[Poly] = []
         for port, (poly, mode) in enumerate(zip(results, op.modes, strict=True)):
@@ -177,6 +180,27 @@ class Meaning:
                 axes = frozenset().union(*(r.axes for r in group)) - {op.dim.axis}
                 made.append(self.atoms.atom(key, axes))
         return made
+
+    def _unread(self, op: Map, path: Path, operands: list[Poly]) -> list[Poly]:
+        """The results of a map as atoms, which differ wherever a use inside sees another value."""
+        uses = (*self.shifts.items(), *((use, None) for use in self.restored))
+        inside = frozenset(use for use in uses if use[0][0][: len(path)] == path)
+        axes = frozenset().union(*(poly.axes for poly in operands))
+        kinds = (axes | frozenset(kind.axes) for kind in map_types(op))
+        key = ("unread", path, inside, *operands)
+        return [self.atoms.atom((*key, port), found) for port, found in enumerate(kinds)]
+
+
+def _takes_a_block(op: Map, operands: Sequence[Poly]) -> bool:
+    """Whether a loop is handed one block of its own axis, by another loop around it.
+
+    That block and the loop's own would be told apart by nothing.
+    """
+    return any(
+        op.dim.axis in poly.axes and op.body.type_of_input(port).list_dim(op.dim) is None
+        for port, (poly, iterated) in enumerate(zip(operands, op.iterated, strict=True))
+        if not iterated
+    )
 
 
 class Atoms:
