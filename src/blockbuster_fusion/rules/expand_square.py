@@ -12,7 +12,7 @@ from blockbuster_fusion.rules.listwise import build_listwise, build_sum, sum_of,
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
 from blockbuster_fusion.rules.shifted import SAME_FLOAT_DTYPE, WITHIN, shifted_uses
 
-_SQUARES = (arg(0) ** 2, arg(0) * arg(0), arg(0) ** 2.0)
+SQUARES = (arg(0) ** 2, arg(0) * arg(0), arg(0) ** 2.0)
 
 
 def total_of(graph: Graph, square: int) -> tuple[Value, Dim] | None:
@@ -67,7 +67,7 @@ class ExpandSquare(Rule):
     )
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:
-        return shifted_uses(self, graph, node, _SQUARES)
+        return shifted_uses(self, graph, node, SQUARES)
 
     def rewrite(self, graph: Graph, match: Match) -> Graph:
         u, square = match.nodes

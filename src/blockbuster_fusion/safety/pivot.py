@@ -10,15 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 
-from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Sketch
 from blockbuster_fusion.ir.combiner import ADD, MAX
-from blockbuster_fusion.ir.expr import Expr, arg, cast, const, size
+from blockbuster_fusion.ir.expr import Expr, arg, const, size
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.infer import map_types
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
-    Dot,
     Elementwise,
     Input,
     Iota,
@@ -28,26 +27,17 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Value,
 )
-from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.rules.copy import copied_node
 from blockbuster_fusion.safety.choices import Choice, Safe
 from blockbuster_fusion.safety.storage import NARROW
+from blockbuster_fusion.safety.summed import (
+    WIDENED,
+    Summed,
+    kind_of_use,
+    kinds_of_use,
+    summed_values,
+)
 from blockbuster_fusion.safety.symbolic import Atoms, Meaning, Poly, Use
-
-_WIDENED = (cast(arg(0), DType.float32), cast(arg(0), DType.float64))
-_SQUARES = (arg(0) ** 2, arg(0) * arg(0), arg(0) ** 2.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Summed:
-    """A list, or an item that a loop makes, that is summed along an axis."""
-
-    value: Value
-    loop: int | None
-    """The map that makes the items, if they are none of the graph's own values."""
-    dim: Dim
-    uses: tuple[Use, ...]
-    """Where its items are used."""
 
 
 def with_pivots(graph: Graph) -> Safe:
@@ -89,11 +79,11 @@ def _next_summed(
     """What is to be looked at next; what is squared comes first."""
     left = [
         summed
-        for summed in _summed(graph)
+        for summed in summed_values(graph)
         if (summed.value, summed.loop) not in tried
         and not any(node in done for _, node, _ in summed.uses)
     ]
-    squared = (summed for summed in left if "square" in _kinds(graph, summed))
+    squared = (summed for summed in left if "square" in kinds_of_use(graph, summed))
     return next(squared, left[0] if left else None)
 
 
@@ -106,103 +96,6 @@ def _picked_once(graph: Graph) -> Graph:
             again[i] = first[node]
     redirect = {Value(i): Value(kept) for i, kept in again.items()}
     return graph.edit(drop=again, redirect=redirect) if again else graph
-
-
-# ---------------------------------------------------------------- what is summed
-
-
-def _summed(graph: Graph) -> Iterator[Summed]:
-    """Lists and items of which sums along an axis may cancel."""
-    for i, node in graph.nodes.items():
-        for port, kind in enumerate(node.types):
-            value = Value(i, port)
-            for dim in _along(kind):
-                yield from _if_it_may_cancel(graph, Summed(value, None, dim, _uses(graph, value)))
-        if isinstance(node.op, Map) and node.op.dim.packed and not node.op.first:
-            yield from _made_in_loop(graph, i, node.op)
-
-
-def _along(kind: Type) -> list[Dim]:
-    """The axes along which a value may be summed: of a list, the one that is left to walk."""
-    if len(kind.lists) == 1:
-        return [dim for dim in kind.lists if dim in kind.items]
-    return [] if kind.lists else [dim for dim in kind.items if dim.unit]
-
-
-def _made_in_loop(graph: Graph, loop: int, op: Map) -> Iterator[Summed]:
-    """Items that a loop makes, sums, and perhaps stacks."""
-    for i, node in op.body.nodes.items():
-        if isinstance(node.op, Input):
-            continue  # a list outside
-        widened = isinstance(node.op, Elementwise) and node.op.expr in _WIDENED
-        if not widened and not node.types[0].is_list and op.dim in node.types[0].items:
-            value = Value(i)
-            uses = _uses(op.body, value, (loop,))
-            for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
-                if out.value == value and mode is None:
-                    uses += _uses(graph, Value(loop, port))
-            yield from _if_it_may_cancel(graph, Summed(value, loop, op.dim, uses))
-
-
-def _uses(graph: Graph, value: Value, path: Path = ()) -> tuple[Use, ...]:
-    """Where items of a value are used, in this graph and in its maps."""
-    found: list[Use] = []
-    for user, port in graph.uses(value):
-        op = graph.op(user)
-        if isinstance(op, Map):
-            found += _uses(op.body, Value(op.body.inputs[port]), (*path, user))
-        elif isinstance(op, Elementwise) and op.expr in _WIDENED:
-            found += _uses(graph, Value(user), path)
-        elif not graph.type(value).is_list:
-            found.append((path, user, port))
-    return tuple(found)
-
-
-def _if_it_may_cancel(graph: Graph, summed: Summed) -> Iterator[Summed]:
-    kinds = _kinds(graph, summed)
-    if kinds >= {"sum", "square"} or _meets_a_sum(graph, summed):
-        yield summed
-
-
-def _meets_a_sum(graph: Graph, summed: Summed) -> bool:
-    """Whether a dot's other operand is summed along the axis as well, as rule 5 leaves it."""
-    axis = summed.dim.axis
-    for path, node, port in summed.uses:
-        if _kind(graph, (path, node, port), axis) == "dot":
-            other = graph.at(path)[node].inputs[1 - port]
-            value, above = _origin(graph, other, path)
-            found = _uses(graph.at(above), value, above)
-            if any(_kind(graph, use, axis) == "sum" for use in found):
-                return True
-    return False
-
-
-def _origin(graph: Graph, value: Value, path: Path) -> tuple[Value, Path]:
-    """The value outside of maps that is handed in as this one."""
-    while path and isinstance(graph.at(path).op(value.node), Input):
-        port = graph.at(path).inputs.index(value.node)
-        path, node = path[:-1], path[-1]
-        value = graph.at(path)[node].inputs[port]
-    return value, path
-
-
-def _kinds(graph: Graph, summed: Summed) -> set[str]:
-    return {_kind(graph, use, summed.dim.axis) for use in summed.uses}
-
-
-def _kind(graph: Graph, use: Use, axis: Axis) -> str:
-    """What a use does: a sum along the axis, a square that is so summed, a dot along it."""
-    path, node, _ = use
-    inner = graph.at(path)
-    op = inner.op(node)
-    if isinstance(op, BlockReduce):
-        return "sum" if op.combiner is ADD and op.dim.axis is axis else ""
-    if isinstance(op, Dot):
-        return "dot" if op.dim.axis is axis else ""
-    if isinstance(op, Elementwise) and op.expr in _SQUARES:
-        uses = [(path, *use) for use in inner.uses(Value(node))]
-        return "square" if all(_kind(graph, u, axis) == "sum" for u in uses) else ""
-    return ""
 
 
 # ---------------------------------------------------------------- the proof
@@ -250,10 +143,10 @@ def _harmless(graph: Graph, summed: Summed) -> Shift | None:
         changed = {at for at, poly in after.known.items() if poly != before.known[at]}
         return _Reading(after, found, wrong, changed)
 
-    uses = {u: 1 for u in summed.uses if _kind(graph, u, axis) in ("sum", "square")}
+    uses = {u: 1 for u in summed.uses if kind_of_use(graph, u, axis) in ("sum", "square")}
     only_dots = not uses  # of a list from which something else may have been subtracted
     if only_dots:
-        uses = {u: 1 for u in summed.uses if _kind(graph, u, axis) == "dot"}
+        uses = {u: 1 for u in summed.uses if kind_of_use(graph, u, axis) == "dot"}
     reading = read(uses)
     for use in summed.uses:
         if use not in uses and reading.found != expected:
@@ -383,7 +276,7 @@ def _amended(graph: Graph, pivot: Value, amends: Mapping[int, Expr], ids: Iterat
 def _wide(sketch: Sketch, value: Value) -> Value:
     """A 16-bit item as float32."""
     narrow = sketch.type(value).dtype in NARROW
-    return sketch.one(Elementwise(_WIDENED[0]), value) if narrow else value
+    return sketch.one(Elementwise(WIDENED[0]), value) if narrow else value
 
 
 def _walked(graph: Graph, summed: Summed) -> Dim:
