@@ -146,3 +146,9 @@ class BadResult(BlockbusterError):
     """What an executor gave for a misc operator is not what the program declares."""
 
     template = "misc operator {namespace}.{name}: {problem}"
+
+
+class NoKernel(BlockbusterError):
+    """A program, or a part of one, that no kernel can be made for."""
+
+    template = "no kernel: {what}; {remedy}"

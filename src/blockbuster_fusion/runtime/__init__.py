@@ -1,0 +1,1 @@
+"""The runtime: source text is compiled and cached, kernels are launched on arrays."""
