@@ -152,3 +152,27 @@ class NoKernel(BlockbusterError):
     """A program, or a part of one, that no kernel can be made for."""
 
     template = "no kernel: {what}; {remedy}"
+
+
+class NoCompiler(BlockbusterError):
+    """There is no C compiler to compile a kernel with."""
+
+    template = "no C compiler: {problem}; install gcc or clang, or name one in the variable CC"
+
+
+class CompilerFailed(BlockbusterError):
+    """The C compiler has refused a kernel."""
+
+    template = "{command} failed on {source}:\n{message}"
+
+
+class LaunchFailed(BlockbusterError):
+    """A kernel has been started and has not done its work."""
+
+    template = "kernel {name}: {problem}"
+
+
+class BadTarget(BlockbusterError):
+    """A target, or what is asked of it, that this machine or this program does not have."""
+
+    template = "target {name!r}: {problem}"
