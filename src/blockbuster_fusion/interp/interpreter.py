@@ -1,12 +1,13 @@
 """The reference interpreter: what a block program means, on real blocks."""
 
-from collections.abc import ItemsView, KeysView, Mapping, Sequence, ValuesView
-from typing import Any, SupportsIndex, overload
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from blockbuster_fusion.errors import BadInput
 from blockbuster_fusion.interp.machine import Machine
+from blockbuster_fusion.interp.outputs import ByName
 from blockbuster_fusion.interp.plan import Frame, Plan
 from blockbuster_fusion.interp.planner import plan_of
 from blockbuster_fusion.interp.tiling import Extents, Tiles, Tiling, given_tiles
@@ -18,46 +19,18 @@ from blockbuster_fusion.ir.types import Type
 from blockbuster_fusion.ir.verify import verify
 
 
-class Outputs(tuple[Array, ...]):
+class Outputs(ByName):
     """The arrays that a program gives, in order and by name, and what the run cost."""
 
-    names: tuple[str, ...]
     traffic: Traffic
 
     def __new__(cls, names: Sequence[str], arrays: Sequence[Array], traffic: Traffic) -> "Outputs":
-        made = super().__new__(cls, arrays)
-        made.names = tuple(names)
+        made = super().__new__(cls, names, arrays)
         made.traffic = traffic
         return made
 
     def __getnewargs__(self) -> tuple[object, ...]:
         return self.names, tuple(self), self.traffic
-
-    @overload
-    def __getitem__(self, key: SupportsIndex | str, /) -> Array: ...
-    @overload
-    def __getitem__(self, key: slice, /) -> tuple[Array, ...]: ...
-    def __getitem__(self, key: SupportsIndex | slice | str, /) -> Array | tuple[Array, ...]:
-        if not isinstance(key, str):
-            return super().__getitem__(key)
-        if key not in self.names:
-            raise KeyError(f"no output {key!r}; the outputs are {', '.join(self.names)}")
-        return super().__getitem__(self.names.index(key))
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.names if isinstance(key, str) else super().__contains__(key)
-
-    def keys(self) -> KeysView[str]:
-        return self._by_name().keys()
-
-    def values(self) -> ValuesView[Array]:
-        return self._by_name().values()
-
-    def items(self) -> ItemsView[str, Array]:
-        return self._by_name().items()
-
-    def _by_name(self) -> dict[str, Array]:
-        return dict(zip(self.names, self, strict=True))
 
 
 def interpret(
@@ -83,7 +56,7 @@ def interpret(
     """
     verify(graph)
     plan = plan_of(graph, (True,) * len(graph.inputs))
-    given = _in_order(plan.names, inputs)
+    given = in_order(plan.names, inputs)
     arrays = [as_array(name, x) for name, x in zip(plan.names, given, strict=True)]
     extents = Extents()
     for name, slot, array in zip(plan.names, plan.inputs, arrays, strict=True):
@@ -104,7 +77,7 @@ def interpret(
     return Outputs([out.name for out in graph.outputs], made, machine.tally.traffic())
 
 
-def _in_order(
+def in_order(
     names: Sequence[str], inputs: Mapping[str, object] | Sequence[object]
 ) -> list[object]:
     """What was given for each input, or BadInput where that is unclear."""
