@@ -23,6 +23,7 @@ from blockbuster_fusion.codegen.nest import (
     Store,
     Tile,
     Wait,
+    tiles,
     written,
 )
 from blockbuster_fusion.ir.expr import format_expr, format_number
@@ -75,6 +76,11 @@ def _body(body: Body, depth: int, lines: list[str], known: set[Tile]) -> None:
             known.add(tile)
         if isinstance(statement, For):
             _body(statement.body, depth + 1, lines, known)
+
+
+def statement_text(statement: Statement) -> str:
+    """One statement, without the types of its tiles."""
+    return _statement(statement, set(tiles(statement)))
 
 
 def _statement(statement: Statement, known: set[Tile]) -> str:

@@ -1,0 +1,598 @@
+"""Loop nests as C: one function for each kernel, for any C compiler with vector extensions.
+
+A tile is an array in a thread's own memory, its rows padded to whole vectors. One packed dim of the
+grid gives the *lanes*: every tile that has it has it innermost, so that what is elementwise, and
+every reduction along another axis, runs in whole vectors, and a contraction needs no packing: its
+vectors run along the lanes, and what it is multiplied with is broadcast. Loops run to the exact end
+of a ragged block, so that nothing is masked.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from blockbuster_fusion.codegen.c_expr import HELD, STORED, Need, Writer, number
+from blockbuster_fusion.codegen.c_prelude import prelude
+from blockbuster_fusion.codegen.nest import (
+    Access,
+    Along,
+    Body,
+    Buffer,
+    BufferAxis,
+    Compute,
+    Contract,
+    Copy,
+    Fill,
+    Fold,
+    For,
+    Index,
+    Kernel,
+    Load,
+    Nest,
+    Positions,
+    Space,
+    Span,
+    Statement,
+    Store,
+    Tile,
+    Wait,
+    Window,
+)
+from blockbuster_fusion.codegen.nest import (
+    tiles as tiles_of,
+)
+from blockbuster_fusion.codegen.show import statement_text
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.expr import Expr, postorder
+from blockbuster_fusion.ir.types import DType
+
+DEFAULT_TILE = 64
+
+
+def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
+    """The kernels of a program as C; `tiles` are constants of the text (64 where none is given)."""
+    needs: set[Need] = set()
+    kernels = [_Kernel(kernel, tiles, needs).text() for kernel in nest.kernels]
+    return "\n".join([prelude(needs), *kernels])
+
+
+def symbols(kernel: Kernel) -> tuple[Symbol, ...]:
+    """The sizes that a kernel's function takes, in order."""
+    found: dict[Symbol, None] = {}
+    for axis in _axes(kernel):
+        if isinstance(axis.extent, Symbol):
+            found.setdefault(axis.extent)
+    return tuple(found)
+
+
+def global_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
+    """The buffers that a kernel's function takes, in order."""
+    return tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)
+
+
+def _axes(kernel: Kernel) -> Iterator[Axis]:
+    for dim in kernel.dims:
+        yield dim.axis
+    for buffer in kernel.buffers:
+        for axis in buffer.axes:
+            yield axis.dim.axis
+    for statement in kernel.statements:
+        exprs = [statement.expr] if isinstance(statement, Compute) else []
+        if isinstance(statement, For) and statement.window is not None:
+            exprs += [e for e in (statement.window.low, statement.window.high) if e is not None]
+        for node in postorder(*exprs):
+            if isinstance(node.value, Axis):
+                yield node.value
+
+
+class _Kernel:
+    """One kernel while its lines are written."""
+
+    def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need]) -> None:
+        self.kernel, self.tiles, self.needs = kernel, tiles, needs
+        self.writer = Writer(lambda axis: str(axis.extent), needs)
+        self.lines: list[str] = []
+        self.depth = 0
+        packed = [index.dim for index in kernel.grid if index.dim.packed]
+        self.lanes = packed[-1] if packed else None
+        self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
+        self.counted = {s.tile for s in kernel.statements if isinstance(s, Positions)}
+
+    # ----------------------------------------------------------------- text
+
+    def line(self, text: str = "") -> None:
+        self.lines.append("    " * self.depth + text if text else "")
+
+    @contextmanager
+    def braces(self, head: str) -> Iterator[None]:
+        self.line(f"{head} {{".lstrip())
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line("}")
+
+    def text(self) -> str:
+        arguments = (
+            "void *const *buffers, const int64_t *strides, const int64_t *sizes, int threads"
+        )
+        with self.braces(f"int {self.kernel.name}({arguments})"):
+            self.parameters()
+            self.line("int failed = 0;")
+            self.line("#pragma omp parallel num_threads(threads) reduction(| : failed)")
+            with self.braces(""):
+                self.memory()
+                self.line("#pragma omp for schedule(dynamic)")
+                with self.braces("for (int64_t program = 0; program < programs; program++)"):
+                    self.line("if (!memory) {")
+                    self.line("    failed = 1;")
+                    self.line("    continue;")
+                    self.line("}")
+                    self.grid()
+                    self.body(self.kernel.body)
+                self.line("free(memory);")
+            self.line("return failed;")
+        return "\n".join(self.lines) + "\n"
+
+    def parameters(self) -> None:
+        at = 0
+        for i, buffer in enumerate(global_buffers(self.kernel)):
+            stored = STORED[buffer.dtype]
+            self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
+            const = "" if buffer in self.stored_to else "const "
+            self.line(f"{const}{stored} *const {buffer.name} = buffers[{i}];")
+            for axis in buffer.axes:
+                name = self.stride(buffer, axis)
+                self.line(f"const int64_t {name} = strides[{at}];")
+                at += 1
+        for i, symbol in enumerate(symbols(self.kernel)):
+            self.line(f"const int64_t {symbol} = sizes[{i}];")
+        for dim, name in self.blocks.items():
+            self.line(f"enum {{ BLOCK_{name} = {self.tiles.get(dim, DEFAULT_TILE)} }};")
+        for name, text in self.fixed_lengths().items():
+            self.line(f"const int64_t {name} = {text};")
+        self.line("(void)strides, (void)sizes;")
+        counts = [self.count(i.dim) for i in self.kernel.grid]
+        counts += [str(part.parts) for part in self.kernel.parts]
+        self.line(f"const int64_t programs = {' * '.join(counts) or '1'};")
+
+    @property
+    def stored_to(self) -> set[Buffer]:
+        return {s.target.buffer for s in self.kernel.statements if isinstance(s, Store)}
+
+    def fixed_lengths(self) -> dict[str, str]:
+        """Lengths of blocks that no loop is at: a pick of the first."""
+        made: dict[str, str] = {}
+        for span in self.spans():
+            if isinstance(span.at, int) and span.dim.packed and not span.dim.unit:
+                block = self.block(span.dim)
+                made[self.length(span)] = (
+                    f"MIN({block}, {span.dim.axis.extent} - {span.at} * {block})"
+                )
+        return made
+
+    def spans(self) -> Iterator[Span]:
+        for statement in self.kernel.statements:
+            for tile in tiles_of(statement):
+                yield from tile.spans
+            if isinstance(statement, Positions):
+                yield statement.span
+
+    def grid(self) -> None:
+        """Which block of each dim a program has; the last index varies fastest."""
+        indices: list[tuple[Index, str]] = [(i, self.count(i.dim)) for i in self.kernel.grid]
+        indices += [(part.index, str(part.parts)) for part in self.kernel.parts]
+        after: list[str] = []
+        for index, count in reversed(indices):
+            rest = f"program / ({' * '.join(after)})" if after else "program"
+            self.line(f"const int64_t {index.name} = {rest} % {count};")
+            after.insert(0, count)
+        for index in self.kernel.grid:
+            self.line_length(index)
+
+    def line_length(self, index: Index) -> None:
+        dim = index.dim
+        if dim.packed:
+            block = self.block(dim)
+            text = f"MIN({block}, {dim.axis.extent} - {index.name} * {block})"
+            self.line(f"const int64_t {index.name}_len = {text};")
+            self.line(f"(void){index.name}_len;")
+
+    # -------------------------------------------------------------- lengths
+
+    def block(self, dim: Dim) -> str:
+        """How many elements a block of a dim has, but for the last."""
+        if dim.unit:
+            return str(dim.axis.extent)
+        return f"BLOCK_{self.blocks[dim]}" if dim.packed else "1"
+
+    def count(self, dim: Dim) -> str:
+        """How many blocks a dim has."""
+        if dim.unit:
+            return "1"
+        return (
+            f"BLOCKS({dim.axis.extent}, {self.block(dim)})" if dim.packed else str(dim.axis.extent)
+        )
+
+    def length(self, span: Span) -> str:
+        """How many elements this block has."""
+        if span.dim.unit:
+            return str(span.dim.axis.extent)
+        if isinstance(span.at, Index):
+            return f"{span.at.name}_len"
+        return f"block_{self.blocks[span.dim]}_{span.at}"
+
+    def start(self, span: Span) -> str:
+        """Where a block begins along its axis."""
+        if span.dim.unit:
+            return "0"
+        at = span.at.name if isinstance(span.at, Index) else str(span.at)
+        return f"{at} * {self.block(span.dim)}" if span.dim.packed else at
+
+    # --------------------------------------------------------------- memory
+
+    def held(self, tile: Tile) -> str:
+        """The C type of a tile's elements; positions are short."""
+        return "int32_t" if tile in self.counted else HELD[tile.dtype]
+
+    def layout(self, tile: Tile) -> list[Span]:
+        """The spans of a tile in the order in which they lie in memory: the lanes last."""
+        return sorted(tile.spans, key=lambda span: span.dim is self.lanes)
+
+    def room(self, tile: Tile, after: int = 0) -> str:
+        """How many elements the axes from number `after` on take; the last is padded."""
+        layout = self.layout(tile)[after:]
+        if not layout:
+            return "1"
+        sizes = [self.block(span.dim) for span in layout]
+        sizes[-1] = f"PADDED({sizes[-1]}, {self.held(tile)})"
+        return " * ".join(sizes)
+
+    def step(self, tile: Tile, span: Span) -> str:
+        """How far apart two neighbours along an axis of a tile are."""
+        at = self.layout(tile).index(span)
+        return "1" if at == len(tile.spans) - 1 else self.room(tile, at + 1)
+
+    def at(self, tile: Tile, variables: Mapping[Span, str]) -> str:
+        """An element of a tile."""
+        terms = []
+        for span in self.layout(tile):
+            step = self.step(tile, span)
+            terms.append(variables[span] if step == "1" else f"{variables[span]} * ({step})")
+        return f"{tile.name}[{' + '.join(terms) or '0'}]"
+
+    def memory(self) -> None:
+        """Every thread's own memory, cut into tiles."""
+        own = dict.fromkeys(t for s in self.kernel.statements for t in tiles_of(s))
+        pieces = [(t.name, self.held(t), self.room(t)) for t in own]
+        pieces += [
+            (b.name, STORED[b.dtype], self.buffer_room(b))
+            for b in self.kernel.buffers
+            if b.space is Space.SCRATCH
+        ]
+        for s in self.kernel.statements:
+            if isinstance(s, Contract) and (name := self.turned_name(s)) is not None:
+                plan = self.contraction(s)
+                assert plan is not None
+                wide = f"PADDED({self.block(plan[1].dim)}, {self.held(s.tile)})"
+                pieces.append((name, self.held(s.tile), f"{self.block(s.span.dim)} * {wide}"))
+        pieces = list(dict.fromkeys(pieces))
+        sizes = [f"ROOM({room}, {held})" for _, held, room in pieces]
+        self.line("size_t bytes = 64;")
+        for size in sizes:
+            self.line(f"bytes += {size};")
+        self.line("char *const memory = aligned_alloc(64, bytes);")
+        self.line("char *free_memory = memory;")
+        self.line("if (memory) memset(memory, 0, bytes);")
+        for (name, held, _), size in zip(pieces, sizes, strict=True):
+            self.line(f"{held} *const {name} = ({held} *)free_memory;")
+            self.line(f"free_memory += {size};")
+
+    def buffer_room(self, buffer: Buffer) -> str:
+        return " * ".join(self.axis_length(axis) for axis in buffer.axes) or "1"
+
+    def axis_length(self, axis: BufferAxis) -> str:
+        match axis.along:
+            case Along.AXIS:
+                return str(axis.dim.axis.extent)
+            case Along.BLOCKS:
+                return self.count(axis.dim)
+            case Along.BLOCK:
+                return self.block(axis.dim)
+
+    def stride(self, buffer: Buffer, axis: BufferAxis) -> str:
+        """How far apart two neighbours along an axis of a buffer are."""
+        if buffer.space is Space.SCRATCH:
+            later = buffer.axes[buffer.axes.index(axis) + 1 :]
+            return f"({' * '.join(self.axis_length(a) for a in later) or '1'})"
+        return f"{buffer.name}_{_word(axis.dim.name)}"
+
+    def address(self, access: Access) -> str:
+        """The first element of a block of a buffer."""
+        terms = [access.buffer.name]
+        for axis, span in zip(access.buffer.axes, access.spans, strict=True):
+            start = self.start(span)
+            if axis.along is Along.BLOCKS:
+                start = span.at.name if isinstance(span.at, Index) else str(span.at)
+            if axis.along is not Along.BLOCK and start != "0":
+                terms.append(f"({start}) * {self.stride(access.buffer, axis)}")
+        return " + ".join(terms)
+
+    def buffer_step(self, access: Access, span: Span) -> str:
+        pairs = zip(access.buffer.axes, access.spans, strict=True)
+        return next(
+            self.stride(access.buffer, axis)
+            for axis, own in pairs
+            if own == span and axis.along is not Along.BLOCKS
+        )
+
+    # ----------------------------------------------------------- statements
+
+    def body(self, body: Body) -> None:
+        for statement in body:
+            self.statement(statement)
+
+    def statement(self, statement: Statement) -> None:
+        if isinstance(statement, For):
+            self.loop(statement)
+            return
+        if isinstance(statement, Copy):
+            return  # the block is fetched when it is waited for
+        self.line(f"/* {statement_text(statement)} */")
+        match statement:
+            case Load():
+                self.load(statement.tile, statement.source)
+            case Wait():
+                self.load(statement.tile, statement.source)
+            case Store():
+                self.store(statement)
+            case Compute():
+                self.compute(statement)
+            case Positions():
+                with self.over([statement.span] if statement.tile.spans else []) as variables:
+                    own = variables.get(statement.span, "0")
+                    place = f"{self.start(statement.span)} + {own}"
+                    self.line(f"{self.at(statement.tile, variables)} = (int32_t)({place});")
+            case Fill():
+                with self.over(self.layout(statement.tile)) as variables:
+                    value = number(statement.value, statement.tile.dtype)
+                    self.line(f"{self.at(statement.tile, variables)} = {value};")
+            case Fold():
+                self.fold(statement)
+            case Contract():
+                self.contract(statement)
+
+    @contextmanager
+    def over(self, spans: Sequence[Span], *, simd: str = "simd") -> Iterator[dict[Span, str]]:
+        """Loops over the elements of some spans, the innermost in vectors."""
+        variables: dict[Span, str] = {}
+        start = self.depth
+        for i, span in enumerate(spans):
+            variables[span] = f"i{i}"
+            if i == len(spans) - 1 and simd:
+                self.line(f"#pragma omp {simd}")
+            head = f"for (int64_t i{i} = 0; i{i} < {self.length(span)}; i{i}++)"
+            self.line(head + (" {" if i == len(spans) - 1 else ""))
+            self.depth += 1
+        yield variables
+        self.depth = start + max(len(spans) - 1, 0)
+        if spans:
+            self.line("}")
+        self.depth = start
+
+    def loop(self, loop: For) -> None:
+        index, dim = loop.index, loop.index.dim
+        first, last = str(loop.first), self.count(dim)
+        with self.braces(""):
+            if loop.part is not None:
+                chunk = f"BLOCKS({last}, {loop.part.parts})"
+                share = f"{loop.part.index.name} * {chunk}"
+                self.line(f"const int64_t {index.name}_first = MAX({first}, {share});")
+                self.line(f"const int64_t {index.name}_last = MIN({last}, {share} + {chunk});")
+                first, last = f"{index.name}_first", f"{index.name}_last"
+            if loop.window is not None:
+                first, last = self.window(loop, loop.window, first, last)
+            name = index.name
+            with self.braces(f"for (int64_t {name} = {first}; {name} < {last}; {name}++)"):
+                self.line_length(index)
+                self.body(loop.body)
+
+    def window(self, loop: For, window: Window, first: str, last: str) -> tuple[str, str]:
+        """The blocks that some row of the block of rows sees."""
+        name, block = loop.index.name, self.block(loop.index.dim)
+        extent = loop.index.dim.axis.extent
+        top = self.start(window.rows)
+        bottom = f"{top} + {self.length(window.rows)} - 1"
+        low, high = (None if e is None else self.edge(e) for e in (window.low, window.high))
+        self.line(f"int64_t {name}_low = {first}, {name}_high = {last};")
+        unseen = []
+        if low is not None:
+            unseen.append(f"{bottom} + {low} > {extent} - 1")
+        if high is not None:
+            unseen.append(f"{top} + {high} < 0")
+        with self.braces(f"if (!({' || '.join(unseen)}))"):
+            if low is not None:
+                self.line(f"{name}_low = MAX({name}_low, MAX(0, {top} + {low}) / {block});")
+            if high is not None:
+                reach = f"({bottom} + {high}) / {block} + 1"
+                self.line(f"{name}_high = MIN({name}_high, {reach});")
+        return f"{name}_low", f"{name}_high"
+
+    def edge(self, expr: Expr) -> str:
+        return self.writer.write(expr, [], [], DType.int64)[0]
+
+    def load(self, tile: Tile, source: Access) -> None:
+        stored, held = STORED[source.buffer.dtype], self.held(tile)
+        layout = self.layout(tile)
+        if not layout:
+            self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
+            value = f"*({self.address(source)})"
+            value = f"widened_bfloat16({value})" if stored == "bfloat16" else value
+            self.line(f"{tile.name}[0] = {value};")
+            return
+        self.needs.add(("load", stored, held))
+        with self.rows(tile, source) as (there, here, sizes, steps):
+            rows, columns = steps
+            to = f"{here}, {rows[0]}, {there}, {rows[1]}, {columns}"
+            self.line(f"load_{stored}_{held}({to}, {sizes});")
+
+    def store(self, statement: Store) -> None:
+        tile, target = statement.tile, statement.target
+        stored, held = STORED[target.buffer.dtype], self.held(tile)
+        if statement.atomic:
+            with self.over(self.layout(tile), simd="") as variables:
+                terms = [f"{variables[s]} * {self.buffer_step(target, s)}" for s in tile.spans]
+                place = " + ".join([self.address(target), *terms])
+                self.line("#pragma omp atomic")
+                self.line(f"*({place}) += {self.at(tile, variables)};")
+            return
+        if not tile.spans:
+            self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
+            value = f"{tile.name}[0]"
+            value = f"narrowed_bfloat16({value})" if stored == "bfloat16" else value
+            self.line(f"*({self.address(target)}) = {value};")
+            return
+        self.needs.add(("store", stored, held))
+        with self.rows(tile, target) as (there, here, sizes, steps):
+            rows, columns = steps
+            to = f"{there}, {rows[1]}, {columns}, {here}, {rows[0]}"
+            self.line(f"store_{stored}_{held}({to}, {sizes});")
+
+    @contextmanager
+    def rows(
+        self, tile: Tile, access: Access
+    ) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], str]]]:
+        """Loops over all but the last two axes of a tile, and what moving these two needs."""
+        *outer, last = self.layout(tile)
+        inner = outer[-1:]
+        with self.over(outer[:-1], simd="") as variables:
+            there = " + ".join(
+                [
+                    self.address(access),
+                    *(f"{v} * {self.buffer_step(access, s)}" for s, v in variables.items()),
+                ]
+            )
+            here = " + ".join(
+                [tile.name, *(f"{v} * ({self.step(tile, s)})" for s, v in variables.items())]
+            )
+            rows = ("0", "0")
+            if inner:
+                rows = (self.step(tile, inner[0]), self.buffer_step(access, inner[0]))
+            high = self.length(inner[0]) if inner else "1"
+            sizes = f"{high}, {self.length(last)}"
+            yield there, here, sizes, (rows, self.buffer_step(access, last))
+
+    def compute(self, statement: Compute) -> None:
+        layout = self.layout(statement.tile)
+        marker = len(self.lines)
+        with self.over(layout) as variables:
+            texts = [self.at(t, variables) for t in statement.operands]
+            dtypes = [DType.int32 if t in self.counted else t.dtype for t in statement.operands]
+            value, definitions = self.writer.write(
+                statement.expr, texts, dtypes, statement.tile.dtype
+            )
+            self.line(f"{self.at(statement.tile, variables)} = {value};")
+        if definitions:
+            made = self.lines[marker:]
+            del self.lines[marker:]
+            with self.braces(""):
+                for definition in definitions:
+                    self.line(definition)
+                self.lines += [f"    {line}" for line in made]
+
+    def fold(self, statement: Fold) -> None:
+        """A reduction: along the innermost axis of the operand in one go, else row upon row."""
+        tile, operand, span = statement.tile, statement.operand, statement.span
+        layout = self.layout(operand)
+        expr, start = statement.combiner.combine[0], statement.combiner.identity[0]
+        dtype = tile.dtype
+        identity = number(start, dtype)
+        kept = [s for s in layout if s is not span and s != span]
+        with self.over(kept) as variables:
+            self.line(f"{self.at(tile, variables)} = {identity};")
+        order = [span, *kept] if layout[-1] != span else layout
+        simd = "simd" if layout[-1] != span else ""
+        with self.over(order, simd=simd) as variables:
+            total = self.at(tile, variables)
+            value = self.at(operand, variables)
+            self.line(f"{total} = {self.writer.combined(expr, [total, value], dtype)};")
+
+    def contract(self, statement: Contract) -> None:
+        plan = self.contraction(statement)
+        if plan is None:
+            self.contract_plainly(statement)
+            return
+        tile, span = statement.tile, statement.span
+        rows, columns, broadcast, vectors = plan
+        held, last = self.held(tile), self.turned_name(statement)
+        self.needs.add(("contract", held))
+        used = {span, columns, rows}
+        spans = (*tile.spans, *broadcast.spans, *vectors.spans)
+        others = list(dict.fromkeys(s for s in spans if s not in used))
+        with self.over(others, simd="") as variables:
+            if last is not None:
+                self.needs.add(("load", held, held))
+                room = f"PADDED({self.block(columns.dim)}, {held})"
+                steps = f"{self.step(vectors, span)}, {self.step(vectors, columns)}"
+                block = self.moved(vectors, variables)
+                lengths = f"{self.length(span)}, {self.length(columns)}"
+                self.line(f"load_{held}_{held}({last}, {room}, {block}, {steps}, {lengths});")
+                right = f"{last}, {room}"
+            else:
+                right = f"{self.moved(vectors, variables)}, {self.step(vectors, span)}"
+            high = "1" if rows is None else self.length(rows)
+            down = "0" if rows is None else self.step(broadcast, rows)
+            left = f"{self.moved(broadcast, variables)}, {down}, {self.step(broadcast, span)}"
+            below = "0" if rows is None else self.step(tile, rows)
+            made = f"{self.moved(tile, variables)}, {below}"
+            lengths = f"{high}, {self.length(columns)}, {self.length(span)}"
+            self.line(f"contract_{held}({lengths}, {left}, {right}, {made});")
+
+    def contraction(self, statement: Contract) -> tuple[Span | None, Span, Tile, Tile] | None:
+        """Its rows and columns, and which operand has each; None: do it plainly."""
+        sides = (statement.left, statement.right)
+        layout = self.layout(statement.tile)
+        held = {self.held(t) for t in (*sides, statement.tile)}
+        if not layout or len(held) > 1 or not held <= {"float", "double"}:
+            return None
+        columns = layout[-1]
+        vectors = [t for t in sides if columns in t.spans]
+        if len(vectors) != 1:
+            return None
+        broadcast = next(t for t in sides if t is not vectors[0] or sides[0] is sides[1])
+        kept = [s for s in self.layout(broadcast) if s != statement.span]
+        rows = next((s for s in reversed(kept) if s not in vectors[0].spans), None)
+        return rows, columns, broadcast, vectors[0]
+
+    def turned_name(self, statement: Contract) -> str | None:
+        """The room for an operand that has to be turned first: its columns are not innermost."""
+        plan = self.contraction(statement)
+        if plan is None:
+            return None
+        _, columns, _, vectors = plan
+        return None if self.step(vectors, columns) == "1" else f"{vectors.name}_turned"
+
+    def moved(self, tile: Tile, variables: Mapping[Span, str]) -> str:
+        """The first element of a tile at some positions."""
+        terms = [f"{v} * ({self.step(tile, s)})" for s, v in variables.items() if s in tile.spans]
+        return " + ".join([tile.name, *terms])
+
+    def contract_plainly(self, statement: Contract) -> None:
+        """Element by element: for vectors, axes that both operands keep, and whole numbers."""
+        layout = self.layout(statement.tile)
+        order = [statement.span, *layout]
+        with self.over(order, simd="simd" if layout else "") as variables:
+            left, right = (self.at(t, variables) for t in (statement.left, statement.right))
+            self.line(f"{self.at(statement.tile, variables)} += {left} * {right};")
+
+
+def _word(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+def _block_names(dims: Sequence[Dim]) -> dict[Dim, str]:
+    """A name for each dim: that of its axis, numbered where an axis is cut in several ways."""
+    made: dict[Dim, str] = {}
+    for dim in dims:
+        name = _word(dim.name)
+        taken = sum(1 for other in made if other.axis is dim.axis)
+        made[dim] = f"{name}{taken + 1}" if taken else name
+    return made

@@ -1,0 +1,209 @@
+"""Expressions as C: typed, with what depends on sizes alone computed once."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from blockbuster_fusion.errors import NoKernel
+from blockbuster_fusion.ir.axis import Axis
+from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arguments, node_dtypes
+from blockbuster_fusion.ir.types import DType, promote
+
+HELD: dict[DType, str] = {
+    DType.float64: "double",
+    DType.float32: "float",
+    DType.float16: "float",
+    DType.bfloat16: "float",
+    DType.int64: "int64_t",
+    DType.int32: "int32_t",
+    DType.bool_: "uint8_t",
+}
+"""The C type of a tile's elements: 16-bit floats are computed with as float."""
+
+STORED = HELD | {DType.float16: "_Float16", DType.bfloat16: "bfloat16"}
+"""The C type of a buffer's elements."""
+
+Need = tuple[str, ...]
+"""A part of the prelude: its name and the types it is for."""
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+    "and_": "&", "or_": "|",
+}  # fmt: skip
+
+_LIBM = {
+    "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10",
+    "log1p": "log1p", "sqrt": "sqrt", "cbrt": "cbrt", "sin": "sin", "cos": "cos", "tan": "tan",
+    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "sinh": "sinh", "cosh": "cosh",
+    "tanh": "tanh", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+    "arctan2": "atan2", "erf": "erf", "floor": "floor", "ceil": "ceil", "round": "rint",
+    "trunc": "trunc",
+}  # fmt: skip
+
+
+class Writer:
+    """Writes expressions; `size` gives the text of an axis's extent.
+
+    What it needs of the prelude is noted in `needs`.
+    """
+
+    def __init__(self, size: Callable[[Axis], str], needs: set[Need]) -> None:
+        self.size, self.needs = size, needs
+
+    def write(
+        self, expr: Expr, texts: Sequence[str], dtypes: Sequence[DType], wanted: DType
+    ) -> tuple[str, list[str]]:
+        """The expression over operands with these texts, and what is defined before its loop."""
+        made = _Written(self, texts, node_dtypes(expr, dtypes), _held(wanted))
+        return made.text(expr, _held(wanted)), made.definitions
+
+    def combined(self, expr: Expr, texts: Sequence[str], dtype: DType) -> str:
+        """A combiner's expression."""
+        return self.write(expr, texts, [dtype] * len(texts), dtype)[0]
+
+
+def _held(dtype: DType) -> DType:
+    return DType.float32 if dtype in (DType.float16, DType.bfloat16) else dtype
+
+
+class _Written:
+    """One expression while it is written."""
+
+    def __init__(
+        self, writer: Writer, texts: Sequence[str], dtypes: dict[Expr, DType | None], own: DType
+    ) -> None:
+        self.writer, self.texts, self.dtypes, self.own = writer, texts, dtypes, own
+        self.definitions: list[str] = []
+        self.constants: dict[tuple[Expr, DType], str] = {}
+
+    def text(self, node: Expr, wanted: DType) -> str:
+        """The node as an operand of the type `wanted`, in parentheses where it needs them."""
+        own = self.dtypes[node]
+        if node.op == "arg":
+            assert isinstance(node.value, int)
+            return self.texts[node.value]
+        if node.op == "const":
+            assert isinstance(node.value, int | float)
+            return number(node.value, wanted)
+        if node.op == "size":
+            assert isinstance(node.value, Axis)
+            text = self.writer.size(node.value)
+            return text if not wanted.is_float else f"({HELD[wanted]}){text}"
+        if own is None and not arguments(node):
+            return self.constant(node, wanted)
+        return self.call(node, _held(own) if own is not None else wanted)
+
+    def constant(self, node: Expr, wanted: DType) -> str:
+        """A part that is the same for every element has a name."""
+        if (node, wanted) not in self.constants:
+            name = f"c{len(self.definitions) + 1}"
+            text = self.call(node, wanted)
+            self.definitions.append(f"const {HELD[wanted]} {name} = {text};")
+            self.constants[node, wanted] = name
+        return self.constants[node, wanted]
+
+    def call(self, node: Expr, own: DType) -> str:
+        if node.op == "cast":
+            return self.cast(node)
+        result = FUNCTIONS[node.op].result
+        inner = own
+        if result == "bool":
+            known = [d for a in node.args if (d := self.dtypes[a]) is not None]
+            inner = _held(promote(*known)) if known else DType.float32
+        texts = [self.text(a, inner) for a in node.args]
+        match node.op:
+            case "neg":
+                return f"(-{texts[0]})"
+            case "not_":
+                return f"(!{texts[0]})"
+            case "where":
+                texts[0] = self.text(node.args[0], DType.bool_)
+                return f"({texts[0]} ? {texts[1]} : {texts[2]})"
+            case "and_" | "or_":
+                return f"({texts[0]} {_INFIX[node.op]} {texts[1]})"
+            case "div" if not inner.is_float:
+                return f"((float){texts[0]} / (float){texts[1]})"
+            case "pow":
+                return self.power(node, texts, inner)
+            case "maximum" | "minimum" | "sign" | "mod" | "floordiv":
+                return self.helper(node.op, texts, inner)
+            case "abs":
+                if not inner.is_float:
+                    return f"({texts[0]} < 0 ? -{texts[0]} : {texts[0]})"
+                return f"fabs{_suffix(inner)}({texts[0]})"
+            case "isnan":
+                return f"({texts[0]} != {texts[0]})"
+            case "isinf":
+                return f"(fabs{_suffix(inner)}({texts[0]}) == INFINITY)"
+            case "exp" if inner is not DType.float64:
+                return self.helper("exp", texts, DType.float32)
+            case "exp":
+                return f"exp({texts[0]})"
+        if node.op in _INFIX:
+            return f"({texts[0]} {_INFIX[node.op]} {texts[1]})"
+        if node.op in _LIBM:
+            if not inner.is_float:
+                return texts[0]
+            return f"{_LIBM[node.op]}{_suffix(inner)}({', '.join(texts)})"
+        raise NoKernel(what=f"{node.op} has no C", remedy='run it with target="interpret"')
+
+    def helper(self, name: str, texts: Sequence[str], dtype: DType) -> str:
+        """A call of a function of the prelude."""
+        self.writer.needs.add((name, dtype.value))
+        return f"{name}_{dtype.value}({', '.join(texts)})"
+
+    def cast(self, node: Expr) -> str:
+        (x,) = node.args
+        assert isinstance(node.value, DType)
+        own = self.dtypes[x]
+        text = self.text(x, own or _held(node.value))
+        match node.value:
+            case DType.bfloat16:
+                self.writer.needs.add(("bfloat16",))
+                return f"widened_bfloat16(narrowed_bfloat16({text}))"
+            case DType.float16:
+                return f"((float)(_Float16){text})"
+            case DType.bool_:
+                return f"({text} != 0)"
+        return text if own is node.value else f"(({HELD[node.value]}){text})"
+
+    def power(self, node: Expr, texts: Sequence[str], dtype: DType) -> str:
+        exponent, suffix = node.args[1].value, _suffix(dtype)
+        is_number = node.args[1].op == "const" and isinstance(exponent, int | float)
+        base = texts[0]
+        if is_number and exponent == 2 and node.args[0].op == "arg":
+            return f"({base} * {base})"
+        if is_number and dtype.is_float and exponent in (0.5, -0.5):
+            root = f"sqrt{suffix}({base})"
+            return root if exponent > 0 else f"({number(1, dtype)} / {root})"
+        if not dtype.is_float:
+            return f"(({HELD[dtype]})pow((double){base}, (double){texts[1]}))"
+        return f"pow{suffix}({base}, {texts[1]})"
+
+
+def _suffix(dtype: DType) -> str:
+    return "" if dtype is DType.float64 else "f"
+
+
+def number(value: int | float, dtype: DType) -> str:
+    """A number as a C literal of a type."""
+    if not dtype.is_float:
+        if isinstance(value, float) and value in (float("inf"), float("-inf")):
+            limit = "INT32" if dtype is DType.int32 else "INT64"
+            return f"{limit}_{'MAX' if value > 0 else 'MIN'}"
+        text = str(int(value))
+        return f"({text})" if value < 0 else text
+    x = float(value)
+    if x != x:
+        return "NAN"
+    if x in (float("inf"), float("-inf")):
+        return "INFINITY" if x > 0 else "(-INFINITY)"
+    text = repr(x) if dtype is DType.float64 else _shortest(x)
+    return f"({text})" if x < 0 else text
+
+
+def _shortest(x: float) -> str:
+    """The shortest decimal that is this number as a float."""
+    text = repr(float(str(np.float32(x)))) if abs(x) < 3.4e38 else repr(x)
+    return f"{text}f"

@@ -1,0 +1,295 @@
+"""What generated C needs besides its kernels: only the parts that a program uses are printed."""
+
+from collections.abc import Collection
+
+from blockbuster_fusion.codegen.c_expr import Need
+
+HEADER = """\
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define BLOCKS(extent, block) (((extent) + (block) - 1) / (block))
+"""
+
+LANES = """\
+/* Vectors of the machine's width, and the rows of a register tile. */
+#if defined(__AVX512F__)
+enum { VECTOR = 64, ROWS = 8 };
+#elif defined(__AVX__)
+enum { VECTOR = 32, ROWS = 6 };
+#else
+enum { VECTOR = 16, ROWS = 6 };
+#endif
+/* Rows of a tile begin at multiples of a vector. */
+#define LANES(type) (VECTOR / (int64_t)sizeof(type))
+#define PADDED(n, type) (BLOCKS(n, LANES(type)) * LANES(type))
+/* The bytes that `n` elements take of a thread's memory. */
+#define ROOM(n, type) (BLOCKS((n) * (int64_t)sizeof(type), 64) * 64)
+"""
+
+_BFLOAT16 = """\
+typedef uint16_t bfloat16;
+
+INLINE float widened_bfloat16(bfloat16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, 4);
+    return y;
+}
+
+INLINE bfloat16 narrowed_bfloat16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (bfloat16)(x != x ? (bits >> 16 | 0x40) : rounded);
+}
+"""
+
+_EXP = """\
+/* e^x = 2^n e^r with |r| <= ln(2)/2; the error is about 1e-7. */
+INLINE float exp_float32(float x) {
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
+    x = x < -104.0f ? -104.0f : x;
+    x = x > 89.0f ? 89.0f : x;
+    float shifted = x * 1.44269504f + magic;
+    float n = shifted - magic;
+    float r = x - n * 0.693145752f;
+    r = r - n * 1.42860677e-6f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    int32_t bits;
+    memcpy(&bits, &shifted, 4);
+    int32_t exponent = bits - 0x4b400000, half = exponent >> 1;
+    int32_t first = (half + 127) * (1 << 23), second = (exponent - half + 127) * (1 << 23);
+    float a, b;
+    memcpy(&a, &first, 4);
+    memcpy(&b, &second, 4);
+    return x != x ? x : p * a * b;
+}
+"""
+
+
+def _pick(name: str, dtype: str, c_type: str, sign: str) -> str:
+    nan = " || a != a" if "float" in dtype else ""
+    return f"""\
+INLINE {c_type} {name}_{dtype}({c_type} a, {c_type} b) {{
+    return a {sign} b{nan} ? a : b;
+}}
+"""
+
+
+def _sign(dtype: str, c_type: str) -> str:
+    return f"""\
+INLINE {c_type} sign_{dtype}({c_type} x) {{
+    return x > 0 ? 1 : x < 0 ? -1 : x;
+}}
+"""
+
+
+def _floordiv(dtype: str, c_type: str) -> str:
+    if "float" in dtype:
+        suffix = "" if c_type == "double" else "f"
+        return f"""\
+INLINE {c_type} floordiv_{dtype}({c_type} a, {c_type} b) {{
+    return floor{suffix}(a / b);
+}}
+"""
+    return f"""\
+INLINE {c_type} floordiv_{dtype}({c_type} a, {c_type} b) {{
+    {c_type} q = b == 0 ? 0 : a / b;
+    return b != 0 && a % b != 0 && (a % b < 0) != (b < 0) ? q - 1 : q;
+}}
+"""
+
+
+def _mod(dtype: str, c_type: str) -> str:
+    if "float" in dtype:
+        suffix = "" if c_type == "double" else "f"
+        return f"""\
+INLINE {c_type} mod_{dtype}({c_type} a, {c_type} b) {{
+    {c_type} r = fmod{suffix}(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}}
+"""
+    return f"""\
+INLINE {c_type} mod_{dtype}({c_type} a, {c_type} b) {{
+    {c_type} r = b == 0 ? 0 : a % b;
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}}
+"""
+
+
+_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int32": "int32_t",
+    "int64": "int64_t",
+    "bool": "uint8_t",
+}
+
+
+def _vector(c_type: str) -> str:
+    return f"""\
+typedef {c_type} {c_type}_vector __attribute__((vector_size(VECTOR), aligned(4), may_alias));
+"""
+
+
+def _contract(c_type: str) -> str:
+    """The register-tiled micro-kernel, and the loops that call it."""
+    vector = f"{c_type}_vector"
+    return f"""\
+/* c[i][j] += sum over k of a[i][k] * b[k][j] for `rows` rows and `wide` vectors, in registers. */
+INLINE void contract_rows_{c_type}(int rows, int wide, int64_t K, const {c_type} *a, int64_t a_i,
+                                   int64_t a_k, const {c_type} *b, int64_t b_k, {c_type} *c,
+                                   int64_t c_i) {{
+    enum {{ WIDTH = LANES({c_type}) }};
+    {vector} sum[ROWS][2], x[2];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int w = 0; w < wide; w++) sum[r][w] = *(const {vector} *)(c + r * c_i + w * WIDTH);
+    for (int64_t k = 0; k < K; k++) {{
+#pragma GCC unroll 2
+        for (int w = 0; w < wide; w++) x[w] = *(const {vector} *)(b + k * b_k + w * WIDTH);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+            for (int w = 0; w < wide; w++) sum[r][w] += a[r * a_i + k * a_k] * x[w];
+    }}
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int w = 0; w < wide; w++) *({vector} *)(c + r * c_i + w * WIDTH) = sum[r][w];
+}}
+
+/* As above for I rows: the block of b, K by `wide` vectors, stays in the cache meanwhile. */
+INLINE void contract_columns_{c_type}(int wide, int64_t I, int64_t K, const {c_type} *a,
+                                      int64_t a_i, int64_t a_k, const {c_type} *b, int64_t b_k,
+                                      {c_type} *c, int64_t c_i) {{
+    int64_t i = 0;
+    for (; i + ROWS <= I; i += ROWS)
+        contract_rows_{c_type}(ROWS, wide, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
+    for (; i + 3 <= I; i += 3)
+        contract_rows_{c_type}(3, wide, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
+    for (; i < I; i++)
+        contract_rows_{c_type}(1, wide, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
+}}
+
+/* c[i][j] += sum over k of a[i][k] * b[k][j]; rows of b and c are padded to whole vectors. */
+static __attribute__((noinline)) void contract_{c_type}(
+    int64_t I, int64_t J, int64_t K, const {c_type} *a, int64_t a_i, int64_t a_k,
+    const {c_type} *b, int64_t b_k, {c_type} *c, int64_t c_i) {{
+    enum {{ WIDTH = LANES({c_type}), DEEP = 256 }};
+    for (int64_t k = 0; k < K; k += DEEP) {{
+        const {c_type} *a_from = a + k * a_k, *b_from = b + k * b_k;
+        int64_t deep = MIN(DEEP, K - k), j = 0;
+        for (; j + WIDTH < J; j += 2 * WIDTH)
+            contract_columns_{c_type}(2, I, deep, a_from, a_i, a_k, b_from + j, b_k, c + j, c_i);
+        for (; j < J; j += WIDTH)
+            contract_columns_{c_type}(1, I, deep, a_from, a_i, a_k, b_from + j, b_k, c + j, c_i);
+    }}
+}}
+"""
+
+
+def _widen(stored: str, text: str) -> str:
+    return f"widened_bfloat16({text})" if stored == "bfloat16" else text
+
+
+def _narrow(stored: str, text: str) -> str:
+    return f"narrowed_bfloat16({text})" if stored == "bfloat16" else f"({stored})({text})"
+
+
+def _load(stored: str, held: str) -> str:
+    """A block into a tile, turned where its columns are what lies side by side in memory."""
+    return f"""\
+/* tile[i][j] = block[i*b_i + j*b_j] */
+static void load_{stored}_{held}({held} *restrict tile, int64_t t_i, const {stored} *restrict block,
+                         int64_t b_i, int64_t b_j, int64_t I, int64_t J) {{
+    enum {{ TURN = 16 }};
+    if (b_j == 1) {{
+        for (int64_t i = 0; i < I; i++)
+#pragma omp simd
+            for (int64_t j = 0; j < J; j++)
+                tile[i * t_i + j] = {_widen(stored, "block[i * b_i + j]")};
+        return;
+    }}
+    for (int64_t j = 0; j < J; j += TURN)
+        for (int64_t i = 0; i < I; i += TURN) {{
+            int64_t wide = MIN(TURN, J - j), high = MIN(TURN, I - i);
+            if (b_i == 1 && wide == TURN && high == TURN) {{
+                {held} turned[TURN][TURN];
+                for (int w = 0; w < TURN; w++)
+#pragma omp simd
+                    for (int h = 0; h < TURN; h++)
+                        turned[w][h] = {_widen(stored, "block[i + h + (j + w) * b_j]")};
+                for (int h = 0; h < TURN; h++)
+#pragma omp simd
+                    for (int w = 0; w < TURN; w++) tile[(i + h) * t_i + j + w] = turned[w][h];
+                continue;
+            }}
+            for (int64_t h = 0; h < high; h++)
+                for (int64_t w = 0; w < wide; w++)
+                    tile[(i + h) * t_i + j + w] =
+                        {_widen(stored, "block[(i + h) * b_i + (j + w) * b_j]")};
+        }}
+}}
+"""
+
+
+def _store(stored: str, held: str) -> str:
+    return f"""\
+/* block[i*b_i + j*b_j] = tile[i][j] */
+static void store_{stored}_{held}({stored} *restrict block, int64_t b_i, int64_t b_j,
+                          const {held} *restrict tile, int64_t t_i, int64_t I, int64_t J) {{
+    enum {{ TURN = 16 }};
+    if (b_j == 1) {{
+        for (int64_t i = 0; i < I; i++)
+#pragma omp simd
+            for (int64_t j = 0; j < J; j++)
+                block[i * b_i + j] = {_narrow(stored, "tile[i * t_i + j]")};
+        return;
+    }}
+    for (int64_t j = 0; j < J; j += TURN)
+        for (int64_t i = 0; i < I; i += TURN)
+            for (int64_t w = j; w < MIN(j + TURN, J); w++)
+                for (int64_t h = i; h < MIN(i + TURN, I); h++)
+                    block[h * b_i + w * b_j] = {_narrow(stored, "tile[h * t_i + w]")};
+}}
+"""
+
+
+def prelude(needs: Collection[Need]) -> str:
+    """The parts that are needed, each after what it builds on."""
+    parts = [HEADER, LANES]
+    if any("bfloat16" in need for need in needs):
+        parts.append(_BFLOAT16)
+    for need in sorted(needs):
+        match need:
+            case ("exp", _):
+                parts.append(_EXP)
+            case ("maximum" | "minimum" as name, dtype):
+                parts.append(_pick(name, dtype, _TYPES[dtype], ">" if name == "maximum" else "<"))
+            case ("sign", dtype):
+                parts.append(_sign(dtype, _TYPES[dtype]))
+            case ("floordiv", dtype):
+                parts.append(_floordiv(dtype, _TYPES[dtype]))
+            case ("mod", dtype):
+                parts.append(_mod(dtype, _TYPES[dtype]))
+            case ("contract", c_type):
+                parts += [_vector(c_type), _contract(c_type)]
+            case ("load", stored, held):
+                parts.append(_load(stored, held))
+            case ("store", stored, held):
+                parts.append(_store(stored, held))
+    return "\n".join(parts)

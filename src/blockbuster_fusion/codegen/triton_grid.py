@@ -1,0 +1,127 @@
+"""Which block each program of a Triton grid has, and which blocks a loop goes through."""
+
+from blockbuster_fusion.codegen.nest import For, Index, Kernel, Span, Window
+from blockbuster_fusion.codegen.triton_body import BodyPrinter
+
+
+def grid_lines(kernel: Kernel, printer: BodyPrinter) -> list[str]:
+    """The program's number taken apart into the grid's indices.
+
+    The two fastest are walked in groups: GROUP blocks of the one for each block of the other, so
+    that programs that run together share what they read. Rows that see the most come first.
+    """
+    lines = ["pid = tl.program_id(0)"] if kernel.grid or kernel.parts or printer.scratch else []
+    rest = "pid"
+    for part in reversed(kernel.parts):
+        lines.append(f"{printer.names.indices[part.index]} = {rest} % {part.parts}")
+        rest = f"({rest} // {part.parts})" if rest == "pid" else f"({rest[1:-1]} // {part.parts})"
+    grid = list(kernel.grid)
+    late = {id(window.rows.at) for window in _windows(kernel) if window.high is not None}
+    if len(grid) >= 2:
+        grouped = _grouped(grid[-2], grid[-1], rest, len(grid) > 2, late, printer)
+        lines += grouped
+        slow, fast = (printer.count(i.dim) for i in grid[-2:])
+        rest = f"({rest} // ({slow} * {fast}))"
+        grid = grid[:-2]
+    while grid:
+        index = grid.pop()
+        own = rest
+        if grid:
+            count = printer.count(index.dim)
+            own, rest = (
+                f"{rest} % {count}",
+                f"({rest[1:-1] if rest[0] == '(' else rest} // {count})",
+            )
+        elif own[0] == "(":
+            own = own[1:-1]
+        lines.append(_index(index, own, late, printer))
+    return lines
+
+
+def _windows(kernel: Kernel) -> list[Window]:
+    loops = [s for s in kernel.statements if isinstance(s, For)]
+    return [loop.window for loop in loops if loop.window is not None]
+
+
+def _grouped(
+    slow: Index, fast: Index, rest: str, more: bool, late: set[int], printer: BodyPrinter
+) -> list[str]:
+    printer.used.add("GROUP")
+    slow_count, fast_count = printer.count(slow.dim), printer.count(fast.dim)
+    place = rest
+    lines = []
+    if more or rest != "pid":
+        place = "place"
+        own = f"{rest} % ({slow_count} * {fast_count})" if more else rest[1:-1]
+        lines.append(f"place = {own}")
+    inner = f"{place} % (GROUP * {fast_count})"
+    return [
+        *lines,
+        f"group = {place} // (GROUP * {fast_count})",
+        f"rows = tl.minimum({slow_count} - group * GROUP, GROUP)",
+        _index(slow, f"group * GROUP + {inner} % rows", late, printer),
+        _index(fast, f"{inner} // rows", late, printer),
+    ]
+
+
+def _index(index: Index, own: str, late: set[int], printer: BodyPrinter) -> str:
+    if id(index) in late:
+        own = f"{printer.count(index.dim)} - 1 - {own if own.isidentifier() else f'({own})'}"
+    return f"{printer.names.indices[index]} = {own}"
+
+
+def loop_lines(loop: For, printer: BodyPrinter) -> tuple[list[str], str]:
+    """(what is worked out before the loop, the range that it goes through)."""
+    name = printer.names.indices[loop.index]
+    first, last = str(loop.first), printer.count(loop.index.dim)
+    lines: list[str] = []
+    if loop.window is not None:
+        lines = _window_lines(loop, loop.window, first, last, printer)
+        first, last = f"first_{name}", f"last_{name}"
+    if loop.part is not None:
+        part = printer.names.indices[loop.part.index]
+        whole = last if first == "0" else f"{last} - {first}"
+        lines.append(f"share_{name} = tl.cdiv({whole}, {loop.part.parts})")
+        start = f"{part} * share_{name}"
+        start = start if first == "0" else f"{first} + {start}"
+        end = f"tl.minimum({start} + share_{name}, {last})"
+        return lines, f"{start}, {end}"
+    return lines, f"{first}, {last}"
+
+
+def _window_lines(
+    loop: For, window: Window, first: str, last: str, printer: BodyPrinter
+) -> list[str]:
+    name = printer.names.indices[loop.index]
+    block = printer.block(loop.index.dim) if loop.index.dim.packed else "1"
+    start, end = _row_edges(window.rows, printer)
+    low, high = (
+        None if edge is None else printer.whole(edge) for edge in (window.low, window.high)
+    )
+    lines = ["# only the blocks that the mask leaves to these rows; all, if it leaves a row none"]
+    blind: list[str] = []
+    first_text, last_text = first, last
+    if low is not None:
+        blind.append(f"({end} + {low} > {printer.extent(loop.index.dim.axis)})")
+        first_text = f"tl.maximum({start} + {low}, {first} * {block}) // {block}"
+    if high is not None:
+        if high.startswith("(") or int(high) < 0:
+            blind.append(f"({start} + {high} < 0)")
+        last_text = f"tl.minimum(tl.cdiv(tl.maximum({end} + {high}, 0), {block}), {last})"
+    if not blind:
+        return [*lines, f"first_{name} = {first_text}", f"last_{name} = {last_text}"]
+    lines.append(f"blind_{name} = {' | '.join(blind)}")
+    lines.append(f"first_{name} = tl.where(blind_{name}, {first}, {first_text})")
+    lines.append(f"last_{name} = tl.where(blind_{name}, {last}, {last_text})")
+    return lines
+
+
+def _row_edges(rows: Span, printer: BodyPrinter) -> tuple[str, str]:
+    """The position of a block's first row, and the one after its last."""
+    at = printer.at(rows)
+    if not rows.dim.packed:
+        return at, f"{at} + 1"
+    block, extent = printer.block(rows.dim), printer.extent(rows.dim.axis)
+    if rows.dim.unit:
+        return "0", extent
+    return f"{at} * {block}", f"tl.minimum(({at} + 1) * {block}, {extent})"

@@ -1,0 +1,83 @@
+"""Small Triton functions that printed kernels call; a module has those that it needs."""
+
+HELPERS = {
+    "inside": '''
+@triton.jit
+def inside(at, size, EVEN: tl.constexpr):
+    """Which positions lie within the axis: all of them, where its blocks divide it."""
+    if EVEN:
+        return tl.full(at.shape, True, tl.int1)
+    else:
+        return at < size
+''',
+    "square": """
+@triton.jit
+def square(x):
+    return x * x
+""",
+    "whole_power": """
+@triton.jit
+def whole_power(x, n: tl.constexpr):
+    result = x
+    for _ in tl.static_range(n - 1):
+        result *= x
+    return result
+""",
+    "tanh": '''
+@triton.jit
+def tanh(x):
+    """By exp, and near 0, where that cancels, by its series."""
+    shrunk = tl.exp(-2 * tl.abs(x))
+    large = (1 - shrunk) / (1 + shrunk)
+    s = x * x
+    series = x + x * s * (-1 / 3 + s * (2 / 15 + s * (-17 / 315 + s * (62 / 2835))))
+    return tl.where(s < 0.0625, series, tl.where(x < 0, -large, large))
+''',
+    "sign": """
+@triton.jit
+def sign(x):
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, x))
+""",
+    "whole_sign": """
+@triton.jit
+def whole_sign(x):
+    return tl.where(x > 0, 1, tl.where(x < 0, -1, 0))
+""",
+    "round_half_to_even": """
+@triton.jit
+def round_half_to_even(x):
+    below = tl.floor(x)
+    odd = below != 2 * tl.floor(below / 2)
+    up = (x - below > 0.5) | ((x - below == 0.5) & odd)
+    return tl.where(up, below + 1, below)
+""",
+    "truncate": """
+@triton.jit
+def truncate(x):
+    return tl.where(x < 0, tl.ceil(x), tl.floor(x))
+""",
+    "floor_divide": '''
+@triton.jit
+def floor_divide(x, y):
+    """Of whole numbers; Triton's own // rounds towards 0."""
+    quotient = x // y
+    return tl.where((quotient * y != x) & ((x < 0) != (y < 0)), quotient - 1, quotient)
+''',
+    "modulo": '''
+@triton.jit
+def modulo(x, y):
+    """Of whole numbers, with the sign of y; Triton's own % has that of x."""
+    rest = x % y
+    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+''',
+    "float_modulo": """
+@triton.jit
+def float_modulo(x, y):
+    return x - tl.floor(x / y) * y
+""",
+    "product": """
+@triton.jit
+def product(x, y):
+    return x * y
+""",
+}
