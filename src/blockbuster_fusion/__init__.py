@@ -6,6 +6,8 @@ program = bb.trace(lambda A, BT: bb.ops.relu(A @ BT.T), A="M K", BT="N K")
 graph = bb.lower(program)
 fusion = bb.fuse(graph)  # rules="paper" for the paper's own rules alone
 print(bb.show(fusion.snapshots[-1]))
+kernel = bb.compile(program)  # target="cuda" for a GPU
+C = kernel(A, BT)["C"]
 """
 
 from blockbuster_fusion import errors, examples
@@ -14,7 +16,7 @@ from blockbuster_fusion.array.evaluate import evaluate
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import array, trace
-from blockbuster_fusion.compiler import fuse
+from blockbuster_fusion.compiler import compile, fuse
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.fusion.fuse import Fusion
 from blockbuster_fusion.fusion.trace import Trace
@@ -27,6 +29,7 @@ from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.rules.rule import Match, Rule, apply
 from blockbuster_fusion.rules.sets import RULE_SETS, RuleSet
+from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.safety.adversarial import adversarial
 from blockbuster_fusion.safety.check import check
 
@@ -34,6 +37,7 @@ __all__ = [
     "RULE_SETS",
     "ArrayProgram",
     "BlockbusterError",
+    "Executable",
     "Fusion",
     "Graph",
     "Match",
@@ -45,6 +49,7 @@ __all__ = [
     "array",
     "buffered",
     "check",
+    "compile",
     "errors",
     "evaluate",
     "examples",

@@ -1,17 +1,37 @@
 """The pipeline: the one place that knows in which order things are done to a program."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal
 
+from blockbuster_fusion.array.arrays import as_dtype
+from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.array.trace import Spec, trace
+from blockbuster_fusion.codegen.nest import Nest
+from blockbuster_fusion.codegen.schedule import scheduled
+from blockbuster_fusion.codegen.tiles import (
+    all_tiles,
+    by_estimate,
+    chosen_units,
+    default_tiles,
+    machine_for,
+)
+from blockbuster_fusion.errors import BadTarget, NoKernel, WrongKind
 from blockbuster_fusion.fusion import fuse as fusion
 from blockbuster_fusion.fusion.fuse import Fusion
-from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.interp.tiling import Tiles, given_extents, given_tiles
+from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Input
+from blockbuster_fusion.ir.sizes import with_sizes
+from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.rules.sets import RuleSet
+from blockbuster_fusion.runtime.executable import Compiled, Executable, Interpreted, Kernels
 from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.safety.storage import stored_as
 
 
 @dataclass(frozen=True)
@@ -56,3 +76,167 @@ def fuse(
     if not safe:
         return made
     return SafeFusion(made.initial, made.fused, made.trace, made.turned_off)
+
+
+Snapshot = int | Literal["most_fused"] | None
+
+
+def compile(
+    program: Callable[..., Any] | ArrayProgram | Graph,
+    *specs: Spec,
+    target: str = "cpu",
+    snapshot: Snapshot = None,
+    tiles: Tiles | None = None,
+    sizes: Mapping[str, int] | None = None,
+    dtype: str | DType | None = None,
+    rules: str | RuleSet = "extended",
+    unit: Collection[Dim | str] | None = None,
+    threads: int | None = None,
+    name: str | None = None,
+    batch: str | Iterable[str] = (),
+    **named: Spec,
+) -> Executable:
+    """The program fused, made numerically safe and compiled, to be called with arrays.
+
+    A function is traced with `specs`, as `trace` has them. `target` is "cpu" (C), "cuda" (Triton)
+    or "interpret". `sizes` fixes sizes by symbol or axis: `{"DD": 64}`; the others are taken from
+    the arrays of each call, and no call compiles anything. `dtype` is how float32 arrays are
+    stored: "bfloat16" or "float16"; what is computed stays float32. `snapshot` is one of the
+    fusion's snapshots, "most_fused", or by default the one with the least estimated time. `unit`
+    names axes that have one block, `tiles` gives block sizes; codegen/tiles.py says what they are
+    where nothing is said. `threads` is for the CPU: by default, all that there are.
+    """
+    machine_for(target)
+    stored = None if dtype is None else as_dtype(dtype)
+    graph, title = _block_program(program, specs, named, name, batch, stored)
+    graph = _with_known_sizes(graph, sizes or {})
+    made: dict[tuple[object, ...], _Snapshots] = {}
+
+    def snapshots(units: Collection[Dim | str]) -> _Snapshots:
+        key = tuple(units)
+        if key not in made:
+            made[key] = _Snapshots(graph, rules, units, stored)
+        return made[key]
+
+    if unit is None:
+        unit = chosen_units(graph, target, lambda units: snapshots(units).graphs)
+    found = snapshots((unit,) if isinstance(unit, str) else tuple(unit))
+    chosen = [
+        default_tiles(g, target, given_tiles([*g.dims, *graph.dims], tiles)) for g in found.graphs
+    ]
+    numbers = found.wanted(snapshot, lambda: by_estimate(found.graphs, chosen, target))
+    for at, number in enumerate(numbers):
+        try:
+            return _executable(found.graphs[number], number, chosen[number], target, title, threads)
+        except NoKernel:
+            if at == len(numbers) - 1:
+                raise
+    raise AssertionError("a fusion has at least one snapshot")
+
+
+class _Snapshots:
+    """The snapshots of a program as they are run: stored as a dtype, and made safe."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        rules: str | RuleSet,
+        unit: Collection[Dim | str],
+        dtype: DType | None,
+    ) -> None:
+        self.fusion = fusion.fuse(graph, rules, unit=unit)
+        self.graphs = [
+            make_safe(raw if dtype is None else stored_as(raw, dtype)).graph
+            for raw in self.fusion.fused
+        ]
+
+    def wanted(self, snapshot: Snapshot, ordered: Callable[[], list[int]]) -> list[int]:
+        """The snapshots to try, in order."""
+        if snapshot is None:
+            return ordered()
+        if snapshot == "most_fused":
+            return [self.fusion.most_fused]
+        count = len(self.graphs)
+        if not isinstance(snapshot, int) or not -count <= snapshot < count:
+            known = f"one of 0 to {count - 1}, or 'most_fused'"
+            remedy = "bb.fuse(program).snapshots are what there is"
+            given = repr(snapshot)
+            raise WrongKind(function="compile", wanted=known, given=given, remedy=remedy)
+        return [snapshot % count]
+
+
+def _block_program(
+    program: object,
+    specs: Collection[Spec],
+    named: Mapping[str, Spec],
+    name: str | None,
+    batch: str | Iterable[str],
+    dtype: DType | None,
+) -> tuple[Graph, str]:
+    """What was given as a block program, and its name."""
+    if isinstance(program, ArrayProgram | Graph):
+        given = [*map(str, specs), *named]
+        if given:
+            remedy = "give specs for a function only"
+            raise WrongKind(
+                function="compile", wanted="a program alone", given=given[0], remedy=remedy
+            )
+        if dtype is not None and (not dtype.is_float or dtype is DType.float64):
+            remedy = f"declare {dtype} where the program is traced"
+            wanted = "a dtype to store float32 as: float32, bfloat16 or float16"
+            raise WrongKind(function="compile", wanted=wanted, given=str(dtype), remedy=remedy)
+        if isinstance(program, Graph):
+            return program, name or "program"
+        return lower(program), name or program.name
+    if not callable(program):
+        wanted = "a function, an array program or a block program"
+        given_kind, remedy = type(program).__name__, "bb.trace makes a program from a function"
+        raise WrongKind(function="compile", wanted=wanted, given=given_kind, remedy=remedy)
+    declared = DType.float64 if dtype is DType.float64 else DType.float32
+    traced = trace(program, *specs, name=name, batch=batch, dtype=declared, **named)
+    return lower(traced), traced.name
+
+
+def _with_known_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    axes = {dim.axis for dim in graph.dims}
+    extents = given_extents(axes, sizes)
+    symbols = {a.extent: a for a in axes if isinstance(a.extent, Symbol) and extents.knows(a)}
+    return with_sizes(graph, {symbol: extents.of(axis) for symbol, axis in symbols.items()})
+
+
+def _executable(
+    graph: Graph,
+    number: int,
+    tiles: Mapping[Dim, int],
+    target: str,
+    name: str,
+    threads: int | None,
+) -> Executable:
+    if target == "interpret":
+        return Executable(graph, target, tiles, number, Interpreted(graph, tiles))
+    nest = scheduled(graph, _identifier(name))
+    tiles = all_tiles(nest, tiles, target)
+    kernels = _kernels(nest, tiles, target, threads)
+    inputs = [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)]
+    runner = Compiled(nest, inputs, tiles, kernels, device=target)
+    return Executable(graph, target, tiles, number, runner)
+
+
+def _kernels(nest: Nest, tiles: Mapping[Dim, int], target: str, threads: int | None) -> Kernels:
+    if target == "cpu":
+        from blockbuster_fusion.runtime.cpu import CpuKernels
+
+        return CpuKernels(nest, tiles, threads=threads)
+    try:
+        from blockbuster_fusion.runtime.triton_launch import TritonKernels
+    except ImportError as error:
+        problem = f"it needs torch and triton, and there is no {error.name}"
+        raise BadTarget(name=target, problem=problem) from error
+    kernels: Kernels = TritonKernels(nest, tiles)
+    return kernels
+
+
+def _identifier(name: str) -> str:
+    """A name that a C or Python function may have."""
+    word = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+    return word if word[:1].isalpha() else f"kernel_{word}"

@@ -28,6 +28,11 @@ class Extents:
     def knows(self, axis: Axis) -> bool:
         return isinstance(axis.extent, int) or axis.extent in self._bound
 
+    @property
+    def sizes(self) -> dict[Symbol, int]:
+        """The symbols that are bound, and to what."""
+        return {symbol: length for symbol, (length, _) in self._bound.items()}
+
     def bind(self, axis: Axis, length: int, owner: str) -> str | None:
         """Note that `axis` of `owner` has this length; the reason why it cannot, if it cannot."""
         extent = axis.extent

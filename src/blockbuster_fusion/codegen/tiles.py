@@ -1,0 +1,175 @@
+"""The tiles, unit axes and snapshot that a program gets when nobody says otherwise.
+
+The rule is local memory and nothing else. Tiles start large and are halved, the largest first,
+until the items that live at one time fit into it. Short axes of known length have one block:
+so the width of an attention head is never cut. Which snapshot is best is estimated from what it
+computes and what it moves. Tuning does better; this is what it starts from.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from blockbuster_fusion.codegen.nest import Nest
+from blockbuster_fusion.errors import BadTarget
+from blockbuster_fusion.interp.meter import meter
+from blockbuster_fusion.interp.tiling import DEFAULT_TILE
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.graph import Graph
+
+ASSUMED = 512
+"""How long an axis is taken to be whose length is not known."""
+ASSUMED_BATCH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the choice knows of a target."""
+
+    tile: int
+    """The tile that every axis starts with."""
+    smallest: int
+    """No tile is halved below this: narrower blocks waste vector registers or tensor cores."""
+    short: int
+    """Axes up to this length may have one block."""
+    local: int
+    """Bytes of local memory."""
+    flops: float
+    """Operations in a second."""
+    bandwidth: float
+    """Bytes in a second from where blocks are read again and again: a cache, not the memory."""
+
+    def seconds(self, flops: float, moved: float) -> float:
+        """The estimated time of a program that computes and moves so much."""
+        return flops / self.flops + moved / self.bandwidth
+
+
+MACHINES = {
+    # One core: 8-wide fused multiply-adds at 3 GHz; its own L2 cache; what the L3 cache gives it.
+    "cpu": Machine(64, 16, 256, 512 * 1024, 1e11, 2e10),
+    # A large GPU: tensor cores in 16 bits; shared memory and registers of one processor; its L2.
+    "cuda": Machine(64, 16, 128, 200 * 1024, 6e14, 1e13),
+    "interpret": Machine(DEFAULT_TILE, 16, 256, 512 * 1024, 1e11, 2e10),
+}
+
+
+def machine_for(target: str) -> Machine:
+    """What is assumed of a target, or BadTarget."""
+    if target not in MACHINES:
+        raise BadTarget(name=target, problem=f"unknown; known are {', '.join(MACHINES)}")
+    return MACHINES[target]
+
+
+def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
+    """The axes that may have one block: short ones of known length, but no rows of an output.
+
+    The first axis of an output that lies in blocks is its rows: cut into blocks, they are what runs
+    in parallel. On a GPU a block is a power of two long, so an axis that is none is cut.
+    """
+    machine = machine_for(target)
+    rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
+    found = {
+        dim.axis
+        for dim in graph.dims
+        if dim.packed and not dim.is_free and _is_short(dim.axis, machine, target)
+    }
+    return tuple(sorted(axis.name for axis in found - rows))
+
+
+def _is_short(axis: Axis, machine: Machine, target: str) -> bool:
+    if not isinstance(axis.extent, int) or not 0 < axis.extent <= machine.short:
+        return False
+    fits = axis.extent >= machine.smallest and axis.extent & (axis.extent - 1) == 0
+    return fits or target != "cuda"
+
+
+def _output_axes(graph: Graph) -> Iterable[list[Axis]]:
+    """The axes of each output, without those that are walked one index at a time."""
+    for out in graph.outputs:
+        kind = graph.type(out.value)
+        packed = {dim.axis for dim in kind.dims if dim.packed}
+        yield [axis for axis in out.axes or kind.axes if axis in packed]
+
+
+def default_tiles(
+    graph: Graph, target: str, given: Mapping[Dim, int] | None = None
+) -> dict[Dim, int]:
+    """A tile for every dim that is walked in blocks, within the target's local memory.
+
+    Those that are given stay as they are. Tiles are powers of two.
+    """
+    machine, fixed = machine_for(target), dict(given or {})
+    loops = sorted((d for d in graph.dims if is_tiled(d)), key=lambda d: d.label)
+    tiles = {dim: fixed.get(dim, _first_tile(dim.axis, machine)) for dim in loops}
+    while peak_local(graph, tiles) > machine.local:
+        free = [d for d in loops if d not in fixed and tiles[d] > machine.smallest]
+        if not free:
+            break
+        largest = max(free, key=lambda d: tiles[d])
+        tiles[largest] //= 2
+    return tiles
+
+
+def is_tiled(dim: Dim) -> bool:
+    """Whether loops over a dim walk blocks whose size has to be chosen."""
+    return dim.packed and not dim.unit and not dim.is_free
+
+
+def _first_tile(axis: Axis, machine: Machine) -> int:
+    """The tile to start with: no longer than an axis of known length needs."""
+    if not isinstance(axis.extent, int):
+        return machine.tile
+    needed = 1 << max(axis.extent - 1, 0).bit_length()
+    return max(machine.smallest, min(machine.tile, needed))
+
+
+def all_tiles(nest: Nest, tiles: Mapping[Dim, int], target: str) -> dict[Dim, int]:
+    """The tiles with those of dims that only the loop nest has: they are tiled as the axis is."""
+    made = dict(tiles)
+    by_axis = {dim.axis: tile for dim, tile in tiles.items()}
+    for kernel in nest.kernels:
+        for dim in kernel.dims:
+            if is_tiled(dim) and dim not in made:
+                made[dim] = by_axis.get(dim.axis, _first_tile(dim.axis, machine_for(target)))
+    return made
+
+
+def assumed_sizes(graph: Graph) -> dict[str, int]:
+    """A length for every symbol of a program."""
+    symbols = {d.axis.extent for d in graph.dims if isinstance(d.axis.extent, Symbol)}
+    batch = {d.axis.extent for d in graph.dims if not d.packed}
+    return {s.name: ASSUMED_BATCH if s in batch else ASSUMED for s in symbols}
+
+
+def peak_local(graph: Graph, tiles: Mapping[Dim, int]) -> int:
+    """The most bytes of items that live at one time."""
+    return meter(graph, assumed_sizes(graph), dict(tiles.items())).peak_local
+
+
+def fits(graph: Graph, target: str) -> bool:
+    """Whether there are tiles with which a program stays within local memory."""
+    return peak_local(graph, default_tiles(graph, target)) <= machine_for(target).local
+
+
+def estimated_seconds(graph: Graph, tiles: Mapping[Dim, int], target: str) -> float:
+    """The estimated time of a program with these tiles."""
+    found = meter(graph, assumed_sizes(graph), dict(tiles.items()))
+    return machine_for(target).seconds(found.flops, found.loaded + found.stored)
+
+
+def by_estimate(
+    snapshots: Sequence[Graph], tiles: Sequence[Mapping[Dim, int]], target: str
+) -> list[int]:
+    """The snapshots from the least estimated time on; of equals, the later one first."""
+    times = [estimated_seconds(g, t, target) for g, t in zip(snapshots, tiles, strict=True)]
+    return sorted(range(len(snapshots)), key=lambda n: (times[n], -n))
+
+
+def chosen_units(
+    graph: Graph, target: str, snapshots_for: Callable[[Collection[str]], Sequence[Graph]]
+) -> tuple[str, ...]:
+    """The axes that have one block: short ones, less the longest, until some snapshot fits."""
+    lengths = {dim.name: dim.axis.extent for dim in graph.dims}
+    units = list(unit_axes(graph, target))
+    while units and not any(fits(g, target) for g in snapshots_for(tuple(units))):
+        units.remove(max(units, key=lambda name: int(str(lengths[name]))))
+    return tuple(units)

@@ -1,0 +1,75 @@
+"""Kernels in C: compiled, loaded and called through ctypes."""
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blockbuster_fusion.codegen.c import print_c, symbols
+from blockbuster_fusion.codegen.nest import Kernel, Nest
+from blockbuster_fusion.errors import LaunchFailed
+from blockbuster_fusion.ir.axis import Dim, Symbol
+from blockbuster_fusion.runtime.cache import discard
+from blockbuster_fusion.runtime.cc import compile_c
+
+
+class CpuKernels:
+    """The kernels of a program, compiled for this CPU.
+
+    Each is `int NAME(void *const *buffers, const int64_t *strides, const int64_t *sizes, int
+    threads)`: the addresses of its global buffers, their strides in elements one after the other,
+    and the sizes that it depends on; 1 says that there was no memory.
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        tiles: Mapping[Dim, int],
+        *,
+        threads: int | None = None,
+        sanitize: bool = False,
+    ) -> None:
+        self.source = print_c(nest, tiles)
+        self.threads = threads or _all_threads()
+        library = loaded(self.source, sanitize=sanitize)
+        self.functions = {kernel.name: library[kernel.name] for kernel in nest.kernels}
+
+    def bind(
+        self, kernel: Kernel, strides: Sequence[Sequence[int]], sizes: Mapping[Symbol, int]
+    ) -> Callable[[Sequence[int]], None]:
+        """A launch for buffers that lie like this: it takes their addresses."""
+        function, threads, name = self.functions[kernel.name], self.threads, kernel.name
+        flat = [stride for one in strides for stride in one]
+        values = [sizes[symbol] for symbol in symbols(kernel)]
+        held_strides = (ctypes.c_int64 * len(flat))(*flat)
+        held_sizes = (ctypes.c_int64 * len(values))(*values)
+        addresses_type = ctypes.c_void_p * len(strides)
+
+        def launch(addresses: Sequence[int]) -> None:
+            # The addresses are an array of their own: other threads may run the same kernel.
+            if function(addresses_type(*addresses), held_strides, held_sizes, threads):
+                raise LaunchFailed(name=name, problem="there is not enough memory for its buffers")
+
+        return launch
+
+
+def loaded(source: str, *, sanitize: bool = False) -> Any:
+    """The library of a C source; one that does not load is compiled again, once."""
+    library = compile_c(source, sanitize=sanitize)
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError:
+        discard(library)
+        again: Path = compile_c(source, sanitize=sanitize)
+        return ctypes.CDLL(str(again))
+
+
+def _all_threads() -> int:
+    """As many as OpenMP would take."""
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    if named.isdigit() and int(named) > 0:
+        return int(named)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,360 @@
+"""A compiled program: called with arrays, it gives arrays."""
+
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from blockbuster_fusion.codegen.nest import Along, Buffer, Call, Clear, Kernel, Nest, Space, View
+from blockbuster_fusion.errors import BadInput
+from blockbuster_fusion.interp.interpreter import in_order, interpret
+from blockbuster_fusion.interp.misc import execute
+from blockbuster_fusion.interp.outputs import ByName
+from blockbuster_fusion.interp.plan import DoMisc
+from blockbuster_fusion.interp.tiling import Extents, Tiling
+from blockbuster_fusion.interp.values import Numbers
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Input
+from blockbuster_fusion.ir.show import show
+from blockbuster_fusion.runtime.arrays import Kit, NumpyArrays
+
+MOST_BOUND = 64
+"""For how many different sets of shapes a program remembers what it has worked out."""
+
+
+class Kernels(Protocol):
+    """The compiled kernels of a program."""
+
+    source: str
+
+    def bind(
+        self, kernel: Kernel, strides: Sequence[Sequence[int]], sizes: Mapping[Symbol, int]
+    ) -> Callable[[Sequence[Any]], None]:
+        """A launch for buffers with these strides, in the order of the kernel's global buffers."""
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A program that runs: call it with arrays, in order or by name.
+
+    NumPy arrays give NumPy arrays, PyTorch's tensors give tensors on the same device. Arrays may
+    lie in memory with any strides; nothing is copied. Sizes that were not fixed are those of the
+    arrays, and one compiled kernel serves them all.
+    """
+
+    graph: Graph
+    """The block program that runs."""
+    target: str
+    tiles: Mapping[Dim, int]
+    snapshot: int
+    """Which snapshot of the fusion it is, counted from 0."""
+    runner: "Runner"
+
+    @property
+    def source(self) -> str:
+        """The text that was compiled; for the interpreter, the listing."""
+        return self.runner.source
+
+    @property
+    def nest(self) -> Nest | None:
+        """The loop nest that was printed; the interpreter has none."""
+        return self.runner.nest
+
+    @cached_property
+    def listing(self) -> str:
+        """The block program as a listing."""
+        return show(self.graph)
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs, in order."""
+        ops = (self.graph.op(i) for i in self.graph.inputs)
+        return tuple(op.name for op in ops if isinstance(op, Input))
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs, in order."""
+        return tuple(out.name for out in self.graph.outputs)
+
+    def __call__(self, *arrays: Any, **named: Any) -> ByName:
+        """The outputs, in order and by name."""
+        if named or len(arrays) != len(self.inputs):
+            arrays = tuple(_gathered(self.inputs, arrays, named))
+        return ByName(self.outputs, self.runner.run(arrays))
+
+    def __repr__(self) -> str:
+        name = self.nest.name if self.nest is not None else "program"
+        return f"<{name}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)}) on {self.target}>"
+
+
+def _gathered(
+    names: Sequence[str], arrays: Sequence[Any], named: Mapping[str, Any]
+) -> Sequence[Any]:
+    """What was given for each input, some in order and the rest by name."""
+    if arrays and named:
+        for name in names[: len(arrays)]:
+            if name in named:
+                raise BadInput(name=name, problem="is given twice, in order and by name")
+        if len(arrays) <= len(names):
+            named = dict(zip(names, arrays, strict=False)) | dict(named)
+    return in_order(names, named or list(arrays))
+
+
+class Runner(Protocol):
+    """What runs a program."""
+
+    nest: Nest | None
+
+    @property
+    def source(self) -> str: ...
+
+    def run(self, given: Sequence[Any]) -> Sequence[Any]:
+        """The outputs for inputs in order."""
+
+
+def _has_tensor(given: Sequence[Any]) -> bool:
+    """Whether there is one of PyTorch's tensors: without PyTorch there is none."""
+    if "torch" not in sys.modules:
+        return False
+    from blockbuster_fusion.runtime.torch_arrays import is_tensor
+
+    return any(is_tensor(x) for x in given)
+
+
+class Interpreted:
+    """Programs run by the reference interpreter: slow, and right."""
+
+    def __init__(self, graph: Graph, tiles: Mapping[Dim, int]) -> None:
+        self.graph = graph
+        self.tiles: dict[Dim | str, int] = dict(tiles.items())
+        self.nest: Nest | None = None
+
+    @cached_property
+    def source(self) -> str:
+        return show(self.graph)
+
+    def run(self, given: Sequence[Any]) -> Sequence[Any]:
+        if not _has_tensor(given):
+            return interpret(self.graph, list(given), self.tiles)
+        from blockbuster_fusion.runtime.torch_arrays import through_numpy
+
+        dtypes = [self.graph.type(out.value).dtype for out in self.graph.outputs]
+        return through_numpy(given, dtypes, lambda x: interpret(self.graph, x, self.tiles))
+
+
+class Compiled:
+    """Programs run by compiled kernels, one step after the other."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        names: Sequence[str],
+        tiles: Mapping[Dim, int],
+        kernels: Kernels,
+        *,
+        device: str,
+    ) -> None:
+        self.nest: Nest | None = nest
+        self.names = tuple(names)
+        self.program, self.tiles, self.kernels, self.device = nest, dict(tiles), kernels, device
+        self.source = kernels.source
+        self.is_static = not any(isinstance(step, Call) for step in nest.steps)
+        self.bound: dict[Hashable, _Bound] = {}
+        self.numpy = NumpyArrays()
+        self.spare: dict[Hashable, list[_Scratch]] = {}
+
+    def run(self, given: Sequence[Any]) -> Sequence[Any]:
+        kit = self.kit(given)
+        admitted = [
+            kit.admitted(name, x, buffer.dtype)
+            for name, buffer, x in zip(self.names, self.program.inputs, given, strict=True)
+        ]
+        key = (kit.name, *[kit.seen(x) for x in admitted])
+        bound = self.bound.get(key)
+        if bound is None:
+            bound = _Bound(self, kit, admitted)
+            if self.is_static:  # else sizes may come from what an operator gives
+                self.remember(key, bound)
+        return bound.run(kit, admitted)
+
+    def kit(self, given: Sequence[Any]) -> Kit:
+        if self.device == "cpu" and not _has_tensor(given):
+            return self.numpy
+        from blockbuster_fusion.runtime.torch_arrays import kit_for
+
+        return kit_for(given, self.device)
+
+    def remember(self, key: Hashable, bound: "_Bound") -> None:
+        while len(self.bound) >= MOST_BOUND:
+            self.bound.pop(next(iter(self.bound)), None)
+        self.bound[key] = bound
+
+    @cached_property
+    def layouts(self) -> dict[Buffer, tuple[int, ...]]:
+        """For each buffer that is an output: its axes in the order in which its array has them."""
+        made: dict[Buffer, tuple[int, ...]] = {}
+        for view, layout in zip(self.program.outputs, self.program.layouts, strict=True):
+            made.setdefault(view.buffer, _order(view, layout))
+        return made
+
+    @cached_property
+    def orders(self) -> tuple[tuple[int, ...], ...]:
+        """For each output: the axes of its buffer in the order of its array."""
+        both = zip(self.program.outputs, self.program.layouts, strict=True)
+        return tuple(_order(view, layout) for view, layout in both)
+
+
+class _Scratch(dict[Buffer, Any]):
+    """Flat arrays for the buffers between kernels, kept from call to call."""
+
+
+Arrays = dict[Buffer, Any]
+"""Where each buffer lies, with its axes in the buffer's order."""
+
+
+class _Bound:
+    """A program for inputs of certain shapes and strides: sizes, strides and launches are fixed."""
+
+    def __init__(self, owner: Compiled, kit: Kit, inputs: Sequence[Any]) -> None:
+        self.owner = owner
+        self.extents = Extents()
+        self.tiling = Tiling(self.extents, owner.tiles)
+        shapes = [kit.shape(x) for x in inputs]
+        for name, buffer, shape in zip(owner.names, owner.program.inputs, shapes, strict=True):
+            self.admit(name, buffer, shape)
+        for name, buffer, shape in zip(owner.names, owner.program.inputs, shapes, strict=True):
+            self.check_blocks(name, buffer, shape)
+        self.launches: list[_Launch | None] = [None] * len(owner.program.steps)
+
+    def admit(self, name: str, buffer: Buffer, shape: tuple[int, ...]) -> None:
+        """Note what an input says of sizes, or BadInput."""
+        if len(shape) != len(buffer.axes):
+            axes = ", ".join(axis.dim.name for axis in buffer.axes)
+            problem = f"has the shape {shape}, and the program wants the axes ({axes})"
+            raise BadInput(name=name, problem=problem)
+        for axis, length in zip(buffer.axes, shape, strict=True):
+            if axis.along is Along.AXIS or not axis.dim.packed:
+                conflict = self.extents.bind(axis.dim.axis, length, f"input {name}")
+                if conflict is not None:
+                    raise BadInput(name=name, problem=conflict)
+
+    def check_blocks(self, name: str, buffer: Buffer, shape: tuple[int, ...]) -> None:
+        for axis, length in zip(buffer.axes, shape, strict=True):
+            if axis.along is Along.BLOCKS and axis.dim.packed and not axis.dim.is_free:
+                blocks = len(self.tiling.starts(axis.dim))
+                if blocks != length:
+                    problem = f"has {length} elements for the {blocks} blocks of {axis.dim.label}"
+                    raise BadInput(name=name, problem=problem)
+
+    def run(self, kit: Kit, inputs: Sequence[Any]) -> list[Any]:
+        nest = self.owner.program
+        arrays: Arrays = dict(zip(nest.inputs, inputs, strict=True))
+        made: Arrays = {}
+        spares = self.owner.spare.setdefault(kit.name, [])
+        scratch = spares.pop() if spares else _Scratch()
+        for number, step in enumerate(nest.steps):
+            if isinstance(step, Call):
+                self.call(kit, step, arrays)
+                continue
+            launch = self.launches[number]
+            if launch is None:
+                launch = self.launches[number] = _Launch(self, step)
+            for buffer, shape, order in launch.needed:
+                if buffer not in arrays:
+                    if order is not None:
+                        made[buffer] = kit.empty(shape, buffer.dtype)
+                        arrays[buffer] = kit.permuted(made[buffer], order)
+                    else:
+                        arrays[buffer] = self.scratch(kit, scratch, buffer, shape)
+            launch(kit, arrays)
+        outputs = []
+        for view, order in zip(nest.outputs, self.owner.orders, strict=True):
+            buffer = view.buffer
+            x = made.pop(buffer, None)  # the second time it is copied
+            if x is None or order != self.owner.layouts[buffer]:
+                x = kit.copied(kit.permuted(arrays[buffer], order))
+            outputs.append(kit.handed_out(x, buffer.dtype))
+        spares.append(scratch)
+        return outputs
+
+    def scratch(self, kit: Kit, scratch: _Scratch, buffer: Buffer, shape: tuple[int, ...]) -> Any:
+        """Room for a buffer between kernels: what an earlier call had, if that is enough."""
+        count = int(np.prod(shape, dtype=np.int64))
+        flat = scratch.get(buffer)
+        if flat is None or kit.shape(flat)[0] < count:
+            flat = scratch[buffer] = kit.empty((count,), buffer.dtype)
+        return kit.shaped(flat, shape)
+
+    def shape(self, buffer: Buffer) -> tuple[int, ...]:
+        """How long a buffer is along each of its axes."""
+        lengths = []
+        for axis in buffer.axes:
+            if axis.along is Along.BLOCKS and axis.dim.packed:
+                lengths.append(len(self.tiling.starts(axis.dim)))
+            else:
+                lengths.append(self.extents.of(axis.dim.axis))
+        return tuple(lengths)
+
+    def call(self, kit: Kit, step: Call, arrays: Arrays) -> None:
+        """A misc operator, by the executor of its namespace."""
+        op = step.op
+        layouts = op.layouts or tuple(view.axes for view in step.operands)
+        given = [
+            kit.to_numpy(kit.permuted(arrays[view.buffer], _order(view, layout)), view.buffer.dtype)
+            for view, layout in zip(step.operands, layouts, strict=True)
+        ]
+        action = DoMisc(op.namespace, op.name, op.attributes, (), op.results, ())
+        numbers = Numbers(exact=False)
+        with np.errstate(all="ignore"):
+            made = execute(action, given, {}, self.tiling, numbers)
+        for view, x in zip(step.results, made, strict=True):
+            arrays[view.buffer] = kit.from_numpy(x, view.buffer.dtype)
+
+
+class _Launch:
+    """A kernel, or the clearing of a buffer, for arrays that lie in a certain way."""
+
+    def __init__(self, bound: _Bound, step: Kernel | Clear) -> None:
+        self.bound, self.step = bound, step
+        self.buffers = (step.buffer,) if isinstance(step, Clear) else global_buffers(step)
+        layouts = bound.owner.layouts
+        self.needed = tuple(self.room(b, layouts) for b in self.buffers)
+        self.function: Callable[[Sequence[Any]], None] | None = None
+
+    def room(
+        self, buffer: Buffer, layouts: Mapping[Buffer, tuple[int, ...]]
+    ) -> tuple[Buffer, tuple[int, ...], tuple[int, ...] | None]:
+        """What to allocate: a buffer, its shape, and for an output how to turn it."""
+        shape = self.bound.shape(buffer)
+        if buffer not in layouts:
+            return buffer, shape, None
+        order = layouts[buffer]
+        turned = tuple(order.index(at) for at in range(len(order)))
+        return buffer, tuple(shape[at] for at in order), turned
+
+    def __call__(self, kit: Kit, arrays: Arrays) -> None:
+        if isinstance(self.step, Clear):
+            kit.clear(arrays[self.step.buffer])
+            return
+        if self.function is None:
+            strides = [kit.strides(arrays[b]) for b in self.buffers]
+            sizes = self.bound.extents.sizes
+            self.function = self.bound.owner.kernels.bind(self.step, strides, sizes)
+        handle = kit.handle
+        self.function([handle(arrays[b]) for b in self.buffers])
+
+
+def global_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
+    """The buffers that a kernel is handed, in the order in which it takes them."""
+    return tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)
+
+
+def _order(view: View, layout: Sequence[Axis]) -> tuple[int, ...]:
+    """The axes of a buffer in the order of a layout, which has the program's names for them."""
+    own = tuple(axis.dim.axis for axis in view.buffer.axes)
+    names = own if set(own) == set(view.axes) else view.axes
+    return tuple(names.index(axis) for axis in layout)

@@ -1,0 +1,131 @@
+"""PyTorch's tensors as kernels see them."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from blockbuster_fusion.errors import BadInput
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.runtime.arrays import Array, NumpyArrays
+
+STORED: dict[DType, torch.dtype] = {dtype: getattr(torch, str(dtype)) for dtype in DType}
+
+_NUMPY = NumpyArrays()
+
+
+def is_tensor(x: object) -> bool:
+    """Whether `x` is one of PyTorch's tensors."""
+    return isinstance(x, torch.Tensor)
+
+
+class TorchArrays:
+    """Tensors on one device. NumPy arrays among them are taken as well, where it is the CPU."""
+
+    def __init__(self, device: torch.device, *, handles: bool) -> None:
+        self.device = device
+        self.name: Hashable = (str(device), handles)
+        self.handles = handles
+        """Whether kernels take addresses rather than tensors."""
+
+    def seen(self, x: Any) -> Hashable:
+        return x.shape, x.stride(), x.dtype, x.device
+
+    def admitted(self, name: str, x: object, dtype: DType) -> torch.Tensor:
+        if not isinstance(x, torch.Tensor):
+            return self._from_host(name, x, dtype)
+        if x.layout is not torch.strided:
+            raise BadInput(name=name, problem=f"is {x.layout}; make it dense first")
+        if x.device != self.device:
+            where = "the kernel" if self.device.type != "cpu" else "it"
+            problem = f"is on {x.device}, and {where} runs on {self.device}; move it there"
+            raise BadInput(name=name, problem=problem)
+        if x.dtype is not STORED[dtype]:
+            problem = f"has the dtype {x.dtype}, and the kernel takes {dtype}; convert it first"
+            raise BadInput(name=name, problem=problem)
+        return x
+
+    def _from_host(self, name: str, x: object, dtype: DType) -> torch.Tensor:
+        if self.device.type != "cpu" and isinstance(x, np.ndarray):
+            problem = f"is a NumPy array, and the kernel runs on {self.device}; give a tensor there"
+            raise BadInput(name=name, problem=problem)
+        array = _NUMPY.admitted(name, x, dtype)
+        if any(stride < 0 for stride in array.strides) or not array.flags.writeable:
+            array = array.copy()
+        made = torch.from_numpy(array).to(self.device)
+        return made.view(torch.bfloat16) if dtype is DType.bfloat16 else made
+
+    def shape(self, x: torch.Tensor) -> tuple[int, ...]:
+        return tuple(x.shape)
+
+    def strides(self, x: torch.Tensor) -> tuple[int, ...]:
+        return tuple(x.stride())
+
+    def handle(self, x: torch.Tensor) -> Any:
+        return x.data_ptr() if self.handles else x
+
+    def empty(self, shape: Sequence[int], dtype: DType) -> torch.Tensor:
+        return torch.empty(tuple(shape), dtype=STORED[dtype], device=self.device)
+
+    def shaped(self, flat: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        count = 1
+        for length in shape:
+            count *= length
+        return flat[:count].view(tuple(shape))
+
+    def permuted(self, x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+        return x.permute(tuple(order))
+
+    def copied(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach().clone(memory_format=torch.contiguous_format)
+
+    def clear(self, x: torch.Tensor) -> None:
+        x.zero_()
+
+    def handed_out(self, x: torch.Tensor, dtype: DType) -> torch.Tensor:
+        return x
+
+    def to_numpy(self, x: torch.Tensor, dtype: DType) -> Array:
+        x = x.detach().float() if dtype is DType.bfloat16 else x.detach()
+        made: Array = np.array(x.cpu().numpy(), order="C")
+        return made
+
+    def from_numpy(self, x: Array, dtype: DType) -> torch.Tensor:
+        # `torch.tensor` copies: what an executor gives may be its own
+        return torch.tensor(x, dtype=STORED[dtype], device=self.device)
+
+
+def kit_for(given: Sequence[object], device: str) -> TorchArrays:
+    """The kit for tensors on a kind of device: the one on which the first of them is."""
+    handles = device == "cpu"
+    for x in given:
+        if isinstance(x, torch.Tensor) and x.device.type == device:
+            return TorchArrays(x.device, handles=handles)
+    if device == "cuda" and torch.cuda.is_available():
+        return TorchArrays(torch.device("cuda", torch.cuda.current_device()), handles=handles)
+    return TorchArrays(torch.device("cpu"), handles=handles)
+
+
+def through_numpy(
+    given: Sequence[Any],
+    dtypes: Sequence[DType],
+    run: Callable[[list[Any]], Sequence[Array]],
+) -> list[torch.Tensor]:
+    """What `run` makes of NumPy arrays, as tensors of these dtypes where the first tensor is.
+
+    Results in float64 stay so: then all was computed in it.
+    """
+    device = next(x.device for x in given if isinstance(x, torch.Tensor))
+    made = []
+    for dtype, x in zip(dtypes, run([_as_numpy(x) for x in given]), strict=True):
+        wanted = torch.float64 if x.dtype == np.float64 else STORED[dtype]
+        made.append(torch.from_numpy(x).to(device, wanted))
+    return made
+
+
+def _as_numpy(x: Any) -> Any:
+    if not isinstance(x, torch.Tensor):
+        return x
+    x = x.detach().cpu()
+    return (x.float() if x.dtype is torch.bfloat16 else x).numpy()
