@@ -14,7 +14,7 @@ LAYERS = (
     "__init__",  # the public face: may import all, and no layer may import from it
 )
 HOMES = {
-    "torch": ("frontends/torch", "runtime/torch"),
+    "torch": ("frontends/torch", "runtime/torch", "runtime/triton"),
     "onnx": ("frontends/onnx",),
     "triton": ("runtime/triton",),
 }

@@ -66,5 +66,5 @@ def _parameters(printer: BodyPrinter) -> Iterable[str]:
             yield f"    {', '.join(texts)},"
     for group in (names.blocks.values(), names.evens.values(), ["GROUP"]):
         texts = [f"{name}: tl.constexpr" for name in group if name in used]
-        if texts:
-            yield f"    {', '.join(texts)},"
+        for at in range(0, len(texts), 4):
+            yield f"    {', '.join(texts[at : at + 4])},"

@@ -170,7 +170,7 @@ class ExprWriter:
             case "neg":
                 return f"-{_held(inner[0], UNARY)}", UNARY
             case "pow":
-                return self.power(node, inner, dtypes)
+                return self.power(node, inner)
             case "and_" | "or_":
                 sign, p = ("&", AND) if name == "and_" else ("|", OR)
                 sides = [_truth(w, d) for w, d in zip(inner, kinds, strict=True)]
@@ -213,8 +213,8 @@ class ExprWriter:
         self.helpers.add(name)
         return f"{name}({', '.join(texts)})", ATOM
 
-    def power(self, node: Expr, inner: list[Written], dtypes: dict[Expr, DType | None]) -> Written:
-        base, exponent = node.args
+    def power(self, node: Expr, inner: list[Written]) -> Written:
+        exponent = node.args[1]
         text = inner[0][0]
         value = exponent.value if exponent.op == "const" else None
         if exponent.op == "neg" and exponent.args[0].op == "const":

@@ -1,40 +1,40 @@
 """Which block each program of a Triton grid has, and which blocks a loop goes through."""
 
 from blockbuster_fusion.codegen.nest import For, Index, Kernel, Span, Window
-from blockbuster_fusion.codegen.triton_body import BodyPrinter
+from blockbuster_fusion.codegen.triton_scope import Scope
 
 
-def grid_lines(kernel: Kernel, printer: BodyPrinter) -> list[str]:
+def grid_lines(kernel: Kernel, scope: Scope) -> list[str]:
     """The program's number taken apart into the grid's indices.
 
     The two fastest are walked in groups: GROUP blocks of the one for each block of the other, so
     that programs that run together share what they read. Rows that see the most come first.
     """
-    lines = ["pid = tl.program_id(0)"] if kernel.grid or kernel.parts or printer.scratch else []
+    lines = ["pid = tl.program_id(0)"] if kernel.grid or kernel.parts or scope.names.copies else []
     rest = "pid"
     for part in reversed(kernel.parts):
-        lines.append(f"{printer.names.indices[part.index]} = {rest} % {part.parts}")
+        lines.append(f"{scope.names.indices[part.index]} = {rest} % {part.parts}")
         rest = f"({rest} // {part.parts})" if rest == "pid" else f"({rest[1:-1]} // {part.parts})"
     grid = list(kernel.grid)
     late = {id(window.rows.at) for window in _windows(kernel) if window.high is not None}
     if len(grid) >= 2:
-        grouped = _grouped(grid[-2], grid[-1], rest, len(grid) > 2, late, printer)
+        grouped = _grouped(grid[-2], grid[-1], rest, len(grid) > 2, late, scope)
         lines += grouped
-        slow, fast = (printer.count(i.dim) for i in grid[-2:])
+        slow, fast = (scope.count(i.dim) for i in grid[-2:])
         rest = f"({rest} // ({slow} * {fast}))"
         grid = grid[:-2]
     while grid:
         index = grid.pop()
         own = rest
         if grid:
-            count = printer.count(index.dim)
+            count = scope.count(index.dim)
             own, rest = (
                 f"{rest} % {count}",
                 f"({rest[1:-1] if rest[0] == '(' else rest} // {count})",
             )
         elif own[0] == "(":
             own = own[1:-1]
-        lines.append(_index(index, own, late, printer))
+        lines.append(_index(index, own, late, scope))
     return lines
 
 
@@ -44,42 +44,43 @@ def _windows(kernel: Kernel) -> list[Window]:
 
 
 def _grouped(
-    slow: Index, fast: Index, rest: str, more: bool, late: set[int], printer: BodyPrinter
+    slow: Index, fast: Index, rest: str, more: bool, late: set[int], scope: Scope
 ) -> list[str]:
-    printer.used.add("GROUP")
-    slow_count, fast_count = printer.count(slow.dim), printer.count(fast.dim)
+    scope.used.add("GROUP")
+    slow_count, fast_count = scope.count(slow.dim), scope.count(fast.dim)
     place = rest
     lines = []
     if more or rest != "pid":
         place = "place"
         own = f"{rest} % ({slow_count} * {fast_count})" if more else rest[1:-1]
         lines.append(f"place = {own}")
-    inner = f"{place} % (GROUP * {fast_count})"
+    inner = f"{place} % width"
     return [
         *lines,
-        f"group = {place} // (GROUP * {fast_count})",
+        f"width = GROUP * {fast_count}",
+        f"group = {place} // width",
         f"rows = tl.minimum({slow_count} - group * GROUP, GROUP)",
-        _index(slow, f"group * GROUP + {inner} % rows", late, printer),
-        _index(fast, f"{inner} // rows", late, printer),
+        _index(slow, f"group * GROUP + {inner} % rows", late, scope),
+        _index(fast, f"{inner} // rows", late, scope),
     ]
 
 
-def _index(index: Index, own: str, late: set[int], printer: BodyPrinter) -> str:
+def _index(index: Index, own: str, late: set[int], scope: Scope) -> str:
     if id(index) in late:
-        own = f"{printer.count(index.dim)} - 1 - {own if own.isidentifier() else f'({own})'}"
-    return f"{printer.names.indices[index]} = {own}"
+        own = f"{scope.count(index.dim)} - 1 - {own if own.isidentifier() else f'({own})'}"
+    return f"{scope.names.indices[index]} = {own}"
 
 
-def loop_lines(loop: For, printer: BodyPrinter) -> tuple[list[str], str]:
+def loop_lines(loop: For, scope: Scope) -> tuple[list[str], str]:
     """(what is worked out before the loop, the range that it goes through)."""
-    name = printer.names.indices[loop.index]
-    first, last = str(loop.first), printer.count(loop.index.dim)
+    name = scope.names.indices[loop.index]
+    first, last = str(loop.first), scope.count(loop.index.dim)
     lines: list[str] = []
     if loop.window is not None:
-        lines = _window_lines(loop, loop.window, first, last, printer)
+        lines = _window_lines(loop, loop.window, first, last, scope)
         first, last = f"first_{name}", f"last_{name}"
     if loop.part is not None:
-        part = printer.names.indices[loop.part.index]
+        part = scope.names.indices[loop.part.index]
         whole = last if first == "0" else f"{last} - {first}"
         lines.append(f"share_{name} = tl.cdiv({whole}, {loop.part.parts})")
         start = f"{part} * share_{name}"
@@ -89,20 +90,16 @@ def loop_lines(loop: For, printer: BodyPrinter) -> tuple[list[str], str]:
     return lines, f"{first}, {last}"
 
 
-def _window_lines(
-    loop: For, window: Window, first: str, last: str, printer: BodyPrinter
-) -> list[str]:
-    name = printer.names.indices[loop.index]
-    block = printer.block(loop.index.dim) if loop.index.dim.packed else "1"
-    start, end = _row_edges(window.rows, printer)
-    low, high = (
-        None if edge is None else printer.whole(edge) for edge in (window.low, window.high)
-    )
+def _window_lines(loop: For, window: Window, first: str, last: str, scope: Scope) -> list[str]:
+    name = scope.names.indices[loop.index]
+    block = scope.block(loop.index.dim) if loop.index.dim.packed else "1"
+    start, end = _row_edges(window.rows, scope)
+    low, high = (None if edge is None else scope.whole(edge) for edge in (window.low, window.high))
     lines = ["# only the blocks that the mask leaves to these rows; all, if it leaves a row none"]
     blind: list[str] = []
     first_text, last_text = first, last
     if low is not None:
-        blind.append(f"({end} + {low} > {printer.extent(loop.index.dim.axis)})")
+        blind.append(f"({end} + {low} > {scope.extent(loop.index.dim.axis)})")
         first_text = f"tl.maximum({start} + {low}, {first} * {block}) // {block}"
     if high is not None:
         if high.startswith("(") or int(high) < 0:
@@ -116,12 +113,12 @@ def _window_lines(
     return lines
 
 
-def _row_edges(rows: Span, printer: BodyPrinter) -> tuple[str, str]:
+def _row_edges(rows: Span, scope: Scope) -> tuple[str, str]:
     """The position of a block's first row, and the one after its last."""
-    at = printer.at(rows)
+    at = scope.at(rows)
     if not rows.dim.packed:
         return at, f"{at} + 1"
-    block, extent = printer.block(rows.dim), printer.extent(rows.dim.axis)
+    block, extent = scope.block(rows.dim), scope.extent(rows.dim.axis)
     if rows.dim.unit:
         return "0", extent
     return f"{at} * {block}", f"tl.minimum(({at} + 1) * {block}, {extent})"

@@ -1,13 +1,13 @@
-"""What a Triton kernel calls its parameters: the printer writes these names, the launcher fills them."""
+"""What a Triton kernel calls its parameters: the printer writes them, the launcher fills them."""
 
 import keyword
 import re
 
-from blockbuster_fusion.codegen.nest import Buffer, Compute, For, Index, Kernel, Space, Statement
+from blockbuster_fusion.codegen.nest import Buffer, Compute, For, Index, Kernel, Space, tiles
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.expr import Expr, postorder
 
-TAKEN = ("tl", "triton", "libdevice", "pid", "group", "rows", "place", "GROUP", "float")
+TAKEN = ("tl", "triton", "libdevice", "pid", "group", "rows", "place", "width", "GROUP")
 """Names that a printed kernel has for itself."""
 
 
@@ -28,7 +28,7 @@ class ParameterNames:
     """The names of one kernel's parameters, whether it needs them all or not."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._used = {*TAKEN, *(tile.name for s in kernel.statements for tile in _tiles(s))}
+        self._used = {*TAKEN, *(tile.name for s in kernel.statements for tile in tiles(s))}
         self.indices: dict[Index, str] = {}
         self.blocks: dict[Dim, str] = {}
         self.evens: dict[Dim, str] = {}
@@ -88,11 +88,6 @@ class ParameterNames:
 def sizes_in(expr: Expr) -> list[Axis]:
     """The axes whose extents an expression mentions."""
     return [node.value for node in postorder(expr) if isinstance(node.value, Axis)]
-
-
-def _tiles(statement: Statement) -> list[object]:
-    tile = getattr(statement, "tile", None)
-    return [] if tile is None else [tile]
 
 
 def _indices(kernel: Kernel) -> list[Index]:

@@ -1,0 +1,111 @@
+"""Contractions on tensor cores: which are dots, and in which dtype their operands go in."""
+
+from blockbuster_fusion.codegen.nest import (
+    Compute,
+    Contract,
+    For,
+    Kernel,
+    Load,
+    Space,
+    Statement,
+    Tile,
+    Wait,
+    read,
+    walk,
+    written,
+)
+from blockbuster_fusion.ir.types import DType
+
+NARROW = (DType.float16, DType.bfloat16)
+
+
+def is_dot(statement: Contract) -> bool:
+    """Whether it is a product of two matrices."""
+    left, right, span = statement.left.spans, statement.right.spans, statement.span
+    if len(left) != 2 or len(right) != 2 or len(statement.tile.spans) != 2:
+        return False
+    return {*left, *right} == {span, *statement.tile.spans} and not {*left} & {*right} - {span}
+
+
+class Dots:
+    """The loads that go into dots as they are stored, and what each dot computes with.
+
+    `narrow` are tiles that stay as loaded; where they are computed with, they are widened. `again`
+    names the second variable of those that a loop loads twice.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.loads: dict[Tile, DType] = {}
+        self.makers: dict[Tile, list[Statement]] = {}
+        self.users: dict[Tile, list[Statement]] = {}
+        for statement in kernel.statements:
+            made = written(statement)
+            if made is not None:
+                self.makers.setdefault(made, []).append(statement)
+            for tile in read(statement):
+                self.users.setdefault(tile, []).append(statement)
+            if isinstance(statement, Load | Wait):
+                self.loads[statement.tile] = statement.source.buffer.dtype
+        self.stores_narrow = any(
+            b.dtype in NARROW for b in kernel.buffers if b.space is Space.GLOBAL
+        )
+        self.narrow = {
+            tile: dtype
+            for tile, dtype in self.loads.items()
+            if dtype in NARROW and tile.dtype is not dtype and self._goes_in(tile, dtype)
+        }
+        self.again = {
+            tile: f"{tile}_again"
+            for loop in kernel.statements
+            if isinstance(loop, For)
+            for s in walk(loop.body)
+            if isinstance(s, Load | Wait) and self._is_mixed(tile := s.tile)
+        }
+
+    def accumulates(self, tile: Tile) -> bool:
+        """Whether a tile is written more than once."""
+        return len(self.makers[tile]) > 1
+
+    def stored(self, tile: Tile) -> DType:
+        """The dtype of a tile, or that of the buffer it is loaded from."""
+        return self.loads.get(tile, tile.dtype)
+
+    def mode(self, statement: Contract) -> tuple[DType, str | None]:
+        """(the dtype of a dot's operands, its `input_precision`)."""
+        sides = (statement.left, statement.right)
+        stored = [self.stored(side) for side in sides]
+        if DType.float64 in stored:
+            return DType.float64, "ieee"
+        narrow = {d for d in stored if d in NARROW}
+        if len(narrow) == 2:
+            return DType.float32, "tf32"
+        if not narrow:
+            return DType.float32, "tf32" if self.stores_narrow else "ieee"
+        (dtype,) = narrow
+        computed = [side for side in sides if self.stored(side) not in NARROW]
+        if dtype is DType.bfloat16 or all(self._is_small(side) for side in computed):
+            return dtype, None
+        return DType.float32, "tf32"
+
+    def _is_small(self, tile: Tile) -> bool:
+        """Whether it is an exponential: at most 1, and so within float16."""
+        makers = self.makers[tile]
+        return all(isinstance(s, Compute) and s.expr.op == "exp" for s in makers)
+
+    def _goes_in(self, tile: Tile, dtype: DType) -> bool:
+        return any(
+            isinstance(s, Contract) and is_dot(s) and self.mode(s)[0] is dtype
+            for s in self.users.get(tile, ())
+        )
+
+    def _is_mixed(self, tile: Tile) -> bool:
+        """Whether a loaded tile goes both straight into a dot and elsewhere."""
+        direct = [self._is_direct(s, tile) for s in self.users.get(tile, ())]
+        return any(direct) and not all(direct)
+
+    def _is_direct(self, statement: Statement, tile: Tile) -> bool:
+        if not isinstance(statement, Contract) or not is_dot(statement):
+            return False
+        dtype, precision = self.mode(statement)
+        guard = statement.guarded[statement.right is tile]
+        return precision != "ieee" and not guard and self.stored(tile) is dtype

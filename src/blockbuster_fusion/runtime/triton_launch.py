@@ -1,0 +1,301 @@
+"""Triton kernels loaded, launched, and compiled for machines that are not there."""
+
+import importlib.util
+import math
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from blockbuster_fusion.codegen.nest import Along, Buffer, BufferAxis, Kernel, Nest, Space
+from blockbuster_fusion.codegen.triton import print_triton
+from blockbuster_fusion.codegen.triton_names import ParameterNames, function_name
+from blockbuster_fusion.errors import BadExtent, BadTile
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.runtime.cache import cached, digest
+
+SMALLEST, USUAL = 16, 64
+"""The shortest block that a dot takes, and the length of a block that nobody chose."""
+OPTIONS = {"num_warps": 4, "num_stages": 3, "group": 8}
+
+TORCH = {dtype: getattr(torch, dtype.value) for dtype in DType}
+POINTERS = {
+    DType.float64: "*fp64",
+    DType.float32: "*fp32",
+    DType.float16: "*fp16",
+    DType.bfloat16: "*bf16",
+    DType.int64: "*i64",
+    DType.int32: "*i32",
+    DType.bool_: "*i1",
+}
+
+
+class TritonKernels:
+    """The kernels of a nest, ready to be launched.
+
+    `tiles` and `options` (num_warps, num_stages, group) are what launches take that name none.
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        tiles: Mapping[Dim, int] | None = None,
+        *,
+        options: Mapping[str, int] | None = None,
+        source: str | None = None,
+    ) -> None:
+        self.source = print_triton(nest) if source is None else source
+        self.tiles, self.options = dict(tiles or {}), dict(options or {})
+        module = load(self.source)
+        self.kernels = nest.kernels  # kept, so that no other kernel gets the id of one of them
+        self._launchers = {
+            id(kernel): Launcher(kernel, getattr(module, function_name(kernel)))
+            for kernel in nest.kernels
+        }
+
+    def bind(
+        self, kernel: Kernel, strides: Sequence[Sequence[int]], sizes: Mapping[Symbol, int]
+    ) -> Callable[[Sequence[torch.Tensor]], None]:
+        """A launch for tensors that lie like this, in the order of the kernel's global buffers."""
+        launcher = self._launchers[id(kernel)]
+        named = {symbol.name: size for symbol, size in sizes.items()}
+        return launcher.bound(launcher.plan(named, self.tiles, self.options), strides)
+
+    def launch(
+        self,
+        kernel: Kernel,
+        tensors: Mapping[Buffer, torch.Tensor],
+        sizes: Mapping[str, int],
+        tiles: Mapping[Dim, int] | None = None,
+        options: Mapping[str, int] | None = None,
+    ) -> None:
+        """Runs one kernel. Axes of tensors are in the order of the buffers'; strides are free."""
+        launcher = self._launchers[id(kernel)]
+        plan = launcher.plan(sizes, {**self.tiles, **(tiles or {})}, options or self.options)
+        given = [tensors[buffer] for buffer in launcher.buffers]
+        launcher.bound(plan, [x.stride() for x in given])(given)
+
+
+def load(source: str) -> ModuleType:
+    """The printed module, from a file: Triton reads the source of its functions."""
+    path = cached(digest("triton", source), ".py", lambda file: _write(file, source))
+    spec = importlib.util.spec_from_file_location(f"blockbuster_triton_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _write(file: Path, source: str) -> None:
+    file.write_text(source, encoding="utf-8")
+
+
+# -------------------------------------------------------------------------- sizes
+
+
+def extent(axis: Axis, sizes: Mapping[str, int]) -> int:
+    """The length of an axis."""
+    if isinstance(axis.extent, int):
+        return axis.extent
+    if axis.extent.name not in sizes:
+        raise BadExtent(name=axis.extent.name, problem="its size was not given")
+    return sizes[axis.extent.name]
+
+
+def block_length(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    """How long the blocks of a dim are: a power of two, and long enough for a dot."""
+    if not dim.packed:
+        return 1
+    whole = max(SMALLEST, 1 << (extent(dim.axis, sizes) - 1).bit_length())
+    if dim.unit:
+        return whole
+    chosen = tiles.get(dim, min(whole, USUAL))
+    if chosen < 1 or chosen & (chosen - 1):
+        raise BadTile(name=dim.label, problem=f"{chosen} is no power of two")
+    return chosen
+
+
+def block_count(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    """How many blocks a dim has."""
+    return -(-extent(dim.axis, sizes) // block_length(dim, sizes, tiles))
+
+
+def axis_length(axis: BufferAxis, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    """How many entries a buffer has along an axis."""
+    match axis.along:
+        case Along.AXIS:
+            return extent(axis.dim.axis, sizes)
+        case Along.BLOCKS:
+            return block_count(axis.dim, sizes, tiles)
+        case Along.BLOCK:
+            return block_length(axis.dim, sizes, tiles)
+
+
+# ------------------------------------------------------------------------ launching
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a launch needs that does not depend on the tensors."""
+
+    grid: tuple[int, int, int]
+    scratch: tuple[tuple[Buffer, tuple[int, ...]], ...]
+    constants: Mapping[str, int | bool]
+    options: Mapping[str, int]
+
+
+class Launcher:
+    """One kernel: what its function is called with."""
+
+    def __init__(self, kernel: Kernel, function: Any) -> None:
+        self.kernel, self.function = kernel, function
+        self.names = ParameterNames(kernel)
+        self.buffers = tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)
+        self.parameters: list[str] = list(function.arg_names)
+        at = {name: i for i, name in enumerate(self.parameters)}
+        self.pointers = [at.get(self.names.pointers[b]) for b in self.buffers]
+        self.scratch = [at[self.names.pointers[b]] for b in self.names.copies]
+
+    def bound(
+        self, plan: Plan, strides: Sequence[Sequence[int]]
+    ) -> Callable[[Sequence[torch.Tensor]], None]:
+        """A launch for tensors with these strides."""
+        known: dict[str, object] = dict(plan.constants)
+        for buffer, own in zip(self.buffers, strides, strict=True):
+            known.update(zip(self.names.strides[buffer], own, strict=True))
+        for buffer, shape in plan.scratch:
+            names = (self.names.copies[buffer], *self.names.strides[buffer])
+            known.update(zip(names, torch.empty(shape, device="meta").stride(), strict=True))
+        template = [known.get(name) for name in self.parameters]
+        run, options = self.function[plan.grid], plan.options
+
+        def launch(tensors: Sequence[torch.Tensor]) -> None:
+            arguments = list(template)
+            for at, tensor in zip(self.pointers, tensors, strict=True):
+                if at is not None:
+                    arguments[at] = tensor
+            for at, (buffer, shape) in zip(self.scratch, plan.scratch, strict=True):
+                arguments[at] = _scratch(buffer, shape, tensors[0].device)
+            run(*arguments, **options)
+
+        return launch if plan.grid[0] else lambda tensors: None
+
+    def plan(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]
+    ) -> Plan:
+        counts = [block_count(index.dim, sizes, tiles) for index in self.kernel.grid]
+        programs = math.prod([*counts, *(part.parts for part in self.kernel.parts)])
+        scratch = tuple(
+            (buffer, (programs, *(axis_length(a, sizes, tiles) for a in buffer.axes)))
+            for buffer in self.names.copies
+        )
+        chosen = {**OPTIONS, **options}
+        constants = self.constants(sizes, tiles, chosen.pop("group"))
+        return Plan((programs, 1, 1), scratch, constants, chosen)
+
+    def constants(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], group: int
+    ) -> dict[str, int | bool]:
+        """Sizes and blocks by the names of their parameters."""
+        made: dict[str, int | bool] = {"GROUP": group}
+        for symbol, name in self.names.sizes.items():
+            made[name] = extent(Axis(symbol.name, symbol), sizes)
+        for dim, name in self.names.blocks.items():
+            length = block_length(dim, sizes, tiles)
+            made[name] = length
+            made[self.names.evens[dim]] = extent(dim.axis, sizes) % length == 0
+        return made
+
+
+def _scratch(buffer: Buffer, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    return torch.empty(shape, dtype=TORCH[buffer.dtype], device=device)
+
+
+# ------------------------------------------------------------- compiling without a GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one program of a kernel takes; `stack` is where registers are spilled to."""
+
+    shared: int
+    registers: int
+    stack: int
+    assembly: str
+
+    def __str__(self) -> str:
+        return f"{self.shared} bytes shared, {self.registers} registers, {self.stack} bytes spilled"
+
+
+def compile_for(
+    nest: Nest,
+    source: str,
+    capability: int,
+    *,
+    sizes: Mapping[str, int],
+    tiles: Mapping[Dim, int] | None = None,
+    options: Mapping[str, int] | None = None,
+) -> dict[str, Resources]:
+    """Every kernel compiled for `sm_<capability>`, as for contiguous tensors."""
+    module = load(source)
+    made = {}
+    for kernel in nest.kernels:
+        launcher = Launcher(kernel, getattr(module, function_name(kernel)))
+        plan = launcher.plan(sizes, tiles or {}, options or {})
+        made[kernel.name] = _compiled(launcher, plan, capability)
+    return made
+
+
+def _compiled(launcher: Launcher, plan: Plan, capability: int) -> Resources:
+    function, names = launcher.function, launcher.names
+    signature: dict[str, str] = {}
+    constants: dict[str, object] = {}
+    attributes: dict[tuple[int, ...], list[list[object]]] = {}
+    pointers = {name: POINTERS[buffer.dtype] for buffer, name in names.pointers.items()}
+    innermost = {strides[-1] for strides in names.strides.values() if strides}
+    for at, parameter in enumerate(function.params):
+        name = parameter.name
+        value = 1 if name in innermost else plan.constants.get(name)
+        if parameter.is_constexpr or value == 1:  # Triton compiles a 1 in
+            signature[name], constants[name] = "constexpr", value
+            continue
+        signature[name] = pointers.get(name, "i32")
+        if not isinstance(value, int) or value % 16 == 0:
+            attributes[(at,)] = [["tt.divisibility", 16]]
+    compiled = triton.compile(
+        ASTSource(function, signature, constants, attributes),
+        target=GPUTarget("cuda", capability, 32),
+        options=dict(plan.options),
+    )
+    usage = _resource_usage(compiled.asm["cubin"])
+    return Resources(
+        compiled.metadata.shared, usage["REG"], usage["STACK"] + usage["LOCAL"], compiled.asm["ptx"]
+    )
+
+
+def _resource_usage(binary: bytes) -> dict[str, int]:
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(binary)
+        command = [str(tool), "--dump-resource-usage", str(file)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)
+    return {"REG": 0, "STACK": 0, "LOCAL": 0} | {name: int(number) for name, number in found}
+
+
+def symbols(nest: Nest) -> set[str]:
+    """The names of the sizes that a nest's kernels are launched with."""
+    extents = {dim.axis.extent for kernel in nest.kernels for dim in kernel.dims}
+    return {e.name for e in extents if isinstance(e, Symbol)}
