@@ -120,6 +120,19 @@ def multi_head_attention() -> ArrayProgram:
 
 
 @example
+def sliding_window_attention() -> ArrayProgram:
+    """Batched multi-head attention in which a row sees itself and the 63 before it."""
+
+    def program(Q: Array, K: Array, V: Array) -> dict[str, Array]:
+        scores = _scores(Q, K)
+        row, column = ops.index(scores, -2), ops.index(scores, -1)
+        visible = (column <= row) & (column > row - 64)
+        return {"O": ops.softmax(ops.where(visible, scores, -1e30)) @ V}
+
+    return trace(program, Q="B H M D", K="B H N D", V="B H N L", name="sliding_window_attention")
+
+
+@example
 def softcap_attention() -> ArrayProgram:
     """Attention whose scores are capped by a tanh."""
 
@@ -202,6 +215,23 @@ def grouped_query_attention() -> ArrayProgram:
         return {"O": ops.softmax(scores) @ V[:, :, None]}
 
     return trace(program, Q="B G R M D", K="B G N D", V="B G N L", name="grouped_query_attention")
+
+
+@example
+def causal_grouped_query_attention() -> ArrayProgram:
+    """Attention with a causal mask in which R query heads share one head of keys and values."""
+
+    def program(Q: Array, K: Array, V: Array) -> dict[str, Array]:
+        scores = _causal(_scores(Q, K[:, :, None]))
+        return {"O": ops.softmax(scores) @ V[:, :, None]}
+
+    return trace(
+        program,
+        Q="B G R M D",
+        K="B G N D",
+        V="B G N L",
+        name="causal_grouped_query_attention",
+    )
 
 
 @example
