@@ -176,3 +176,9 @@ class BadTarget(BlockbusterError):
     """A target, or what is asked of it, that this machine or this program does not have."""
 
     template = "target {name!r}: {problem}"
+
+
+class InvalidNest(BlockbusterError):
+    """A loop nest breaks one of its rules."""
+
+    template = "kernel {kernel}, {statement}: {problem}"

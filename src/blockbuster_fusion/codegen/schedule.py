@@ -7,6 +7,7 @@ from blockbuster_fusion.codegen.hoist import hoisted, stored_narrow, summed_in_p
 from blockbuster_fusion.codegen.lower import lower_to_nest
 from blockbuster_fusion.codegen.nest import Kernel, Nest
 from blockbuster_fusion.codegen.rewrite import without_dead
+from blockbuster_fusion.codegen.skip import skipping
 from blockbuster_fusion.ir.graph import Graph
 
 
@@ -22,4 +23,4 @@ def _finished(kernel: Kernel) -> Kernel:
     kernel = summed_in_place(kernel)
     kernel = hoisted(kernel)
     kernel = without_dead(kernel)
-    return guarded(kernel)
+    return skipping(guarded(kernel))

@@ -1,0 +1,303 @@
+"""Blocks that a mask leaves out: a loop need not visit what changes none of its accumulators.
+
+Masks are arithmetic on positions. From their comparisons, those of a loop's axis with the axis of
+some rows give a window of positions that a row sees. A block outside every row's window is masked
+throughout; it may be skipped if each accumulator then keeps its value. That is worked out on
+abstract values: a number is zero, one, hugely negative, an accumulator as it was, or anything.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from blockbuster_fusion.codegen.nest import (
+    Body,
+    Compute,
+    Contract,
+    Fill,
+    Fold,
+    For,
+    Index,
+    Kernel,
+    Positions,
+    Span,
+    Statement,
+    Store,
+    Tile,
+    Window,
+    walk,
+    written,
+)
+from blockbuster_fusion.codegen.rewrite import rebuilt
+from blockbuster_fusion.ir.combiner import ADD, MAX
+from blockbuster_fusion.ir.expr import Expr, const, postorder
+
+HUGE = -1e20
+"""Scores are above this, so that e^(masked - score) is 0; what masks fill in is below it."""
+
+
+def skipping(kernel: Kernel) -> Kernel:
+    """The kernel with loops narrowed to the blocks that a mask leaves."""
+    facts = _Facts()
+    for statement in kernel.statements:
+        facts.visit(statement)
+
+    def rewrite(body: Body) -> Body:
+        return tuple(_narrowed(s, facts, kernel) if isinstance(s, For) else s for s in body)
+
+    return replace(kernel, body=rebuilt(kernel.body, rewrite))
+
+
+def _narrowed(loop: For, facts: "_Facts", kernel: Kernel) -> For:
+    for rows in facts.rows_of(loop.index):
+        masks = {tile for tile, atoms in facts.masks.items() if _edges(atoms, loop.index, rows)}
+        inside = {tile for s in walk(loop.body) if (tile := written(s)) is not None}
+        atoms = [a for tile in masks & inside for a in facts.masks[tile]]
+        if atoms and _is_neutral(loop, masks & inside, kernel):
+            edges = _common_edges([facts.masks[tile] for tile in masks & inside], loop.index, rows)
+            if edges is not None:
+                return replace(loop, window=Window(rows, *edges))
+    return loop
+
+
+# ------------------------------------------------------------------- what masks say
+
+
+@dataclass(frozen=True, slots=True)
+class _Affine:
+    """A sum of positions, each times a whole number, and of sizes and numbers."""
+
+    terms: tuple[tuple[Span, int], ...]
+    rest: Expr
+
+    def plus(self, other: "_Affine", factor: int = 1) -> "_Affine":
+        terms = dict(self.terms)
+        for span, count in other.terms:
+            terms[span] = terms.get(span, 0) + factor * count
+        left = tuple((span, count) for span, count in terms.items() if count)
+        rest = _sum(self.rest, other.rest) if factor == 1 else _difference(self.rest, other.rest)
+        return _Affine(left, rest)
+
+
+def _sum(a: Expr, b: Expr) -> Expr:
+    if isinstance(a.value, int) and isinstance(b.value, int):
+        return const(a.value + b.value)
+    return b if a is const(0) else a if b is const(0) else a + b
+
+
+def _difference(a: Expr, b: Expr) -> Expr:
+    if isinstance(a.value, int) and isinstance(b.value, int):
+        return const(a.value - b.value)
+    return a if b is const(0) else a - b
+
+
+_Atoms = tuple[_Affine, ...]
+"""A mask that holds where each of some sums is at most 0."""
+
+
+class _Facts:
+    """What tiles are as sums of positions, or as masks."""
+
+    def __init__(self) -> None:
+        self.sums: dict[Tile, _Affine] = {}
+        self.masks: dict[Tile, _Atoms] = {}
+
+    def visit(self, statement: Statement) -> None:
+        if isinstance(statement, Positions):
+            self.sums[statement.tile] = _Affine(((statement.span, 1),), const(0))
+        elif isinstance(statement, Compute):
+            found = self.expr(statement.expr, statement.operands)
+            if isinstance(found, _Affine):
+                self.sums[statement.tile] = found
+            elif found:
+                self.masks[statement.tile] = found
+
+    def expr(self, expr: Expr, operands: Sequence[Tile]) -> "_Affine | _Atoms | None":
+        made: dict[Expr, _Affine | _Atoms | None] = {}
+        for node in postorder(expr):
+            inner = [made[a] for a in node.args]
+            if node.op == "arg":
+                assert isinstance(node.value, int)
+                tile = operands[node.value]
+                made[node] = self.sums.get(tile) or self.masks.get(tile)
+            elif node.op == "size" or (node.op == "const" and type(node.value) is int):
+                made[node] = _Affine((), node)
+            else:
+                made[node] = _combined(node.op, inner)
+        return made[expr]
+
+    def rows_of(self, index: Index) -> list[Span]:
+        """The spans with which a mask compares the positions of a loop."""
+        found: dict[Span, None] = {}
+        for atoms in self.masks.values():
+            for atom in atoms:
+                spans = [span for span, _ in atom.terms]
+                if len(spans) == 2 and any(span.at is index for span in spans):
+                    found.update(dict.fromkeys(s for s in spans if s.at is not index))
+        return list(found)
+
+
+def _combined(op: str, inner: "Sequence[_Affine | _Atoms | None]") -> "_Affine | _Atoms | None":
+    sums = [x for x in inner if isinstance(x, _Affine)]
+    if len(sums) == 2:
+        a, b = sums
+        one = _Affine((), const(1))
+        match op:
+            case "add":
+                return a.plus(b)
+            case "sub":
+                return a.plus(b, -1)
+            case "le":
+                return (a.plus(b, -1),)
+            case "lt":
+                return (a.plus(b, -1).plus(one),)
+            case "ge":
+                return (b.plus(a, -1),)
+            case "gt":
+                return (b.plus(a, -1).plus(one),)
+    if op == "neg" and len(sums) == 1:
+        return _Affine((), const(0)).plus(sums[0], -1)
+    if op == "and_":
+        return tuple(atom for x in inner if isinstance(x, tuple) for atom in x) or None
+    return None
+
+
+def _edges(atoms: _Atoms, index: Index, rows: Span) -> tuple[Expr | None, Expr | None] | None:
+    """The window that a mask gives a row: how far before and behind it positions are seen."""
+    low: Expr | None = None
+    high: Expr | None = None
+    for atom in atoms:
+        counts = {("own" if s.at is index else s): count for s, count in atom.terms}
+        if counts == {"own": 1, rows: -1} and high is None:
+            high = _difference(const(0), atom.rest)
+        elif counts == {"own": -1, rows: 1} and low is None:
+            low = atom.rest
+    return None if low is None and high is None else (low, high)
+
+
+def _common_edges(
+    masks: Sequence[_Atoms], index: Index, rows: Span
+) -> tuple[Expr | None, Expr | None] | None:
+    """The window of all masks, if they agree."""
+    edges = {_edges(atoms, index, rows) for atoms in masks}
+    return edges.pop() if len(edges) == 1 else None
+
+
+# -------------------------------------------------------------- what a masked block does
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An accumulator as it was before the block."""
+
+    tile: Tile
+
+
+_Abstract = _Kept | str
+_ZERO, _ONE, _LOW, _FALSE, _ANY = "zero", "one", "low", "false", "any"
+
+
+def _is_neutral(loop: For, masks: set[Tile], kernel: Kernel) -> bool:
+    """Whether a block in which the masks hold nowhere leaves every accumulator as it was."""
+    before = {
+        tile
+        for s in kernel.statements
+        if isinstance(s, Fill) and s not in set(walk(loop.body))
+        for tile in [s.tile]
+    }
+    accumulators = before & {t for s in walk(loop.body) if (t := written(s)) is not None}
+    state: dict[Tile, _Abstract] = {tile: _Kept(tile) for tile in accumulators}
+    if not accumulators or not _run(loop.body, state, masks):
+        return False
+    return all(state[tile] == _Kept(tile) for tile in accumulators)
+
+
+def _run(body: Body, state: dict[Tile, _Abstract], masks: set[Tile]) -> bool:
+    """Follows the statements; False where one has an effect of its own."""
+    for statement in body:
+        match statement:
+            case Store():
+                return False
+            case Fill():
+                state[statement.tile] = _number(statement.value)
+            case Compute():
+                state[statement.tile] = (
+                    _FALSE if statement.tile in masks else _value(statement, state)
+                )
+            case Fold():
+                inner = state.get(statement.operand, _ANY)
+                keeps = {ADD: _ZERO, MAX: _LOW}.get(statement.combiner)
+                state[statement.tile] = inner if inner == keeps else _ANY
+            case Contract():
+                sides = (statement.left, statement.right)
+                if not any(state.get(side) == _ZERO for side in sides):
+                    state[statement.tile] = _ANY
+            case For():
+                entered = dict(state)
+                if not _run(statement.body, state, masks):
+                    return False
+                for tile in entered:
+                    if state[tile] != entered[tile]:
+                        state[tile] = _ANY
+            case _:
+                made = written(statement)
+                if made is not None:
+                    state[made] = _ANY
+    return True
+
+
+def _number(value: float) -> _Abstract:
+    if value == 0:
+        return _ZERO
+    return _LOW if value <= HUGE else _ANY
+
+
+def _value(statement: Compute, state: dict[Tile, _Abstract]) -> _Abstract:
+    made: dict[Expr, _Abstract] = {}
+    for node in postorder(statement.expr):
+        if node.op == "arg":
+            assert isinstance(node.value, int)
+            made[node] = state.get(statement.operands[node.value], _ANY)
+        elif node.op == "const" and isinstance(node.value, int | float):
+            made[node] = _number(node.value)
+        else:
+            made[node] = _applied(node, [made[a] for a in node.args])
+    return made[statement.expr]
+
+
+def _applied(node: Expr, inner: Sequence[_Abstract]) -> _Abstract:
+    match node.op:
+        case "where":
+            return inner[2] if inner[0] == _FALSE or inner[1] == inner[2] else _ANY
+        case "cast":
+            return _ZERO if inner[0] == _FALSE else inner[0]
+        case "and_":
+            return _FALSE if _FALSE in inner else _ANY
+        case "mul":
+            if _ZERO in inner or _FALSE in inner:
+                return _ZERO
+            if _ONE in inner:
+                return inner[1] if inner[0] == _ONE else inner[0]
+            return _LOW if _LOW in inner and _scales_up(node) else _ANY
+        case "add":
+            if _LOW in inner:
+                return _LOW
+            if _ZERO in inner:
+                return inner[1] if inner[0] == _ZERO else inner[0]
+        case "sub":
+            if inner[0] == inner[1] and inner[0] != _ANY and inner[0] != _LOW:
+                return _ZERO
+            if inner[0] == _LOW and inner[1] != _LOW:
+                return _LOW
+            return inner[0] if inner[1] == _ZERO else _ANY
+        case "exp" | "exp2":
+            return _ZERO if inner[0] == _LOW else _ONE if inner[0] == _ZERO else _ANY
+        case "maximum":
+            if _LOW in inner:
+                return inner[1] if inner[0] == _LOW else inner[0]
+    return _ANY
+
+
+def _scales_up(node: Expr) -> bool:
+    """Whether a hugely negative number stays one: it is multiplied by no small constant."""
+    numbers = [a.value for a in node.args if a.op == "const"]
+    return all(isinstance(x, int | float) and x >= 1e-3 for x in numbers) and bool(numbers)
