@@ -151,7 +151,6 @@ class _Kernel:
             self.line(f"const int64_t {name} = {text};")
         self.line("(void)strides, (void)sizes;")
         counts = [self.count(i.dim) for i in self.kernel.grid]
-        counts += [str(part.parts) for part in self.kernel.parts]
         self.line(f"const int64_t programs = {' * '.join(counts) or '1'};")
 
     @property
@@ -178,10 +177,9 @@ class _Kernel:
 
     def grid(self) -> None:
         """Which block of each dim a program has; the last index varies fastest."""
-        indices: list[tuple[Index, str]] = [(i, self.count(i.dim)) for i in self.kernel.grid]
-        indices += [(part.index, str(part.parts)) for part in self.kernel.parts]
         after: list[str] = []
-        for index, count in reversed(indices):
+        for index in reversed(self.kernel.grid):
+            count = self.count(index.dim)
             rest = f"program / ({' * '.join(after)})" if after else "program"
             self.line(f"const int64_t {index.name} = {rest} % {count};")
             after.insert(0, count)

@@ -12,6 +12,7 @@ be proportional to e^-t.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from blockbuster_fusion.codegen.nest import (
     Compute,
@@ -31,8 +32,13 @@ from blockbuster_fusion.codegen.nest import (
 )
 from blockbuster_fusion.ir.combiner import ADD, ANY, Combiner
 from blockbuster_fusion.ir.expr import Expr, arg, call, postorder
-from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.safety.exponents import rescaled_sum
+
+
+class Numbers(Protocol):
+    """Gives out names: t1, t2, …"""
+
+    def numbered(self, letter: str) -> str: ...
 
 
 @dataclass
@@ -42,7 +48,7 @@ class Accumulation:
     combiner: Combiner
     tiles: tuple[Tile, ...]
     coming: tuple[Tile, ...]
-    names: Names
+    names: Numbers
     updates: list[Statement] = field(default_factory=list)
 
     @property
@@ -76,9 +82,14 @@ class Accumulation:
         return [*made, Compute(total, arg(0), (common,))]
 
 
-def combine(combiner: Combiner, coming: Sequence[Tile], names: Names) -> Accumulation:
-    """Accumulators for what comes, and the statements that update them."""
-    tiles = tuple(Tile(names.numbered("t"), t.spans, t.dtype) for t in coming)
+def combine(
+    combiner: Combiner,
+    coming: Sequence[Tile],
+    names: Numbers,
+    into: tuple[Tile, ...] | None = None,
+) -> Accumulation:
+    """Accumulators for what comes, new ones or those given, and the statements that update them."""
+    tiles = into or tuple(Tile(names.numbered("t"), t.spans, t.dtype) for t in coming)
     made = Accumulation(combiner, tiles, tuple(coming), names)
     if combiner is ANY:
         made.updates.append(Compute(tiles[0], arg(0), (coming[0],)))
@@ -109,7 +120,7 @@ def _is_needed(expr: Expr, combiner: Combiner) -> bool:
 class _Shared:
     """Parts of a combiner's expressions that are tiles of their own."""
 
-    def __init__(self, arguments: Sequence[Tile], names: Names) -> None:
+    def __init__(self, arguments: Sequence[Tile], names: Numbers) -> None:
         self.arguments, self.names = arguments, names
         self.tiles: dict[Expr, Tile] = {}
         self.statements: list[Statement] = []

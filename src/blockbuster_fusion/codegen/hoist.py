@@ -145,7 +145,12 @@ def _summing(statement: Statement, old: Tile, new: Tile) -> Statement:
     if isinstance(statement, Contract) and statement.tile is old:
         return replace(statement, tile=new)
     if isinstance(statement, For):
-        return replace(statement, body=tuple(_summing(s, old, new) for s in statement.body))
+        gathered = tuple(
+            (combiner, tuple(new if t is old else t for t in group))
+            for combiner, group in statement.gathered
+        )
+        body = tuple(_summing(s, old, new) for s in statement.body)
+        return replace(statement, body=body, gathered=gathered)
     return statement
 
 

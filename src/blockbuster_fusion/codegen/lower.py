@@ -251,7 +251,7 @@ def _named(steps: Sequence[Step], name: str) -> tuple[Step, ...]:
         if isinstance(step, Kernel):
             number += 1
             own = name if len(kernels) == 1 else f"{name}_{number}"
-            made.append(Kernel(own, step.grid, step.body, step.parts))
+            made.append(Kernel(own, step.grid, step.body))
         else:
             made.append(step)
     return tuple(made)
@@ -456,7 +456,8 @@ class _Frame:
             return
         accumulators = inner.accumulate(index, coming)
         self.block += [fill for group in accumulators for fill in group.fills]
-        self.block.append(For(index, tuple(inner.block), op.first))
+        gathered = tuple((group.combiner, group.tiles) for group in accumulators)
+        self.block.append(For(index, tuple(inner.block), op.first, gathered=gathered))
         tiles = iter([tile for group in accumulators for tile in group.tiles])
         for port, mode in enumerate(op.modes):
             if mode is not None:
@@ -498,7 +499,8 @@ class _Frame:
             tiles.append(inner.load(place, self.graph.type(value).iterate(op.dim)))
         made = inner.fold(index, op.combiner, tiles)
         self.block += made.fills
-        self.block.append(For(index, tuple(inner.block), first))
+        gathered = ((op.combiner, made.tiles),)
+        self.block.append(For(index, tuple(inner.block), first, gathered=gathered))
         for port, tile in enumerate(made.tiles):
             self.places[Value(i, port)] = tile
 

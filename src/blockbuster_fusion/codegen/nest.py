@@ -211,7 +211,8 @@ class Part:
 class For:
     """A serial loop over the blocks of a dim, from block `first` on.
 
-    `window` narrows it to what a mask leaves; `part` to the share of one program.
+    `window` narrows it to what a mask leaves; `part` to the share of one program. `gathered` are
+    its accumulators, with the combiner that each group of them follows.
     """
 
     index: Index
@@ -219,6 +220,7 @@ class For:
     first: int = 0
     window: Window | None = None
     part: Part | None = None
+    gathered: tuple[tuple[Combiner, tuple[Tile, ...]], ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -256,8 +258,6 @@ class Kernel:
     name: str
     grid: tuple[Index, ...]
     body: Body
-    parts: tuple[Part, ...] = ()
-    """Grid indices that are no blocks of a dim but shares of a split loop; they come last."""
 
     @property
     def statements(self) -> Iterator[Statement]:

@@ -53,7 +53,6 @@ def _kernel(kernel: Kernel) -> list[str]:
     lines = [f"kernel {kernel.name}:"]
     lines += [f"    {buffer_text(buffer)}" for buffer in kernel.buffers]
     grid = [f"{i.name} in {i.dim.label}" for i in kernel.grid]
-    grid += [f"{p.index.name} in {p.parts} parts" for p in kernel.parts]
     lines.append(f"    grid {', '.join(grid) or 'of one'}:")
     _body(kernel.body, 2, lines, set())
     return lines

@@ -48,13 +48,12 @@ def skipping(kernel: Kernel) -> Kernel:
 
 
 def _narrowed(loop: For, facts: "_Facts", kernel: Kernel) -> For:
+    inside = [tile for s in walk(loop.body) if (tile := written(s)) in facts.masks]
+    widest_first = sorted(inside, key=lambda tile: -len(facts.masks[tile]))
     for rows in facts.rows_of(loop.index):
-        masks = {tile for tile, atoms in facts.masks.items() if _edges(atoms, loop.index, rows)}
-        inside = {tile for s in walk(loop.body) if (tile := written(s)) is not None}
-        atoms = [a for tile in masks & inside for a in facts.masks[tile]]
-        if atoms and _is_neutral(loop, masks & inside, kernel):
-            edges = _common_edges([facts.masks[tile] for tile in masks & inside], loop.index, rows)
-            if edges is not None:
+        for mask in widest_first:
+            edges = _edges(facts.masks[mask], loop.index, rows)
+            if edges is not None and _is_neutral(loop, mask, kernel):
                 return replace(loop, window=Window(rows, *edges))
     return loop
 
@@ -174,14 +173,6 @@ def _edges(atoms: _Atoms, index: Index, rows: Span) -> tuple[Expr | None, Expr |
     return None if low is None and high is None else (low, high)
 
 
-def _common_edges(
-    masks: Sequence[_Atoms], index: Index, rows: Span
-) -> tuple[Expr | None, Expr | None] | None:
-    """The window of all masks, if they agree."""
-    edges = {_edges(atoms, index, rows) for atoms in masks}
-    return edges.pop() if len(edges) == 1 else None
-
-
 # -------------------------------------------------------------- what a masked block does
 
 
@@ -196,22 +187,18 @@ _Abstract = _Kept | str
 _ZERO, _ONE, _LOW, _FALSE, _ANY = "zero", "one", "low", "false", "any"
 
 
-def _is_neutral(loop: For, masks: set[Tile], kernel: Kernel) -> bool:
-    """Whether a block in which the masks hold nowhere leaves every accumulator as it was."""
-    before = {
-        tile
-        for s in kernel.statements
-        if isinstance(s, Fill) and s not in set(walk(loop.body))
-        for tile in [s.tile]
-    }
-    accumulators = before & {t for s in walk(loop.body) if (t := written(s)) is not None}
+def _is_neutral(loop: For, mask: Tile, kernel: Kernel) -> bool:
+    """Whether a block in which the mask holds nowhere leaves every accumulator as it was."""
+    body = set(walk(loop.body))
+    before = {s.tile for s in kernel.statements if isinstance(s, Fill) and s not in body}
+    accumulators = before & {t for s in body if (t := written(s)) is not None}
     state: dict[Tile, _Abstract] = {tile: _Kept(tile) for tile in accumulators}
-    if not accumulators or not _run(loop.body, state, masks):
+    if not accumulators or not _run(loop.body, state, mask):
         return False
     return all(state[tile] == _Kept(tile) for tile in accumulators)
 
 
-def _run(body: Body, state: dict[Tile, _Abstract], masks: set[Tile]) -> bool:
+def _run(body: Body, state: dict[Tile, _Abstract], mask: Tile) -> bool:
     """Follows the statements; False where one has an effect of its own."""
     for statement in body:
         match statement:
@@ -221,7 +208,7 @@ def _run(body: Body, state: dict[Tile, _Abstract], masks: set[Tile]) -> bool:
                 state[statement.tile] = _number(statement.value)
             case Compute():
                 state[statement.tile] = (
-                    _FALSE if statement.tile in masks else _value(statement, state)
+                    _FALSE if statement.tile is mask else _value(statement, state)
                 )
             case Fold():
                 inner = state.get(statement.operand, _ANY)
@@ -233,7 +220,7 @@ def _run(body: Body, state: dict[Tile, _Abstract], masks: set[Tile]) -> bool:
                     state[statement.tile] = _ANY
             case For():
                 entered = dict(state)
-                if not _run(statement.body, state, masks):
+                if not _run(statement.body, state, mask):
                     return False
                 for tile in entered:
                     if state[tile] != entered[tile]:

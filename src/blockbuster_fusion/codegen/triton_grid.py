@@ -10,11 +10,8 @@ def grid_lines(kernel: Kernel, scope: Scope) -> list[str]:
     The two fastest are walked in groups: GROUP blocks of the one for each block of the other, so
     that programs that run together share what they read. Rows that see the most come first.
     """
-    lines = ["pid = tl.program_id(0)"] if kernel.grid or kernel.parts or scope.names.copies else []
+    lines = ["pid = tl.program_id(0)"] if kernel.grid or scope.names.copies else []
     rest = "pid"
-    for part in reversed(kernel.parts):
-        lines.append(f"{scope.names.indices[part.index]} = {rest} % {part.parts}")
-        rest = f"({rest} // {part.parts})" if rest == "pid" else f"({rest[1:-1]} // {part.parts})"
     grid = list(kernel.grid)
     late = {id(window.rows.at) for window in _windows(kernel) if window.high is not None}
     if len(grid) >= 2:

@@ -92,7 +92,7 @@ def sizes_in(expr: Expr) -> list[Axis]:
 
 def _indices(kernel: Kernel) -> list[Index]:
     loops = [s.index for s in kernel.statements if isinstance(s, For)]
-    return [*kernel.grid, *(part.index for part in kernel.parts), *loops]
+    return [*kernel.grid, *loops]
 
 
 def _axes(kernel: Kernel) -> list[Axis]:

@@ -19,7 +19,7 @@ class Scope:
         self.offsets: dict[Dim, str] = {}
         self.declared: dict[Index | None, dict[str, str]] = {None: {}}
         """For each loop, and for the whole kernel: the variables that it begins with."""
-        self.grid = {*kernel.grid, *(part.index for part in kernel.parts)}
+        self.grid = set(kernel.grid)
         self.expr = ExprWriter(self.size)
 
     def use(self, name: str) -> str:

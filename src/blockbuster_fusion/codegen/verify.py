@@ -34,11 +34,7 @@ from blockbuster_fusion.errors import InvalidNest
 def verify_nest(nest: Nest | Kernel) -> None:
     """Raise InvalidNest where a kernel breaks a rule; it names the kernel and the statement."""
     for kernel in nest.kernels if isinstance(nest, Nest) else (nest,):
-        _Kernel(kernel).body(kernel.body, set(), set(_grid(kernel)))
-
-
-def _grid(kernel: Kernel) -> list[Index]:
-    return [*kernel.grid, *(part.index for part in kernel.parts)]
+        _Kernel(kernel).body(kernel.body, set(), set(kernel.grid))
 
 
 class _Kernel:
@@ -114,7 +110,7 @@ class _Kernel:
         if statement.atomic or statement.target.buffer.space is not Space.GLOBAL:
             return
         named = {span.at for span in statement.target.spans}
-        for index in _grid(self.kernel):
+        for index in self.kernel.grid:
             if index not in named:
                 problem = f"programs that differ in {index.name} alone write the same block"
                 self.fail(statement, problem)

@@ -195,7 +195,7 @@ class Launcher:
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]
     ) -> Plan:
         counts = [block_count(index.dim, sizes, tiles) for index in self.kernel.grid]
-        programs = math.prod([*counts, *(part.parts for part in self.kernel.parts)])
+        programs = math.prod(counts)
         scratch = tuple(
             (buffer, (programs, *(axis_length(a, sizes, tiles) for a in buffer.axes)))
             for buffer in self.names.copies
