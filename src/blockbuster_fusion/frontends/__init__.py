@@ -1,0 +1,1 @@
+"""What knows other frameworks."""
