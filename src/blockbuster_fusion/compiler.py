@@ -10,7 +10,7 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import Spec, trace
 from blockbuster_fusion.codegen.nest import Nest
-from blockbuster_fusion.codegen.schedule import scheduled
+from blockbuster_fusion.codegen.schedule import Schedule, scheduled
 from blockbuster_fusion.codegen.tiles import (
     all_tiles,
     by_estimate,
@@ -214,7 +214,8 @@ def _executable(
 ) -> Executable:
     if target == "interpret":
         return Executable(graph, target, tiles, number, Interpreted(graph, tiles))
-    nest = scheduled(graph, _identifier(name))
+    outer = Schedule(grid="outer") if target == "cpu" else Schedule()
+    nest = scheduled(graph, _identifier(name), outer)
     tiles = all_tiles(nest, tiles, target)
     kernels = _kernels(nest, tiles, target, threads)
     inputs = [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)]

@@ -1,0 +1,101 @@
+"""What a grid would compute again for each of its inner programs, as a kernel of its own.
+
+A map whose body prepares something (row statistics, a normalised block) and then walks a second
+parallel dim may have both dims in its grid; each program then prepares it anew. Here it is prepared
+once, by a map of its own, and read back: the inverse of fusing the two maps.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+
+from blockbuster_fusion.ir.graph import Graph, with_body
+from blockbuster_fusion.ir.infer import map_types
+from blockbuster_fusion.ir.ops import Input, Iota, Map, Node, Output, Value
+
+
+def apart(graph: Graph) -> Graph:
+    """The program with such maps taken apart, wherever what is prepared takes a loop."""
+    ids = count(graph.max_id + 1)
+    return _Apart(ids).graph(graph)
+
+
+class _Apart:
+    def __init__(self, ids: "count[int]") -> None:
+        self.ids = ids
+
+    def graph(self, graph: Graph) -> Graph:
+        """A graph with its maps taken apart, innermost first."""
+        made = graph
+        for i, op in graph.maps():
+            if op.reduces or op.first:
+                continue
+            body = self.graph(op.body)
+            if body is not op.body:
+                made = made.edit(add={i: with_body(made[i], body)})
+            made = self.taken_apart(made, i)
+        return made
+
+    def taken_apart(self, graph: Graph, i: int) -> Graph:
+        op, node = graph.map(i), graph[i]
+        main = _main(op.body)
+        if main is None:
+            return graph
+        body = op.body
+        kept = {j for j in body.nodes if j in body.inputs or isinstance(body.op(j), Iota)}
+        crossing = dict.fromkeys(v for v in body[main].inputs if v.node not in kept)
+        first = next(self.ids)
+        before = self.preparing(op, node, main, tuple(crossing))
+        ports = {v: Value(first, port) for port, v in enumerate(crossing)}
+        after = self.going_on(op, node, main, ports)
+        return self.taken_apart(graph.edit(add={first: before, i: after}), first)
+
+    def preparing(self, op: Map, node: Node, main: int, crossing: tuple[Value, ...]) -> Node:
+        """The map that prepares, and stacks what the main one needs."""
+        outputs = [Output("", value) for value in crossing]
+        nodes = {j: n for j, n in op.body.nodes.items() if j != main}
+        body = Graph(nodes, op.body.inputs, outputs).without_dead_nodes()
+        return _pruned(Map(op.dim, body, op.iterated, (None,) * len(outputs)), node.inputs)
+
+    def going_on(self, op: Map, node: Node, main: int, ports: dict[Value, Value]) -> Node:
+        """The map that goes on with what was prepared."""
+        body = op.body
+        shared = [j for j in body.nodes if j in body.inputs or isinstance(body.op(j), Iota)]
+        known = {Value(j): Value(next(self.ids)) for j in shared}
+        nodes = {known[Value(j)].node: body[j] for j in shared}
+        inputs = [known[Value(j)].node for j in body.inputs]
+        for value in ports:
+            known[value] = Value(next(self.ids))
+            kind = body.type(value)
+            nodes[known[value].node] = Node(Input("", kind), (), (kind,))
+            inputs.append(known[value].node)
+        old = body[main]
+        nodes[main] = Node(old.op, tuple(known[v] for v in old.inputs), old.types)
+        made = Graph(nodes, inputs, body.outputs).without_dead_nodes()
+        iterated = (*op.iterated, *(True for _ in ports))
+        operands = (*node.inputs, *ports.values())
+        return _pruned(Map(op.dim, made, iterated, op.modes), operands)
+
+
+def _main(body: Graph) -> int | None:
+    """The parallel map that makes all that a body yields, where a loop comes before it."""
+    makers = {out.value.node for out in body.outputs}
+    if len(makers) != 1:
+        return None
+    (main,) = makers
+    op = body.op(main)
+    if not isinstance(op, Map) or op.reduces or body.users[main]:
+        return None
+    others = [j for j in body.nodes if j != main and j not in body.inputs]
+    return main if any(isinstance(body.op(j), Map) for j in others) else None
+
+
+def _pruned(op: Map, operands: Sequence[Value]) -> Node:
+    """A map without the ports that its body does not use."""
+    body = op.body
+    used = {v.node for n in body.nodes.values() for v in n.inputs}
+    used |= {out.value.node for out in body.outputs}
+    ports = [p for p, j in enumerate(body.inputs) if j in used]
+    nodes = {j: n for j, n in body.nodes.items() if j in used or j not in body.inputs}
+    inner = Graph(nodes, [body.inputs[p] for p in ports], body.outputs)
+    made = Map(op.dim, inner, tuple(op.iterated[p] for p in ports), op.modes, op.first)
+    return Node(made, tuple(operands[p] for p in ports), map_types(made))
