@@ -36,6 +36,7 @@ class _Apart:
         return made
 
     def taken_apart(self, graph: Graph, i: int) -> Graph:
+        """Map number `i` as one that prepares and one that goes on; the first again, if it can."""
         op, node = graph.map(i), graph[i]
         main = _main(op.body)
         if main is None:
@@ -43,15 +44,21 @@ class _Apart:
         body = op.body
         kept = {j for j in body.nodes if j in body.inputs or isinstance(body.op(j), Iota)}
         crossing = dict.fromkeys(v for v in body[main].inputs if v.node not in kept)
-        first = next(self.ids)
-        before = self.preparing(op, node, main, tuple(crossing))
-        ports = {v: Value(first, port) for port, v in enumerate(crossing)}
-        after = self.going_on(op, node, main, ports)
-        return self.taken_apart(graph.edit(add={first: before, i: after}), first)
+        leaving = [out.value for out in body.outputs]
+        prepared = list(dict.fromkeys([*crossing, *(v for v in leaving if v.node != main)]))
+        first, second = next(self.ids), next(self.ids)
+        places = {v: Value(first, port) for port, v in enumerate(prepared)}
+        before = self.preparing(op, node, main, prepared)
+        after = self.going_on(op, node, main, {v: places[v] for v in crossing})
+        ends = [v for v in leaving if v.node == main]
+        places |= {v: Value(second, port) for port, v in enumerate(ends)}
+        moved = {Value(i, port): places[v] for port, v in enumerate(leaving)}
+        made = graph.edit(drop=[i], add={first: before, second: after}, redirect=moved)
+        return self.taken_apart(made, first)
 
-    def preparing(self, op: Map, node: Node, main: int, crossing: tuple[Value, ...]) -> Node:
-        """The map that prepares, and stacks what the main one needs."""
-        outputs = [Output("", value) for value in crossing]
+    def preparing(self, op: Map, node: Node, main: int, prepared: Sequence[Value]) -> Node:
+        """The map that prepares, and stacks what is needed of it."""
+        outputs = [Output("", value) for value in prepared]
         nodes = {j: n for j, n in op.body.nodes.items() if j != main}
         body = Graph(nodes, op.body.inputs, outputs).without_dead_nodes()
         return _pruned(Map(op.dim, body, op.iterated, (None,) * len(outputs)), node.inputs)
@@ -70,23 +77,24 @@ class _Apart:
             inputs.append(known[value].node)
         old = body[main]
         nodes[main] = Node(old.op, tuple(known[v] for v in old.inputs), old.types)
-        made = Graph(nodes, inputs, body.outputs).without_dead_nodes()
+        outputs = [out for out in body.outputs if out.value.node == main]
+        made = Graph(nodes, inputs, outputs).without_dead_nodes()
         iterated = (*op.iterated, *(True for _ in ports))
         operands = (*node.inputs, *ports.values())
-        return _pruned(Map(op.dim, made, iterated, op.modes), operands)
+        return _pruned(Map(op.dim, made, iterated, (None,) * len(outputs)), operands)
 
 
 def _main(body: Graph) -> int | None:
-    """The parallel map that makes all that a body yields, where a loop comes before it."""
-    makers = {out.value.node for out in body.outputs}
-    if len(makers) != 1:
-        return None
-    (main,) = makers
-    op = body.op(main)
-    if not isinstance(op, Map) or op.reduces or body.users[main]:
-        return None
-    others = [j for j in body.nodes if j != main and j not in body.inputs]
-    return main if any(isinstance(body.op(j), Map) for j in others) else None
+    """The last parallel map that only yields, where a loop comes before it."""
+    makers = [out.value.node for out in body.outputs]
+    for main in sorted(set(makers), key=makers.index, reverse=True):
+        op = body.op(main)
+        if not isinstance(op, Map) or op.reduces or body.users[main]:
+            continue
+        others = [j for j in body.nodes if j != main and j not in body.inputs]
+        if any(isinstance(body.op(j), Map) for j in others):
+            return main
+    return None
 
 
 def _pruned(op: Map, operands: Sequence[Value]) -> Node:
