@@ -77,9 +77,7 @@ def interpret(
     return Outputs([out.name for out in graph.outputs], made, machine.tally.traffic())
 
 
-def in_order(
-    names: Sequence[str], inputs: Mapping[str, object] | Sequence[object]
-) -> list[object]:
+def in_order(names: Sequence[str], inputs: Mapping[str, object] | Sequence[object]) -> list[object]:
     """What was given for each input, or BadInput where that is unclear."""
     known = ", ".join(names) or "none"
     if isinstance(inputs, Mapping):

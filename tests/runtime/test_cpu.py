@@ -1,0 +1,241 @@
+"""Kernels in C, against float64: as exact as PyTorch's operators, for any lengths and strides."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.runtime import cc
+from blockbuster_fusion.runtime.cpu import CpuKernels
+from compiled import (
+    EXACT,
+    NAMES,
+    allowed,
+    error_of,
+    expected,
+    ragged_sizes,
+    random_inputs,
+    torch_error,
+)
+
+SEEDS = 3
+LENGTHS = 300
+
+SNAPSHOTS = [(name, n) for name in NAMES for n in range(len(bb.fuse(bb.examples.find(name)).fused))]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The sources that the compiler has been asked for."""
+    made: list[Path] = []
+    run = cc.compile_c
+
+    def counted(source, **options):
+        made.append(source)
+        return run(source, **options)
+
+    monkeypatch.setattr("blockbuster_fusion.runtime.cpu.compile_c", counted)
+    return made
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("name", "snapshot"), SNAPSHOTS)
+def test_every_snapshot_is_as_exact_as_pytorch(
+    name: str, snapshot: int, dtype: str, compilations: list
+) -> None:
+    program = bb.examples.find(name)
+    kernel = bb.compile(program, snapshot=snapshot, dtype=dtype, unit=(), threads=2)
+    for seed in range(SEEDS):
+        sizes = ragged_sizes(program, seed + 100 * snapshot, LENGTHS)
+        inputs = random_inputs(program, sizes, seed, dtype)
+        assert error_of(kernel, program, inputs) <= allowed(program, sizes, dtype), sizes
+    assert len(compilations) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_default_choice(name: str) -> None:
+    """Widths are fixed, so that short axes have one block."""
+    program = bb.examples.find(name)
+    fixed = {"D": 64, "L": 48} if "attention" in name else {"K": 200}
+    kernel = bb.compile(program, sizes=fixed)
+    for seed in range(2):
+        sizes = ragged_sizes(program, seed, LENGTHS) | fixed
+        inputs = random_inputs(program, sizes, seed, "float32")
+        assert error_of(kernel, program, inputs) <= allowed(program, sizes, "float32"), sizes
+
+
+@pytest.mark.parametrize("name", ["attention", "layernorm-linear", "rmsnorm-swiglu-residual"])
+def test_double_precision(name: str) -> None:
+    program = bb.examples.find(name)
+    function = as_function(program)
+    specs = [bb.array(*(a.name for a in i.type.axes), dtype="float64") for i in program.inputs]
+    kernel = bb.compile(function, *specs)
+    sizes = ragged_sizes(program, 3, 80)
+    inputs = random_inputs(program, sizes, 0, "float64")
+    found = kernel(*inputs.values())[0]
+    assert found.dtype == torch.float64
+    (wanted,) = expected(program, inputs).values()
+    assert np.abs(found.numpy() - wanted).max() <= 1e-13 * max(np.abs(wanted).max(), 1)
+
+
+def as_function(program: bb.ArrayProgram):
+    """A function that computes the same, to be traced with other dtypes."""
+    functions = {
+        "attention": lambda Q, K, V: bb.ops.softmax((Q @ K.T) * bb.ops.size(Q, 1) ** -0.5) @ V.T,
+        "layernorm_linear": lambda X, g, b, W, c: bb.ops.layernorm(X, g, b) @ W.T + c,
+        "rmsnorm_swiglu_residual": lambda X, g, W, V, U: (
+            X + (bb.ops.swish((n := bb.ops.rmsnorm(X, g)) @ W.T) * (n @ V.T)) @ U.T
+        ),
+    }
+    return functions[program.name]
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (1, 300), (300, 1), (64, 64), (65, 63), (128, 257)])
+def test_one_kernel_serves_all_lengths(lengths: tuple[int, int], compilations: list) -> None:
+    program = bb.examples.causal_attention()
+    kernel = bb.compile(program, sizes={"D": 32, "L": 32})
+    sizes = dict(zip("MN", lengths, strict=True)) | {"D": 32, "L": 32}
+    inputs = random_inputs(program, sizes, 1, "float32")
+    assert error_of(kernel, program, inputs) <= allowed(program, sizes, "float32")
+    assert len(compilations) == 1
+
+
+def test_strided_inputs_are_read_where_they_lie() -> None:
+    program = bb.examples.attention()
+    kernel = bb.compile(program)
+    rng = np.random.default_rng(0)
+    Q = rng.standard_normal((2 * 40, 3, 24)).astype(np.float32)[::2, 1]
+    K = rng.standard_normal((24, 50)).astype(np.float32).T
+    V = rng.standard_normal((20, 50)).astype(np.float32)[::-1]
+    wanted = bb.evaluate(program, [x.astype(np.float64) for x in (Q, K, V)])["O"]
+    given = (Q, K, V, Q.copy(), K.copy(), V.copy())
+    np.testing.assert_allclose(kernel(Q, K, V)["O"], wanted, atol=2e-5)
+    for x, before in zip(given[:3], given[3:], strict=True):
+        np.testing.assert_array_equal(x, before)
+    tensors = [torch.from_numpy(x) for x in (Q, K, V.copy())]
+    np.testing.assert_allclose(kernel(*tensors)["O"].numpy(), wanted, atol=2e-5)
+    broadcast = np.broadcast_to(Q[:1], Q.shape)
+    wanted = bb.evaluate(program, [x.astype(np.float64) for x in (broadcast, K, V)])["O"]
+    np.testing.assert_allclose(kernel(broadcast, K, V)["O"], wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize("empty", ["M", "N", "D", "L"])
+def test_empty_axes(empty: str) -> None:
+    program = bb.examples.matmul_relu() if empty in "ML" else bb.examples.attention()
+    sizes = {"M": 5, "N": 7, "K": 4, "D": 6, "L": 3} | {empty: 0}
+    inputs = random_inputs(program, sizes, 0, "float32")
+    for unit in ((), ("K",) if empty in "ML" else ("D",)):
+        kernel = bb.compile(program, unit=unit)
+        reference = bb.compile(program, unit=unit, target="interpret")
+        found = kernel(**inputs)[0].numpy()
+        np.testing.assert_allclose(found, reference(**inputs)[0].numpy(), atol=1e-5)
+
+
+def test_many_threads_at_once() -> None:
+    program = bb.examples.rmsnorm_swiglu()
+    kernel = bb.compile(program, threads=1)
+    sizes = ragged_sizes(program, 5, 150)
+    cases = [random_inputs(program, sizes, seed, "float32") for seed in range(4)]
+    alone = [kernel(**case)["O"] for case in cases]
+    wrong = []
+
+    def work(number: int) -> None:
+        for _ in range(10):
+            if not torch.equal(kernel(**cases[number])["O"], alone[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_library_that_does_not_load_is_compiled_again(compilations: list) -> None:
+    kernel = bb.compile(bb.examples.matmul_relu())
+    library = cc.compile_c(kernel.source)
+    library.write_bytes(b"no library")
+    (library.parent / "sha256").unlink()
+    again = bb.compile(bb.examples.matmul_relu())
+    x = np.eye(3, dtype=np.float32)
+    np.testing.assert_array_equal(again(x, x)["C"], x)
+
+
+SANITIZED = """
+import numpy as np, sys
+import blockbuster_fusion as bb
+from blockbuster_fusion.runtime.cpu import CpuKernels
+from blockbuster_fusion.runtime.executable import Compiled
+name, snapshot, dtype = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+program = bb.examples.find(name)
+made = bb.compile(program, snapshot=snapshot, dtype=dtype, unit=(), threads=2)
+kernels = CpuKernels(made.nest, made.tiles, threads=2, sanitize=True)
+runner = Compiled(made.nest, made.inputs, made.tiles, kernels, device="cpu")
+rng = np.random.default_rng(0)
+store = np.float16 if dtype == "float16" else np.float32
+for most in (1, 7, 40, 130, 200):
+    sizes = {}
+    given = []
+    for i in program.inputs:
+        for a in i.type.axes:
+            sizes.setdefault(a.name, int(rng.integers(1, 5 if a.name in "BHGR" else most + 1)))
+        shape = [sizes[a.name] for a in i.type.axes]
+        given.append(rng.standard_normal(shape).astype(store))
+    found, wanted = runner.run(given)[0], made(*given)[0]
+    assert np.abs(np.asarray(found, float) - wanted).max() <= 1e-2 * max(1, np.abs(wanted).max())
+print("clean")
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_sanitizers_find_nothing(name: str, dtype: str) -> None:
+    """Of addresses and undefined behaviour, over ragged lengths, on the most fused snapshot."""
+    found = subprocess.run(
+        [*cc.compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True
+    )
+    libasan = found.stdout.strip()
+    if not Path(libasan).is_absolute():
+        pytest.skip("the compiler has no address sanitizer")
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": libasan,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    last = bb.fuse(bb.examples.find(name)).most_fused
+    done = subprocess.run(
+        [sys.executable, "-c", SANITIZED, name, str(last), dtype],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.endswith("clean\n"), done.stderr[-4000:]
+
+
+def test_errors_of_pytorch_are_finite() -> None:
+    """Else the tolerance would allow anything."""
+    program = bb.examples.sliding_window_attention()
+    error = torch_error(program, ragged_sizes(program, 1), "float16")
+    assert error < 0.1
+    assert EXACT["float16"] < 0.1
+
+
+def test_the_source_says_what_it_was_made_from() -> None:
+    kernel = bb.compile(bb.examples.matmul_relu())
+    assert isinstance(kernel.runner.kernels, CpuKernels)
+    assert kernel.nest is not None
+    assert all(k.name in kernel.source for k in kernel.nest.kernels)
