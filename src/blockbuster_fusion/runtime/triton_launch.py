@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from blockbuster_fusion.codegen.nest import Along, Buffer, BufferAxis, Kernel, Nest, Space
+from blockbuster_fusion.codegen.nest import Along, Buffer, BufferAxis, Kernel, Nest, Space, written
 from blockbuster_fusion.codegen.triton import print_triton
 from blockbuster_fusion.codegen.triton_names import ParameterNames, function_name
 from blockbuster_fusion.errors import BadExtent, BadTile
@@ -26,7 +26,9 @@ from blockbuster_fusion.runtime.cache import cached, digest
 
 SMALLEST, USUAL = 16, 64
 """The shortest block that a dot takes, and the length of a block that nobody chose."""
-OPTIONS = {"num_warps": 4, "num_stages": 3, "group": 8}
+OPTIONS = {"num_stages": 3, "group": 8}
+MOST_ACCUMULATED = 72
+"""How many numbers a thread of four warps may accumulate before there are eight."""
 
 TORCH = {dtype: getattr(torch, dtype.value) for dtype in DType}
 POINTERS = {
@@ -200,9 +202,18 @@ class Launcher:
             (buffer, (programs, *(axis_length(a, sizes, tiles) for a in buffer.axes)))
             for buffer in self.names.copies
         )
-        chosen = {**OPTIONS, **options}
+        chosen = {"num_warps": self.warps(sizes, tiles), **OPTIONS, **options}
         constants = self.constants(sizes, tiles, chosen.pop("group"))
         return Plan((programs, 1, 1), scratch, constants, chosen)
+
+    def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+        """Four, or eight where the accumulators of four would not stay in registers."""
+        makes = [made for s in self.kernel.statements if (made := written(s)) is not None]
+        kept = {tile for tile in makes if makes.count(tile) > 1}
+        total = sum(
+            math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans) for tile in kept
+        )
+        return 8 if total > MOST_ACCUMULATED * 32 * 4 else 4
 
     def constants(
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], group: int

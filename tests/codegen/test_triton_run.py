@@ -1,0 +1,50 @@
+"""Printed kernels compute what they should, and compile for GPUs that are not there."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from triton_cases import SCHEDULED, UNITS
+
+pytest.importorskip("triton")
+SCRIPT = Path(__file__).parents[1] / "triton_cases.py"
+
+
+@functools.cache
+def found(*arguments: str) -> list[dict]:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    if arguments[0] == "run":
+        environment["TRITON_INTERPRET"] = "1"
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("name", "schedule"), [*((name, "plain") for name in UNITS), *SCHEDULED])
+def test_as_exact_as_float32(name: str, schedule: str) -> None:
+    rows = [row for row in found("run") if row["case"].startswith(f"{name} {schedule} ")]
+    assert rows
+    bad = [row for row in rows if not row["error"] <= 2 * row["torch"]]
+    assert not bad, bad
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_compiles_without_spills(capability: int) -> None:
+    rows = found("compile", str(capability), "bfloat16")
+    print(*(f"{row['case']}: {row['resources']}" for row in rows), sep="\n")
+    assert any(row["dots"] for row in rows)
+    assert not [row for row in rows if row["spilled"]]
+    if capability == 90:
+        assert not [row for row in rows if row["dots"] and not row["wgmma"]]
+
+
+def test_compiles_in_float32() -> None:
+    rows = found("compile", "90", "float32")
+    assert any(row["dots"] for row in rows)
+    assert not any(row["wgmma"] for row in rows)

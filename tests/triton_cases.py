@@ -1,0 +1,124 @@
+"""Printed kernels run by Triton's interpreter, or compiled: a script of its own for each.
+
+The interpreter is chosen when Triton is imported, so tests start a process: `run` or `compile`.
+What it finds is printed as JSON.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.codegen.nest import Contract, Nest
+from blockbuster_fusion.codegen.schedule import Schedule, scheduled
+from blockbuster_fusion.codegen.triton_dots import is_dot
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.safety.check import relative_error
+from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.safety.storage import stored_as
+
+UNITS = {
+    "attention": (),
+    "layernorm-matmul": (),
+    "rmsnorm-swiglu": (),
+    "multi-head-attention": ("D", "L"),
+    "grouped-query-attention": ("D", "L"),
+    "sliding-window-attention": ("D", "L"),
+    "layernorm-linear": (),
+    "rmsnorm-swiglu-residual": (),
+}
+SCHEDULES = {
+    "plain": Schedule(),
+    "split": Schedule(split={"N": 2}),
+    "atomic": Schedule(split={"K": 2}, atomic=True),
+    "staged": Schedule(stages=2),
+}
+SCHEDULED = (("attention", "split"), ("rmsnorm-swiglu", "atomic"), ("attention", "staged"))
+SMALL = {"B": 1, "H": 2, "G": 1, "R": 2}
+RAGGED = (
+    {"M": 45, "N": 70, "D": 17, "L": 33, "K": 40, **SMALL},
+    {"M": 1, "N": 17, "D": 45, "L": 16, "K": 70, **SMALL},
+)
+SEEDS = range(3)
+
+
+def tiles_of(nest: Nest, length: int) -> dict[Dim, int]:
+    """Blocks of one length for every dim that has several."""
+    return {d: length for k in nest.kernels for d in k.dims if d.packed and not d.unit}
+
+
+def nests(name: str, dtype: DType, schedule: str = "plain") -> Iterator[Nest]:
+    """The nests of a program's snapshots; not every one can be split, but the last can."""
+    program = bb.lower(bb.examples.find(name))
+    snapshots = bb.fuse(program, unit=UNITS[name]).fused
+    for raw in snapshots if schedule == "plain" else snapshots[-1:]:
+        graph = make_safe(stored_as(raw, dtype)).graph
+        yield scheduled(graph, name, SCHEDULES[schedule])
+
+
+def errors(name: str, schedule: str) -> Iterator[dict[str, object]]:
+    """Each snapshot's error, and that of PyTorch's own float32 operators."""
+    import torch
+
+    import torch_reference
+    import triton_runner
+    from running import inputs_for
+
+    program = bb.examples.find(name)
+    graph = bb.lower(program)
+    for extents in RAGGED:
+        allowed = 0.0
+        for seed in SEEDS:
+            inputs = inputs_for(program, seed, **extents)
+            inputs = {k: x.astype(np.float32).astype(np.float64) for k, x in inputs.items()}
+            exact = dict(bb.interpret(graph, inputs).items())
+            found = torch_reference.run(program, inputs, torch.float32)
+            allowed = max(allowed, relative_error(found, exact))
+        for number, nest in enumerate(nests(name, DType.float32, schedule)):
+            made = triton_runner.run(nest, inputs, tiles_of(nest, 32))
+            error = relative_error(made, exact)
+            sizes = "x".join(str(extents[a]) for a in "MNDLK")
+            yield {"case": f"{name} {schedule} {number} {sizes}", "error": error, "torch": allowed}
+
+
+def resources(capability: int, dtype: DType) -> Iterator[dict[str, object]]:
+    """What each kernel takes with the tiles that it has when nobody chooses."""
+    from blockbuster_fusion.codegen.triton import print_triton
+    from blockbuster_fusion.runtime.triton_launch import compile_for, symbols
+
+    for name, unit in UNITS.items():
+        found = list(nests(name, dtype))
+        for number, nest in enumerate(found):
+            if capability != 90 and number < len(found) - 1:
+                continue  # the other machines see the last snapshot
+            sizes = {s: 64 if s in ("DD", "LL") and unit else 1024 for s in symbols(nest)}
+            tiles = tiles_of(nest, 32) if dtype is DType.float32 else None
+            source = print_triton(nest)
+            made = compile_for(nest, source, capability, sizes=sizes, tiles=tiles)
+            for kernel in nest.kernels:
+                one = made[kernel.name]
+                yield {
+                    "case": f"{kernel.name} {number} {dtype} sm_{capability}",
+                    "resources": str(one),
+                    "spilled": one.stack,
+                    "wgmma": "wgmma" in one.assembly,
+                    "dots": any(isinstance(s, Contract) and is_dot(s) for s in kernel.statements),
+                }
+
+
+def main(mode: str, *rest: str) -> None:
+    if mode == "run":
+        assert os.environ.get("TRITON_INTERPRET") == "1"
+        cases = [*((name, "plain") for name in UNITS), *SCHEDULED]
+        found = [row for name, schedule in cases for row in errors(name, schedule)]
+    else:
+        found = list(resources(int(rest[0]), DType(rest[1])))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
