@@ -36,6 +36,7 @@ from blockbuster_fusion.codegen.nest import (
     Tile,
     Wait,
     Window,
+    read,
 )
 from blockbuster_fusion.codegen.nest import (
     tiles as tiles_of,
@@ -96,6 +97,12 @@ class _Kernel:
         self.lanes = packed[-1] if packed else None
         self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
         self.counted = {s.tile for s in kernel.statements if isinstance(s, Positions)}
+        self.borrowed: dict[Tile, Access] = {}
+        self.borrowed = {
+            s.tile: s.source
+            for s in kernel.statements
+            if isinstance(s, Load | Wait) and self.is_borrowed(s.tile, s.source)
+        }
 
     # ----------------------------------------------------------------- text
 
@@ -231,6 +238,21 @@ class _Kernel:
         """The C type of a tile's elements; positions are short."""
         return "int32_t" if tile in self.counted else HELD[tile.dtype]
 
+    def is_borrowed(self, tile: Tile, source: Access) -> bool:
+        """Whether a block is read where it lies: contractions broadcast it, and nothing else.
+
+        Only whole rows are: of short pieces, each would be in another page of memory.
+        """
+        if self.held(tile) != STORED[source.buffer.dtype] or not tile.spans:
+            return False
+        if not source.spans[-1].dim.unit or source.buffer.space is not Space.GLOBAL:
+            return False
+        if source.buffer in self.stored_to:
+            return False
+        users = [s for s in self.kernel.statements if tile in read(s)]
+        plans = [self.contraction(s) if isinstance(s, Contract) else None for s in users]
+        return all(plan is not None and plan[2] is tile is not plan[3] for plan in plans)
+
     def layout(self, tile: Tile) -> list[Span]:
         """The spans of a tile in the order in which they lie in memory: the lanes last."""
         return sorted(tile.spans, key=lambda span: span.dim is self.lanes)
@@ -246,6 +268,8 @@ class _Kernel:
 
     def step(self, tile: Tile, span: Span) -> str:
         """How far apart two neighbours along an axis of a tile are."""
+        if tile in self.borrowed:
+            return self.buffer_step(self.borrowed[tile], span)
         at = self.layout(tile).index(span)
         return "1" if at == len(tile.spans) - 1 else self.room(tile, at + 1)
 
@@ -259,7 +283,8 @@ class _Kernel:
 
     def memory(self) -> None:
         """Every thread's own memory, cut into tiles."""
-        own = dict.fromkeys(t for s in self.kernel.statements for t in tiles_of(s))
+        used = dict.fromkeys(t for s in self.kernel.statements for t in tiles_of(s))
+        own = [tile for tile in used if tile not in self.borrowed]
         pieces = [(t.name, self.held(t), self.room(t)) for t in own]
         pieces += [
             (b.name, STORED[b.dtype], self.buffer_room(b))
@@ -325,8 +350,43 @@ class _Kernel:
     # ----------------------------------------------------------- statements
 
     def body(self, body: Body) -> None:
-        for statement in body:
-            self.statement(statement)
+        """The statements in order; a few go together with the next one."""
+        pending = list(body)
+        while pending:
+            statement, rest = pending[0], pending[1:]
+            following = rest[0] if rest else None
+            match statement, following:
+                case Fill(), Contract() if self.begins(statement, following):
+                    self.line(f"/* {statement_text(following)}, from 0 */")
+                    self.contract(following, fresh=True)
+                    pending = rest[1:]
+                case Compute(), Fold() if self.goes_along(statement, following):
+                    self.line(f"/* {statement_text(statement)} */")
+                    self.line(f"/* {statement_text(following)} */")
+                    self.compute(statement, following)
+                    pending = rest[1:]
+                case _:
+                    self.statement(statement)
+                    pending = rest
+
+    def begins(self, fill: Fill, contract: Contract) -> bool:
+        """Whether a contraction writes a tile that was just cleared: then nothing is cleared."""
+        return fill.tile is contract.tile and fill.value == 0 and self.is_one_call(contract)
+
+    def is_one_call(self, contract: Contract) -> bool:
+        plan = self.contraction(contract)
+        if plan is None:
+            return False
+        spans = {*contract.left.spans, *contract.right.spans}
+        return spans == {contract.span, plan[1]} | ({plan[0]} if plan[0] is not None else set())
+
+    def goes_along(self, compute: Compute, fold: Fold) -> bool:
+        """Whether a reduction can be done while its operand is computed: not along the vectors."""
+        return fold.operand is compute.tile and self.is_across(fold)
+
+    def is_across(self, fold: Fold) -> bool:
+        """Whether a reduction runs across the vectors, row upon row, not along them."""
+        return self.layout(fold.operand)[-1] != fold.span
 
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, For):
@@ -420,6 +480,9 @@ class _Kernel:
     def load(self, tile: Tile, source: Access) -> None:
         stored, held = STORED[source.buffer.dtype], self.held(tile)
         layout = self.layout(tile)
+        if tile in self.borrowed:
+            self.line(f"const {held} *const {tile.name} = {self.address(source)};")
+            return
         if not layout:
             self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
             value = f"*({self.address(source)})"
@@ -478,8 +541,11 @@ class _Kernel:
             sizes = f"{high}, {self.length(last)}"
             yield there, here, sizes, (rows, self.buffer_step(access, last))
 
-    def compute(self, statement: Compute) -> None:
+    def compute(self, statement: Compute, fold: Fold | None = None) -> None:
+        """An expression for every element, and a reduction of it along the way."""
         layout = self.layout(statement.tile)
+        if fold is not None:
+            self.start_fold(fold)
         marker = len(self.lines)
         with self.over(layout) as variables:
             texts = [self.at(t, variables) for t in statement.operands]
@@ -487,33 +553,42 @@ class _Kernel:
             value, definitions = self.writer.write(
                 statement.expr, texts, dtypes, statement.tile.dtype
             )
-            self.line(f"{self.at(statement.tile, variables)} = {value};")
+            made = self.at(statement.tile, variables)
+            if fold is None:
+                self.line(f"{made} = {value};")
+            else:
+                self.line(f"const {self.held(statement.tile)} x = {value};")
+                self.line(f"{made} = x;")
+                self.line(self.folded(fold, variables, "x"))
         if definitions:
-            made = self.lines[marker:]
+            loops = self.lines[marker:]
             del self.lines[marker:]
             with self.braces(""):
                 for definition in definitions:
                     self.line(definition)
-                self.lines += [f"    {line}" for line in made]
+                self.lines += [f"    {line}" for line in loops]
 
     def fold(self, statement: Fold) -> None:
         """A reduction: along the innermost axis of the operand in one go, else row upon row."""
-        tile, operand, span = statement.tile, statement.operand, statement.span
-        layout = self.layout(operand)
-        expr, start = statement.combiner.combine[0], statement.combiner.identity[0]
-        dtype = tile.dtype
-        identity = number(start, dtype)
-        kept = [s for s in layout if s is not span and s != span]
-        with self.over(kept) as variables:
-            self.line(f"{self.at(tile, variables)} = {identity};")
-        order = [span, *kept] if layout[-1] != span else layout
-        simd = "simd" if layout[-1] != span else ""
-        with self.over(order, simd=simd) as variables:
-            total = self.at(tile, variables)
-            value = self.at(operand, variables)
-            self.line(f"{total} = {self.writer.combined(expr, [total, value], dtype)};")
+        layout, span = self.layout(statement.operand), statement.span
+        self.start_fold(statement)
+        along = self.is_across(statement)
+        order = [span, *(s for s in layout if s != span)] if along else layout
+        with self.over(order, simd="simd" if along else "") as variables:
+            self.line(self.folded(statement, variables, self.at(statement.operand, variables)))
 
-    def contract(self, statement: Contract) -> None:
+    def start_fold(self, statement: Fold) -> None:
+        kept = [s for s in self.layout(statement.operand) if s != statement.span]
+        with self.over(kept) as variables:
+            identity = number(statement.combiner.identity[0], statement.tile.dtype)
+            self.line(f"{self.at(statement.tile, variables)} = {identity};")
+
+    def folded(self, statement: Fold, variables: Mapping[Span, str], value: str) -> str:
+        """One more element in a reduction."""
+        total, expr = self.at(statement.tile, variables), statement.combiner.combine[0]
+        return f"{total} = {self.writer.combined(expr, [total, value], statement.tile.dtype)};"
+
+    def contract(self, statement: Contract, *, fresh: bool = False) -> None:
         plan = self.contraction(statement)
         if plan is None:
             self.contract_plainly(statement)
@@ -542,7 +617,8 @@ class _Kernel:
             below = "0" if rows is None else self.step(tile, rows)
             made = f"{self.moved(tile, variables)}, {below}"
             lengths = f"{high}, {self.length(columns)}, {self.length(span)}"
-            self.line(f"contract_{held}({lengths}, {left}, {right}, {made});")
+            begin = int(fresh)
+            self.line(f"contract_{held}({begin}, {lengths}, {left}, {right}, {made});")
 
     def contraction(self, statement: Contract) -> tuple[Span | None, Span, Tile, Tile] | None:
         """Its rows and columns, and which operand has each; None: do it plainly."""

@@ -25,9 +25,9 @@ enum { VECTOR = 32, ROWS = 6 };
 #else
 enum { VECTOR = 16, ROWS = 6 };
 #endif
-/* Rows of a tile begin at multiples of a vector. */
 #define LANES(type) (VECTOR / (int64_t)sizeof(type))
-#define PADDED(n, type) (BLOCKS(n, LANES(type)) * LANES(type))
+/* Rows of a tile are whole vectors, an odd number of them, so that they spread over the cache. */
+#define PADDED(n, type) ((BLOCKS(n, LANES(type)) | 1) * LANES(type))
 /* The bytes that `n` elements take of a thread's memory. */
 #define ROOM(n, type) (BLOCKS((n) * (int64_t)sizeof(type), 64) * 64)
 """
@@ -148,16 +148,18 @@ def _contract(c_type: str) -> str:
     """The register-tiled micro-kernel, and the loops that call it."""
     vector = f"{c_type}_vector"
     return f"""\
-/* c[i][j] += sum over k of a[i][k] * b[k][j] for `rows` rows and `wide` vectors, in registers. */
-INLINE void contract_rows_{c_type}(int rows, int wide, int64_t K, const {c_type} *a, int64_t a_i,
-                                   int64_t a_k, const {c_type} *b, int64_t b_k, {c_type} *c,
-                                   int64_t c_i) {{
+/* c[i][j] += sum over k of a[i][k] * b[k][j] for `rows` rows and `wide` vectors, in registers;
+   `fresh`: there is nothing in c yet. */
+INLINE void contract_rows_{c_type}(int rows, int wide, int fresh, int64_t K, const {c_type} *a,
+                                   int64_t a_i, int64_t a_k, const {c_type} *b, int64_t b_k,
+                                   {c_type} *c, int64_t c_i) {{
     enum {{ WIDTH = LANES({c_type}) }};
     {vector} sum[ROWS][2], x[2];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
-        for (int w = 0; w < wide; w++) sum[r][w] = *(const {vector} *)(c + r * c_i + w * WIDTH);
+        for (int w = 0; w < wide; w++)
+            sum[r][w] = fresh ? ({vector}){{0}} : *(const {vector} *)(c + r * c_i + w * WIDTH);
     for (int64_t k = 0; k < K; k++) {{
 #pragma GCC unroll 2
         for (int w = 0; w < wide; w++) x[w] = *(const {vector} *)(b + k * b_k + w * WIDTH);
@@ -173,30 +175,33 @@ INLINE void contract_rows_{c_type}(int rows, int wide, int64_t K, const {c_type}
 }}
 
 /* As above for I rows: the block of b, K by `wide` vectors, stays in the cache meanwhile. */
-INLINE void contract_columns_{c_type}(int wide, int64_t I, int64_t K, const {c_type} *a,
+INLINE void contract_columns_{c_type}(int wide, int fresh, int64_t I, int64_t K, const {c_type} *a,
                                       int64_t a_i, int64_t a_k, const {c_type} *b, int64_t b_k,
                                       {c_type} *c, int64_t c_i) {{
     int64_t i = 0;
     for (; i + ROWS <= I; i += ROWS)
-        contract_rows_{c_type}(ROWS, wide, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
+        contract_rows_{c_type}(ROWS, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i,
+                               c_i);
     for (; i + 3 <= I; i += 3)
-        contract_rows_{c_type}(3, wide, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
+        contract_rows_{c_type}(3, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
     for (; i < I; i++)
-        contract_rows_{c_type}(1, wide, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
+        contract_rows_{c_type}(1, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
 }}
 
 /* c[i][j] += sum over k of a[i][k] * b[k][j]; rows of b and c are padded to whole vectors. */
 static __attribute__((noinline)) void contract_{c_type}(
-    int64_t I, int64_t J, int64_t K, const {c_type} *a, int64_t a_i, int64_t a_k,
+    int fresh, int64_t I, int64_t J, int64_t K, const {c_type} *a, int64_t a_i, int64_t a_k,
     const {c_type} *b, int64_t b_k, {c_type} *c, int64_t c_i) {{
     enum {{ WIDTH = LANES({c_type}), DEEP = 256 }};
-    for (int64_t k = 0; k < K; k += DEEP) {{
+    for (int64_t k = 0; k == 0 || k < K; k += DEEP) {{
         const {c_type} *a_from = a + k * a_k, *b_from = b + k * b_k;
         int64_t deep = MIN(DEEP, K - k), j = 0;
         for (; j + WIDTH < J; j += 2 * WIDTH)
-            contract_columns_{c_type}(2, I, deep, a_from, a_i, a_k, b_from + j, b_k, c + j, c_i);
+            contract_columns_{c_type}(2, fresh && k == 0, I, deep, a_from, a_i, a_k, b_from + j,
+                                      b_k, c + j, c_i);
         for (; j < J; j += WIDTH)
-            contract_columns_{c_type}(1, I, deep, a_from, a_i, a_k, b_from + j, b_k, c + j, c_i);
+            contract_columns_{c_type}(1, fresh && k == 0, I, deep, a_from, a_i, a_k, b_from + j,
+                                      b_k, c + j, c_i);
     }}
 }}
 """
