@@ -134,6 +134,11 @@ def compile(
     raise AssertionError("a fusion has at least one snapshot")
 
 
+def unfused(program: ArrayProgram, sizes: Mapping[str, int]) -> Graph:
+    """The program as it is written, numerically safe, with some sizes fixed: what to compare to."""
+    return make_safe(_with_known_sizes(lower(program), sizes)).graph
+
+
 class _Snapshots:
     """The snapshots of a program as they are run: stored as a dtype, and made safe."""
 

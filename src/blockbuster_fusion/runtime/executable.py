@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from blockbuster_fusion.codegen.nest import Along, Buffer, Call, Clear, Kernel, Nest, Space, View
+from blockbuster_fusion.codegen.nest import Along, Buffer, Call, Clear, Kernel, Nest, Space
+from blockbuster_fusion.codegen.shapes import buffer_shape, layout_order
 from blockbuster_fusion.errors import BadInput
 from blockbuster_fusion.interp.interpreter import in_order, interpret
 from blockbuster_fusion.interp.misc import execute
@@ -16,7 +17,7 @@ from blockbuster_fusion.interp.outputs import ByName
 from blockbuster_fusion.interp.plan import DoMisc
 from blockbuster_fusion.interp.tiling import Extents, Tiling
 from blockbuster_fusion.interp.values import Numbers
-from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Input
 from blockbuster_fusion.ir.show import show
@@ -198,14 +199,14 @@ class Compiled:
         """For each buffer that is an output: its axes in the order in which its array has them."""
         made: dict[Buffer, tuple[int, ...]] = {}
         for view, layout in zip(self.program.outputs, self.program.layouts, strict=True):
-            made.setdefault(view.buffer, _order(view, layout))
+            made.setdefault(view.buffer, layout_order(view, layout))
         return made
 
     @cached_property
     def orders(self) -> tuple[tuple[int, ...], ...]:
         """For each output: the axes of its buffer in the order of its array."""
         both = zip(self.program.outputs, self.program.layouts, strict=True)
-        return tuple(_order(view, layout) for view, layout in both)
+        return tuple(layout_order(view, layout) for view, layout in both)
 
 
 class _Scratch(dict[Buffer, Any]):
@@ -289,22 +290,14 @@ class _Bound:
             flat = scratch[buffer] = kit.empty((count,), buffer.dtype)
         return kit.shaped(flat, shape)
 
-    def shape(self, buffer: Buffer) -> tuple[int, ...]:
-        """How long a buffer is along each of its axes."""
-        lengths = []
-        for axis in buffer.axes:
-            if axis.along is Along.BLOCKS and axis.dim.packed:
-                lengths.append(len(self.tiling.starts(axis.dim)))
-            else:
-                lengths.append(self.extents.of(axis.dim.axis))
-        return tuple(lengths)
-
     def call(self, kit: Kit, step: Call, arrays: Arrays) -> None:
         """A misc operator, by the executor of its namespace."""
         op = step.op
         layouts = op.layouts or tuple(view.axes for view in step.operands)
         given = [
-            kit.to_numpy(kit.permuted(arrays[view.buffer], _order(view, layout)), view.buffer.dtype)
+            kit.to_numpy(
+                kit.permuted(arrays[view.buffer], layout_order(view, layout)), view.buffer.dtype
+            )
             for view, layout in zip(step.operands, layouts, strict=True)
         ]
         action = DoMisc(op.namespace, op.name, op.attributes, (), op.results, ())
@@ -329,7 +322,7 @@ class _Launch:
         self, buffer: Buffer, layouts: Mapping[Buffer, tuple[int, ...]]
     ) -> tuple[Buffer, tuple[int, ...], tuple[int, ...] | None]:
         """What to allocate: a buffer, its shape, and for an output how to turn it."""
-        shape = self.bound.shape(buffer)
+        shape = buffer_shape(buffer, self.bound.tiling)
         if buffer not in layouts:
             return buffer, shape, None
         order = layouts[buffer]
@@ -351,10 +344,3 @@ class _Launch:
 def global_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
     """The buffers that a kernel is handed, in the order in which it takes them."""
     return tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)
-
-
-def _order(view: View, layout: Sequence[Axis]) -> tuple[int, ...]:
-    """The axes of a buffer in the order of a layout, which has the program's names for them."""
-    own = tuple(axis.dim.axis for axis in view.buffer.axes)
-    names = own if set(own) == set(view.axes) else view.axes
-    return tuple(names.index(axis) for axis in layout)

@@ -1,0 +1,260 @@
+"""How fast a compiled program is beside PyTorch: `blockbuster bench` and `blockbuster demo`.
+
+Every contender is first compared with float64. Then all are timed in turns, in one process: a
+machine that is busy for a while is busy for all of them.
+"""
+
+import importlib.util
+import json
+import platform
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.compiler import Snapshot, unfused
+from blockbuster_fusion.compiler import compile as compile_program
+from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.interp.interpreter import interpret
+from blockbuster_fusion.ir.axis import Axis, Symbol
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.safety.check import relative_error
+
+OURS = "blockbuster"
+LENGTHS = {"cpu": (2, 512), "cuda": (4, 2048)}
+"""How long batch axes and others are where nothing is said."""
+HEAD = {"D": 64, "L": 64}
+"""The width of a head of attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One way of running a program."""
+
+    name: str
+    seconds: float
+    """The median."""
+    error: float
+    """Relative to the largest number of a row, in float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came out of a comparison."""
+
+    program: str
+    target: str
+    dtype: str
+    sizes: Mapping[str, int]
+    snapshot: int
+    tiles: Mapping[str, int]
+    threads: int | None
+    contenders: Sequence[Contender]
+    skipped: Sequence[str] = ()
+    """Why somebody did not take part."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def ratio(self, name: str) -> float | None:
+        """How many times as long a contender takes as the compiled program."""
+        times = {c.name: c.seconds for c in self.contenders}
+        return times[name] / times[OURS] if name in times else None
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{name}={length}" for name, length in self.sizes.items())
+        lines = [f"{self.program} on {self.target}, {self.dtype}, {sizes}"]
+        for c in self.contenders:
+            ratio = self.ratio(c.name)
+            times = "" if c.name == OURS or ratio is None else f"   {ratio:5.2f}x as long"
+            lines.append(f"  {c.name:14} {c.seconds * 1e3:9.3f} ms   error {c.error:.1e}{times}")
+        return "\n".join([*lines, *(f"  {reason}" for reason in self.skipped)])
+
+    def as_json(self) -> str:
+        """All of it, with the machine and the date."""
+        machine = {"machine": platform.machine(), "processor": _processor()}
+        return json.dumps(
+            {"date": date.today().isoformat(), **machine, **asdict(self)}, indent=2, default=str
+        )
+
+
+def bench(
+    program: ArrayProgram,
+    *,
+    target: str = "cpu",
+    sizes: Mapping[str, int] | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    snapshot: Snapshot = None,
+    tiles: Mapping[str, int] | None = None,
+    seconds: float = 2.0,
+    with_compile: bool = True,
+) -> Result:
+    """A program compiled, against PyTorch's eager operators and torch.compile.
+
+    `sizes` gives lengths by symbol or axis; the kernel is compiled for those of axes that are
+    not walked in rows. Takes about `seconds` for each contender.
+    """
+    lengths = default_lengths(program, target, sizes or {})
+    fixed = _fixed(program, lengths)
+    made = compile_program(
+        program,
+        target=target,
+        sizes=fixed,
+        dtype=dtype,
+        threads=threads,
+        snapshot=snapshot,
+        tiles=dict((tiles or {}).items()),
+    )
+    stored = DType(dtype or "float32")
+    arrays = _inputs(program, lengths)
+    runs: dict[str, Callable[[], Any]] = {}
+    skipped: list[str] = []
+    to_numpy: Callable[[Any], Any]
+    if _there("torch"):
+        from blockbuster_fusion.frontends.torch_bench import Torch
+
+        torch = Torch(program, arrays, stored, target, threads)
+        to_numpy, wait = torch.to_numpy, torch.wait
+        expected = torch.exact()
+        runs[OURS] = lambda: made(*torch.tensors)
+        runs["eager"] = torch.eager
+        if not with_compile:
+            pass
+        elif target == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:
+            skipped.append("torch.compile is left out: it needs a C++ compiler")
+        else:
+            runs["torch.compile"] = torch.compiled
+    else:
+        skipped.append("PyTorch is not installed, so there is nothing to compare with")
+        runs[OURS] = lambda: made(*arrays.values())
+        to_numpy, wait = np.asarray, lambda: None
+        expected = _expected(program, arrays)
+    errors = {}
+    for name in list(runs):
+        try:
+            found = [to_numpy(x) for x in runs[name]()]
+        except BlockbusterError:
+            raise
+        except Exception as error:  # torch.compile has many ways to fail
+            if name == OURS:
+                raise
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            skipped.append(f"{name} failed: {first}")
+            del runs[name]
+            continue
+        errors[name] = relative_error(dict(zip(expected, found, strict=True)), expected)
+    times = interleaved(runs, wait, seconds)
+    return Result(
+        program.name,
+        target,
+        str(stored),
+        lengths,
+        made.snapshot + 1,
+        {dim.label: tile for dim, tile in made.tiles.items()},
+        threads,
+        [Contender(name, statistics.median(times[name]), errors[name]) for name in runs],
+        skipped,
+        versions(),
+    )
+
+
+def interleaved(
+    runs: Mapping[str, Callable[[], Any]], wait: Callable[[], None], seconds: float
+) -> dict[str, list[float]]:
+    """The times of each, round after round."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():  # once more: caches are warm, memory is there
+        run()
+    wait()
+    begin = time.perf_counter()
+    while len(times[OURS]) < 5 or time.perf_counter() - begin < seconds * len(runs):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            wait()
+            times[name].append(time.perf_counter() - start)
+    return times
+
+
+def default_lengths(program: ArrayProgram, target: str, given: Mapping[str, int]) -> dict[str, int]:
+    """A length for every axis of the inputs: what is given by symbol or axis, or the usual."""
+    axes = dict.fromkeys(axis for i in program.inputs for axis in i.type.axes)
+    known = {name for axis in axes for name in (axis.name, str(axis.extent))}
+    for name in given:
+        if name not in known:
+            words = ", ".join(sorted({str(a.extent) for a in axes if isinstance(a.extent, Symbol)}))
+            message = f"--size {name}: the program's sizes are {words or 'all fixed'}"
+            raise BlockbusterError(message=message)
+    batch, usual = LENGTHS[target]
+    heads = {
+        name: n for word, some in WIDTH.items() if word in program.name for name, n in some.items()
+    }
+    made = {}
+    for axis in axes:
+        if isinstance(axis.extent, int):
+            made[axis.name] = axis.extent
+            continue
+        length = heads.get(axis.name, batch if axis in alone else usual)
+        made[axis.name] = given.get(axis.name, given.get(axis.extent.name, length))
+    return made
+
+
+def _fixed(program: ArrayProgram, lengths: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that are compiled in: all but those of the rows and batches of the outputs."""
+    rows: set[Axis] = set()
+    for out in program.outputs:
+        rows.update(out.axes[:-1])
+    symbols = {a.name: a for i in program.inputs for a in i.type.axes if a not in rows}
+    return {name: lengths[name] for name, a in symbols.items() if isinstance(a.extent, Symbol)}
+
+
+def _inputs(program: ArrayProgram, lengths: Mapping[str, int]) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    made: dict[str, Any] = {}
+    for given in program.inputs:
+        shape = [lengths[axis.name] for axis in given.type.axes]
+        x = rng.standard_normal(shape, np.float32)
+        if len(shape) > 1 and "attention" not in program.name:
+            x /= np.float32(np.sqrt(shape[-1]))  # as weights are: so that numbers stay about 1
+        made[given.name] = x if given.type.dtype.is_float else x.astype(given.type.dtype.value)
+    return made
+
+
+def _expected(program: ArrayProgram, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs in float64, by the interpreter."""
+    exact = {
+        name: np.asarray(x, np.float64) if np.asarray(x).dtype.kind == "f" else x
+        for name, x in arrays.items()
+    }
+    return dict(interpret(unfused(program, {}), exact).items())
+
+
+def versions() -> dict[str, str]:
+    """What took part."""
+    made = {"python": platform.python_version()}
+    for name in ("blockbuster-fusion", "numpy", "torch", "triton"):
+        try:
+            made[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return made
+
+
+def _there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if "model name" in line)
+    return next(names, platform.processor())
