@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.compiler import Snapshot, unfused
 from blockbuster_fusion.compiler import compile as compile_program
@@ -193,9 +194,8 @@ def default_lengths(program: ArrayProgram, target: str, given: Mapping[str, int]
             message = f"--size {name}: the program's sizes are {words or 'all fixed'}"
             raise BlockbusterError(message=message)
     batch, usual = LENGTHS[target]
-    heads = {
-        name: n for word, some in WIDTH.items() if word in program.name for name, n in some.items()
-    }
+    alone = {dim.axis for dim in lower(program).dims if not dim.packed}
+    heads = HEAD if "attention" in program.name else {}
     made = {}
     for axis in axes:
         if isinstance(axis.extent, int):

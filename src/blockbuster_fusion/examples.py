@@ -230,6 +230,7 @@ def causal_grouped_query_attention() -> ArrayProgram:
         Q="B G R M D",
         K="B G N D",
         V="B G N L",
+        batch="R",
         name="causal_grouped_query_attention",
     )
 
