@@ -33,6 +33,7 @@ from blockbuster_fusion.codegen.nest import Along, Buffer, Contract, For, Kernel
 from blockbuster_fusion.codegen.schedule import Schedule, scheduled
 from blockbuster_fusion.codegen.triton import print_triton
 from blockbuster_fusion.codegen.triton_names import function_name
+from blockbuster_fusion.compiler import with_known_sizes
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.runtime.triton_launch import Launcher, axis_length, load
@@ -61,8 +62,16 @@ class Case:
     eager: Callable[..., torch.Tensor]
     flops: float
     rivals: dict[str, Callable[..., torch.Tensor]] = field(default_factory=dict)
-    variants: tuple[tuple[int, bool], ...] = ()
-    """Which snapshots to try, each with whether preparation is apart; empty: all."""
+    variants: tuple[tuple[int, Schedule], ...] = ()
+    """Which snapshots to try, each with its schedule; empty: all, in one piece and apart."""
+
+
+APART = Schedule(apart=True)
+
+
+def apart_and_split(axis: str, parts: int) -> Schedule:
+    """Preparation apart, and sums over an axis shared out: for few rows."""
+    return Schedule(apart=True, split={axis: parts})
 
 
 def attention(batch: int, heads: int, length: int, width: int, causal: bool) -> Case:
@@ -104,7 +113,7 @@ def attention(batch: int, heads: int, length: int, width: int, causal: bool) -> 
             "SDPA cuDNN": sdpa(backends.CUDNN_ATTENTION),
             "SDPA flash": sdpa(backends.FLASH_ATTENTION),
         },
-        ((-1, False),),
+        ((-1, Schedule()),),
     )
 
 
@@ -123,6 +132,12 @@ def layernorm(M: int, K: int, N: int) -> Case:
         {"WT": K**-0.5},
         eager,
         2.0 * M * K * N,
+        variants=(
+            (0, APART),
+            (1, APART),
+            (1, Schedule()),
+            *([(0, apart_and_split("K", 4))] if M <= 128 else []),
+        ),
     )
 
 
@@ -159,22 +174,24 @@ def swiglu(M: int, D: int, K: int) -> Case:
         {"WT": D**-0.5, "VT": D**-0.5, "UT": K**-0.5},
         eager,
         6.0 * M * D * K,
-        variants=((0, True),),
+        variants=((0, APART), *([(0, apart_and_split("K", 4))] if M <= 128 else [])),
     )
 
 
 def cases(wanted: Sequence[str]) -> list[Case]:
+    """The cases, in the order in which they matter if time runs out."""
     made: list[Case] = []
-    if "attention" in wanted:
-        for shape in ((4, 32, 2048, 128), (1, 32, 8192, 128), (8, 16, 1024, 64)):
-            made += [attention(*shape, causal) for causal in (False, True)]
-    if "layernorm" in wanted:
-        shapes = ((4096, 4096, 4096), (8192, 1024, 4096), (128, 4096, 4096), (16, 8192, 8192))
-        made += [layernorm(*shape) for shape in shapes]
-        made += [plain_layernorm(*shape) for shape in shapes]
+    heads = ((4, 32, 2048, 128), (8, 16, 1024, 64), (1, 32, 8192, 128))
+    shapes = ((4096, 4096, 4096), (8192, 1024, 4096), (128, 4096, 4096), (16, 8192, 8192))
     if "swiglu" in wanted:
-        made += [swiglu(M, 4096, 14336) for M in (1, 16, 128, 1024, 4096)]
-        made += [swiglu(M, 1024, 2816) for M in (1, 16, 128)]
+        made += [swiglu(M, 4096, 14336) for M in (1024, 4096, 128, 16, 1)]
+        made += [swiglu(M, 1024, 2816) for M in (128, 16, 1)]
+    if "layernorm" in wanted:
+        made += [layernorm(*shape) for shape in shapes]
+    if "attention" in wanted:
+        made += [attention(*shape, causal) for shape in heads for causal in (False, True)]
+    if "layernorm" in wanted:
+        made += [plain_layernorm(*shape) for shape in shapes]
     return made
 
 
@@ -194,18 +211,29 @@ class Config:
         return f"{tiles} warps={self.num_warps} stages={self.num_stages}"
 
 
-ATTENTION = [(128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (128, 32, 4, 4), (64, 64, 4, 3),
-             (64, 128, 4, 2), (128, 64, 8, 2), (128, 128, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2)]  # fmt: skip
-GEMM = [(128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3),
-        (128, 128, 64, 4, 4), (128, 128, 32, 4, 4), (256, 128, 64, 8, 3), (64, 128, 64, 4, 4),
-        (64, 256, 64, 8, 3), (128, 64, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 128, 4, 3)]  # fmt: skip
-THIN = [(16, 64, 128, 4, 4), (16, 128, 128, 4, 3), (16, 32, 256, 4, 4), (16, 64, 256, 4, 3),
-        (16, 16, 512, 4, 3), (16, 32, 128, 4, 5), (16, 64, 128, 8, 4)]  # fmt: skip
-ROWS = [(16, 256, 4, 2), (16, 512, 8, 2), (16, 1024, 8, 2), (32, 256, 8, 2), (16, 128, 4, 3)]
+# fmt: off
+ATTENTION = [
+    (128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (128, 32, 4, 4), (64, 64, 4, 3),
+    (64, 128, 4, 2), (128, 64, 8, 2), (128, 128, 8, 3), (128, 64, 4, 2), (64, 64, 4, 2),
+]
+GEMM = [
+    (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3),
+    (128, 128, 64, 4, 4), (128, 128, 32, 4, 4), (256, 128, 64, 8, 3), (64, 128, 64, 4, 4),
+    (64, 256, 64, 8, 3), (128, 64, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 128, 4, 3),
+]
+THIN = [
+    (16, 64, 128, 4, 4), (16, 128, 128, 4, 3), (16, 32, 256, 4, 4), (16, 64, 256, 4, 3),
+    (16, 16, 512, 4, 3), (16, 32, 128, 4, 5), (16, 64, 128, 8, 4),
+]
+ROWS = [
+    (1, 1024, 4, 2), (1, 4096, 8, 2), (2, 1024, 4, 2), (4, 1024, 8, 2), (4, 512, 4, 2),
+    (8, 256, 4, 2), (16, 256, 4, 2), (16, 512, 8, 2),
+]
+# fmt: on
 
 
 def configs(kernel: Kernel, case: Case) -> list[Config]:
-    """What is tried for a kernel, by its shape: rows and a loop, two dims and a loop, or neither."""
+    """What is tried for a kernel, by its shape: rows and a loop, two dims and a loop, or others."""
     grid = [i.dim for i in kernel.grid if i.dim.packed and not i.dim.unit]
     loops = [s.index.dim for s in kernel.statements if isinstance(s, For)]
     loops = [d for d in dict.fromkeys(loops) if d.packed and not d.unit]
@@ -240,10 +268,11 @@ def configs(kernel: Kernel, case: Case) -> list[Config]:
 class Candidate:
     """One way to run a program: a snapshot, its preparation apart or not."""
 
-    def __init__(self, case: Case, raw: Any, number: int, apart: bool) -> None:
+    def __init__(self, case: Case, raw: Any, number: int, schedule: Schedule) -> None:
         graph = make_safe(stored_as(raw, DType.bfloat16)).graph
-        self.case, self.label = case, f"snapshot {number + 1}{', apart' if apart else ''}"
-        self.nest: Nest = scheduled(graph, "kernel", Schedule(apart=apart))
+        words = ["apart"] * schedule.apart + [f"{a} in {n}" for a, n in schedule.split.items()]
+        self.case, self.label = case, ", ".join([f"snapshot {number + 1}", *words])
+        self.nest: Nest = scheduled(graph, "kernel", schedule)
         self.source = print_triton(self.nest)
         module = load(self.source)
         self.launchers = [
@@ -433,7 +462,7 @@ def tuned(
     allowed: float,
     tried: list[dict[str, Any]],
 ) -> list[Config] | None:
-    """The fastest right configuration of every kernel; each is checked through the whole program."""
+    """The fastest configuration of every kernel; each is checked through the whole program."""
     memory = candidate.allocate(inputs)
     chosen: list[Config] = []
     count = len(candidate.launchers)
@@ -449,10 +478,9 @@ def tuned(
             tried.append(row)
             try:
                 step = candidate.launch(at, config, memory)
+                others = [*chosen, *usable[at:]]
                 steps = [
-                    step
-                    if i == at
-                    else candidate.launch(i, (chosen + usable)[i] if i < at else usable[i], memory)
+                    step if i == at else candidate.launch(i, others[i], memory)
                     for i in range(count)
                 ]
                 candidate.output(memory).fill_(math.nan)
@@ -513,12 +541,13 @@ def main() -> None:
     grouped: list[tuple[Case, list[Candidate]]] = []
     for case in wanted:
         graph = bb.lower(case.program)
-        from blockbuster_fusion.compiler import _with_known_sizes
-
-        fusion = bb.fuse(_with_known_sizes(graph, case.sizes), unit=case.unit)
+        fusion = bb.fuse(with_known_sizes(graph, case.sizes), unit=case.unit)
         count = len(fusion.fused)
-        variants = case.variants or tuple((i, a) for i in range(count) for a in (False, True))
-        own = [Candidate(case, fusion.fused[i], i % count, apart) for i, apart in variants]
+        everything = [(i, a) for i in range(count) for a in (Schedule(), APART)]
+        own = [
+            Candidate(case, fusion.fused[i], i % count, schedule)
+            for i, schedule in case.variants or everything
+        ]
         different = {c.source: c for c in own}
         grouped.append((case, list(different.values())))
         CANDIDATES.extend(different.values())

@@ -109,7 +109,7 @@ def compile(
     machine_for(target)
     stored = None if dtype is None else as_dtype(dtype)
     graph, title = _block_program(program, specs, named, name, batch, stored)
-    graph = _with_known_sizes(graph, sizes or {})
+    graph = with_known_sizes(graph, sizes or {})
     made: dict[tuple[object, ...], _Snapshots] = {}
 
     def snapshots(units: Collection[Dim | str]) -> _Snapshots:
@@ -136,7 +136,7 @@ def compile(
 
 def unfused(program: ArrayProgram, sizes: Mapping[str, int]) -> Graph:
     """The program as it is written, numerically safe, with some sizes fixed: what to compare to."""
-    return make_safe(_with_known_sizes(lower(program), sizes)).graph
+    return make_safe(with_known_sizes(lower(program), sizes)).graph
 
 
 class _Snapshots:
@@ -202,7 +202,8 @@ def _block_program(
     return lower(traced), traced.name
 
 
-def _with_known_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+def with_known_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """The program with some of its sizes fixed, by symbol or axis."""
     axes = {dim.axis for dim in graph.dims}
     extents = given_extents(axes, sizes)
     symbols = {a.extent: a for a in axes if isinstance(a.extent, Symbol) and extents.knows(a)}

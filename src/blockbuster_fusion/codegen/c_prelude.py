@@ -188,10 +188,9 @@ INLINE void contract_columns_{c_type}(int wide, int fresh, int64_t I, int64_t K,
         contract_rows_{c_type}(1, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
 }}
 
-/* c[i][j] += sum over k of a[i][k] * b[k][j]; rows of b and c are padded to whole vectors. */
-static __attribute__((noinline)) void contract_{c_type}(
-    int fresh, int64_t I, int64_t J, int64_t K, const {c_type} *a, int64_t a_i, int64_t a_k,
-    const {c_type} *b, int64_t b_k, {c_type} *c, int64_t c_i) {{
+INLINE void contract_panels_{c_type}(int fresh, int64_t I, int64_t J, int64_t K, const {c_type} *a,
+                                     int64_t a_i, int64_t a_k, const {c_type} *b, int64_t b_k,
+                                     {c_type} *c, int64_t c_i) {{
     enum {{ WIDTH = LANES({c_type}), DEEP = 256 }};
     for (int64_t k = 0; k == 0 || k < K; k += DEEP) {{
         const {c_type} *a_from = a + k * a_k, *b_from = b + k * b_k;
@@ -203,6 +202,19 @@ static __attribute__((noinline)) void contract_{c_type}(
             contract_columns_{c_type}(1, fresh && k == 0, I, deep, a_from, a_i, a_k, b_from + j,
                                       b_k, c + j, c_i);
     }}
+}}
+
+/* c[i][j] += sum over k of a[i][k] * b[k][j]; rows of b and c are padded to whole vectors. Where a
+   is contiguous along an axis, the compiler is told: addresses then cost nothing. */
+static __attribute__((noinline)) void contract_{c_type}(
+    int fresh, int64_t I, int64_t J, int64_t K, const {c_type} *a, int64_t a_i, int64_t a_k,
+    const {c_type} *b, int64_t b_k, {c_type} *c, int64_t c_i) {{
+    if (a_k == 1)
+        contract_panels_{c_type}(fresh, I, J, K, a, a_i, 1, b, b_k, c, c_i);
+    else if (a_i == 1)
+        contract_panels_{c_type}(fresh, I, J, K, a, 1, a_k, b, b_k, c, c_i);
+    else
+        contract_panels_{c_type}(fresh, I, J, K, a, a_i, a_k, b, b_k, c, c_i);
 }}
 """
 

@@ -11,15 +11,18 @@ from blockbuster_fusion.codegen.combine import combine
 from blockbuster_fusion.codegen.nest import (
     Access,
     Along,
+    Body,
     Buffer,
     BufferAxis,
     Clear,
+    Fill,
     For,
     Index,
     Kernel,
     Load,
     Nest,
     Part,
+    Space,
     Span,
     Statement,
     Step,
@@ -27,7 +30,7 @@ from blockbuster_fusion.codegen.nest import (
     Tile,
     tiles,
 )
-from blockbuster_fusion.codegen.rewrite import without_dead
+from blockbuster_fusion.codegen.rewrite import rebuilt, without_dead
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD
@@ -47,7 +50,7 @@ def split(nest: Nest, axis: str, parts: int, *, atomic: bool = False) -> Nest:
         raise NoKernel(what=what, remedy="split another axis")
     known = {*nest.inputs, *(view.buffer for view in nest.outputs)}
     used = [b for step in steps if isinstance(step, Kernel) for b in step.buffers]
-    between = [b for b in dict.fromkeys(used) if b.space.value == "global" and b not in known]
+    between = [b for b in dict.fromkeys(used) if b.space is Space.GLOBAL and b not in known]
     return replace(nest, steps=tuple(steps), between=tuple(between))
 
 
@@ -101,15 +104,18 @@ class _Split:
             Store(self.access(tile, self.part.index), tile, self.atomic) for tile in self.buffers
         ]
         loop = replace(self.loop, part=self.part)
+        before = rebuilt(body[: self.at], _without_results)
         first = Kernel(
-            f"{kernel.name}_parts",
-            (*kernel.grid, self.part.index),
-            (*body[: self.at], loop, *shares),
+            f"{kernel.name}_parts", (*kernel.grid, self.part.index), (*before, loop, *shares)
         )
         gathering = self.loaded() if self.atomic else self.combined()
-        second = replace(kernel, body=(*body[: self.at], *gathering, *body[self.at + 1 :]))
+        filled = [s for s in body[: self.at] if not (self.atomic and self.is_start(s))]
+        second = replace(kernel, body=(*filled, *gathering, *body[self.at + 1 :]))
         clears: list[Step] = [Clear(b) for b in self.buffers.values()] if self.atomic else []
         return [*clears, without_dead(first), without_dead(second)]
+
+    def is_start(self, statement: Statement) -> bool:
+        return isinstance(statement, Fill) and statement.tile in self.buffers
 
     def loaded(self) -> list[Statement]:
         return [Load(tile, self.access(tile, self.part.index)) for tile in self.buffers]
@@ -127,6 +133,13 @@ class _Split:
             ]
             inner += combine(combiner, coming, names, into=gathered).updates
         return [For(index, tuple(inner), gathered=self.loop.gathered)]
+
+
+def _without_results(body: Body) -> Body:
+    """A body without what the second kernel stores as well."""
+    return tuple(
+        s for s in body if not (isinstance(s, Store) and s.target.buffer.space is Space.GLOBAL)
+    )
 
 
 class _Names:

@@ -43,6 +43,11 @@ class _Kernel:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.copied: set[tuple[object, Index]] = set()
+        self.parts = {
+            s.index: s.part.index
+            for s in kernel.statements
+            if isinstance(s, For) and s.part is not None
+        }
 
     def fail(self, statement: Statement, problem: str) -> None:
         text = statement_text(statement)
@@ -110,6 +115,7 @@ class _Kernel:
         if statement.atomic or statement.target.buffer.space is not Space.GLOBAL:
             return
         named = {span.at for span in statement.target.spans}
+        named |= {part for loop, part in self.parts.items() if loop in named}
         for index in self.kernel.grid:
             if index not in named:
                 problem = f"programs that differ in {index.name} alone write the same block"
