@@ -28,11 +28,8 @@ format: $(STAMP) ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-demo: $(STAMP) ## Show attention being fused step by step and made safe, then the table of examples
-	$(BIN)/blockbuster trace attention
-	$(BIN)/blockbuster fuse attention
-	$(BIN)/blockbuster check attention
-	$(BIN)/blockbuster table --rules extended
+demo: $(STAMP) ## Fuse attention, LayerNorm+matmul and RMSNorm+SwiGLU, compile, check and time them
+	$(BIN)/blockbuster demo
 
 fuzz: $(STAMP) ## Try the rules on thousands of random programs
 	$(BIN)/python -m pytest -m long -q -s tests

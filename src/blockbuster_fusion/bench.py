@@ -10,7 +10,7 @@ import platform
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
@@ -19,13 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from blockbuster_fusion import examples
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.compiler import Snapshot, unfused
+from blockbuster_fusion.compiler import Snapshot, fuse, unfused
 from blockbuster_fusion.compiler import compile as compile_program
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Axis, Symbol
+from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.check import relative_error
 
@@ -59,6 +61,8 @@ class Result:
     tiles: Mapping[str, int]
     threads: int | None
     contenders: Sequence[Contender]
+    listing: str = ""
+    """The block program that runs."""
     skipped: Sequence[str] = ()
     """Why somebody did not take part."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -161,9 +165,60 @@ def bench(
         {dim.label: tile for dim, tile in made.tiles.items()},
         threads,
         [Contender(name, statistics.median(times[name]), errors[name]) for name in runs],
+        made.listing,
         skipped,
         versions(),
     )
+
+
+DEMO = {
+    "attention": {"M": 1024, "N": 1024, "D": 64, "L": 64},
+    "layernorm-matmul": {"M": 512, "K": 512, "N": 1024},
+    "rmsnorm-swiglu": {"M": 256, "D": 512, "K": 1024, "N": 512},
+}
+ALLOWED = {"cpu": 1e-4, "cuda": 3e-2}
+"""The error that the demonstration allows: float32 on the CPU, bfloat16 on a GPU."""
+
+
+def demo() -> Iterator[str]:
+    """Three programs as they are written, fused, compiled for this machine, checked and timed."""
+    targets = ["cpu", *(["cuda"] if _has_gpu() else [])]
+    for name, sizes in DEMO.items():
+        program = examples.find(name)
+        fusion = fuse(program, unit=())
+        edges = [len(buffered(graph)) for graph in fusion.fused]
+        yield f"{program}\n"
+        before = len(buffered(lower(program)))
+        after = " or ".join(map(str, dict.fromkeys(edges)))
+        yield f"Lists that go through global memory: {before} unfused, {after} fused. What runs:\n"
+        shown = False
+        for target in targets:
+            dtype = "bfloat16" if target == "cuda" else None
+            result = bench(
+                program, target=target, sizes=sizes, dtype=dtype, seconds=1, with_compile=False
+            )
+            if not shown:
+                yield "\n".join(f"    {line}" for line in result.listing.rstrip().splitlines())
+                shown = True
+            error = result.contenders[0].error
+            if not error <= ALLOWED[target]:
+                message = f"{name} on {target} is wrong: an error of {error:.1e} against float64"
+                raise BlockbusterError(message=message)
+            yield f"\n{result}"
+            ratio = result.ratio("eager")
+            if ratio is not None:
+                yield f"  PyTorch's eager operators take {ratio:.2f} times as long"
+        yield ""
+    if len(targets) == 1:
+        yield "No GPU with PyTorch and Triton was found here, so the Triton kernels were not run."
+
+
+def _has_gpu() -> bool:
+    if not _there("torch") or not _there("triton"):
+        return False
+    from blockbuster_fusion.frontends.torch_bench import has_gpu
+
+    return has_gpu()
 
 
 def interleaved(

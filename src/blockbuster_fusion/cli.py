@@ -9,7 +9,9 @@ from pathlib import Path
 from blockbuster_fusion import examples
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.bench import bench, demo
 from blockbuster_fusion.compiler import SafeFusion, fuse
+from blockbuster_fusion.emit import emit, find_program
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.fusion.pareto import Alternative, alternatives, tried_sets, unit_sets
 from blockbuster_fusion.fusion.trace import Trace
@@ -106,6 +108,26 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--lock", action="store_true", help="reductions in parallel, with a lock")
     listing.set_defaults(run=_show)
 
+    emitted = commands.add_parser("emit", help="write a program's kernels as a standalone file")
+    emitted.add_argument("program", help="an example's name, or file.py:function")
+    emitted.add_argument("--target", default="cpu", choices=["cpu", "cuda"], help="C or Triton")
+    _add_rules(emitted, "extended")
+    _add_choices(emitted)
+    emitted.add_argument("-o", "--output", metavar="FILE", help="where to (default: printed)")
+    emitted.set_defaults(run=_emit)
+
+    measured = commands.add_parser("bench", help="a program compiled, against PyTorch")
+    measured.add_argument("program", help="an example's name, or file.py:function")
+    measured.add_argument("--target", default="cpu", choices=["cpu", "cuda"], help="where")
+    _add_choices(measured)
+    measured.add_argument("--threads", type=int, metavar="N", help="for the CPU (default: all)")
+    measured.add_argument("--seconds", type=float, default=2.0, help="for each contender")
+    measured.add_argument("--json", metavar="FILE", help="write the result as JSON")
+    measured.set_defaults(run=_bench)
+
+    shown = commands.add_parser("demo", help="three programs fused, compiled, checked and timed")
+    shown.set_defaults(run=_demo)
+
     table = commands.add_parser("table", help="buffered edges that are left, for every example")
     _add_rules(table, "paper")
     table.set_defaults(run=_table)
@@ -118,6 +140,17 @@ def _parser() -> argparse.ArgumentParser:
 def _add_rules(parser: argparse.ArgumentParser, default: str) -> None:
     known, text = sorted(RULE_SETS), "rule set (default: %(default)s)"
     parser.add_argument("--rules", default=default, choices=known, help=text)
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    """What can be chosen of a compiled program."""
+    parser.add_argument("--snapshot", type=int, metavar="N", help="which one (default: the best)")
+    text = "a tile: M=64"
+    parser.add_argument("--tile", metavar="D=N", action="append", default=[], help=text)
+    text = "a size that is fixed: DD=64"
+    parser.add_argument("--size", metavar="S=N", action="append", default=[], help=text)
+    dtypes = ["float32", "bfloat16", "float16"]
+    parser.add_argument("--dtype", choices=dtypes, help="how float32 arrays are stored")
 
 
 def _version() -> str:
@@ -262,6 +295,55 @@ def _show(options: argparse.Namespace) -> None:
         print(to_text(graph), end="")
     else:
         print(show(graph, reductions="lock" if options.lock else "serial"), end="")
+
+
+def _emit(options: argparse.Namespace) -> None:
+    text = emit(
+        find_program(options.program),
+        target=options.target,
+        snapshot=_snapshot(options),
+        tiles=_numbers("--tile", options.tile),
+        sizes=_numbers("--size", options.size),
+        dtype=options.dtype,
+        rules=options.rules,
+    )
+    if options.output is None:
+        print(text, end="")
+        return
+    Path(options.output).write_text(text, encoding="utf-8")
+    print(f"written to {options.output}")
+
+
+def _snapshot(options: argparse.Namespace) -> int | None:
+    """Snapshots are counted from 1 here, as everywhere on the command line."""
+    if options.snapshot is None:
+        return None
+    if options.snapshot < 1:
+        raise BlockbusterError(message="--snapshot: they are counted from 1")
+    return int(options.snapshot) - 1
+
+
+def _bench(options: argparse.Namespace) -> None:
+    result = bench(
+        find_program(options.program),
+        target=options.target,
+        sizes=_numbers("--size", options.size),
+        dtype=options.dtype,
+        threads=options.threads,
+        snapshot=_snapshot(options),
+        tiles=_numbers("--tile", options.tile),
+        seconds=options.seconds,
+    )
+    print(result)
+    print(f"  {', '.join(f'{name} {number}' for name, number in result.versions.items())}")
+    if options.json:
+        Path(options.json).write_text(result.as_json() + "\n", encoding="utf-8")
+        print(f"  written to {options.json}")
+
+
+def _demo(options: argparse.Namespace) -> None:
+    for text in demo():
+        print(text, flush=True)
 
 
 def _table(options: argparse.Namespace) -> None:

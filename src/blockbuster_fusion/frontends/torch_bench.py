@@ -63,3 +63,8 @@ class Torch:
         """Until the device has done what it was asked for."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def has_gpu() -> bool:
+    """Whether PyTorch finds one."""
+    return torch.cuda.is_available()
