@@ -119,7 +119,7 @@ class Runner(Protocol):
 
 def _has_tensor(given: Sequence[Any]) -> bool:
     """Whether there is one of PyTorch's tensors: without PyTorch there is none."""
-    if "torch" not in sys.modules:
+    if "torch" not in sys.modules or all(type(x) is np.ndarray for x in given):
         return False
     from blockbuster_fusion.runtime.torch_arrays import is_tensor
 
@@ -203,10 +203,18 @@ class Compiled:
         return made
 
     @cached_property
-    def orders(self) -> tuple[tuple[int, ...], ...]:
-        """For each output: the axes of its buffer in the order of its array."""
-        both = zip(self.program.outputs, self.program.layouts, strict=True)
-        return tuple(layout_order(view, layout) for view, layout in both)
+    def given_back(self) -> tuple[tuple[Buffer, tuple[int, ...], bool], ...]:
+        """For each output: its buffer, the order of its axes, and whether nobody has it before."""
+        found: list[tuple[Buffer, tuple[int, ...], bool]] = []
+        for view, layout in zip(self.program.outputs, self.program.layouts, strict=True):
+            is_first = all(buffer is not view.buffer for buffer, _, _ in found)
+            found.append((view.buffer, layout_order(view, layout), is_first))
+        return tuple(found)
+
+    def borrowed(self, kit: Kit) -> "_Scratch":
+        """Flat arrays of an earlier call that nobody is using, to be given back."""
+        spares = self.spare.setdefault(kit.name, [])
+        return spares.pop() if spares else _Scratch()
 
 
 class _Scratch(dict[Buffer, Any]):
@@ -252,34 +260,35 @@ class _Bound:
                     raise BadInput(name=name, problem=problem)
 
     def run(self, kit: Kit, inputs: Sequence[Any]) -> list[Any]:
-        nest = self.owner.program
-        arrays: Arrays = dict(zip(nest.inputs, inputs, strict=True))
+        owner = self.owner
+        arrays: Arrays = dict(zip(owner.program.inputs, inputs, strict=True))
         made: Arrays = {}
-        spares = self.owner.spare.setdefault(kit.name, [])
-        scratch = spares.pop() if spares else _Scratch()
-        for number, step in enumerate(nest.steps):
+        scratch = owner.borrowed(kit)
+        for number, step in enumerate(owner.program.steps):
             if isinstance(step, Call):
                 self.call(kit, step, arrays)
                 continue
             launch = self.launches[number]
             if launch is None:
                 launch = self.launches[number] = _Launch(self, step)
-            for buffer, shape, order in launch.needed:
-                if buffer not in arrays:
-                    if order is not None:
-                        made[buffer] = kit.empty(shape, buffer.dtype)
-                        arrays[buffer] = kit.permuted(made[buffer], order)
-                    else:
-                        arrays[buffer] = self.scratch(kit, scratch, buffer, shape)
+            for room in launch.rooms:
+                buffer = room.buffer
+                if buffer in arrays:
+                    continue
+                if room.is_output:
+                    x = made[buffer] = kit.empty(room.shape, buffer.dtype)
+                    arrays[buffer] = x if room.turned is None else kit.permuted(x, room.turned)
+                else:
+                    arrays[buffer] = self.scratch(kit, scratch, buffer, room.shape)
             launch(kit, arrays)
+        if scratch:
+            owner.spare[kit.name].append(scratch)
         outputs = []
-        for view, order in zip(nest.outputs, self.owner.orders, strict=True):
-            buffer = view.buffer
-            x = made.pop(buffer, None)  # the second time it is copied
-            if x is None or order != self.owner.layouts[buffer]:
+        for buffer, order, is_first in owner.given_back:
+            x = made.get(buffer) if is_first else None
+            if x is None:
                 x = kit.copied(kit.permuted(arrays[buffer], order))
             outputs.append(kit.handed_out(x, buffer.dtype))
-        spares.append(scratch)
         return outputs
 
     def scratch(self, kit: Kit, scratch: _Scratch, buffer: Buffer, shape: tuple[int, ...]) -> Any:
@@ -308,26 +317,34 @@ class _Bound:
             arrays[view.buffer] = kit.from_numpy(x, view.buffer.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What to allocate for a buffer: its shape, and how to turn the array of an output."""
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+    is_output: bool
+    turned: tuple[int, ...] | None
+
+
 class _Launch:
     """A kernel, or the clearing of a buffer, for arrays that lie in a certain way."""
 
     def __init__(self, bound: _Bound, step: Kernel | Clear) -> None:
         self.bound, self.step = bound, step
         self.buffers = (step.buffer,) if isinstance(step, Clear) else global_buffers(step)
-        layouts = bound.owner.layouts
-        self.needed = tuple(self.room(b, layouts) for b in self.buffers)
+        given = bound.owner.program.inputs
+        self.rooms = tuple(self.room(b) for b in self.buffers if b not in given)
         self.function: Callable[[Sequence[Any]], None] | None = None
 
-    def room(
-        self, buffer: Buffer, layouts: Mapping[Buffer, tuple[int, ...]]
-    ) -> tuple[Buffer, tuple[int, ...], tuple[int, ...] | None]:
-        """What to allocate: a buffer, its shape, and for an output how to turn it."""
+    def room(self, buffer: Buffer) -> _Room:
         shape = buffer_shape(buffer, self.bound.tiling)
-        if buffer not in layouts:
-            return buffer, shape, None
-        order = layouts[buffer]
+        order = self.bound.owner.layouts.get(buffer)
+        if order is None:
+            return _Room(buffer, shape, False, None)
         turned = tuple(order.index(at) for at in range(len(order)))
-        return buffer, tuple(shape[at] for at in order), turned
+        laid_out = tuple(shape[at] for at in order)
+        return _Room(buffer, laid_out, True, turned if list(turned) != sorted(turned) else None)
 
     def __call__(self, kit: Kit, arrays: Arrays) -> None:
         if isinstance(self.step, Clear):

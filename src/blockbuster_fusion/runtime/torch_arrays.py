@@ -1,6 +1,7 @@
 """PyTorch's tensors as kernels see them."""
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -101,10 +102,15 @@ def kit_for(given: Sequence[object], device: str) -> TorchArrays:
     handles = device == "cpu"
     for x in given:
         if isinstance(x, torch.Tensor) and x.device.type == device:
-            return TorchArrays(x.device, handles=handles)
+            return _kit(x.device, handles)
     if device == "cuda" and torch.cuda.is_available():
-        return TorchArrays(torch.device("cuda", torch.cuda.current_device()), handles=handles)
-    return TorchArrays(torch.device("cpu"), handles=handles)
+        return _kit(torch.device("cuda", torch.cuda.current_device()), handles)
+    return _kit(torch.device("cpu"), handles)
+
+
+@cache
+def _kit(device: torch.device, handles: bool) -> TorchArrays:
+    return TorchArrays(device, handles=handles)
 
 
 def through_numpy(
