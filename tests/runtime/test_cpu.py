@@ -1,5 +1,6 @@
 """Kernels in C, against float64: as exact as PyTorch's operators, for any lengths and strides."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.runtime import cc
+from blockbuster_fusion.runtime import cache, cc
 from blockbuster_fusion.runtime.cpu import CpuKernels
 from compiled import (
     EXACT,
@@ -163,14 +164,21 @@ def test_many_threads_at_once() -> None:
     assert not wrong
 
 
-def test_a_library_that_does_not_load_is_compiled_again(compilations: list) -> None:
-    kernel = bb.compile(bb.examples.matmul_relu())
-    library = cc.compile_c(kernel.source)
+def test_a_library_that_does_not_load_is_compiled_again(
+    compilations: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where its checksum is right."""
+    source = bb.compile(bb.examples.matmul_relu()).source
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    library = cc.compile_c(source)
     library.write_bytes(b"no library")
-    (library.parent / "sha256").unlink()
+    (library.parent / "sha256").write_text(hashlib.sha256(b"no library").hexdigest())
+    assert cc.compile_c(source) == library
+    compilations.clear()
     again = bb.compile(bb.examples.matmul_relu())
     x = np.eye(3, dtype=np.float32)
     np.testing.assert_array_equal(again(x, x)["C"], x)
+    assert len(compilations) == 2
 
 
 SANITIZED = """
