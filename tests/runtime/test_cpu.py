@@ -201,8 +201,11 @@ for most in (1, 7, 40, 130, 200):
             sizes.setdefault(a.name, int(rng.integers(1, 5 if a.name in "BHGR" else most + 1)))
         shape = [sizes[a.name] for a in i.type.axes]
         given.append(rng.standard_normal(shape).astype(store))
-    found, wanted = runner.run(given)[0], made(*given)[0]
-    assert np.abs(np.asarray(found, float) - wanted).max() <= 1e-2 * max(1, np.abs(wanted).max())
+    found, wanted = (np.asarray(x[0], float) for x in (runner.run(given), made(*given)))
+    both = np.isfinite(found) & np.isfinite(wanted)  # LayerNorm of one element divides by zero
+    assert both.all() or 1 in sizes.values()
+    scale = np.abs(wanted[both]).max(initial=1)
+    assert np.abs(found - wanted)[both].max(initial=0) <= 1e-2 * scale
 print("clean")
 """
 
