@@ -257,7 +257,7 @@ def configs(kernel: Kernel, case: Case) -> list[Config]:
             made.append(Config(tiles, warps, stages))
     else:
         for m, n, warps, stages in ROWS:
-            tiles = (*((d, m) for d in grid), *((d, n) for d in (*loops, *others)))
+            tiles = (*((d, m) for d in grid[:1]), *((d, n) for d in (*grid[1:], *loops, *others)))
             made.append(Config(tiles, warps, stages))
     return made
 
