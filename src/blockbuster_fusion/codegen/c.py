@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from blockbuster_fusion.codegen.c_expr import HELD, STORED, Need, Writer, number
+from blockbuster_fusion.codegen.c_memory import Kind, share
 from blockbuster_fusion.codegen.c_prelude import prelude
 from blockbuster_fusion.codegen.nest import (
     Access,
@@ -283,9 +284,8 @@ class _Kernel:
 
     def memory(self) -> None:
         """Every thread's own memory, cut into tiles."""
-        used = dict.fromkeys(t for s in self.kernel.statements for t in tiles_of(s))
-        own = [tile for tile in used if tile not in self.borrowed]
-        pieces = [(t.name, self.held(t), self.room(t)) for t in own]
+        sharing = share(self.kernel, self.kind)
+        pieces = [(t.name, self.held(t), self.room(t)) for t in sharing.owners]
         pieces += [
             (b.name, STORED[b.dtype], self.buffer_room(b))
             for b in self.kernel.buffers
@@ -308,6 +308,12 @@ class _Kernel:
         for (name, held, _), size in zip(pieces, sizes, strict=True):
             self.line(f"{held} *const {name} = ({held} *)free_memory;")
             self.line(f"free_memory += {size};")
+        for tile, owner in sharing.taken.items():
+            self.line(f"{self.held(tile)} *const {tile.name} = {owner.name};")
+
+    def kind(self, tile: Tile) -> Kind | None:
+        """What tiles that may share memory have in common; None for those that need none."""
+        return None if tile in self.borrowed else (self.held(tile), self.room(tile))
 
     def buffer_room(self, buffer: Buffer) -> str:
         return " * ".join(self.axis_length(axis) for axis in buffer.axes) or "1"

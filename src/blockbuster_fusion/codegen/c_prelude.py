@@ -17,13 +17,15 @@ HEADER = """\
 """
 
 LANES = """\
-/* Vectors of the machine's width, and the rows of a register tile. */
+/* Bytes in a vector of the machine, and the rows and vectors of a tile in its registers. */
 #if defined(__AVX512F__)
-enum { VECTOR = 64, ROWS = 8 };
+enum { VECTOR = 64, ROWS = 6, WIDE = 4 };
 #elif defined(__AVX__)
-enum { VECTOR = 32, ROWS = 6 };
+enum { VECTOR = 32, ROWS = 6, WIDE = 2 };
+#elif defined(__aarch64__)
+enum { VECTOR = 16, ROWS = 6, WIDE = 4 };
 #else
-enum { VECTOR = 16, ROWS = 6 };
+enum { VECTOR = 16, ROWS = 6, WIDE = 2 };
 #endif
 #define LANES(type) (VECTOR / (int64_t)sizeof(type))
 /* Rows of a tile are whole vectors, an odd number of them, so that they spread over the cache. */
@@ -147,74 +149,64 @@ typedef {c_type} {c_type}_vector __attribute__((vector_size(VECTOR), aligned(4),
 def _contract(c_type: str) -> str:
     """The register-tiled micro-kernel, and the loops that call it."""
     vector = f"{c_type}_vector"
+    arguments = f"""int64_t K, const {c_type} *a, int64_t a_i, int64_t a_k,
+    const {c_type} *b, int64_t b_k, {c_type} *c, int64_t c_i"""
     return f"""\
 /* c[i][j] += sum over k of a[i][k] * b[k][j] for `rows` rows and `wide` vectors, in registers;
    `fresh`: there is nothing in c yet. */
-INLINE void contract_rows_{c_type}(int rows, int wide, int fresh, int64_t K, const {c_type} *a,
-                                   int64_t a_i, int64_t a_k, const {c_type} *b, int64_t b_k,
-                                   {c_type} *c, int64_t c_i) {{
+INLINE void contract_rows_{c_type}(int rows, int wide, int fresh, {arguments}) {{
     enum {{ WIDTH = LANES({c_type}) }};
-    {vector} sum[ROWS][2], x[2];
+    {vector} sum[ROWS][WIDE], x[WIDE];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int w = 0; w < wide; w++)
             sum[r][w] = fresh ? ({vector}){{0}} : *(const {vector} *)(c + r * c_i + w * WIDTH);
     for (int64_t k = 0; k < K; k++) {{
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int w = 0; w < wide; w++) x[w] = *(const {vector} *)(b + k * b_k + w * WIDTH);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int w = 0; w < wide; w++) sum[r][w] += a[r * a_i + k * a_k] * x[w];
     }}
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int w = 0; w < wide; w++) *({vector} *)(c + r * c_i + w * WIDTH) = sum[r][w];
 }}
 
 /* As above for I rows: the block of b, K by `wide` vectors, stays in the cache meanwhile. */
-INLINE void contract_columns_{c_type}(int wide, int fresh, int64_t I, int64_t K, const {c_type} *a,
-                                      int64_t a_i, int64_t a_k, const {c_type} *b, int64_t b_k,
-                                      {c_type} *c, int64_t c_i) {{
+INLINE void contract_columns_{c_type}(int64_t I, int wide, int fresh, {arguments}) {{
     int64_t i = 0;
     for (; i + ROWS <= I; i += ROWS)
         contract_rows_{c_type}(ROWS, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i,
                                c_i);
-    for (; i + 3 <= I; i += 3)
-        contract_rows_{c_type}(3, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
+    for (; i + 4 <= I; i += 4)
+        contract_rows_{c_type}(4, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
     for (; i < I; i++)
         contract_rows_{c_type}(1, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
 }}
 
-INLINE void contract_panels_{c_type}(int fresh, int64_t I, int64_t J, int64_t K, const {c_type} *a,
-                                     int64_t a_i, int64_t a_k, const {c_type} *b, int64_t b_k,
-                                     {c_type} *c, int64_t c_i) {{
-    enum {{ WIDTH = LANES({c_type}), DEEP = 256 }};
+/* c[i][j] += sum over k of a[i][k] * b[k][j]; rows of b and c are padded to whole vectors. */
+static __attribute__((noinline)) void contract_{c_type}(
+    int fresh, int64_t I, int64_t J, {arguments}) {{
+    enum {{ WIDTH = LANES({c_type}), DEEP = 128 }};
     for (int64_t k = 0; k == 0 || k < K; k += DEEP) {{
         const {c_type} *a_from = a + k * a_k, *b_from = b + k * b_k;
-        int64_t deep = MIN(DEEP, K - k), j = 0;
+        const int64_t deep = MIN(DEEP, K - k);
+        const int first = fresh && k == 0;
+        int64_t j = 0;
+        for (; j + (WIDE - 1) * WIDTH < J; j += WIDE * WIDTH)
+            contract_columns_{c_type}(I, WIDE, first, deep, a_from, a_i, a_k, b_from + j, b_k,
+                                      c + j, c_i);
         for (; j + WIDTH < J; j += 2 * WIDTH)
-            contract_columns_{c_type}(2, fresh && k == 0, I, deep, a_from, a_i, a_k, b_from + j,
-                                      b_k, c + j, c_i);
+            contract_columns_{c_type}(I, 2, first, deep, a_from, a_i, a_k, b_from + j, b_k, c + j,
+                                      c_i);
         for (; j < J; j += WIDTH)
-            contract_columns_{c_type}(1, fresh && k == 0, I, deep, a_from, a_i, a_k, b_from + j,
-                                      b_k, c + j, c_i);
+            contract_columns_{c_type}(I, 1, first, deep, a_from, a_i, a_k, b_from + j, b_k, c + j,
+                                      c_i);
     }}
-}}
-
-/* c[i][j] += sum over k of a[i][k] * b[k][j]; rows of b and c are padded to whole vectors. Where a
-   is contiguous along an axis, the compiler is told: addresses then cost nothing. */
-static __attribute__((noinline)) void contract_{c_type}(
-    int fresh, int64_t I, int64_t J, int64_t K, const {c_type} *a, int64_t a_i, int64_t a_k,
-    const {c_type} *b, int64_t b_k, {c_type} *c, int64_t c_i) {{
-    if (a_k == 1)
-        contract_panels_{c_type}(fresh, I, J, K, a, a_i, 1, b, b_k, c, c_i);
-    else if (a_i == 1)
-        contract_panels_{c_type}(fresh, I, J, K, a, 1, a_k, b, b_k, c, c_i);
-    else
-        contract_panels_{c_type}(fresh, I, J, K, a, a_i, a_k, b, b_k, c, c_i);
 }}
 """
 
