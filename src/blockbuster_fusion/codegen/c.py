@@ -575,13 +575,31 @@ class _Kernel:
                 self.lines += [f"    {line}" for line in loops]
 
     def fold(self, statement: Fold) -> None:
-        """A reduction: along the innermost axis of the operand in one go, else row upon row."""
+        """A reduction: row upon row in vectors, or along them, one partial result to a lane."""
         layout, span = self.layout(statement.operand), statement.span
         self.start_fold(statement)
-        along = self.is_across(statement)
-        order = [span, *(s for s in layout if s != span)] if along else layout
-        with self.over(order, simd="simd" if along else "") as variables:
-            self.line(self.folded(statement, variables, self.at(statement.operand, variables)))
+        if self.is_across(statement):
+            with self.over([span, *(s for s in layout if s != span)]) as variables:
+                self.line(self.folded(statement, variables, self.at(statement.operand, variables)))
+            return
+        dtype, held = statement.tile.dtype, self.held(statement.tile)
+        identity = number(statement.combiner.identity[0], dtype)
+        expr = statement.combiner.combine[0]
+        with self.braces(""), self.over(layout[:-1], simd="") as variables:
+            row = self.moved(statement.operand, variables)
+            total = self.at(statement.tile, variables)
+            self.line(f"const {self.held(statement.operand)} *const row = {row};")
+            self.line(f"{held} lanes[16];")
+            self.line(f"for (int j = 0; j < 16; j++) lanes[j] = {identity};")
+            self.line("int64_t i = 0;")
+            combined = self.writer.combined(expr, ["lanes[j]", "row[i + j]"], dtype)
+            with self.braces(f"for (; i + 16 <= {self.length(span)}; i += 16)"):
+                self.line("#pragma omp simd")
+                self.line(f"for (int j = 0; j < 16; j++) lanes[j] = {combined};")
+            rest = self.writer.combined(expr, [total, "row[i]"], dtype)
+            self.line(f"for (; i < {self.length(span)}; i++) {total} = {rest};")
+            last = self.writer.combined(expr, [total, "lanes[j]"], dtype)
+            self.line(f"for (int j = 0; j < 16; j++) {total} = {last};")
 
     def start_fold(self, statement: Fold) -> None:
         kept = [s for s in self.layout(statement.operand) if s != statement.span]

@@ -27,10 +27,14 @@ class Machine:
 
     tile: int
     """The tile that every axis starts with."""
+    rows: int
+    """The same for the rows of outputs: what is read for a block of them is read that seldom."""
     smallest: int
     """No tile is halved below this: narrower blocks waste vector registers or tensor cores."""
     short: int
     """Axes up to this length may have one block."""
+    row: int
+    """And so may axes that an input's rows are long, up to this length: a row is then read once."""
     local: int
     """Bytes of local memory."""
     flops: float
@@ -44,11 +48,12 @@ class Machine:
 
 
 MACHINES = {
-    # One core: 8-wide fused multiply-adds at 3 GHz; its own L2 cache; what the L3 cache gives it.
-    "cpu": Machine(64, 16, 256, 512 * 1024, 1e11, 2e10),
+    # One core: 8-wide fused multiply-adds at 3 GHz; its L2 cache and a share of the L3; the rate
+    # at which that gives blocks back.
+    "cpu": Machine(128, 256, 16, 256, 2048, 4 << 20, 1e11, 2e10),
     # A large GPU: tensor cores in 16 bits; shared memory and registers of one processor; its L2.
-    "cuda": Machine(64, 16, 128, 200 * 1024, 6e14, 1e13),
-    "interpret": Machine(DEFAULT_TILE, 16, 256, 512 * 1024, 1e11, 2e10),
+    "cuda": Machine(64, 64, 16, 128, 128, 200 * 1024, 6e14, 1e13),
+    "interpret": Machine(DEFAULT_TILE, DEFAULT_TILE, 16, 256, 2048, 4 << 20, 1e11, 2e10),
 }
 
 
@@ -63,23 +68,28 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     """The axes that may have one block: short ones of known length, but no rows of an output.
 
     The first axis of an output that lies in blocks is its rows: cut into blocks, they are what runs
-    in parallel. On a GPU a block is a power of two long, so an axis that is none is cut.
+    in parallel. What an input has beside these rows (the width of what is normalised or projected)
+    may be longer. On a GPU a block is a power of two long, so an axis that is none is cut.
     """
     machine = machine_for(target)
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
+    inputs = [graph.type_of_input(port).axes for port in range(len(graph.inputs))]
+    beside = {axis for axes in inputs if rows & set(axes) for axis in axes}
     found = {
         dim.axis
         for dim in graph.dims
-        if dim.packed and not dim.is_free and _is_short(dim.axis, machine, target)
+        if dim.packed
+        and not dim.is_free
+        and _is_short(dim.axis, machine.row if dim.axis in beside else machine.short, target)
     }
     return tuple(sorted(axis.name for axis in found - rows))
 
 
-def _is_short(axis: Axis, machine: Machine, target: str) -> bool:
-    if not isinstance(axis.extent, int) or not 0 < axis.extent <= machine.short:
+def _is_short(axis: Axis, limit: int, target: str) -> bool:
+    if not isinstance(axis.extent, int) or not 0 < axis.extent <= limit:
         return False
-    fits = axis.extent >= machine.smallest and axis.extent & (axis.extent - 1) == 0
-    return fits or target != "cuda"
+    whole = axis.extent >= machine_for(target).smallest and axis.extent & (axis.extent - 1) == 0
+    return whole or target != "cuda"
 
 
 def _output_axes(graph: Graph) -> Iterable[list[Axis]]:
@@ -99,7 +109,11 @@ def default_tiles(
     """
     machine, fixed = machine_for(target), dict(given or {})
     loops = sorted((d for d in graph.dims if is_tiled(d)), key=lambda d: d.label)
-    tiles = {dim: fixed.get(dim, _first_tile(dim.axis, machine)) for dim in loops}
+    rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
+    tiles = {
+        dim: fixed.get(dim, _first_tile(dim.axis, machine, is_rows=dim.axis in rows))
+        for dim in loops
+    }
     while peak_local(graph, tiles) > machine.local:
         free = [d for d in loops if d not in fixed and tiles[d] > machine.smallest]
         if not free:
@@ -114,12 +128,14 @@ def is_tiled(dim: Dim) -> bool:
     return dim.packed and not dim.unit and not dim.is_free
 
 
-def _first_tile(axis: Axis, machine: Machine) -> int:
-    """The tile to start with: no longer than an axis of known length needs."""
+def _first_tile(axis: Axis, machine: Machine, *, is_rows: bool = False) -> int:
+    """The tile to start with: no longer than an axis of known length needs; two blocks of rows."""
+    usual = machine.rows if is_rows else machine.tile
     if not isinstance(axis.extent, int):
-        return machine.tile
-    needed = 1 << max(axis.extent - 1, 0).bit_length()
-    return max(machine.smallest, min(machine.tile, needed))
+        return usual
+    length = -(-axis.extent // 2) if is_rows and axis.extent > machine.tile else axis.extent
+    needed = 1 << max(length - 1, 0).bit_length()
+    return max(machine.smallest, min(usual, needed))
 
 
 def all_tiles(nest: Nest, tiles: Mapping[Dim, int], target: str) -> dict[Dim, int]:

@@ -1,0 +1,112 @@
+"""The C printer: its text, and what it computes, on the examples and on random programs."""
+
+import os
+
+import numpy as np
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.codegen.c import print_c
+from blockbuster_fusion.codegen.nest import Nest
+from blockbuster_fusion.codegen.schedule import Schedule, scheduled
+from blockbuster_fusion.codegen.tiles import all_tiles, default_tiles
+from blockbuster_fusion.ir.types import DType, Type
+from blockbuster_fusion.runtime.cpu import CpuKernels
+from blockbuster_fusion.runtime.executable import Compiled, Executable
+from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.safety.storage import stored_as
+from programs import random_inputs, random_program, random_tiles, random_unit
+from running import inputs_for
+
+GOLDEN = [
+    ("attention", ("D", "L"), DType.float32),
+    ("multi-head-attention", ("D", "L"), DType.bfloat16),
+    ("sliding-window-attention", ("D", "L"), DType.float32),
+    ("layernorm-linear", ("K",), DType.float32),
+    ("rmsnorm-swiglu-residual", (), DType.float16),
+]
+
+SCHEDULES = [
+    Schedule(),
+    Schedule(grid="outer"),
+    Schedule(apart=True),
+    Schedule(grid="outer", stages=3),
+]
+
+
+@pytest.mark.parametrize(("name", "unit", "dtype"), GOLDEN, ids=[g[0] for g in GOLDEN])
+def test_text(name, unit, dtype, golden):
+    raw = bb.fuse(bb.lower(bb.examples.find(name)), unit=unit).fused[-1]
+    graph = make_safe(stored_as(raw, dtype)).graph
+    nest = scheduled(graph, name.replace("-", "_"), Schedule(grid="outer"))
+    golden(print_c(nest, default_tiles(graph, "cpu")))
+
+
+def compiled(graph: bb.Graph, nest: Nest, tiles: dict) -> Executable:
+    names = [graph.op(i).name for i in graph.inputs]
+    kernels = CpuKernels(nest, tiles, threads=2)
+    return Executable(graph, "cpu", tiles, 0, Compiled(nest, names, tiles, kernels, device="cpu"))
+
+
+def assert_equal(found, expected, bound: float) -> None:
+    for name, wanted in expected.items():
+        scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0)
+        np.testing.assert_allclose(found[name], wanted, rtol=0, atol=bound * scale, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "unit", "atomic"),
+    [
+        ("attention", "N", ("D", "L"), False),
+        ("causal-attention", "N", ("D", "L"), False),
+        ("rmsnorm-swiglu", "K", ("N",), False),
+        ("rmsnorm-swiglu", "K", ("N",), True),
+    ],
+)
+def test_split_reductions(name, axis, unit, atomic):
+    program = bb.examples.find(name)
+    graph = bb.lower(program)
+    snapshot = bb.fuse(graph, unit=unit).snapshots[-1]
+    nest = scheduled(snapshot, "k", Schedule("outer", split={axis: 3}, atomic=atomic, stages=2))
+    tiles = all_tiles(nest, dict.fromkeys((d for d in snapshot.dims if d.packed), 16), "cpu")
+    kernel = compiled(snapshot, nest, tiles)
+    inputs = inputs_for(program, M=45, N=70, K=61, D=20, L=33)
+    exact = dict(bb.interpret(graph, inputs).items())
+    found = kernel(**{name: x.astype(np.float32) for name, x in inputs.items()})
+    assert_equal(found, exact, 5e-6)
+
+
+FUZZ = int(os.environ.get("BLOCKBUSTER_FUZZ", "200"))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_programs(seed):
+    check_random_program(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(16, 16 + FUZZ))
+def test_many_random_programs(seed):
+    check_random_program(seed)
+
+
+def check_random_program(seed: int) -> None:
+    """A random program in float64, fused, in C, against the interpreter."""
+    program = random_program(seed, extended=seed % 2 == 1)
+    graph = in_float64(bb.lower(program))
+    unit = random_unit(program, seed) if seed % 3 == 0 else ()
+    snapshot = bb.fuse(graph, unit=unit).snapshots[-1]
+    nest = scheduled(snapshot, "k", SCHEDULES[seed % len(SCHEDULES)])
+    labels = random_tiles(snapshot, seed)
+    chosen = {d: labels[d.label] for d in snapshot.dims if d.label in labels and not d.is_free}
+    tiles = all_tiles(nest, chosen, "cpu")
+    inputs = random_inputs(program, seed)
+    expected = dict(bb.interpret(snapshot, inputs, labels).items())
+    assert_equal(compiled(snapshot, nest, tiles)(**inputs), expected, 1e-6)
+
+
+def in_float64(graph: bb.Graph) -> bb.Graph:
+    kinds = [graph.type_of_input(port) for port in range(len(graph.inputs))]
+    return graph.retype(
+        [Type(k.lists, k.items, DType.float64, k.virtual) if k.dtype.is_float else k for k in kinds]
+    )
