@@ -8,9 +8,9 @@ of a ragged block, so that nothing is masked.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
-from blockbuster_fusion.codegen.c_expr import HELD, STORED, Need, Writer, number
+from blockbuster_fusion.codegen.c_expr import HELD, STORED, Need, Writer, bare, number
 from blockbuster_fusion.codegen.c_memory import Kind, share
 from blockbuster_fusion.codegen.c_prelude import prelude
 from blockbuster_fusion.codegen.nest import (
@@ -98,6 +98,7 @@ class _Kernel:
         self.lanes = packed[-1] if packed else None
         self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
         self.counted = {s.tile for s in kernel.statements if isinstance(s, Positions)}
+        self.padded: dict[tuple[Dim, str], str] = {}
         self.borrowed: dict[Tile, Access] = {}
         self.borrowed = {
             s.tile: s.source
@@ -122,22 +123,25 @@ class _Kernel:
         arguments = (
             "void *const *buffers, const int64_t *strides, const int64_t *sizes, int threads"
         )
+        self.line("/* Returns 0, or 1 when there was no memory. */")
         with self.braces(f"int {self.kernel.name}({arguments})"):
             self.parameters()
-            self.line("int failed = 0;")
-            self.line("#pragma omp parallel num_threads(threads) reduction(| : failed)")
+            here = len(self.lines)
+            self.line("int64_t next = 0;")
+            self.line("#pragma omp parallel num_threads(threads)")
             with self.braces(""):
                 self.memory()
-                self.line("#pragma omp for schedule(dynamic)")
-                with self.braces("for (int64_t program = 0; program < programs; program++)"):
-                    self.line("if (!memory) {")
-                    self.line("    failed = 1;")
-                    self.line("    continue;")
-                    self.line("}")
+                with self.braces(
+                    "for (int64_t program; memory && (program = claim(&next)) < programs;)"
+                ):
                     self.grid()
                     self.body(self.kernel.body)
                 self.line("free(memory);")
-            self.line("return failed;")
+            self.line("return next < programs;")
+        self.lines[here:here] = [
+            f"    const int64_t {name} = PADDED({self.block(dim)}, {held});"
+            for (dim, held), name in self.padded.items()
+        ]
         return "\n".join(self.lines) + "\n"
 
     def parameters(self) -> None:
@@ -157,7 +161,6 @@ class _Kernel:
             self.line(f"enum {{ BLOCK_{name} = {self.tiles.get(dim, DEFAULT_TILE)} }};")
         for name, text in self.fixed_lengths().items():
             self.line(f"const int64_t {name} = {text};")
-        self.line("(void)strides, (void)sizes;")
         counts = [self.count(i.dim) for i in self.kernel.grid]
         self.line(f"const int64_t programs = {' * '.join(counts) or '1'};")
 
@@ -200,7 +203,6 @@ class _Kernel:
             block = self.block(dim)
             text = f"MIN({block}, {dim.axis.extent} - {index.name} * {block})"
             self.line(f"const int64_t {index.name}_len = {text};")
-            self.line(f"(void){index.name}_len;")
 
     # -------------------------------------------------------------- lengths
 
@@ -263,9 +265,19 @@ class _Kernel:
         layout = self.layout(tile)[after:]
         if not layout:
             return "1"
-        sizes = [self.block(span.dim) for span in layout]
-        sizes[-1] = f"PADDED({sizes[-1]}, {self.held(tile)})"
-        return " * ".join(sizes)
+        sizes = [self.block(span.dim) for span in layout[:-1]]
+        return " * ".join([*sizes, self.row(layout[-1].dim, self.held(tile))])
+
+    def row(self, dim: Dim, held: str) -> str:
+        """The length of a row of a tile along a dim, padded; it has a name."""
+        if (dim, held) not in self.padded:
+            name = self.blocks.get(dim, _word(dim.name)).lower()
+            if held != "float":
+                name = f"{name}_{held.removesuffix('_t')}"
+            taken = set(self.padded.values())
+            names = (f"{name}_row{n}" for n in ("", *range(2, 99)))
+            self.padded[dim, held] = next(n for n in names if n not in taken)
+        return self.padded[dim, held]
 
     def step(self, tile: Tile, span: Span) -> str:
         """How far apart two neighbours along an axis of a tile are."""
@@ -279,7 +291,7 @@ class _Kernel:
         terms = []
         for span in self.layout(tile):
             step = self.step(tile, span)
-            terms.append(variables[span] if step == "1" else f"{variables[span]} * ({step})")
+            terms.append(variables[span] if step == "1" else f"{variables[span]} * {_factor(step)}")
         return f"{tile.name}[{' + '.join(terms) or '0'}]"
 
     def memory(self) -> None:
@@ -295,19 +307,15 @@ class _Kernel:
             if isinstance(s, Contract) and (name := self.turned_name(s)) is not None:
                 plan = self.contraction(s)
                 assert plan is not None
-                wide = f"PADDED({self.block(plan[1].dim)}, {self.held(s.tile)})"
+                wide = self.row(plan[1].dim, self.held(s.tile))
                 pieces.append((name, self.held(s.tile), f"{self.block(s.span.dim)} * {wide}"))
         pieces = list(dict.fromkeys(pieces))
-        sizes = [f"ROOM({room}, {held})" for _, held, room in pieces]
-        self.line("size_t bytes = 64;")
-        for size in sizes:
-            self.line(f"bytes += {size};")
-        self.line("char *const memory = aligned_alloc(64, bytes);")
-        self.line("char *free_memory = memory;")
-        self.line("if (memory) memset(memory, 0, bytes);")
-        for (name, held, _), size in zip(pieces, sizes, strict=True):
-            self.line(f"{held} *const {name} = ({held} *)free_memory;")
-            self.line(f"free_memory += {size};")
+        self.line("size_t bytes = 0;")
+        for name, held, room in pieces:
+            self.line(f"const size_t {name}_at = reserve(&bytes, {room}, sizeof({held}));")
+        self.line("char *const memory = allocate(bytes);")
+        for name, held, _ in pieces:
+            self.line(f"{held} *const {name} = ({held} *)(memory + {name}_at);")
         for tile, owner in sharing.taken.items():
             self.line(f"{self.held(tile)} *const {tile.name} = {owner.name};")
 
@@ -342,7 +350,7 @@ class _Kernel:
             if axis.along is Along.BLOCKS:
                 start = span.at.name if isinstance(span.at, Index) else str(span.at)
             if axis.along is not Along.BLOCK and start != "0":
-                terms.append(f"({start}) * {self.stride(access.buffer, axis)}")
+                terms.append(f"{start} * {self.stride(access.buffer, axis)}")
         return " + ".join(terms)
 
     def buffer_step(self, access: Access, span: Span) -> str:
@@ -363,12 +371,12 @@ class _Kernel:
             following = rest[0] if rest else None
             match statement, following:
                 case Fill(), Contract() if self.begins(statement, following):
-                    self.line(f"/* {statement_text(following)}, from 0 */")
+                    self.line(f"/* {statement_text(following, guards=False)}, from 0 */")
                     self.contract(following, fresh=True)
                     pending = rest[1:]
                 case Compute(), Fold() if self.goes_along(statement, following):
-                    self.line(f"/* {statement_text(statement)} */")
-                    self.line(f"/* {statement_text(following)} */")
+                    self.line(f"/* {statement_text(statement, guards=False)} */")
+                    self.line(f"/* {statement_text(following, guards=False)} */")
                     self.compute(statement, following)
                     pending = rest[1:]
                 case _:
@@ -396,11 +404,15 @@ class _Kernel:
 
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, For):
-            self.loop(statement)
+            if statement.part is None and statement.window is None:
+                self.loop(statement)
+            else:
+                with self.braces(""):
+                    self.loop(statement)
             return
         if isinstance(statement, Copy):
             return  # the block is fetched when it is waited for
-        self.line(f"/* {statement_text(statement)} */")
+        self.line(f"/* {statement_text(statement, guards=False)} */")
         match statement:
             case Load():
                 self.load(statement.tile, statement.source)
@@ -418,7 +430,7 @@ class _Kernel:
             case Fill():
                 with self.over(self.layout(statement.tile)) as variables:
                     value = number(statement.value, statement.tile.dtype)
-                    self.line(f"{self.at(statement.tile, variables)} = {value};")
+                    self.line(f"{self.at(statement.tile, variables)} = {bare(value)};")
             case Fold():
                 self.fold(statement)
             case Contract():
@@ -427,37 +439,36 @@ class _Kernel:
     @contextmanager
     def over(self, spans: Sequence[Span], *, simd: str = "simd") -> Iterator[dict[Span, str]]:
         """Loops over the elements of some spans, the innermost in vectors."""
-        variables: dict[Span, str] = {}
+        variables = dict(zip(spans, "ijklmnopq"[: len(spans)], strict=True))
         start = self.depth
-        for i, span in enumerate(spans):
-            variables[span] = f"i{i}"
-            if i == len(spans) - 1 and simd:
+        for span, i in variables.items():
+            if span is spans[-1] and simd:
                 self.line(f"#pragma omp {simd}")
-            head = f"for (int64_t i{i} = 0; i{i} < {self.length(span)}; i{i}++)"
-            self.line(head + (" {" if i == len(spans) - 1 else ""))
+            self.line(f"for (int64_t {i} = 0; {i} < {self.length(span)}; {i}++)")
             self.depth += 1
+        marker = len(self.lines)
         yield variables
-        self.depth = start + max(len(spans) - 1, 0)
-        if spans:
+        if spans and len(self.lines) > marker + 1:
+            self.lines[marker - 1] += " {"
+            self.depth -= 1
             self.line("}")
         self.depth = start
 
     def loop(self, loop: For) -> None:
         index, dim = loop.index, loop.index.dim
         first, last = str(loop.first), self.count(dim)
-        with self.braces(""):
-            if loop.part is not None:
-                chunk = f"BLOCKS({last}, {loop.part.parts})"
-                share = f"{loop.part.index.name} * {chunk}"
-                self.line(f"const int64_t {index.name}_first = MAX({first}, {share});")
-                self.line(f"const int64_t {index.name}_last = MIN({last}, {share} + {chunk});")
-                first, last = f"{index.name}_first", f"{index.name}_last"
-            if loop.window is not None:
-                first, last = self.window(loop, loop.window, first, last)
-            name = index.name
-            with self.braces(f"for (int64_t {name} = {first}; {name} < {last}; {name}++)"):
-                self.line_length(index)
-                self.body(loop.body)
+        name = index.name
+        if loop.part is not None:
+            chunk = f"BLOCKS({last}, {loop.part.parts})"
+            share = f"{loop.part.index.name} * {chunk}"
+            self.line(f"const int64_t {name}_first = MAX({first}, {share});")
+            self.line(f"const int64_t {name}_last = MIN({last}, {share} + {chunk});")
+            first, last = f"{name}_first", f"{name}_last"
+        if loop.window is not None:
+            first, last = self.window(loop, loop.window, first, last)
+        with self.braces(f"for (int64_t {name} = {first}; {name} < {last}; {name}++)"):
+            self.line_length(index)
+            self.body(loop.body)
 
     def window(self, loop: For, window: Window, first: str, last: str) -> tuple[str, str]:
         """The blocks that some row of the block of rows sees."""
@@ -493,7 +504,7 @@ class _Kernel:
             self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
             value = f"*({self.address(source)})"
             value = f"widened_bfloat16({value})" if stored == "bfloat16" else value
-            self.line(f"{tile.name}[0] = {value};")
+            self.line(f"{tile.name}[0] = {bare(value)};")
             return
         self.needs.add(("load", stored, held))
         with self.rows(tile, source) as (there, here, sizes, steps):
@@ -515,7 +526,7 @@ class _Kernel:
             self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
             value = f"{tile.name}[0]"
             value = f"narrowed_bfloat16({value})" if stored == "bfloat16" else value
-            self.line(f"*({self.address(target)}) = {value};")
+            self.line(f"*({self.address(target)}) = {bare(value)};")
             return
         self.needs.add(("store", stored, held))
         with self.rows(tile, target) as (there, here, sizes, steps):
@@ -538,7 +549,7 @@ class _Kernel:
                 ]
             )
             here = " + ".join(
-                [tile.name, *(f"{v} * ({self.step(tile, s)})" for s, v in variables.items())]
+                [tile.name, *(f"{v} * {_factor(self.step(tile, s))}" for s, v in variables.items())]
             )
             rows = ("0", "0")
             if inner:
@@ -561,9 +572,9 @@ class _Kernel:
             )
             made = self.at(statement.tile, variables)
             if fold is None:
-                self.line(f"{made} = {value};")
+                self.line(f"{made} = {bare(value)};")
             else:
-                self.line(f"const {self.held(statement.tile)} x = {value};")
+                self.line(f"const {self.held(statement.tile)} x = {bare(value)};")
                 self.line(f"{made} = x;")
                 self.line(self.folded(fold, variables, "x"))
         if definitions:
@@ -585,21 +596,22 @@ class _Kernel:
         dtype, held = statement.tile.dtype, self.held(statement.tile)
         identity = number(statement.combiner.identity[0], dtype)
         expr = statement.combiner.combine[0]
-        with self.braces(""), self.over(layout[:-1], simd="") as variables:
+        scope = self.braces("") if len(layout) == 1 else nullcontext()
+        with scope, self.over(layout[:-1], simd="") as variables:
             row = self.moved(statement.operand, variables)
             total = self.at(statement.tile, variables)
             self.line(f"const {self.held(statement.operand)} *const row = {row};")
             self.line(f"{held} lanes[16];")
-            self.line(f"for (int j = 0; j < 16; j++) lanes[j] = {identity};")
-            self.line("int64_t i = 0;")
-            combined = self.writer.combined(expr, ["lanes[j]", "row[i + j]"], dtype)
-            with self.braces(f"for (; i + 16 <= {self.length(span)}; i += 16)"):
+            self.line(f"for (int w = 0; w < 16; w++) lanes[w] = {identity};")
+            self.line("int64_t at = 0;")
+            combined = self.writer.combined(expr, ["lanes[w]", "row[at + w]"], dtype)
+            with self.braces(f"for (; at + 16 <= {self.length(span)}; at += 16)"):
                 self.line("#pragma omp simd")
-                self.line(f"for (int j = 0; j < 16; j++) lanes[j] = {combined};")
-            rest = self.writer.combined(expr, [total, "row[i]"], dtype)
-            self.line(f"for (; i < {self.length(span)}; i++) {total} = {rest};")
-            last = self.writer.combined(expr, [total, "lanes[j]"], dtype)
-            self.line(f"for (int j = 0; j < 16; j++) {total} = {last};")
+                self.line(f"for (int w = 0; w < 16; w++) lanes[w] = {bare(combined)};")
+            rest = self.writer.combined(expr, [total, "row[at]"], dtype)
+            self.line(f"for (; at < {self.length(span)}; at++) {total} = {bare(rest)};")
+            last = self.writer.combined(expr, [total, "lanes[w]"], dtype)
+            self.line(f"for (int w = 0; w < 16; w++) {total} = {bare(last)};")
 
     def start_fold(self, statement: Fold) -> None:
         kept = [s for s in self.layout(statement.operand) if s != statement.span]
@@ -610,7 +622,8 @@ class _Kernel:
     def folded(self, statement: Fold, variables: Mapping[Span, str], value: str) -> str:
         """One more element in a reduction."""
         total, expr = self.at(statement.tile, variables), statement.combiner.combine[0]
-        return f"{total} = {self.writer.combined(expr, [total, value], statement.tile.dtype)};"
+        made = self.writer.combined(expr, [total, value], statement.tile.dtype)
+        return f"{total} = {bare(made)};"
 
     def contract(self, statement: Contract, *, fresh: bool = False) -> None:
         plan = self.contraction(statement)
@@ -627,7 +640,7 @@ class _Kernel:
         with self.over(others, simd="") as variables:
             if last is not None:
                 self.needs.add(("load", held, held))
-                room = f"PADDED({self.block(columns.dim)}, {held})"
+                room = self.row(columns.dim, held)
                 steps = f"{self.step(vectors, span)}, {self.step(vectors, columns)}"
                 block = self.moved(vectors, variables)
                 lengths = f"{self.length(span)}, {self.length(columns)}"
@@ -670,7 +683,9 @@ class _Kernel:
 
     def moved(self, tile: Tile, variables: Mapping[Span, str]) -> str:
         """The first element of a tile at some positions."""
-        terms = [f"{v} * ({self.step(tile, s)})" for s, v in variables.items() if s in tile.spans]
+        terms = [
+            f"{v} * {_factor(self.step(tile, s))}" for s, v in variables.items() if s in tile.spans
+        ]
         return " + ".join([tile.name, *terms])
 
     def contract_plainly(self, statement: Contract) -> None:
@@ -680,6 +695,11 @@ class _Kernel:
         with self.over(order, simd="simd" if layout else "") as variables:
             left, right = (self.at(t, variables) for t in (statement.left, statement.right))
             self.line(f"{self.at(statement.tile, variables)} += {left} * {right};")
+
+
+def _factor(text: str) -> str:
+    """A text as a factor of a product."""
+    return text if text.isidentifier() else f"({text})"
 
 
 def _word(name: str) -> str:

@@ -99,7 +99,7 @@ class _Written:
         if (node, wanted) not in self.constants:
             name = f"c{len(self.definitions) + 1}"
             text = self.call(node, wanted)
-            self.definitions.append(f"const {HELD[wanted]} {name} = {text};")
+            self.definitions.append(f"const {HELD[wanted]} {name} = {bare(text)};")
             self.constants[node, wanted] = name
         return self.constants[node, wanted]
 
@@ -180,6 +180,18 @@ class _Written:
         if not dtype.is_float:
             return f"(({HELD[dtype]})pow((double){base}, (double){texts[1]}))"
         return f"pow{suffix}({base}, {texts[1]})"
+
+
+def bare(text: str) -> str:
+    """A text without parentheses around the whole of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and at < len(text) - 1:
+            return text
+    return text[1:-1]
 
 
 def _suffix(dtype: DType) -> str:

@@ -30,8 +30,29 @@ enum { VECTOR = 16, ROWS = 6, WIDE = 2 };
 #define LANES(type) (VECTOR / (int64_t)sizeof(type))
 /* Rows of a tile are whole vectors, an odd number of them, so that they spread over the cache. */
 #define PADDED(n, type) ((BLOCKS(n, LANES(type)) | 1) * LANES(type))
-/* The bytes that `n` elements take of a thread's memory. */
-#define ROOM(n, type) (BLOCKS((n) * (int64_t)sizeof(type), 64) * 64)
+"""
+
+MEMORY = """\
+/* Room for n elements in a thread's memory: where it begins. */
+INLINE size_t reserve(size_t *bytes, int64_t n, size_t size) {
+    size_t at = *bytes;
+    *bytes += (n * size + 63) / 64 * 64;
+    return at;
+}
+
+static char *allocate(size_t bytes) {
+    char *memory = aligned_alloc(64, bytes + 64);
+    if (memory) memset(memory, 0, bytes + 64);
+    return memory;
+}
+
+/* The next program of the grid that nobody has taken. */
+INLINE int64_t claim(int64_t *next) {
+    int64_t program;
+#pragma omp atomic capture
+    program = (*next)++;
+    return program;
+}
 """
 
 _BFLOAT16 = """\
@@ -323,7 +344,7 @@ static void store_{stored}_{held}({stored} *restrict block, int64_t b_i, int64_t
 
 def prelude(needs: Collection[Need]) -> str:
     """The parts that are needed, each after what it builds on."""
-    parts = [HEADER, LANES]
+    parts = [HEADER, LANES, MEMORY]
     if any("bfloat16" in need for need in needs):
         parts.append(_BFLOAT16)
     for need in sorted(needs):

@@ -1,5 +1,7 @@
 """A loop nest as a listing: what a printer is given, on a page."""
 
+from dataclasses import replace
+
 from blockbuster_fusion.codegen.nest import (
     Access,
     Along,
@@ -77,8 +79,12 @@ def _body(body: Body, depth: int, lines: list[str], known: set[Tile]) -> None:
             _body(statement.body, depth + 1, lines, known)
 
 
-def statement_text(statement: Statement) -> str:
+def statement_text(statement: Statement, *, guards: bool = True) -> str:
     """One statement, without the types of its tiles."""
+    if not guards and isinstance(statement, Fold):
+        statement = replace(statement, guarded=False)
+    if not guards and isinstance(statement, Contract):
+        statement = replace(statement, guarded=(False, False))
     return _statement(statement, set(tiles(statement)))
 
 
