@@ -48,6 +48,8 @@ from blockbuster_fusion.ir.expr import Expr, postorder
 from blockbuster_fusion.ir.types import DType
 
 DEFAULT_TILE = 64
+LONG = 128
+"""Rows of so many elements are worth reading where they lie."""
 
 
 def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
@@ -244,11 +246,14 @@ class _Kernel:
     def is_borrowed(self, tile: Tile, source: Access) -> bool:
         """Whether a block is read where it lies: contractions broadcast it, and nothing else.
 
-        Only whole rows are: of short pieces, each would be in another page of memory.
+        Only long rows are: of short pieces, each would be in another page of memory.
         """
         if self.held(tile) != STORED[source.buffer.dtype] or not tile.spans:
             return False
-        if not source.spans[-1].dim.unit or source.buffer.space is not Space.GLOBAL:
+        last = source.spans[-1].dim
+        if not last.unit and self.tiles.get(last, DEFAULT_TILE) < LONG:
+            return False
+        if source.buffer.space is not Space.GLOBAL:
             return False
         if source.buffer in self.stored_to:
             return False

@@ -174,34 +174,38 @@ def _contract(c_type: str) -> str:
     const {c_type} *b, int64_t b_k, {c_type} *c, int64_t c_i"""
     return f"""\
 /* c[i][j] += sum over k of a[i][k] * b[k][j] for `rows` rows and `wide` vectors, in registers;
-   `fresh`: there is nothing in c yet. */
+   `fresh`: there is nothing in c yet. Each call sums from 0, so that long sums stay exact. */
 INLINE void contract_rows_{c_type}(int rows, int wide, int fresh, {arguments}) {{
     enum {{ WIDTH = LANES({c_type}) }};
-    {vector} sum[ROWS][WIDE], x[WIDE];
-#pragma GCC unroll 8
+    {vector} sum[2 * ROWS][WIDE], x[WIDE];
+#pragma GCC unroll 12
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int w = 0; w < wide; w++)
-            sum[r][w] = fresh ? ({vector}){{0}} : *(const {vector} *)(c + r * c_i + w * WIDTH);
+        for (int w = 0; w < wide; w++) sum[r][w] = ({vector}){{0}};
     for (int64_t k = 0; k < K; k++) {{
 #pragma GCC unroll 4
         for (int w = 0; w < wide; w++) x[w] = *(const {vector} *)(b + k * b_k + w * WIDTH);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
             for (int w = 0; w < wide; w++) sum[r][w] += a[r * a_i + k * a_k] * x[w];
     }}
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-        for (int w = 0; w < wide; w++) *({vector} *)(c + r * c_i + w * WIDTH) = sum[r][w];
+        for (int w = 0; w < wide; w++) {{
+            {vector} *at = ({vector} *)(c + r * c_i + w * WIDTH);
+            if (!fresh) sum[r][w] += *at;
+            *at = sum[r][w];
+        }}
 }}
 
 /* As above for I rows: the block of b, K by `wide` vectors, stays in the cache meanwhile. */
 INLINE void contract_columns_{c_type}(int64_t I, int wide, int fresh, {arguments}) {{
+    const int rows = wide == 1 ? 2 * ROWS : ROWS;
     int64_t i = 0;
-    for (; i + ROWS <= I; i += ROWS)
-        contract_rows_{c_type}(ROWS, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i,
+    for (; i + rows <= I; i += rows)
+        contract_rows_{c_type}(rows, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i,
                                c_i);
     for (; i + 4 <= I; i += 4)
         contract_rows_{c_type}(4, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
