@@ -34,9 +34,10 @@ demo: $(STAMP) ## Fuse attention, LayerNorm+matmul and RMSNorm+SwiGLU, compile, 
 fuzz: $(STAMP) ## Try the rules on thousands of random programs
 	$(BIN)/python -m pytest -m long -q -s tests
 
-bench: $(STAMP) ## Measure how long fusion takes, and what numerical safety costs
+bench: $(STAMP) ## Measure fusion, what numerical safety costs, and compiled programs on this CPU
 	$(BIN)/python benchmarks/fusion_time.py
 	$(BIN)/python benchmarks/safety_price.py
+	$(BIN)/python benchmarks/cpu.py
 
 clean: ## Remove .venv, caches and build results
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
