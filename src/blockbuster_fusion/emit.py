@@ -36,7 +36,7 @@ from blockbuster_fusion.runtime.executable import Executable
 TEST_SIZE, TEST_BATCH = 100, 2
 """How long axes are in the test of a file where nothing is said."""
 
-COMPILE = "cc -O3 -march=native -std=gnu11 -fopenmp -ffp-contract=fast -fno-math-errno"
+COMPILE = "cc -O2 -march=native -std=gnu11 -fopenmp -ffp-contract=fast -fno-math-errno"
 
 
 def find_program(name: str) -> ArrayProgram:

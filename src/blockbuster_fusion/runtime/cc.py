@@ -13,7 +13,7 @@ from blockbuster_fusion.errors import CompilerFailed, NoCompiler
 from blockbuster_fusion.runtime.cache import cached, digest
 
 FLAGS = (
-    *("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared"),
+    *("-O2", "-march=native", "-std=gnu11", "-fPIC", "-shared"),
     # What -ffast-math has beyond these reorders sums and breaks the polynomial of exp.
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
     # Contractions use the widest vectors anyway, so the rest may as well.
