@@ -10,15 +10,13 @@ of a ragged block, so that nothing is masked.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
-from blockbuster_fusion.codegen.c_expr import HELD, STORED, Need, Writer, bare, number
-from blockbuster_fusion.codegen.c_memory import Kind, share
+from blockbuster_fusion.codegen.c_expr import STORED, Need, Writer, bare, number
+from blockbuster_fusion.codegen.c_layout import DEFAULT_TILE, Layout, factor
+from blockbuster_fusion.codegen.c_memory import share
 from blockbuster_fusion.codegen.c_prelude import prelude
 from blockbuster_fusion.codegen.nest import (
     Access,
-    Along,
     Body,
-    Buffer,
-    BufferAxis,
     Compute,
     Contract,
     Copy,
@@ -37,19 +35,11 @@ from blockbuster_fusion.codegen.nest import (
     Tile,
     Wait,
     Window,
-    read,
-)
-from blockbuster_fusion.codegen.nest import (
-    tiles as tiles_of,
 )
 from blockbuster_fusion.codegen.show import statement_text
-from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
-from blockbuster_fusion.ir.expr import Expr, postorder
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.types import DType
-
-DEFAULT_TILE = 64
-LONG = 128
-"""Rows of so many elements are worth reading where they lie."""
 
 
 def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
@@ -59,54 +49,15 @@ def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
     return "\n".join([prelude(needs), *kernels])
 
 
-def symbols(kernel: Kernel) -> tuple[Symbol, ...]:
-    """The sizes that a kernel's function takes, in order."""
-    found: dict[Symbol, None] = {}
-    for axis in _axes(kernel):
-        if isinstance(axis.extent, Symbol):
-            found.setdefault(axis.extent)
-    return tuple(found)
-
-
-def global_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
-    """The buffers that a kernel's function takes, in order."""
-    return tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)
-
-
-def _axes(kernel: Kernel) -> Iterator[Axis]:
-    for dim in kernel.dims:
-        yield dim.axis
-    for buffer in kernel.buffers:
-        for axis in buffer.axes:
-            yield axis.dim.axis
-    for statement in kernel.statements:
-        exprs = [statement.expr] if isinstance(statement, Compute) else []
-        if isinstance(statement, For) and statement.window is not None:
-            exprs += [e for e in (statement.window.low, statement.window.high) if e is not None]
-        for node in postorder(*exprs):
-            if isinstance(node.value, Axis):
-                yield node.value
-
-
-class _Kernel:
+class _Kernel(Layout):
     """One kernel while its lines are written."""
 
     def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need]) -> None:
-        self.kernel, self.tiles, self.needs = kernel, tiles, needs
+        super().__init__(kernel, tiles)
+        self.needs = needs
         self.writer = Writer(lambda axis: str(axis.extent), needs)
         self.lines: list[str] = []
         self.depth = 0
-        packed = [index.dim for index in kernel.grid if index.dim.packed]
-        self.lanes = packed[-1] if packed else None
-        self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
-        self.counted = {s.tile for s in kernel.statements if isinstance(s, Positions)}
-        self.padded: dict[tuple[Dim, str], str] = {}
-        self.borrowed: dict[Tile, Access] = {}
-        self.borrowed = {
-            s.tile: s.source
-            for s in kernel.statements
-            if isinstance(s, Load | Wait) and self.is_borrowed(s.tile, s.source)
-        }
 
     # ----------------------------------------------------------------- text
 
@@ -148,7 +99,7 @@ class _Kernel:
 
     def parameters(self) -> None:
         at = 0
-        for i, buffer in enumerate(global_buffers(self.kernel)):
+        for i, buffer in enumerate(self.kernel.global_buffers):
             stored = STORED[buffer.dtype]
             self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
             const = "" if buffer in self.stored_to else "const "
@@ -157,7 +108,7 @@ class _Kernel:
                 name = self.stride(buffer, axis)
                 self.line(f"const int64_t {name} = strides[{at}];")
                 at += 1
-        for i, symbol in enumerate(symbols(self.kernel)):
+        for i, symbol in enumerate(self.kernel.symbols):
             self.line(f"const int64_t {symbol} = sizes[{i}];")
         for dim, name in self.blocks.items():
             self.line(f"enum {{ BLOCK_{name} = {self.tiles.get(dim, DEFAULT_TILE)} }};")
@@ -165,10 +116,6 @@ class _Kernel:
             self.line(f"const int64_t {name} = {text};")
         counts = [self.count(i.dim) for i in self.kernel.grid]
         self.line(f"const int64_t programs = {' * '.join(counts) or '1'};")
-
-    @property
-    def stored_to(self) -> set[Buffer]:
-        return {s.target.buffer for s in self.kernel.statements if isinstance(s, Store)}
 
     def fixed_lengths(self) -> dict[str, str]:
         """Lengths of blocks that no loop is at: a pick of the first."""
@@ -180,13 +127,6 @@ class _Kernel:
                     f"MIN({block}, {span.dim.axis.extent} - {span.at} * {block})"
                 )
         return made
-
-    def spans(self) -> Iterator[Span]:
-        for statement in self.kernel.statements:
-            for tile in tiles_of(statement):
-                yield from tile.spans
-            if isinstance(statement, Positions):
-                yield statement.span
 
     def grid(self) -> None:
         """Which block of each dim a program has; the last index varies fastest."""
@@ -208,96 +148,7 @@ class _Kernel:
 
     # -------------------------------------------------------------- lengths
 
-    def block(self, dim: Dim) -> str:
-        """How many elements a block of a dim has, but for the last."""
-        if dim.unit:
-            return str(dim.axis.extent)
-        return f"BLOCK_{self.blocks[dim]}" if dim.packed else "1"
-
-    def count(self, dim: Dim) -> str:
-        """How many blocks a dim has."""
-        if dim.unit:
-            return "1"
-        return (
-            f"BLOCKS({dim.axis.extent}, {self.block(dim)})" if dim.packed else str(dim.axis.extent)
-        )
-
-    def length(self, span: Span) -> str:
-        """How many elements this block has."""
-        if span.dim.unit:
-            return str(span.dim.axis.extent)
-        if isinstance(span.at, Index):
-            return f"{span.at.name}_len"
-        return f"block_{self.blocks[span.dim]}_{span.at}"
-
-    def start(self, span: Span) -> str:
-        """Where a block begins along its axis."""
-        if span.dim.unit:
-            return "0"
-        at = span.at.name if isinstance(span.at, Index) else str(span.at)
-        return f"{at} * {self.block(span.dim)}" if span.dim.packed else at
-
     # --------------------------------------------------------------- memory
-
-    def held(self, tile: Tile) -> str:
-        """The C type of a tile's elements; positions are short."""
-        return "int32_t" if tile in self.counted else HELD[tile.dtype]
-
-    def is_borrowed(self, tile: Tile, source: Access) -> bool:
-        """Whether a block is read where it lies: contractions broadcast it, and nothing else.
-
-        Only long rows are: of short pieces, each would be in another page of memory.
-        """
-        if self.held(tile) != STORED[source.buffer.dtype] or not tile.spans:
-            return False
-        last = source.spans[-1].dim
-        if not last.unit and self.tiles.get(last, DEFAULT_TILE) < LONG:
-            return False
-        if source.buffer.space is not Space.GLOBAL:
-            return False
-        if source.buffer in self.stored_to:
-            return False
-        users = [s for s in self.kernel.statements if tile in read(s)]
-        plans = [self.contraction(s) if isinstance(s, Contract) else None for s in users]
-        return all(plan is not None and plan[2] is tile is not plan[3] for plan in plans)
-
-    def layout(self, tile: Tile) -> list[Span]:
-        """The spans of a tile in the order in which they lie in memory: the lanes last."""
-        return sorted(tile.spans, key=lambda span: span.dim is self.lanes)
-
-    def room(self, tile: Tile, after: int = 0) -> str:
-        """How many elements the axes from number `after` on take; the last is padded."""
-        layout = self.layout(tile)[after:]
-        if not layout:
-            return "1"
-        sizes = [self.block(span.dim) for span in layout[:-1]]
-        return " * ".join([*sizes, self.row(layout[-1].dim, self.held(tile))])
-
-    def row(self, dim: Dim, held: str) -> str:
-        """The length of a row of a tile along a dim, padded; it has a name."""
-        if (dim, held) not in self.padded:
-            name = self.blocks.get(dim, _word(dim.name)).lower()
-            if held != "float":
-                name = f"{name}_{held.removesuffix('_t')}"
-            taken = set(self.padded.values())
-            names = (f"{name}_row{n}" for n in ("", *range(2, 99)))
-            self.padded[dim, held] = next(n for n in names if n not in taken)
-        return self.padded[dim, held]
-
-    def step(self, tile: Tile, span: Span) -> str:
-        """How far apart two neighbours along an axis of a tile are."""
-        if tile in self.borrowed:
-            return self.buffer_step(self.borrowed[tile], span)
-        at = self.layout(tile).index(span)
-        return "1" if at == len(tile.spans) - 1 else self.room(tile, at + 1)
-
-    def at(self, tile: Tile, variables: Mapping[Span, str]) -> str:
-        """An element of a tile."""
-        terms = []
-        for span in self.layout(tile):
-            step = self.step(tile, span)
-            terms.append(variables[span] if step == "1" else f"{variables[span]} * {_factor(step)}")
-        return f"{tile.name}[{' + '.join(terms) or '0'}]"
 
     def memory(self) -> None:
         """Every thread's own memory, cut into tiles."""
@@ -323,48 +174,6 @@ class _Kernel:
             self.line(f"{held} *const {name} = ({held} *)(memory + {name}_at);")
         for tile, owner in sharing.taken.items():
             self.line(f"{self.held(tile)} *const {tile.name} = {owner.name};")
-
-    def kind(self, tile: Tile) -> Kind | None:
-        """What tiles that may share memory have in common; None for those that need none."""
-        return None if tile in self.borrowed else (self.held(tile), self.room(tile))
-
-    def buffer_room(self, buffer: Buffer) -> str:
-        return " * ".join(self.axis_length(axis) for axis in buffer.axes) or "1"
-
-    def axis_length(self, axis: BufferAxis) -> str:
-        match axis.along:
-            case Along.AXIS:
-                return str(axis.dim.axis.extent)
-            case Along.BLOCKS:
-                return self.count(axis.dim)
-            case Along.BLOCK:
-                return self.block(axis.dim)
-
-    def stride(self, buffer: Buffer, axis: BufferAxis) -> str:
-        """How far apart two neighbours along an axis of a buffer are."""
-        if buffer.space is Space.SCRATCH:
-            later = buffer.axes[buffer.axes.index(axis) + 1 :]
-            return f"({' * '.join(self.axis_length(a) for a in later) or '1'})"
-        return f"{buffer.name}_{_word(axis.dim.name)}"
-
-    def address(self, access: Access) -> str:
-        """The first element of a block of a buffer."""
-        terms = [access.buffer.name]
-        for axis, span in zip(access.buffer.axes, access.spans, strict=True):
-            start = self.start(span)
-            if axis.along is Along.BLOCKS:
-                start = span.at.name if isinstance(span.at, Index) else str(span.at)
-            if axis.along is not Along.BLOCK and start != "0":
-                terms.append(f"{start} * {self.stride(access.buffer, axis)}")
-        return " + ".join(terms)
-
-    def buffer_step(self, access: Access, span: Span) -> str:
-        pairs = zip(access.buffer.axes, access.spans, strict=True)
-        return next(
-            self.stride(access.buffer, axis)
-            for axis, own in pairs
-            if own == span and axis.along is not Along.BLOCKS
-        )
 
     # ----------------------------------------------------------- statements
 
@@ -392,20 +201,9 @@ class _Kernel:
         """Whether a contraction writes a tile that was just cleared: then nothing is cleared."""
         return fill.tile is contract.tile and fill.value == 0 and self.is_one_call(contract)
 
-    def is_one_call(self, contract: Contract) -> bool:
-        plan = self.contraction(contract)
-        if plan is None:
-            return False
-        spans = {*contract.left.spans, *contract.right.spans}
-        return spans == {contract.span, plan[1]} | ({plan[0]} if plan[0] is not None else set())
-
     def goes_along(self, compute: Compute, fold: Fold) -> bool:
         """Whether a reduction can be done while its operand is computed: not along the vectors."""
         return fold.operand is compute.tile and self.is_across(fold)
-
-    def is_across(self, fold: Fold) -> bool:
-        """Whether a reduction runs across the vectors, row upon row, not along them."""
-        return self.layout(fold.operand)[-1] != fold.span
 
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, For):
@@ -554,7 +352,7 @@ class _Kernel:
                 ]
             )
             here = " + ".join(
-                [tile.name, *(f"{v} * {_factor(self.step(tile, s))}" for s, v in variables.items())]
+                [tile.name, *(f"{v} * {factor(self.step(tile, s))}" for s, v in variables.items())]
             )
             rows = ("0", "0")
             if inner:
@@ -662,37 +460,6 @@ class _Kernel:
             begin = int(fresh)
             self.line(f"contract_{held}({begin}, {lengths}, {left}, {right}, {made});")
 
-    def contraction(self, statement: Contract) -> tuple[Span | None, Span, Tile, Tile] | None:
-        """Its rows and columns, and which operand has each; None: do it plainly."""
-        sides = (statement.left, statement.right)
-        layout = self.layout(statement.tile)
-        held = {self.held(t) for t in (*sides, statement.tile)}
-        if not layout or len(held) > 1 or not held <= {"float", "double"}:
-            return None
-        columns = layout[-1]
-        vectors = [t for t in sides if columns in t.spans]
-        if len(vectors) != 1:
-            return None
-        broadcast = next(t for t in sides if t is not vectors[0] or sides[0] is sides[1])
-        kept = [s for s in self.layout(broadcast) if s != statement.span]
-        rows = next((s for s in reversed(kept) if s not in vectors[0].spans), None)
-        return rows, columns, broadcast, vectors[0]
-
-    def turned_name(self, statement: Contract) -> str | None:
-        """The room for an operand that has to be turned first: its columns are not innermost."""
-        plan = self.contraction(statement)
-        if plan is None:
-            return None
-        _, columns, _, vectors = plan
-        return None if self.step(vectors, columns) == "1" else f"{vectors.name}_turned"
-
-    def moved(self, tile: Tile, variables: Mapping[Span, str]) -> str:
-        """The first element of a tile at some positions."""
-        terms = [
-            f"{v} * {_factor(self.step(tile, s))}" for s, v in variables.items() if s in tile.spans
-        ]
-        return " + ".join([tile.name, *terms])
-
     def contract_plainly(self, statement: Contract) -> None:
         """Element by element: for vectors, axes that both operands keep, and whole numbers."""
         layout = self.layout(statement.tile)
@@ -700,22 +467,3 @@ class _Kernel:
         with self.over(order, simd="simd" if layout else "") as variables:
             left, right = (self.at(t, variables) for t in (statement.left, statement.right))
             self.line(f"{self.at(statement.tile, variables)} += {left} * {right};")
-
-
-def _factor(text: str) -> str:
-    """A text as a factor of a product."""
-    return text if text.isidentifier() else f"({text})"
-
-
-def _word(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)
-
-
-def _block_names(dims: Sequence[Dim]) -> dict[Dim, str]:
-    """A name for each dim: that of its axis, numbered where an axis is cut in several ways."""
-    made: dict[Dim, str] = {}
-    for dim in dims:
-        name = _word(dim.name)
-        taken = sum(1 for other in made if other.axis is dim.axis)
-        made[dim] = f"{name}{taken + 1}" if taken else name
-    return made

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.combiner import Combiner
-from blockbuster_fusion.ir.expr import Expr
+from blockbuster_fusion.ir.expr import Expr, postorder
 from blockbuster_fusion.ir.ops import Misc
 from blockbuster_fusion.ir.types import DType
 
@@ -274,6 +274,20 @@ class Kernel:
         return tuple(found)
 
     @property
+    def global_buffers(self) -> tuple[Buffer, ...]:
+        """The buffers that whoever launches it hands over, in order."""
+        return tuple(b for b in self.buffers if b.space is Space.GLOBAL)
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The sizes that it depends on, in order of their first mention."""
+        extents = [dim.axis.extent for dim in self.dims]
+        extents += [axis.dim.axis.extent for buffer in self.buffers for axis in buffer.axes]
+        parts = postorder(*(e for s in self.statements for e in expressions(s)))
+        extents += [part.value.extent for part in parts if isinstance(part.value, Axis)]
+        return tuple(dict.fromkeys(e for e in extents if isinstance(e, Symbol)))
+
+    @property
     def dims(self) -> tuple[Dim, ...]:
         """The dims of its grid, loops, tiles and buffers, in order of their first mention."""
         found = dict.fromkeys(index.dim for index in self.grid)
@@ -365,6 +379,16 @@ def tiles(statement: Statement) -> tuple[Tile, ...]:
     """The tiles that a statement itself reads or writes."""
     made = written(statement)
     return read(statement) if made is None else (*read(statement), made)
+
+
+def expressions(statement: Statement) -> tuple[Expr, ...]:
+    """The expressions that a statement itself evaluates."""
+    if isinstance(statement, Compute):
+        return (statement.expr,)
+    if isinstance(statement, For) and statement.window is not None:
+        edges = (statement.window.low, statement.window.high)
+        return tuple(edge for edge in edges if edge is not None)
+    return ()
 
 
 def accesses(statement: Statement) -> tuple[Access, ...]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockbuster_fusion.codegen.c import symbols
 from blockbuster_fusion.codegen.c_expr import HELD
 from blockbuster_fusion.codegen.nest import Buffer, Call, Clear, Kernel, Nest, Space
 from blockbuster_fusion.codegen.shapes import buffer_shape, contiguous, layout_order
@@ -238,7 +237,7 @@ def _c_step(step: Kernel | Clear, test: Test) -> list[str]:
     buffers = [b for b in step.buffers if b.space is Space.GLOBAL]
     strides = [stride for b in buffers for stride in test.strides(b)]
     sizes = test.tiling.extents.sizes
-    values = [sizes[symbol] for symbol in symbols(step)]
+    values = [sizes[symbol] for symbol in step.symbols]
     return [
         "    {",
         f"        void *buffers[] = {{{', '.join(_c_name(b) for b in buffers)}}};",

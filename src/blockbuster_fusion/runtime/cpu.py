@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockbuster_fusion.codegen.c import print_c, symbols
+from blockbuster_fusion.codegen.c import print_c
 from blockbuster_fusion.codegen.nest import Kernel, Nest
 from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.ir.axis import Dim, Symbol
@@ -41,7 +41,7 @@ class CpuKernels:
         """A launch for buffers that lie like this: it takes their addresses."""
         function, threads, name = self.functions[kernel.name], self.threads, kernel.name
         flat = [stride for one in strides for stride in one]
-        values = [sizes[symbol] for symbol in symbols(kernel)]
+        values = [sizes[symbol] for symbol in kernel.symbols]
         held_strides = (ctypes.c_int64 * len(flat))(*flat)
         held_sizes = (ctypes.c_int64 * len(values))(*values)
         addresses_type = ctypes.c_void_p * len(strides)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from blockbuster_fusion.codegen.nest import Along, Buffer, Call, Clear, Kernel, Nest, Space
+from blockbuster_fusion.codegen.nest import Along, Buffer, Call, Clear, Kernel, Nest
 from blockbuster_fusion.codegen.shapes import buffer_shape, layout_order
 from blockbuster_fusion.errors import BadInput
 from blockbuster_fusion.interp.interpreter import in_order, interpret
@@ -332,7 +332,7 @@ class _Launch:
 
     def __init__(self, bound: _Bound, step: Kernel | Clear) -> None:
         self.bound, self.step = bound, step
-        self.buffers = (step.buffer,) if isinstance(step, Clear) else global_buffers(step)
+        self.buffers = (step.buffer,) if isinstance(step, Clear) else step.global_buffers
         given = bound.owner.program.inputs
         self.rooms = tuple(self.room(b) for b in self.buffers if b not in given)
         self.function: Callable[[Sequence[Any]], None] | None = None
@@ -356,8 +356,3 @@ class _Launch:
             self.function = self.bound.owner.kernels.bind(self.step, strides, sizes)
         handle = kit.handle
         self.function([handle(arrays[b]) for b in self.buffers])
-
-
-def global_buffers(kernel: Kernel) -> tuple[Buffer, ...]:
-    """The buffers that a kernel is handed, in the order in which it takes them."""
-    return tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)

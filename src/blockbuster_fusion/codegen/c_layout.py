@@ -1,0 +1,253 @@
+"""Where everything lies in a C kernel: tiles, blocks of buffers, and how contractions walk them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from blockbuster_fusion.codegen.c_expr import HELD, STORED
+from blockbuster_fusion.codegen.c_memory import Kind
+from blockbuster_fusion.codegen.nest import (
+    Access,
+    Along,
+    Buffer,
+    BufferAxis,
+    Contract,
+    Fold,
+    Index,
+    Kernel,
+    Load,
+    Positions,
+    Space,
+    Span,
+    Store,
+    Tile,
+    Wait,
+    read,
+)
+from blockbuster_fusion.codegen.nest import (
+    tiles as tiles_of,
+)
+from blockbuster_fusion.ir.axis import Dim
+
+DEFAULT_TILE = 64
+LONG = 128
+"""Rows of so many elements are worth reading where they lie."""
+
+
+class Layout:
+    """The names, lengths and addresses of one kernel; padded rows get their names on first use."""
+
+    def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int]) -> None:
+        self.kernel, self.tiles = kernel, tiles
+        packed = [index.dim for index in kernel.grid if index.dim.packed]
+        self.lanes = packed[-1] if packed else None
+        self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
+        self.counted = {s.tile for s in kernel.statements if isinstance(s, Positions)}
+        self.padded: dict[tuple[Dim, str], str] = {}
+        self.borrowed: dict[Tile, Access] = {}
+        self.borrowed = {
+            s.tile: s.source
+            for s in kernel.statements
+            if isinstance(s, Load | Wait) and self.is_borrowed(s.tile, s.source)
+        }
+
+    @property
+    def stored_to(self) -> set[Buffer]:
+        return {s.target.buffer for s in self.kernel.statements if isinstance(s, Store)}
+
+    def spans(self) -> Iterator[Span]:
+        for statement in self.kernel.statements:
+            for tile in tiles_of(statement):
+                yield from tile.spans
+            if isinstance(statement, Positions):
+                yield statement.span
+
+    def block(self, dim: Dim) -> str:
+        """How many elements a block of a dim has, but for the last."""
+        if dim.unit:
+            return str(dim.axis.extent)
+        return f"BLOCK_{self.blocks[dim]}" if dim.packed else "1"
+
+    def count(self, dim: Dim) -> str:
+        """How many blocks a dim has."""
+        if dim.unit:
+            return "1"
+        return (
+            f"BLOCKS({dim.axis.extent}, {self.block(dim)})" if dim.packed else str(dim.axis.extent)
+        )
+
+    def length(self, span: Span) -> str:
+        """How many elements this block has."""
+        if span.dim.unit:
+            return str(span.dim.axis.extent)
+        if isinstance(span.at, Index):
+            return f"{span.at.name}_len"
+        return f"block_{self.blocks[span.dim]}_{span.at}"
+
+    def start(self, span: Span) -> str:
+        """Where a block begins along its axis."""
+        if span.dim.unit:
+            return "0"
+        at = span.at.name if isinstance(span.at, Index) else str(span.at)
+        return f"{at} * {self.block(span.dim)}" if span.dim.packed else at
+
+    def held(self, tile: Tile) -> str:
+        """The C type of a tile's elements; positions are short."""
+        return "int32_t" if tile in self.counted else HELD[tile.dtype]
+
+    def is_borrowed(self, tile: Tile, source: Access) -> bool:
+        """Whether a block is read where it lies: contractions broadcast it, and nothing else.
+
+        Only long rows are: of short pieces, each would be in another page of memory.
+        """
+        if self.held(tile) != STORED[source.buffer.dtype] or not tile.spans:
+            return False
+        last = source.spans[-1].dim
+        if not last.unit and self.tiles.get(last, DEFAULT_TILE) < LONG:
+            return False
+        if source.buffer.space is not Space.GLOBAL:
+            return False
+        if source.buffer in self.stored_to:
+            return False
+        users = [s for s in self.kernel.statements if tile in read(s)]
+        plans = [self.contraction(s) if isinstance(s, Contract) else None for s in users]
+        return all(plan is not None and plan[2] is tile is not plan[3] for plan in plans)
+
+    def layout(self, tile: Tile) -> list[Span]:
+        """The spans of a tile in the order in which they lie in memory: the lanes last."""
+        return sorted(tile.spans, key=lambda span: span.dim is self.lanes)
+
+    def room(self, tile: Tile, after: int = 0) -> str:
+        """How many elements the axes from number `after` on take; the last is padded."""
+        layout = self.layout(tile)[after:]
+        if not layout:
+            return "1"
+        sizes = [self.block(span.dim) for span in layout[:-1]]
+        return " * ".join([*sizes, self.row(layout[-1].dim, self.held(tile))])
+
+    def row(self, dim: Dim, held: str) -> str:
+        """The length of a row of a tile along a dim, padded; it has a name."""
+        if (dim, held) not in self.padded:
+            name = self.blocks.get(dim, _word(dim.name)).lower()
+            if held != "float":
+                name = f"{name}_{held.removesuffix('_t')}"
+            taken = set(self.padded.values())
+            names = (f"{name}_row{n}" for n in ("", *range(2, 99)))
+            self.padded[dim, held] = next(n for n in names if n not in taken)
+        return self.padded[dim, held]
+
+    def step(self, tile: Tile, span: Span) -> str:
+        """How far apart two neighbours along an axis of a tile are."""
+        if tile in self.borrowed:
+            return self.buffer_step(self.borrowed[tile], span)
+        at = self.layout(tile).index(span)
+        return "1" if at == len(tile.spans) - 1 else self.room(tile, at + 1)
+
+    def at(self, tile: Tile, variables: Mapping[Span, str]) -> str:
+        """An element of a tile."""
+        terms = []
+        for span in self.layout(tile):
+            step = self.step(tile, span)
+            terms.append(variables[span] if step == "1" else f"{variables[span]} * {factor(step)}")
+        return f"{tile.name}[{' + '.join(terms) or '0'}]"
+
+    def moved(self, tile: Tile, variables: Mapping[Span, str]) -> str:
+        """The first element of a tile at some positions."""
+        terms = [
+            f"{v} * {factor(self.step(tile, s))}" for s, v in variables.items() if s in tile.spans
+        ]
+        return " + ".join([tile.name, *terms])
+
+    def kind(self, tile: Tile) -> Kind | None:
+        """What tiles that may share memory have in common; None for those that need none."""
+        return None if tile in self.borrowed else (self.held(tile), self.room(tile))
+
+    def buffer_room(self, buffer: Buffer) -> str:
+        return " * ".join(self.axis_length(axis) for axis in buffer.axes) or "1"
+
+    def axis_length(self, axis: BufferAxis) -> str:
+        match axis.along:
+            case Along.AXIS:
+                return str(axis.dim.axis.extent)
+            case Along.BLOCKS:
+                return self.count(axis.dim)
+            case Along.BLOCK:
+                return self.block(axis.dim)
+
+    def stride(self, buffer: Buffer, axis: BufferAxis) -> str:
+        """How far apart two neighbours along an axis of a buffer are."""
+        if buffer.space is Space.SCRATCH:
+            later = buffer.axes[buffer.axes.index(axis) + 1 :]
+            return f"({' * '.join(self.axis_length(a) for a in later) or '1'})"
+        return f"{buffer.name}_{_word(axis.dim.name)}"
+
+    def address(self, access: Access) -> str:
+        """The first element of a block of a buffer."""
+        terms = [access.buffer.name]
+        for axis, span in zip(access.buffer.axes, access.spans, strict=True):
+            start = self.start(span)
+            if axis.along is Along.BLOCKS:
+                start = span.at.name if isinstance(span.at, Index) else str(span.at)
+            if axis.along is not Along.BLOCK and start != "0":
+                terms.append(f"{start} * {self.stride(access.buffer, axis)}")
+        return " + ".join(terms)
+
+    def buffer_step(self, access: Access, span: Span) -> str:
+        pairs = zip(access.buffer.axes, access.spans, strict=True)
+        return next(
+            self.stride(access.buffer, axis)
+            for axis, own in pairs
+            if own == span and axis.along is not Along.BLOCKS
+        )
+
+    def is_across(self, fold: Fold) -> bool:
+        """Whether a reduction runs across the vectors, row upon row, not along them."""
+        return self.layout(fold.operand)[-1] != fold.span
+
+    def is_one_call(self, contract: Contract) -> bool:
+        plan = self.contraction(contract)
+        if plan is None:
+            return False
+        spans = {*contract.left.spans, *contract.right.spans}
+        return spans == {contract.span, plan[1]} | ({plan[0]} if plan[0] is not None else set())
+
+    def contraction(self, statement: Contract) -> tuple[Span | None, Span, Tile, Tile] | None:
+        """Its rows and columns, and which operand has each; None: do it plainly."""
+        sides = (statement.left, statement.right)
+        layout = self.layout(statement.tile)
+        held = {self.held(t) for t in (*sides, statement.tile)}
+        if not layout or len(held) > 1 or not held <= {"float", "double"}:
+            return None
+        columns = layout[-1]
+        vectors = [t for t in sides if columns in t.spans]
+        if len(vectors) != 1:
+            return None
+        broadcast = next(t for t in sides if t is not vectors[0] or sides[0] is sides[1])
+        kept = [s for s in self.layout(broadcast) if s != statement.span]
+        rows = next((s for s in reversed(kept) if s not in vectors[0].spans), None)
+        return rows, columns, broadcast, vectors[0]
+
+    def turned_name(self, statement: Contract) -> str | None:
+        """The room for an operand that has to be turned first: its columns are not innermost."""
+        plan = self.contraction(statement)
+        if plan is None:
+            return None
+        _, columns, _, vectors = plan
+        return None if self.step(vectors, columns) == "1" else f"{vectors.name}_turned"
+
+
+def factor(text: str) -> str:
+    """A text as a factor of a product."""
+    return text if text.isidentifier() else f"({text})"
+
+
+def _word(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+def _block_names(dims: Sequence[Dim]) -> dict[Dim, str]:
+    """A name for each dim: that of its axis, numbered where an axis is cut in several ways."""
+    made: dict[Dim, str] = {}
+    for dim in dims:
+        name = _word(dim.name)
+        taken = sum(1 for other in made if other.axis is dim.axis)
+        made[dim] = f"{name}{taken + 1}" if taken else name
+    return made
