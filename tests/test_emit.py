@@ -9,9 +9,10 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.cli import main
 from blockbuster_fusion.codegen.standalone import samples
-from blockbuster_fusion.emit import emit, find_program
+from blockbuster_fusion.emit import emit
 from blockbuster_fusion.errors import BadTarget, BlockbusterError, NoKernel
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.programs import find_program
 from blockbuster_fusion.runtime.cc import compiler
 
 

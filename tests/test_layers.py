@@ -10,7 +10,8 @@ PACKAGE = "blockbuster_fusion"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LAYERS = (
     *("errors", "ir", "interp", "array", "rules", "fusion", "safety", "cost", "codegen", "runtime"),
-    *("tune", "select", "compiler", "frontends", "viz", "examples", "emit", "bench", "cli"),
+    *("tune", "select", "compiler", "frontends", "viz", "examples", "programs", "emit", "bench"),
+    "cli",
     "__init__",  # the public face: may import all, and no layer may import from it
 )
 HOMES = {

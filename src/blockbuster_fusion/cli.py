@@ -11,7 +11,7 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.bench import bench, demo
 from blockbuster_fusion.compiler import SafeFusion, fuse
-from blockbuster_fusion.emit import emit, find_program
+from blockbuster_fusion.emit import emit
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.fusion.pareto import Alternative, alternatives, tried_sets, unit_sets
 from blockbuster_fusion.fusion.trace import Trace
@@ -21,6 +21,7 @@ from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.show import show
 from blockbuster_fusion.ir.text import to_text
+from blockbuster_fusion.programs import find_program
 from blockbuster_fusion.rules.sets import RULE_SETS
 from blockbuster_fusion.safety.check import check
 from blockbuster_fusion.safety.safe import make_safe

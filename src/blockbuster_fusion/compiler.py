@@ -1,9 +1,9 @@
 """The pipeline: the one place that knows in which order things are done to a program."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from blockbuster_fusion.array.arrays import as_dtype
 from blockbuster_fusion.array.lower import lower
@@ -79,6 +79,7 @@ def fuse(
 
 
 Snapshot = int | Literal["most_fused"] | None
+T = TypeVar("T")
 
 
 def compile(
@@ -106,7 +107,59 @@ def compile(
     names axes that have one block, `tiles` gives block sizes; codegen/tiles.py says what they are
     where nothing is said. `threads` is for the CPU: by default, all that there are.
     """
+    check_target(target)
+    choices = choose(
+        program,
+        *specs,
+        target=target,
+        snapshot=snapshot,
+        tiles=tiles,
+        sizes=sizes,
+        dtype=dtype,
+        rules=rules,
+        unit=unit,
+        name=name,
+        batch=batch,
+        **named,
+    )
+    return first_with_kernels(choices, lambda choice: _executable(choice, threads))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A snapshot with its tiles: all that is decided before kernels are made."""
+
+    graph: Graph
+    snapshot: int
+    tiles: Mapping[Dim, int]
+    target: str
+    name: str
+
+    def scheduled(self) -> tuple[Nest, dict[Dim, int]]:
+        """The loop nest, and the tiles of all its dims."""
+        outer = Schedule(grid="outer") if self.target == "cpu" else Schedule()
+        nest = scheduled(self.graph, _identifier(self.name), outer)
+        return nest, all_tiles(nest, self.tiles, self.target)
+
+
+def choose(
+    program: Callable[..., Any] | ArrayProgram | Graph,
+    *specs: Spec,
+    target: str = "cpu",
+    snapshot: Snapshot = None,
+    tiles: Tiles | None = None,
+    sizes: Mapping[str, int] | None = None,
+    dtype: str | DType | None = None,
+    rules: str | RuleSet = "extended",
+    unit: Collection[Dim | str] | None = None,
+    name: str | None = None,
+    batch: str | Iterable[str] = (),
+    **named: Spec,
+) -> list[Choice]:
+    """What `compile` would make kernels of, the best first; nothing is compiled."""
     machine_for(target)
+    _check_mapping("tiles", tiles, "{'M': 64}")
+    _check_mapping("sizes", sizes, "{'D': 64}")
     stored = None if dtype is None else as_dtype(dtype)
     graph, title = _block_program(program, specs, named, name, batch, stored)
     graph = with_known_sizes(graph, sizes or {})
@@ -125,13 +178,42 @@ def compile(
         default_tiles(g, target, given_tiles([*g.dims, *graph.dims], tiles)) for g in found.graphs
     ]
     numbers = found.wanted(snapshot, lambda: by_estimate(found.graphs, chosen, target))
-    for at, number in enumerate(numbers):
+    return [Choice(found.graphs[n], n, chosen[n], target, title) for n in numbers]
+
+
+def first_with_kernels(choices: Sequence[Choice], make: Callable[[Choice], T]) -> T:
+    """What is made of the first choice that kernels can be made for."""
+    for choice in choices[:-1]:
         try:
-            return _executable(found.graphs[number], number, chosen[number], target, title, threads)
+            return make(choice)
         except NoKernel:
-            if at == len(numbers) - 1:
-                raise
-    raise AssertionError("a fusion has at least one snapshot")
+            continue
+    return make(choices[-1])
+
+
+def check_target(target: str) -> None:
+    """BadTarget where this machine cannot run what is compiled for a target."""
+    machine_for(target)
+    if target != "cuda":
+        return
+    try:
+        from blockbuster_fusion.runtime.triton_device import NO_GPU, can_launch
+    except ImportError as error:
+        raise lacks(target, error) from error
+    if not can_launch():
+        raise BadTarget(name=target, problem=NO_GPU)
+
+
+def lacks(target: str, error: ImportError) -> BadTarget:
+    """What is said where a package is missing that a target needs."""
+    problem = f"it needs torch and triton, and there is no {error.name}"
+    return BadTarget(name=target, problem=problem)
+
+
+def _check_mapping(option: str, given: object, example: str) -> None:
+    if given is not None and not isinstance(given, Mapping):
+        wanted, remedy = f"{option} by name", f"write {option}={example}"
+        raise WrongKind(function="compile", wanted=wanted, given=repr(given), remedy=remedy)
 
 
 def unfused(program: ArrayProgram, sizes: Mapping[str, int]) -> Graph:
@@ -166,7 +248,9 @@ class _Snapshots:
             known = f"one of 0 to {count - 1}, or 'most_fused'"
             remedy = "bb.fuse(program).snapshots are what there is"
             given = repr(snapshot)
-            raise WrongKind(function="compile", wanted=known, given=given, remedy=remedy)
+            raise WrongKind(
+                function="compile", wanted=known, given=given, remedy=remedy, snapshots=count
+            )
         return [snapshot % count]
 
 
@@ -210,19 +294,11 @@ def with_known_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     return with_sizes(graph, {symbol: extents.of(axis) for symbol, axis in symbols.items()})
 
 
-def _executable(
-    graph: Graph,
-    number: int,
-    tiles: Mapping[Dim, int],
-    target: str,
-    name: str,
-    threads: int | None,
-) -> Executable:
+def _executable(choice: Choice, threads: int | None) -> Executable:
+    graph, target, number = choice.graph, choice.target, choice.snapshot
     if target == "interpret":
-        return Executable(graph, target, tiles, number, Interpreted(graph, tiles))
-    outer = Schedule(grid="outer") if target == "cpu" else Schedule()
-    nest = scheduled(graph, _identifier(name), outer)
-    tiles = all_tiles(nest, tiles, target)
+        return Executable(graph, target, choice.tiles, number, Interpreted(graph, choice.tiles))
+    nest, tiles = choice.scheduled()
     kernels = _kernels(nest, tiles, target, threads)
     inputs = [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)]
     runner = Compiled(nest, inputs, tiles, kernels, device=target)
@@ -237,8 +313,7 @@ def _kernels(nest: Nest, tiles: Mapping[Dim, int], target: str, threads: int | N
     try:
         from blockbuster_fusion.runtime.triton_launch import TritonKernels
     except ImportError as error:
-        problem = f"it needs torch and triton, and there is no {error.name}"
-        raise BadTarget(name=target, problem=problem) from error
+        raise lacks(target, error) from error
     kernels: Kernels = TritonKernels(nest, tiles)
     return kernels
 

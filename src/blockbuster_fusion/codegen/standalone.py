@@ -4,7 +4,8 @@ The test fills the inputs with numbers that any language can make again, runs th
 compares some elements of the outputs with what the unfused program gives in float64.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from blockbuster_fusion.codegen.c_expr import HELD
 from blockbuster_fusion.codegen.nest import Buffer, Call, Clear, Kernel, Nest, Space
 from blockbuster_fusion.codegen.shapes import buffer_shape, contiguous, layout_order
+from blockbuster_fusion.codegen.show import show_nest
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.interp.tiling import Tiling
 from blockbuster_fusion.interp.values import Numbers
@@ -32,8 +34,8 @@ TOLERANCE = {
 }
 """The error that is allowed, relative to the largest number of an output."""
 
-CHECKED = 24
-"""How many elements of each output are compared."""
+CHECKED = 96
+"""How many elements of each output are compared, where it has so many."""
 
 
 def samples(number: int, shape: Sequence[int], dtype: DType) -> Array:
@@ -62,11 +64,19 @@ class Wanted:
     @staticmethod
     def of(array: Array) -> "Wanted":
         flat = np.asarray(array, np.float64).reshape(-1)
-        at = np.unique(np.linspace(0, max(flat.size - 1, 0), CHECKED).astype(int))[: flat.size]
-        values = tuple(float(flat[i]) for i in at)
-        return Wanted(
-            tuple(int(i) for i in at), values, max(float(np.abs(flat).max(initial=0)), 1e-30)
-        )
+        at = scattered(flat.size)
+        finite = np.abs(flat[np.isfinite(flat)])
+        scale = max(float(finite.max(initial=0)), 1e-30)
+        return Wanted(tuple(at), tuple(float(flat[i]) for i in at), scale)
+
+
+def scattered(size: int) -> list[int]:
+    """Places all over an array: the first, the last, and one at random of each stretch."""
+    if size <= CHECKED:
+        return list(range(size))
+    edges = np.linspace(0, size, CHECKED + 1).astype(int)
+    places = np.random.default_rng(0).integers(edges[:-1], edges[1:])
+    return [0, *map(int, places[1:-1]), size - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +129,14 @@ class Test:
         return [step for step in self.nest.steps if isinstance(step, Kernel | Clear)]
 
 
-def header(lines: Sequence[str], listing: str) -> list[str]:
-    """The comment at the top: how the file was made, and the block program."""
-    listed = [f"    {line}".rstrip() for line in listing.rstrip().splitlines()]
-    return [*lines, "", "The block program:", "", *listed]
+def header(lines: Sequence[str], listing: str, nest: Nest) -> list[str]:
+    """The comment at the top: how the file was made, the block program and the loop nest."""
+    made = [*lines, "", "The block program:", "", *_indented(listing)]
+    return [*made, "", "The loop nest, whose names the code uses:", "", *_indented(show_nest(nest))]
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}".rstrip() for line in text.rstrip().splitlines()]
 
 
 # ---------------------------------------------------------------------------- C
@@ -167,7 +181,8 @@ static int check(const char *name, const double *found, const double *wanted, in
     double worst = 0.0;
     int good = 1;
     for (int i = 0; i < count; i++) {
-        double error = fabs(found[i] - wanted[i]) / scale;
+        int same = found[i] == wanted[i] || (isnan(found[i]) && isnan(wanted[i]));
+        double error = same ? 0.0 : fabs(found[i] - wanted[i]) / scale;
         good &= error <= tolerance; /* which NaN is not */
         if (error > worst) worst = error;
     }
@@ -200,7 +215,7 @@ def _c_main(test: Test) -> list[str]:
     lines += ["", "int main(int argc, char **argv) {"]
     lines.append("    int threads = argc > 1 ? atoi(argv[1]) : 1;")
     for number, buffer in enumerate(test.buffers):
-        kind, name, count = _C_STORED[buffer.dtype], _c_name(buffer), test.count(buffer)
+        kind, name, count = _C_STORED[buffer.dtype], array_name(buffer), test.count(buffer)
         axes = ", ".join(
             f"{a.dim} {n}" for a, n in zip(buffer.axes, test.shape(buffer), strict=True)
         )
@@ -216,7 +231,8 @@ def _c_main(test: Test) -> list[str]:
     return [*lines, '    puts(good ? "ok" : "WRONG");', "    return !good;", "}"]
 
 
-def _c_name(buffer: Buffer) -> str:
+def array_name(buffer: Buffer) -> str:
+    """What a buffer's array is called in the test."""
     return f"array_{buffer.name}"
 
 
@@ -232,7 +248,7 @@ def _c_value(dtype: DType, number: str) -> str:
 
 def _c_step(step: Kernel | Clear, test: Test) -> list[str]:
     if isinstance(step, Clear):
-        name = _c_name(step.buffer)
+        name = array_name(step.buffer)
         return [f"    memset({name}, 0, {test.count(step.buffer)} * sizeof *{name});"]
     buffers = [b for b in step.buffers if b.space is Space.GLOBAL]
     strides = [stride for b in buffers for stride in test.strides(b)]
@@ -240,7 +256,7 @@ def _c_step(step: Kernel | Clear, test: Test) -> list[str]:
     values = [sizes[symbol] for symbol in step.symbols]
     return [
         "    {",
-        f"        void *buffers[] = {{{', '.join(_c_name(b) for b in buffers)}}};",
+        f"        void *buffers[] = {{{', '.join(array_name(b) for b in buffers)}}};",
         f"        int64_t strides[] = {{{', '.join(map(str, [*strides, 0]))}}};",
         f"        int64_t sizes[] = {{{', '.join(map(str, [*values, 0]))}}};",
         f"        if ({step.name}(buffers, strides, sizes, threads)) {{",
@@ -252,15 +268,15 @@ def _c_step(step: Kernel | Clear, test: Test) -> list[str]:
 
 
 def _c_check(buffer: Buffer, wanted: Wanted) -> list[str]:
-    name, count = _c_name(buffer), len(wanted.at)
+    name, count = array_name(buffer), len(wanted.at)
     read = "widened({})" if buffer.dtype is DType.bfloat16 else "(double){}"
     places = ", ".join(map(str, wanted.at)) or "0"
-    values = ", ".join(map(repr, wanted.values)) or "0"
+    values = ", ".join(map(_c_number, wanted.values)) or "0"
     element = read.format(f"{name}[at[i]]")
     return [
         "    {",
-        *_wrapped(f"        static const int64_t at[] = {{{places}}};"),
-        *_wrapped(f"        static const double wanted[] = {{{values}}};"),
+        *wrapped(f"        static const int64_t at[] = {{{places}}};"),
+        *wrapped(f"        static const double wanted[] = {{{values}}};"),
         f"        double found[{max(count, 1)}];",
         f"        for (int i = 0; i < {count}; i++) found[i] = {element};",
         f'        good &= check("{buffer.name}", found, wanted, {count}, {wanted.scale!r}, '
@@ -269,7 +285,15 @@ def _c_check(buffer: Buffer, wanted: Wanted) -> list[str]:
     ]
 
 
-def _wrapped(line: str, width: int = 100) -> list[str]:
+def _c_number(x: float) -> str:
+    if math.isnan(x):
+        return "NAN"
+    if math.isinf(x):
+        return "INFINITY" if x > 0 else "-INFINITY"
+    return repr(x)
+
+
+def wrapped(line: str, width: int = 100) -> list[str]:
     """A long line of numbers on several."""
     lines, rest, margin = [], line, " " * 12
     while len(rest) > width and ", " in rest[:width].lstrip():
@@ -277,108 +301,3 @@ def _wrapped(line: str, width: int = 100) -> list[str]:
         lines.append(rest[: at + 1])
         rest = margin + rest[at + 2 :]
     return [*lines, rest]
-
-
-# ----------------------------------------------------------------------- Triton
-
-
-@dataclass(frozen=True, slots=True)
-class TritonLaunch:
-    """How a kernel is launched: its grid, arguments by name, and scratch by the pointer's name."""
-
-    function: str
-    grid: int
-    pointers: Mapping[str, Buffer]
-    numbers: Mapping[str, int | bool]
-    scratch: Mapping[str, tuple[DType, int]]
-    options: Mapping[str, int]
-
-
-_TRITON_HELPERS = '''\
-# -------------------------------------------------------------------- the test of this file
-
-
-def sample(number, shape, dtype):
-    """Numbers between -1 and 1 that can be made again anywhere."""
-    count = 1
-    for length in shape:
-        count *= length
-    x = torch.arange(count, dtype=torch.int64) + (number << 32)
-    x = x + (0x9E3779B97F4A7C15 - 2**64)
-    x = (x ^ ((x >> 30) & (2**34 - 1))) * (0xBF58476D1CE4E5B9 - 2**64)
-    x = (x ^ ((x >> 27) & (2**37 - 1))) * (0x94D049BB133111EB - 2**64)
-    x = x ^ ((x >> 31) & (2**33 - 1))
-    x = (((x >> 40) & (2**24 - 1)).double() / 2**23 - 1).reshape(shape)
-    if dtype is torch.bool:
-        return (x > 0).to(DEVICE)
-    return (x if dtype.is_floating_point else (4 * x).trunc()).to(dtype).to(DEVICE)
-
-
-def launch(function, grid, options, **arguments):
-    """Runs a kernel with those of the arguments that it takes."""
-    taken = {name: arguments[name] for name in function.arg_names}
-    function[(grid,)](**taken, **options)
-
-
-def check(name, found, at, wanted, scale, tolerance):
-    """Whether some elements are what they should be."""
-    found = found.reshape(-1)[torch.tensor(at, device=found.device)].double().cpu()
-    error = ((found - torch.tensor(wanted, dtype=torch.float64)).abs() / scale).max().item()
-    good = error <= tolerance
-    word = "ok" if good else "WRONG"
-    print(f"{name}: {word}, largest error {error:.2g} of {len(at)} elements ({tolerance} allowed)")
-    return good'''
-
-
-def triton_file(
-    source: str, test: Test, launches: Sequence[TritonLaunch], comment: Sequence[str]
-) -> str:
-    """A Python file with Triton kernels and a `main` that tests them."""
-    quoted = "\n".join(comment).replace("\\", "\\\\").replace('"""', "'''")
-    imports = source.lstrip().replace("import triton\n", "import torch\nimport triton\n", 1)
-    parts = [f'"""{quoted}\n"""\n', imports.rstrip(), "", "", _TRITON_HELPERS, "", ""]
-    parts += ['DEVICE = "cuda" if torch.cuda.is_available() else "cpu"', "", ""]
-    return "\n".join([*parts, *_triton_main(test, launches), ""])
-
-
-def _triton_main(test: Test, launches: Sequence[TritonLaunch]) -> list[str]:
-    lines = ["def main():"]
-    for number, buffer in enumerate(test.buffers):
-        shape, dtype, name = test.shape(buffer), f"torch.{buffer.dtype}", _c_name(buffer)
-        if buffer in test.nest.inputs:
-            lines.append(f"    {name} = sample({number}, {shape}, {dtype})")
-            continue
-        order = test.order(buffer)
-        laid = tuple(shape[at] for at in order)
-        made = f"torch.empty({laid}, dtype={dtype}, device=DEVICE)"
-        turned = [order.index(at) for at in range(len(order))]
-        turn = "" if turned == sorted(turned) else f".permute({turned})"
-        lines.append(f"    {name} = {made}{turn}")
-    remaining = list(launches)
-    for step in test.steps():
-        if isinstance(step, Clear):
-            lines.append(f"    {_c_name(step.buffer)}.zero_()")
-        else:
-            lines += _triton_step(remaining.pop(0))
-    lines.append("    good = True")
-    for buffer, wanted in test.outputs:
-        order = test.order(buffer)
-        name = _c_name(buffer)
-        laid_out = name if list(order) == sorted(order) else f"{name}.permute({list(order)})"
-        lines += _wrapped(
-            f'    good &= check("{buffer.name}", {laid_out}, {list(wanted.at)}, '
-            f"{list(wanted.values)}, {wanted.scale!r}, {TOLERANCE[buffer.dtype]!r})"
-        )
-    lines += ['    print("ok" if good else "WRONG")', "    return 0 if good else 1", "", ""]
-    return [*lines, 'if __name__ == "__main__":', "    raise SystemExit(main())"]
-
-
-def _triton_step(launch: TritonLaunch) -> list[str]:
-    arguments = [f"{name}={_c_name(buffer)}" for name, buffer in launch.pointers.items()]
-    arguments += [
-        f"{name}=torch.empty({count}, dtype=torch.{dtype}, device=DEVICE)"
-        for name, (dtype, count) in launch.scratch.items()
-    ]
-    arguments += [f"{name}={value}" for name, value in launch.numbers.items()]
-    head = f"    launch({launch.function}, {launch.grid}, {dict(launch.options)}, "
-    return _wrapped(f"{head}{', '.join(arguments)})")
