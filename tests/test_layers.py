@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LAYERS = (
     *("errors", "ir", "interp", "array", "rules", "fusion", "safety", "cost", "codegen", "runtime"),
     *("tune", "select", "compiler", "frontends", "viz", "examples", "programs", "emit", "bench"),
-    "cli",
+    *("options", "cli"),
     "__init__",  # the public face: may import all, and no layer may import from it
 )
 HOMES = {

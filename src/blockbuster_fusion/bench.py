@@ -29,6 +29,8 @@ from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.runtime.cpu import CpuKernels
+from blockbuster_fusion.runtime.executable import Compiled, Executable
 from blockbuster_fusion.safety.check import relative_error
 
 OURS = "blockbuster"
@@ -45,6 +47,8 @@ class Contender:
     name: str
     seconds: float
     """The median."""
+    quartiles: tuple[float, float]
+    """Of the rounds, half took a time between these."""
     error: float
     """Relative to the largest number of a row, in float64."""
 
@@ -58,8 +62,11 @@ class Result:
     dtype: str
     sizes: Mapping[str, int]
     snapshot: int
+    """Counted from 1."""
     tiles: Mapping[str, int]
     threads: int | None
+    """Of the compiled program; a GPU has none."""
+    rounds: int
     contenders: Sequence[Contender]
     listing: str = ""
     """The block program that runs."""
@@ -67,19 +74,25 @@ class Result:
     """Why somebody did not take part."""
     versions: Mapping[str, str] = field(default_factory=dict)
 
-    def ratio(self, name: str) -> float | None:
+    def ratio(self, name: str) -> float:
         """How many times as long a contender takes as the compiled program."""
         times = {c.name: c.seconds for c in self.contenders}
-        return times[name] / times[OURS] if name in times else None
+        return times[name] / times[OURS]
 
     def __str__(self) -> str:
         sizes = " ".join(f"{name}={length}" for name, length in self.sizes.items())
-        lines = [f"{self.program} on {self.target}, {self.dtype}, {sizes}"]
+        lines = [f"{self.program} on {self.target}, {self.dtype}, {sizes}", f"  {self._effort()}"]
         for c in self.contenders:
-            ratio = self.ratio(c.name)
-            times = "" if c.name == OURS or ratio is None else f"   {ratio:5.2f}x as long"
-            lines.append(f"  {c.name:14} {c.seconds * 1e3:9.3f} ms   error {c.error:.1e}{times}")
+            lines.append(f"  {c.name:14} {c.seconds * 1e3:9.3f} ms   error {c.error:.1e}")
+        speeds = [speed(self.ratio(c.name), c.name) for c in self.contenders if c.name != OURS]
+        if speeds:
+            lines.append(f"  {OURS} is {', '.join(speeds)}")
         return "\n".join([*lines, *(f"  {reason}" for reason in self.skipped)])
+
+    def _effort(self) -> str:
+        threads = "" if self.threads is None else f"{_counted(self.threads, 'thread')}, "
+        noise = "" if len(self.contenders) == 1 else "; ratios are noisy on a busy machine"
+        return f"{threads}median of {_counted(self.rounds, 'round')}{noise}"
 
     def as_json(self) -> str:
         """All of it, with the machine and the date."""
@@ -87,6 +100,19 @@ class Result:
         return json.dumps(
             {"date": date.today().isoformat(), **machine, **asdict(self)}, indent=2, default=str
         )
+
+
+def speed(ratio: float, name: str) -> str:
+    """How fast the compiled program is beside one that takes `ratio` times as long."""
+    if f"{max(ratio, 1 / ratio):.1f}" == "1.0":
+        return f"as fast as {name}"
+    if ratio > 1:
+        return f"{ratio:.1f} times as fast as {name}"
+    return f"{1 / ratio:.1f} times slower than {name}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def bench(
@@ -107,55 +133,23 @@ def bench(
     not walked in rows. Takes about `seconds` for each contender.
     """
     lengths = default_lengths(program, target, sizes or {})
-    fixed = _fixed(program, lengths)
     made = compile_program(
         program,
         target=target,
-        sizes=fixed,
+        sizes=_fixed(program, lengths),
         dtype=dtype,
         threads=threads,
         snapshot=snapshot,
         tiles=dict((tiles or {}).items()),
     )
     stored = DType(dtype or "float32")
-    arrays = _inputs(program, lengths)
-    runs: dict[str, Callable[[], Any]] = {}
-    skipped: list[str] = []
-    to_numpy: Callable[[Any], Any]
+    race = _Race(program, made, _inputs(program, lengths))
     if _there("torch"):
-        from blockbuster_fusion.frontends.torch_bench import Torch
-
-        torch = Torch(program, arrays, stored, target, threads)
-        to_numpy, wait = torch.to_numpy, torch.wait
-        expected = torch.exact()
-        runs[OURS] = lambda: made(*torch.tensors)
-        runs["eager"] = torch.eager
-        if not with_compile:
-            pass
-        elif target == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:
-            skipped.append("torch.compile is left out: it needs a C++ compiler")
-        else:
-            runs["torch.compile"] = torch.compiled
+        race.with_torch(stored, target, threads, with_compile=with_compile)
     else:
-        skipped.append("PyTorch is not installed, so there is nothing to compare with")
-        runs[OURS] = lambda: made(*arrays.values())
-        to_numpy, wait = np.asarray, lambda: None
-        expected = _expected(program, arrays)
-    errors = {}
-    for name in list(runs):
-        try:
-            found = [to_numpy(x) for x in runs[name]()]
-        except BlockbusterError:
-            raise
-        except Exception as error:  # torch.compile has many ways to fail
-            if name == OURS:
-                raise
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            skipped.append(f"{name} failed: {first}")
-            del runs[name]
-            continue
-        errors[name] = relative_error(dict(zip(expected, found, strict=True)), expected)
-    times = interleaved(runs, wait, seconds)
+        race.alone()
+    errors = race.errors()
+    times = interleaved(race.runs, race.wait, seconds)
     return Result(
         program.name,
         target,
@@ -163,12 +157,77 @@ def bench(
         lengths,
         made.snapshot + 1,
         {dim.label: tile for dim, tile in made.tiles.items()},
-        threads,
-        [Contender(name, statistics.median(times[name]), errors[name]) for name in runs],
+        _threads(made),
+        len(times[OURS]),
+        [_contender(name, times[name], errors[name]) for name in race.runs],
         made.listing,
-        skipped,
+        race.skipped,
         versions(),
     )
+
+
+def _contender(name: str, times: Sequence[float], error: float) -> Contender:
+    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+    return Contender(name, middle, (low, high), error)
+
+
+def _threads(made: Executable) -> int | None:
+    """How many a compiled program runs on."""
+    kernels = made.runner.kernels if isinstance(made.runner, Compiled) else None
+    return kernels.threads if isinstance(kernels, CpuKernels) else None
+
+
+class _Race:
+    """Who takes part in a comparison."""
+
+    def __init__(self, program: ArrayProgram, made: Executable, arrays: Mapping[str, Any]) -> None:
+        self.program, self.made, self.arrays = program, made, arrays
+        self.runs: dict[str, Callable[[], Any]] = {}
+        self.skipped: list[str] = []
+        self.expected: dict[str, Any] = {}
+        self.to_numpy: Callable[[Any], Any] = np.asarray
+        self.wait: Callable[[], None] = lambda: None
+
+    def alone(self) -> None:
+        """The compiled program with NumPy's arrays."""
+        self.skipped.append("PyTorch is not installed, so there is nothing to compare with")
+        self.runs[OURS] = lambda: self.made(*self.arrays.values())
+        self.expected = _expected(self.program, self.arrays)
+
+    def with_torch(
+        self, stored: DType, target: str, threads: int | None, *, with_compile: bool
+    ) -> None:
+        """The compiled program with PyTorch's tensors, and PyTorch itself."""
+        from blockbuster_fusion.frontends.torch_bench import Torch
+
+        torch = Torch(self.program, self.arrays, stored, target, threads)
+        self.to_numpy, self.wait = torch.to_numpy, torch.wait
+        self.expected = torch.exact()
+        self.runs[OURS] = lambda: self.made(*torch.tensors)
+        self.runs["eager"] = torch.eager
+        if not with_compile:
+            return
+        if target == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:
+            self.skipped.append("torch.compile is left out: it needs a C++ compiler")
+        else:
+            self.runs["torch.compile"] = torch.compiled
+
+    def errors(self) -> dict[str, float]:
+        """The error of each; who fails is left out."""
+        errors = {}
+        for name in list(self.runs):
+            try:
+                found = [self.to_numpy(x) for x in self.runs[name]()]
+            except Exception as error:  # torch.compile has many ways to fail
+                if name == OURS or isinstance(error, BlockbusterError | MemoryError):
+                    raise
+                first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                self.skipped.append(f"{name} failed: {first}")
+                del self.runs[name]
+                continue
+            named = dict(zip(self.expected, found, strict=True))
+            errors[name] = relative_error(named, self.expected)
+        return errors
 
 
 DEMO = {
@@ -205,9 +264,6 @@ def demo() -> Iterator[str]:
                 message = f"{name} on {target} is wrong: an error of {error:.1e} against float64"
                 raise BlockbusterError(message=message)
             yield f"\n{result}"
-            ratio = result.ratio("eager")
-            if ratio is not None:
-                yield f"  PyTorch's eager operators take {ratio:.2f} times as long"
         yield ""
     if len(targets) == 1:
         yield "No GPU with PyTorch and Triton was found here, so the Triton kernels were not run."
@@ -216,7 +272,7 @@ def demo() -> Iterator[str]:
 def _has_gpu() -> bool:
     if not _there("torch") or not _there("triton"):
         return False
-    from blockbuster_fusion.frontends.torch_bench import has_gpu
+    from blockbuster_fusion.runtime.triton_device import has_gpu
 
     return has_gpu()
 

@@ -1,18 +1,20 @@
 """The command line: `blockbuster trace attention`."""
 
 import argparse
+import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from blockbuster_fusion import examples
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.bench import bench, demo
+from blockbuster_fusion.bench import LENGTHS, bench, demo
 from blockbuster_fusion.compiler import SafeFusion, fuse
 from blockbuster_fusion.emit import emit
-from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.errors import BlockbusterError, UnknownExample, WrongKind
 from blockbuster_fusion.fusion.pareto import Alternative, alternatives, tried_sets, unit_sets
 from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.interp.meter import meter
@@ -21,30 +23,62 @@ from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.show import show
 from blockbuster_fusion.ir.text import to_text
+from blockbuster_fusion.options import (
+    BENCH_EXAMPLE,
+    EMIT_EXAMPLE,
+    PROGRAM,
+    add_choices,
+    add_rules,
+    add_target,
+    check_writable,
+    numbers,
+    positive,
+    seconds,
+    snapshot_index,
+)
 from blockbuster_fusion.programs import find_program
-from blockbuster_fusion.rules.sets import RULE_SETS
 from blockbuster_fusion.safety.check import check
 from blockbuster_fusion.safety.safe import make_safe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; the exit code."""
+    try:
+        return _run(arguments)
+    except UnknownExample as error:
+        return _failed(_suggestion(str(error.name)) or str(error))
+    except BlockbusterError as error:
+        return _failed(str(error))
+    except BrokenPipeError:  # `blockbuster … | head` is no error
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        return _failed(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except MemoryError:
+        return _failed("there is not enough memory for these sizes: choose smaller ones")
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.run is None:
         parser.print_help()
         return 2
-    try:
-        options.run(options)
-    except BlockbusterError as error:
-        print(f"blockbuster: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # `blockbuster … | head` is no error
-        sys.stderr.close()
-    except OSError as error:
-        print(f"blockbuster: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 1
+    options.run(options)
     return 0
+
+
+def _failed(sentence: str) -> int:
+    print(f"blockbuster: {sentence}", file=sys.stderr)
+    return 1
+
+
+def _suggestion(name: str) -> str | None:
+    """What is said of a name that is nearly an example's."""
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), examples.EXAMPLES, 1)
+    return f"unknown example {name!r}: did you mean {near[0]}?" if near else None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
     trace = commands.add_parser("trace", help="fuse an example and print every step")
     trace.add_argument("example", nargs="?", help="an example's name, see `blockbuster list`")
-    _add_rules(trace, "paper")
+    add_rules(trace, "paper")
     trace.add_argument(
         "--steps", choices=["all", "last", "none"], default="all", help="which listings to print"
     )
@@ -73,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
     fused = commands.add_parser("fuse", help="fuse an example: its snapshots, and why not more")
     fused.add_argument("example", help="an example's name")
-    _add_rules(fused, "extended")
+    add_rules(fused, "extended")
     fused.add_argument(
         "--unit",
         metavar="D",
@@ -98,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
 
     checked = commands.add_parser("check", help="how exact an example's snapshots are")
     checked.add_argument("example", help="an example's name")
-    _add_rules(checked, "extended")
+    add_rules(checked, "extended")
     dtypes = ["float32", "bfloat16", "float16"]
     checked.add_argument("--dtype", default="float32", choices=dtypes, help="how lists are stored")
     checked.set_defaults(run=_check)
@@ -109,49 +143,40 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--lock", action="store_true", help="reductions in parallel, with a lock")
     listing.set_defaults(run=_show)
 
-    emitted = commands.add_parser("emit", help="write a program's kernels as a standalone file")
-    emitted.add_argument("program", help="an example's name, or file.py:function")
-    emitted.add_argument("--target", default="cpu", choices=["cpu", "cuda"], help="C or Triton")
-    _add_rules(emitted, "extended")
-    _add_choices(emitted)
+    raw = argparse.RawDescriptionHelpFormatter
+    text = "write a program's kernels as a standalone file"
+    emitted = commands.add_parser("emit", help=text, epilog=EMIT_EXAMPLE, formatter_class=raw)
+    emitted.add_argument("program", help=PROGRAM)
+    add_target(emitted)
+    add_rules(emitted, "extended")
+    add_choices(emitted, "a size that is fixed: D=64 (default: sizes are arguments)")
     emitted.add_argument("-o", "--output", metavar="FILE", help="where to (default: printed)")
     emitted.set_defaults(run=_emit)
 
-    measured = commands.add_parser("bench", help="a program compiled, against PyTorch")
-    measured.add_argument("program", help="an example's name, or file.py:function")
-    measured.add_argument("--target", default="cpu", choices=["cpu", "cuda"], help="where")
-    _add_choices(measured)
-    measured.add_argument("--threads", type=int, metavar="N", help="for the CPU (default: all)")
-    measured.add_argument("--seconds", type=float, default=2.0, help="for each contender")
-    measured.add_argument("--json", metavar="FILE", help="write the result as JSON")
+    text = "a program compiled, against PyTorch"
+    measured = commands.add_parser("bench", help=text, epilog=BENCH_EXAMPLE, formatter_class=raw)
+    measured.add_argument("program", help=PROGRAM)
+    add_target(measured)
+    usual = " or ".join(f"{n} (batches {b}) on {name}" for name, (b, n) in LENGTHS.items())
+    add_choices(measured, f"a size: M=1024 (default: {usual}; 64 for the width of a head)")
+    text = "for the CPU (default: as many as there are)"
+    measured.add_argument("--threads", type=positive, metavar="N", help=text)
+    text = "how long each contender is run (default: %(default)s)"
+    measured.add_argument("--seconds", type=seconds, default=2.0, metavar="S", help=text)
+    text = "write the result as JSON, snapshots counted from 1 (default: not written)"
+    measured.add_argument("--json", metavar="FILE", help=text)
     measured.set_defaults(run=_bench)
 
     shown = commands.add_parser("demo", help="three programs fused, compiled, checked and timed")
     shown.set_defaults(run=_demo)
 
     table = commands.add_parser("table", help="buffered edges that are left, for every example")
-    _add_rules(table, "paper")
+    add_rules(table, "paper")
     table.set_defaults(run=_table)
 
     names = commands.add_parser("list", help="the examples")
     names.set_defaults(run=_list)
     return parser
-
-
-def _add_rules(parser: argparse.ArgumentParser, default: str) -> None:
-    known, text = sorted(RULE_SETS), "rule set (default: %(default)s)"
-    parser.add_argument("--rules", default=default, choices=known, help=text)
-
-
-def _add_choices(parser: argparse.ArgumentParser) -> None:
-    """What can be chosen of a compiled program."""
-    parser.add_argument("--snapshot", type=int, metavar="N", help="which one (default: the best)")
-    text = "a tile: M=64"
-    parser.add_argument("--tile", metavar="D=N", action="append", default=[], help=text)
-    text = "a size that is fixed: DD=64"
-    parser.add_argument("--size", metavar="S=N", action="append", default=[], help=text)
-    dtypes = ["float32", "bfloat16", "float16"]
-    parser.add_argument("--dtype", choices=dtypes, help="how float32 arrays are stored")
 
 
 def _version() -> str:
@@ -164,8 +189,8 @@ def _version() -> str:
 def _trace(options: argparse.Namespace) -> None:
     if (options.example is None) == (options.load is None):
         raise BlockbusterError(message="trace: name an example, or a saved trace with --load")
-    sizes = _numbers("--size", options.size)
-    tiles: dict[Dim | str, int] = dict(_numbers("--tile", options.tile).items())
+    sizes = numbers("--size", options.size)
+    tiles: dict[Dim | str, int] = dict(numbers("--tile", options.tile).items())
     if options.load:
         trace = Trace.load(options.load)
         title = f"{options.load}: {len(trace)} steps by the {trace.rules.name} rules\n"
@@ -211,16 +236,6 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.rstrip().splitlines())
 
 
-def _numbers(option: str, pairs: Sequence[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for pair in pairs:
-        name, _, number = pair.partition("=")
-        if not name or not number.isdigit():
-            raise BlockbusterError(message=f"{option} {pair}: write it as NAME=NUMBER")
-        found[name] = int(number)
-    return found
-
-
 def _all_sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
     """Every symbolic size of a program: those that are given, 512 for the others."""
     extents = {dim.axis.extent for dim in graph.dims}
@@ -237,11 +252,11 @@ def _all_sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
 
 def _fuse(options: argparse.Namespace) -> None:
     graph = lower(examples.find(options.example))
-    tiles: dict[Dim | str, int] = dict(_numbers("--tile", options.tile).items())
+    tiles: dict[Dim | str, int] = dict(numbers("--tile", options.tile).items())
     _check_modes(options)
     options.unit = [name for given in options.unit for name in given.split(",")]
     if options.pareto:
-        sizes = _all_sizes(graph, _numbers("--size", options.size))
+        sizes = _all_sizes(graph, numbers("--size", options.size))
         _print_alternatives(alternatives(graph, options.rules, sizes, tiles), options.all)
         left_out = len(unit_sets(graph)) - len(tried_sets(graph))
         if left_out:
@@ -299,15 +314,17 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _emit(options: argparse.Namespace) -> None:
-    text = emit(
-        find_program(options.program),
-        target=options.target,
-        snapshot=_snapshot(options),
-        tiles=_numbers("--tile", options.tile),
-        sizes=_numbers("--size", options.size),
-        dtype=options.dtype,
-        rules=options.rules,
-    )
+    with _numbered_from_1(options.snapshot):
+        text = emit(
+            find_program(options.program),
+            target=options.target,
+            snapshot=snapshot_index(options.snapshot),
+            tiles=numbers("--tile", options.tile),
+            sizes=numbers("--size", options.size),
+            dtype=options.dtype,
+            rules=options.rules,
+            file=options.output,
+        )
     if options.output is None:
         print(text, end="")
         return
@@ -315,26 +332,33 @@ def _emit(options: argparse.Namespace) -> None:
     print(f"written to {options.output}")
 
 
-def _snapshot(options: argparse.Namespace) -> int | None:
-    """Snapshots are counted from 1 here, as everywhere on the command line."""
-    if options.snapshot is None:
-        return None
-    if options.snapshot < 1:
-        raise BlockbusterError(message="--snapshot: they are counted from 1")
-    return int(options.snapshot) - 1
+@contextmanager
+def _numbered_from_1(given: int | None) -> Iterator[None]:
+    """Says which snapshots there are in the numbers of the command line."""
+    try:
+        yield
+    except WrongKind as error:
+        count = error.details.get("snapshots")
+        if count is None:
+            raise
+        message = f"snapshot {given}: there are {count}, numbered from 1"
+        raise BlockbusterError(message=message) from error
 
 
 def _bench(options: argparse.Namespace) -> None:
-    result = bench(
-        find_program(options.program),
-        target=options.target,
-        sizes=_numbers("--size", options.size),
-        dtype=options.dtype,
-        threads=options.threads,
-        snapshot=_snapshot(options),
-        tiles=_numbers("--tile", options.tile),
-        seconds=options.seconds,
-    )
+    if options.json:
+        check_writable(Path(options.json))
+    with _numbered_from_1(options.snapshot):
+        result = bench(
+            find_program(options.program),
+            target=options.target,
+            sizes=numbers("--size", options.size),
+            dtype=options.dtype,
+            threads=options.threads,
+            snapshot=snapshot_index(options.snapshot),
+            tiles=numbers("--tile", options.tile),
+            seconds=options.seconds,
+        )
     print(result)
     print(f"  {', '.join(f'{name} {number}' for name, number in result.versions.items())}")
     if options.json:

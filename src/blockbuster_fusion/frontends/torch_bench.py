@@ -1,13 +1,13 @@
 """PyTorch's side of a comparison: tensors, eager operators and torch.compile."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.errors import BadTarget
 from blockbuster_fusion.frontends.torch_program import torch_program
 from blockbuster_fusion.ir.types import DType
 
@@ -23,25 +23,25 @@ class Torch:
         target: str,
         threads: int | None,
     ) -> None:
-        if target == "cuda" and not torch.cuda.is_available():
-            raise BadTarget(name=target, problem="PyTorch finds no GPU here")
         self.device = torch.device("cuda" if target == "cuda" else "cpu")
         if threads is not None:
             torch.set_num_threads(threads)
         self.function = torch_program(program)
         self.outputs = [out.name for out in program.outputs]
         stored: torch.dtype = getattr(torch, str(dtype))
-        self.tensors = []
-        for x in map(torch.from_numpy, arrays.values()):
-            narrow = x.to(stored) if x.is_floating_point() and x.dtype == torch.float32 else x
-            self.tensors.append(narrow.to(self.device))
+        with _memory():
+            self.tensors = [self._tensor(torch.from_numpy(x), stored) for x in arrays.values()]
+
+    def _tensor(self, x: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
+        narrow = x.to(stored) if x.dtype == torch.float32 else x
+        return narrow.to(self.device)
 
     def exact(self) -> dict[str, Any]:
         """The outputs in float64, by name."""
-        wide = [x.double() if x.is_floating_point() else x for x in self.tensors]
-        with torch.no_grad():
+        with torch.no_grad(), _memory():
+            wide = [x.double() if x.is_floating_point() else x for x in self.tensors]
             found = self.function(*wide)
-        return dict(zip(self.outputs, map(self.to_numpy, found), strict=True))
+            return dict(zip(self.outputs, map(self.to_numpy, found), strict=True))
 
     def to_numpy(self, x: torch.Tensor) -> Any:
         return (x.double() if x.is_floating_point() else x).cpu().numpy()
@@ -65,6 +65,13 @@ class Torch:
             torch.cuda.synchronize()
 
 
-def has_gpu() -> bool:
-    """Whether PyTorch finds one."""
-    return torch.cuda.is_available()
+@contextmanager
+def _memory() -> Iterator[None]:
+    """PyTorch's errors for a lack of memory as Python's."""
+    try:
+        yield
+    except RuntimeError as error:
+        lacks = ("can't allocate memory", "out of memory", "not enough memory")
+        if not any(words in str(error) for words in lacks):
+            raise
+        raise MemoryError from error
