@@ -29,6 +29,7 @@ UNITS = {
     "grouped-query-attention": ("D", "L"),
     "sliding-window-attention": ("D", "L"),
     "layernorm-linear": (),
+    "softmax": (),
     "rmsnorm-swiglu-residual": (),
 }
 SCHEDULES = {

@@ -1,5 +1,6 @@
 """The pipeline: the one place that knows in which order things are done to a program."""
 
+import keyword
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from blockbuster_fusion.array.arrays import as_dtype
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import Spec, trace
+from blockbuster_fusion.codegen.c_names import is_reserved
 from blockbuster_fusion.codegen.nest import Nest
 from blockbuster_fusion.codegen.schedule import Schedule, scheduled
 from blockbuster_fusion.codegen.tiles import (
@@ -321,4 +323,9 @@ def _kernels(nest: Nest, tiles: Mapping[Dim, int], target: str, threads: int | N
 def _identifier(name: str) -> str:
     """A name that a C or Python function may have."""
     word = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
-    return word if word[:1].isalpha() else f"kernel_{word}"
+    clashes = is_reserved(word) or keyword.iskeyword(word) or word in _HELPERS
+    return f"kernel_{word}" if clashes or not word[:1].isalpha() else word
+
+
+_HELPERS = {"triton", "tl", "torch", "libdevice", "inside", "launch"}
+"""What generated Triton files have of their own."""

@@ -76,6 +76,26 @@ def test_split_reductions(name, axis, unit, atomic):
     assert_equal(found, exact, 5e-6)
 
 
+def test_names_that_the_text_has_for_itself():
+    """Whatever arrays, axes and programs are called, the numbers are right."""
+
+    def exp(memory, program, m_len, sizes, BLOCK_I, t1, c1, int64_t):
+        made = memory @ program.swapaxes(-1, -2) + m_len[:, None] * sizes
+        return {"double": bb.ops.exp(made * 0.01) + (BLOCK_I + c1) * t1[:, None] * int64_t}
+
+    given = {
+        "memory": "I m_len",
+        "program": "J m_len",
+        **dict.fromkeys(("m_len", "t1"), "I"),
+        **dict.fromkeys(("sizes", "BLOCK_I", "c1", "int64_t"), "J"),
+    }
+    program = bb.trace(exp, **given)
+    kernel = bb.compile(program, tiles={"I": 16, "J": 8, "m_len": 8})
+    inputs = inputs_for(program, I=37, J=21, m_len=19)
+    exact = dict(bb.interpret(bb.lower(program), inputs).items())
+    assert_equal(kernel(**{n: x.astype(np.float32) for n, x in inputs.items()}), exact, 1e-6)
+
+
 FUZZ = int(os.environ.get("BLOCKBUSTER_FUZZ", "200"))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
 from blockbuster_fusion.codegen.c_expr import STORED, Need, Writer, bare, number
-from blockbuster_fusion.codegen.c_layout import DEFAULT_TILE, Layout, factor
+from blockbuster_fusion.codegen.c_layout import DEFAULT_TILE, Layout
 from blockbuster_fusion.codegen.c_memory import share
 from blockbuster_fusion.codegen.c_prelude import prelude
 from blockbuster_fusion.codegen.nest import (
@@ -55,7 +55,7 @@ class _Kernel(Layout):
     def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need]) -> None:
         super().__init__(kernel, tiles)
         self.needs = needs
-        self.writer = Writer(lambda axis: str(axis.extent), needs)
+        self.writer = Writer(self.extent, needs)
         self.lines: list[str] = []
         self.depth = 0
 
@@ -76,12 +76,12 @@ class _Kernel(Layout):
         arguments = (
             "void *const *buffers, const int64_t *strides, const int64_t *sizes, int threads"
         )
-        self.line("/* Returns 0, or 1 when there was no memory. */")
+        self.contract_of_call()
         with self.braces(f"int {self.kernel.name}({arguments})"):
             self.parameters()
             here = len(self.lines)
             self.line("int64_t next = 0;")
-            self.line("#pragma omp parallel num_threads(threads)")
+            self.line("#pragma omp parallel num_threads(MAX(1, MIN(threads, programs)))")
             with self.braces(""):
                 self.memory()
                 with self.braces(
@@ -97,21 +97,31 @@ class _Kernel(Layout):
         ]
         return "\n".join(self.lines) + "\n"
 
+    def contract_of_call(self) -> None:
+        """How the function is called, as a comment."""
+        buffers = self.kernel.global_buffers
+        axes = [f"{b.name}[{', '.join(str(a.dim) for a in b.axes)}]" for b in buffers]
+        sizes = ", ".join(str(s) for s in self.kernel.symbols) or "none"
+        self.line(f"/* buffers: {', '.join(axes)}.")
+        self.line("   strides: of every axis of every buffer, in that order, in elements.")
+        self.line(f"   sizes: {sizes}.")
+        self.line("   Returns 0, or 1 when there was no memory. */")
+
     def parameters(self) -> None:
         at = 0
         for i, buffer in enumerate(self.kernel.global_buffers):
             stored = STORED[buffer.dtype]
             self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
             const = "" if buffer in self.stored_to else "const "
-            self.line(f"{const}{stored} *const {buffer.name} = buffers[{i}];")
+            self.line(f"{const}{stored} *const {self.name(buffer)} = buffers[{i}];")
             for axis in buffer.axes:
                 name = self.stride(buffer, axis)
                 self.line(f"const int64_t {name} = strides[{at}];")
                 at += 1
         for i, symbol in enumerate(self.kernel.symbols):
-            self.line(f"const int64_t {symbol} = sizes[{i}];")
-        for dim, name in self.blocks.items():
-            self.line(f"enum {{ BLOCK_{name} = {self.tiles.get(dim, DEFAULT_TILE)} }};")
+            self.line(f"const int64_t {self.id(symbol, symbol.name)} = sizes[{i}];")
+        for dim in self.blocks:
+            self.line(f"enum {{ {self.block(dim)} = {self.tiles.get(dim, DEFAULT_TILE)} }};")
         for name, text in self.fixed_lengths().items():
             self.line(f"const int64_t {name} = {text};")
         counts = [self.count(i.dim) for i in self.kernel.grid]
@@ -123,9 +133,8 @@ class _Kernel(Layout):
         for span in self.spans():
             if isinstance(span.at, int) and span.dim.packed and not span.dim.unit:
                 block = self.block(span.dim)
-                made[self.length(span)] = (
-                    f"MIN({block}, {span.dim.axis.extent} - {span.at} * {block})"
-                )
+                before = f" - {span.at} * {block}" if span.at else ""
+                made[self.length(span)] = f"MIN({block}, {self.extent(span.dim.axis)}{before})"
         return made
 
     def grid(self) -> None:
@@ -134,7 +143,7 @@ class _Kernel(Layout):
         for index in reversed(self.kernel.grid):
             count = self.count(index.dim)
             rest = f"program / ({' * '.join(after)})" if after else "program"
-            self.line(f"const int64_t {index.name} = {rest} % {count};")
+            self.line(f"const int64_t {self.name(index)} = {rest} % {count};")
             after.insert(0, count)
         for index in self.kernel.grid:
             self.line_length(index)
@@ -143,8 +152,8 @@ class _Kernel(Layout):
         dim = index.dim
         if dim.packed:
             block = self.block(dim)
-            text = f"MIN({block}, {dim.axis.extent} - {index.name} * {block})"
-            self.line(f"const int64_t {index.name}_len = {text};")
+            text = f"MIN({block}, {self.extent(dim.axis)} - {self.name(index)} * {block})"
+            self.line(f"const int64_t {self.length(Span(dim, index))} = {text};")
 
     # -------------------------------------------------------------- lengths
 
@@ -153,9 +162,9 @@ class _Kernel(Layout):
     def memory(self) -> None:
         """Every thread's own memory, cut into tiles."""
         sharing = share(self.kernel, self.kind)
-        pieces = [(t.name, self.held(t), self.room(t)) for t in sharing.owners]
+        pieces = [(self.name(t), self.held(t), self.room(t)) for t in sharing.owners]
         pieces += [
-            (b.name, STORED[b.dtype], self.buffer_room(b))
+            (self.name(b), STORED[b.dtype], self.buffer_room(b))
             for b in self.kernel.buffers
             if b.space is Space.SCRATCH
         ]
@@ -168,12 +177,14 @@ class _Kernel(Layout):
         pieces = list(dict.fromkeys(pieces))
         self.line("size_t bytes = 0;")
         for name, held, room in pieces:
-            self.line(f"const size_t {name}_at = reserve(&bytes, {room}, sizeof({held}));")
+            at = self.id(("at", name), f"{name}_at")
+            self.line(f"const size_t {at} = reserve(&bytes, {room}, sizeof({held}));")
         self.line("char *const memory = allocate(bytes);")
         for name, held, _ in pieces:
-            self.line(f"{held} *const {name} = ({held} *)(memory + {name}_at);")
+            at = self.id(("at", name), f"{name}_at")
+            self.line(f"{held} *const {name} = ({held} *)(memory + {at});")
         for tile, owner in sharing.taken.items():
-            self.line(f"{self.held(tile)} *const {tile.name} = {owner.name};")
+            self.line(f"{self.held(tile)} *const {self.name(tile)} = {self.name(owner)};")
 
     # ----------------------------------------------------------- statements
 
@@ -242,7 +253,7 @@ class _Kernel(Layout):
     @contextmanager
     def over(self, spans: Sequence[Span], *, simd: str = "simd") -> Iterator[dict[Span, str]]:
         """Loops over the elements of some spans, the innermost in vectors."""
-        variables = dict(zip(spans, "ijklmnopq"[: len(spans)], strict=True))
+        variables = {span: f"i{number + 1}" for number, span in enumerate(spans)}
         start = self.depth
         for span, i in variables.items():
             if span is spans[-1] and simd:
@@ -260,13 +271,14 @@ class _Kernel(Layout):
     def loop(self, loop: For) -> None:
         index, dim = loop.index, loop.index.dim
         first, last = str(loop.first), self.count(dim)
-        name = index.name
+        name = self.name(index)
         if loop.part is not None:
             chunk = f"BLOCKS({last}, {loop.part.parts})"
-            share = f"{loop.part.index.name} * {chunk}"
-            self.line(f"const int64_t {name}_first = MAX({first}, {share});")
-            self.line(f"const int64_t {name}_last = MIN({last}, {share} + {chunk});")
-            first, last = f"{name}_first", f"{name}_last"
+            share = f"{self.name(loop.part.index)} * {chunk}"
+            begin, end = (self.id((w, index), f"{name}_{w}") for w in ("first", "last"))
+            self.line(f"const int64_t {begin} = MAX({first}, {share});")
+            self.line(f"const int64_t {end} = MIN({last}, {share} + {chunk});")
+            first, last = begin, end
         if loop.window is not None:
             first, last = self.window(loop, loop.window, first, last)
         with self.braces(f"for (int64_t {name} = {first}; {name} < {last}; {name}++)"):
@@ -275,12 +287,13 @@ class _Kernel(Layout):
 
     def window(self, loop: For, window: Window, first: str, last: str) -> tuple[str, str]:
         """The blocks that some row of the block of rows sees."""
-        name, block = loop.index.name, self.block(loop.index.dim)
-        extent = loop.index.dim.axis.extent
+        index, block = loop.index, self.block(loop.index.dim)
+        begin, end = (self.id((w, index), f"{self.name(index)}_{w}") for w in ("low", "high"))
+        extent = self.extent(loop.index.dim.axis)
         top = self.start(window.rows)
         bottom = f"{top} + {self.length(window.rows)} - 1"
         low, high = (None if e is None else self.edge(e) for e in (window.low, window.high))
-        self.line(f"int64_t {name}_low = {first}, {name}_high = {last};")
+        self.line(f"int64_t {begin} = {first}, {end} = {last};")
         unseen = []
         if low is not None:
             unseen.append(f"{bottom} + {low} > {extent} - 1")
@@ -288,11 +301,11 @@ class _Kernel(Layout):
             unseen.append(f"{top} + {high} < 0")
         with self.braces(f"if (!({' || '.join(unseen)}))"):
             if low is not None:
-                self.line(f"{name}_low = MAX({name}_low, MAX(0, {top} + {low}) / {block});")
+                self.line(f"{begin} = MAX({begin}, MAX(0, {top} + {low}) / {block});")
             if high is not None:
                 reach = f"({bottom} + {high}) / {block} + 1"
-                self.line(f"{name}_high = MIN({name}_high, {reach});")
-        return f"{name}_low", f"{name}_high"
+                self.line(f"{end} = MIN({end}, {reach});")
+        return begin, end
 
     def edge(self, expr: Expr) -> str:
         return self.writer.write(expr, [], [], DType.int64)[0]
@@ -301,13 +314,13 @@ class _Kernel(Layout):
         stored, held = STORED[source.buffer.dtype], self.held(tile)
         layout = self.layout(tile)
         if tile in self.borrowed:
-            self.line(f"const {held} *const {tile.name} = {self.address(source)};")
+            self.line(f"const {held} *const {self.name(tile)} = {self.address(source)};")
             return
         if not layout:
             self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
             value = f"*({self.address(source)})"
             value = f"widened_bfloat16({value})" if stored == "bfloat16" else value
-            self.line(f"{tile.name}[0] = {bare(value)};")
+            self.line(f"{self.name(tile)}[0] = {bare(value)};")
             return
         self.needs.add(("load", stored, held))
         with self.rows(tile, source) as (there, here, sizes, steps):
@@ -327,7 +340,7 @@ class _Kernel(Layout):
             return
         if not tile.spans:
             self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
-            value = f"{tile.name}[0]"
+            value = f"{self.name(tile)}[0]"
             value = f"narrowed_bfloat16({value})" if stored == "bfloat16" else value
             self.line(f"*({self.address(target)}) = {bare(value)};")
             return
@@ -351,9 +364,7 @@ class _Kernel(Layout):
                     *(f"{v} * {self.buffer_step(access, s)}" for s, v in variables.items()),
                 ]
             )
-            here = " + ".join(
-                [tile.name, *(f"{v} * {factor(self.step(tile, s))}" for s, v in variables.items())]
-            )
+            here = self.moved(tile, variables)
             rows = ("0", "0")
             if inner:
                 rows = (self.step(tile, inner[0]), self.buffer_step(access, inner[0]))
@@ -378,7 +389,8 @@ class _Kernel(Layout):
                 self.line(f"{made} = {bare(value)};")
             else:
                 self.line(f"const {self.held(statement.tile)} x = {bare(value)};")
-                self.line(f"{made} = x;")
+                if statement.tile not in self.passing:
+                    self.line(f"{made} = x;")
                 self.line(self.folded(fold, variables, "x"))
         if definitions:
             loops = self.lines[marker:]

@@ -1,16 +1,21 @@
 """Where everything lies in a C kernel: tiles, blocks of buffers, and how contractions walk them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from blockbuster_fusion.codegen.c_expr import HELD, STORED
 from blockbuster_fusion.codegen.c_memory import Kind
+from blockbuster_fusion.codegen.c_names import Identifiers
 from blockbuster_fusion.codegen.nest import (
     Access,
     Along,
+    Body,
     Buffer,
     BufferAxis,
+    Compute,
     Contract,
     Fold,
+    For,
     Index,
     Kernel,
     Load,
@@ -25,7 +30,7 @@ from blockbuster_fusion.codegen.nest import (
 from blockbuster_fusion.codegen.nest import (
     tiles as tiles_of,
 )
-from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.axis import Axis, Dim
 
 DEFAULT_TILE = 64
 LONG = 128
@@ -37,17 +42,29 @@ class Layout:
 
     def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int]) -> None:
         self.kernel, self.tiles = kernel, tiles
+        self.id = Identifiers()
+        for buffer in kernel.buffers:
+            self.name(buffer)  # arrays first: theirs are the names to keep
         packed = [index.dim for index in kernel.grid if index.dim.packed]
         self.lanes = packed[-1] if packed else None
         self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
         self.counted = {s.tile for s in kernel.statements if isinstance(s, Positions)}
         self.padded: dict[tuple[Dim, str], str] = {}
+        self.passing = {s.tile for s, fold in _pairs(kernel.body) if self.passes(s, fold)}
         self.borrowed: dict[Tile, Access] = {}
         self.borrowed = {
             s.tile: s.source
             for s in kernel.statements
             if isinstance(s, Load | Wait) and self.is_borrowed(s.tile, s.source)
         }
+
+    def name(self, thing: Buffer | Tile | Index) -> str:
+        return self.id(thing, thing.name)
+
+    def extent(self, axis: Axis) -> str:
+        """The length of an axis."""
+        extent = axis.extent
+        return str(extent) if isinstance(extent, int) else self.id(extent, extent.name)
 
     @property
     def stored_to(self) -> set[Buffer]:
@@ -63,30 +80,29 @@ class Layout:
     def block(self, dim: Dim) -> str:
         """How many elements a block of a dim has, but for the last."""
         if dim.unit:
-            return str(dim.axis.extent)
-        return f"BLOCK_{self.blocks[dim]}" if dim.packed else "1"
+            return self.extent(dim.axis)
+        return self.id(("block", dim), f"BLOCK_{self.blocks[dim]}") if dim.packed else "1"
 
     def count(self, dim: Dim) -> str:
         """How many blocks a dim has."""
         if dim.unit:
             return "1"
-        return (
-            f"BLOCKS({dim.axis.extent}, {self.block(dim)})" if dim.packed else str(dim.axis.extent)
-        )
+        extent = self.extent(dim.axis)
+        return f"BLOCKS({extent}, {self.block(dim)})" if dim.packed else extent
 
     def length(self, span: Span) -> str:
         """How many elements this block has."""
         if span.dim.unit:
-            return str(span.dim.axis.extent)
+            return self.extent(span.dim.axis)
         if isinstance(span.at, Index):
-            return f"{span.at.name}_len"
-        return f"block_{self.blocks[span.dim]}_{span.at}"
+            return self.id(("length", span.at), f"{self.name(span.at)}_len")
+        return self.id(span, f"block_{self.blocks[span.dim]}_{span.at}")
 
     def start(self, span: Span) -> str:
         """Where a block begins along its axis."""
-        if span.dim.unit:
+        if span.dim.unit or span.at == 0:
             return "0"
-        at = span.at.name if isinstance(span.at, Index) else str(span.at)
+        at = self.name(span.at) if isinstance(span.at, Index) else str(span.at)
         return f"{at} * {self.block(span.dim)}" if span.dim.packed else at
 
     def held(self, tile: Tile) -> str:
@@ -129,9 +145,7 @@ class Layout:
             name = self.blocks.get(dim, _word(dim.name)).lower()
             if held != "float":
                 name = f"{name}_{held.removesuffix('_t')}"
-            taken = set(self.padded.values())
-            names = (f"{name}_row{n}" for n in ("", *range(2, 99)))
-            self.padded[dim, held] = next(n for n in names if n not in taken)
+            self.padded[dim, held] = self.id(("row", dim, held), f"{name}_row")
         return self.padded[dim, held]
 
     def step(self, tile: Tile, span: Span) -> str:
@@ -147,18 +161,20 @@ class Layout:
         for span in self.layout(tile):
             step = self.step(tile, span)
             terms.append(variables[span] if step == "1" else f"{variables[span]} * {factor(step)}")
-        return f"{tile.name}[{' + '.join(terms) or '0'}]"
+        return f"{self.name(tile)}[{' + '.join(terms) or '0'}]"
 
     def moved(self, tile: Tile, variables: Mapping[Span, str]) -> str:
         """The first element of a tile at some positions."""
         terms = [
             f"{v} * {factor(self.step(tile, s))}" for s, v in variables.items() if s in tile.spans
         ]
-        return " + ".join([tile.name, *terms])
+        return " + ".join([self.name(tile), *terms])
 
     def kind(self, tile: Tile) -> Kind | None:
         """What tiles that may share memory have in common; None for those that need none."""
-        return None if tile in self.borrowed else (self.held(tile), self.room(tile))
+        if tile in self.borrowed or tile in self.passing:
+            return None
+        return self.held(tile), self.room(tile)
 
     def buffer_room(self, buffer: Buffer) -> str:
         return " * ".join(self.axis_length(axis) for axis in buffer.axes) or "1"
@@ -166,7 +182,7 @@ class Layout:
     def axis_length(self, axis: BufferAxis) -> str:
         match axis.along:
             case Along.AXIS:
-                return str(axis.dim.axis.extent)
+                return self.extent(axis.dim.axis)
             case Along.BLOCKS:
                 return self.count(axis.dim)
             case Along.BLOCK:
@@ -177,15 +193,16 @@ class Layout:
         if buffer.space is Space.SCRATCH:
             later = buffer.axes[buffer.axes.index(axis) + 1 :]
             return f"({' * '.join(self.axis_length(a) for a in later) or '1'})"
-        return f"{buffer.name}_{_word(axis.dim.name)}"
+        wanted = f"{self.name(buffer)}_{_word(axis.dim.name)}"
+        return self.id((buffer, axis), wanted)
 
     def address(self, access: Access) -> str:
         """The first element of a block of a buffer."""
-        terms = [access.buffer.name]
+        terms = [self.name(access.buffer)]
         for axis, span in zip(access.buffer.axes, access.spans, strict=True):
             start = self.start(span)
             if axis.along is Along.BLOCKS:
-                start = span.at.name if isinstance(span.at, Index) else str(span.at)
+                start = self.name(span.at) if isinstance(span.at, Index) else str(span.at)
             if axis.along is not Along.BLOCK and start != "0":
                 terms.append(f"{start} * {self.stride(access.buffer, axis)}")
         return " + ".join(terms)
@@ -197,6 +214,11 @@ class Layout:
             for axis, own in pairs
             if own == span and axis.along is not Along.BLOCKS
         )
+
+    def passes(self, compute: Compute, fold: Fold) -> bool:
+        """Whether a tile is reduced while it is computed and needed no more: it is never stored."""
+        readers = [s for s in self.kernel.statements if compute.tile in read(s)]
+        return readers == [fold] and self.is_across(fold)
 
     def is_across(self, fold: Fold) -> bool:
         """Whether a reduction runs across the vectors, row upon row, not along them."""
@@ -231,7 +253,21 @@ class Layout:
         if plan is None:
             return None
         _, columns, _, vectors = plan
-        return None if self.step(vectors, columns) == "1" else f"{vectors.name}_turned"
+        return (
+            None
+            if self.step(vectors, columns) == "1"
+            else self.id(("turned", vectors), f"{self.name(vectors)}_turned")
+        )
+
+
+def _pairs(body: Body) -> Iterator[tuple[Compute, Fold]]:
+    """What is computed and reduced right afterwards."""
+    for statement, following in pairwise(body):
+        if isinstance(statement, Compute) and isinstance(following, Fold):
+            yield statement, following
+    for statement in body:
+        if isinstance(statement, For):
+            yield from _pairs(statement.body)
 
 
 def factor(text: str) -> str:

@@ -270,9 +270,11 @@ class Frame:
     # ------------------------------------------------------------------------ loops
 
     def map(self, i: int, node: Node, op: Map) -> None:
-        index = Index(self.names.variable(op.dim, self.loops), op.dim)
         in_grid = self.grid is not None and not op.reduces and op.first == 0
         in_grid = in_grid and self.yields_only(i)
+        # the variable of a grid holds in the whole kernel: no loop before has its name
+        around = self.names.variables.get(op.dim, ()) if in_grid else self.loops
+        index = Index(self.names.variable(op.dim, (*self.loops, *around)), op.dim)
         inner_grid = self.grid if in_grid and not (self.grid == "outer" and op.dim.packed) else None
         places: dict[Value, Place] = {}
         for port, value in enumerate(node.inputs):

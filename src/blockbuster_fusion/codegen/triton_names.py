@@ -29,6 +29,7 @@ class ParameterNames:
 
     def __init__(self, kernel: Kernel) -> None:
         self._used = {*TAKEN, *(tile.name for s in kernel.statements for tile in tiles(s))}
+        self._grid = set(kernel.grid)
         self.indices: dict[Index, str] = {}
         self.blocks: dict[Dim, str] = {}
         self.evens: dict[Dim, str] = {}
@@ -59,6 +60,8 @@ class ParameterNames:
     def _variable(self, index: Index) -> str:
         """Loops side by side may share a name, as long as they are over one dim."""
         for other, name in self.indices.items():
+            if other in self._grid or index in self._grid:
+                continue  # what a program is about holds before, in and after every loop
             if other.name == index.name and other.dim is index.dim:
                 return name
         return self._unique(index.name)
