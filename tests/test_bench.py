@@ -8,8 +8,10 @@ import torch
 
 import blockbuster_fusion as bb
 from blockbuster_fusion import bench as bench_module
-from blockbuster_fusion.bench import OURS, bench, default_lengths
+from blockbuster_fusion import cli
+from blockbuster_fusion.bench import OURS, bench, default_lengths, speed
 from blockbuster_fusion.cli import main
+from blockbuster_fusion.errors import BadTarget
 
 SMALL = {"M": 40, "N": 30, "D": 16, "L": 16}
 
@@ -21,12 +23,20 @@ def test_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["bench", "attention", *sizes, *arguments]) == 0
     printed = capsys.readouterr().out
     assert "attention on cpu, float32" in printed
-    assert "x as long" in printed
+    assert "1 thread, median of " in printed
+    assert "ratios are noisy on a busy machine" in printed
+    assert printed.count("than eager") + printed.count("as fast as eager") == 1
     assert f"torch {torch.__version__}" in printed
     kept = json.loads(file.read_text())
     assert {"date", "processor", "versions", "tiles", "sizes"} <= set(kept)
     assert {c["name"] for c in kept["contenders"]} >= {OURS, "eager"}
     assert all(c["error"] < 1e-5 for c in kept["contenders"])
+    assert kept["threads"] == 1
+    assert kept["rounds"] >= 5
+    assert kept["snapshot"] >= 1
+    for c in kept["contenders"]:
+        low, high = c["quartiles"]
+        assert 0 < low <= c["seconds"] <= high
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -44,7 +54,53 @@ def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [c.name for c in result.contenders] == [OURS]
     assert result.contenders[0].error < 1e-5
     assert "PyTorch is not installed" in str(result)
-    assert result.ratio("eager") is None
+    assert "noisy" not in str(result)
+
+
+def test_speeds_in_words() -> None:
+    assert speed(1.4, "eager") == "1.4 times as fast as eager"
+    assert speed(0.58, "eager") == "1.7 times slower than eager"
+    assert speed(1.02, "eager") == speed(0.99, "eager") == "as fast as eager"
+
+
+@pytest.mark.parametrize(
+    ("option", "number", "sentence"),
+    [
+        ("--threads", "0", "0 is not a positive whole number"),
+        ("--threads", "-2", "-2 is not a positive whole number"),
+        ("--seconds", "0", "0 is not a positive number of seconds"),
+        ("--seconds", "-1", "-1 is not a positive number of seconds"),
+        ("--seconds", "nan", "nan is not a positive number of seconds"),
+    ],
+)
+def test_numbers_that_cannot_be(
+    option: str, number: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", "attention", option, number])
+    assert stopped.value.code == 2
+    assert f"argument {option}: {sentence}" in capsys.readouterr().err
+
+
+def test_where_json_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "bench", lambda *given, **named: pytest.fail("measured first"))
+    assert main(["bench", "attention", "--json", str(tmp_path)]) == 1
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_sizes_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--size", "M=40000000", "--size", "K=40000000"]
+    assert main(["bench", "matmul-relu", *sizes]) == 1
+    assert "there is not enough memory for these sizes" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(BadTarget, match="PyTorch finds no GPU here"):
+        bb.compile(bb.examples.attention(), target="cuda")
 
 
 def test_usual_lengths() -> None:
@@ -58,4 +114,5 @@ def test_demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert main(["demo"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("What runs:") == 3
-    assert printed.count("times as long") >= 3
+    assert printed.count("eager\n") >= 3
+    assert printed.count("blockbuster is ") == printed.count("median of ")

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 import blockbuster_fusion as bb
+from blockbuster_fusion import cli
 from blockbuster_fusion.cli import main
+from blockbuster_fusion.errors import WrongKind
 
 
 @pytest.mark.parametrize("name", ["attention", "layernorm-matmul", "rmsnorm-swiglu", "matmul-relu"])
@@ -72,7 +74,9 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
         (["trace", "attention", "--size", "MM"], "--size MM: write it as NAME=NUMBER"),
         (["trace", "attention", "--size", "ZZ=3"], "the program's sizes are DD, LL, MM, NN"),
         (["trace", "attention", "--tile", "Q=3"], "tiles['Q']"),
-        (["trace", "attention", "--tile", "M=0"], "tiles['M']"),
+        (["trace", "attention", "--tile", "M=0"], "--tile M=0: write it as NAME=NUMBER, with a"),
+        (["emit", "attention", "--tile", "M=-1"], "with a positive whole number"),
+        (["trace", "softmx"], "unknown example 'softmx': did you mean softmax?"),
         (["fuse", "attention", "--unit", "Q"], "unit Q: there is no such dim"),
         (["fuse", "multi-head-attention", "--unit", "H"], "its blocks have one element"),
         (["fuse", "attention", "--size", "MM=8"], "--size goes with --pareto only"),
@@ -93,3 +97,32 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])
     assert stopped.value.code == 0
+
+
+@pytest.mark.parametrize("command", ["emit", "bench"])
+def test_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    printed = capsys.readouterr().out
+    assert f"    blockbuster {command} attention" in printed
+    assert 'def scores(Q: "M D", K: "N D"):' in printed
+    assert "counted from 1" in printed
+    assert "(default: cpu)" in printed
+
+
+@pytest.mark.parametrize("command", ["list", "demo", "table"])
+def test_interrupted(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, f"_{command}", interrupted)
+    assert main([command]) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("option", ["tiles", "sizes"])
+def test_options_that_are_no_mappings(option: str) -> None:
+    with pytest.raises(WrongKind, match=f"compile: takes {option} by name, not 5; write {option}="):
+        bb.compile(bb.examples.attention(), **{option: 5})

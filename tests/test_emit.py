@@ -1,5 +1,6 @@
 """Standalone files: they compile, test themselves, and notice when they are wrong."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.cli import main
-from blockbuster_fusion.codegen.standalone import samples
+from blockbuster_fusion.codegen.standalone import samples, scattered
 from blockbuster_fusion.emit import emit
 from blockbuster_fusion.errors import BadTarget, BlockbusterError, NoKernel
 from blockbuster_fusion.ir.types import DType
@@ -53,18 +54,79 @@ def test_a_wrong_kernel_is_noticed(tmp_path: Path) -> None:
     assert "WRONG" in done.stdout
 
 
+@pytest.mark.parametrize("index", ["m", "n", "k"])
+def test_a_kernel_that_reads_one_block_only_is_noticed(index: str, tmp_path: Path) -> None:
+    text = emit(bb.examples.matmul_relu())
+    wrong, count = re.subn(rf"\b{index} \* (BLOCK_\w+) \*", r"0 * \1 *", text)
+    assert count == 2  # of the two arrays that have the axis
+    done = run_c(wrong, tmp_path)
+    assert done.returncode == 1
+    assert "C: WRONG" in done.stdout
+
+
+def test_places_all_over_an_array() -> None:
+    places = scattered(10_000)
+    assert len(set(places)) == len(places) >= 64
+    assert (places[0], places[-1]) == (0, 9_999)
+    assert places == sorted(places)
+    assert scattered(3) == [0, 1, 2]
+    assert scattered(0) == []
+
+
+@pytest.mark.parametrize("size", ["D", "N", "L"])
+def test_a_size_of_nothing(size: str, tmp_path: Path) -> None:
+    done = run_c(emit(bb.examples.attention(), sizes={size: 0}), tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_file_is_written_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "int main(" in emit(bb.examples.rmsnorm_swiglu())
+
+
+def test_the_header(tmp_path: Path) -> None:
+    text = emit(bb.examples.matmul_relu())
+    assert " matmul_relu.c -lm && ./a.out" in text
+    nest = text.partition("The loop nest, whose names the code uses:")[2].partition("*/")[0]
+    tile = re.search(r"(t\d+) \+= dot", nest)
+    assert tile is not None
+    assert f"/* {tile[1]} += dot" in text
+    assert " 'my kernel.c' -lm" in emit(bb.examples.matmul_relu(), file="my kernel.c")
+    file = tmp_path / "mine.c"
+    assert main(["emit", "matmul-relu", "-o", str(file)]) == 0
+    assert f" {file} -lm" in file.read_text()
+
+
+def run_triton(text: str, folder: Path, interpreted: str) -> subprocess.CompletedProcess[str]:
+    file = folder / "kernel.py"
+    file.write_text(text)
+    environment = {"TRITON_INTERPRET": interpreted, "PATH": "", "HOME": str(folder)}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
+    return subprocess.run(
+        [sys.executable, str(file)], env=environment, capture_output=True, text=True
+    )
+
+
 def test_a_triton_file_tests_itself(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     text = emit(bb.examples.attention(), target="cuda", sizes={"D": 32, "L": 32})
-    file = tmp_path / "attention.py"
-    file.write_text(text)
-    environment = {"TRITON_INTERPRET": "1", "PATH": "", "HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, str(file)], env=environment, capture_output=True, text=True
-    )
+    done = run_triton(text, tmp_path, interpreted="1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("ok\n")
     assert "blockbuster_fusion" not in text
+    done = run_triton(text, tmp_path, interpreted="0")
+    assert done.returncode == 2
+    remedy = "run this on a machine with one, or with TRITON_INTERPRET=1"
+    assert done.stderr == f"PyTorch finds no GPU here: {remedy}\n"
+
+
+def test_bfloat16_is_not_interpreted(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    text = emit(bb.examples.matmul_relu(), target="cuda", dtype="bfloat16")
+    done = run_triton(text, tmp_path, interpreted="1")
+    assert done.returncode == 0
+    sentence = "Triton's interpreter computes bfloat16 wrongly: run this on a GPU"
+    assert done.stdout == f"{sentence}\n"
 
 
 def test_samples_can_be_made_again() -> None:
@@ -89,6 +151,18 @@ def bare(Q, K):
 
 def nothing():
     return 3
+
+def usual(x: "M N", eps=0.5, scale: float = 4.0):
+    return x * scale + eps
+
+def broken(x: "M N"):
+    return x + missing
+"""
+LATER = """
+from __future__ import annotations
+
+def usual(x: "M N", eps=0.5, scale: float = 4.0):
+    return x * scale + eps
 """
 
 
@@ -110,9 +184,14 @@ def test_functions_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["emit", "{}:nothing"], "must return an array program, not a int"),
         (["emit", "{}:missing"], "has no function missing"),
         (["emit", "no-such.py:f"], "there is no such file"),
+        (["emit", "{}"], "write {}:function"),
+        (["emit", "{}:"], "write {}:function"),
+        (["emit", "{}:broken"], "line 20: NameError: name 'missing' is not defined"),
         (["emit", "flash"], "unknown example 'flash'"),
-        (["emit", "attention", "--snapshot", "9"], "takes one of 0 to 1"),
-        (["emit", "attention", "--snapshot", "0"], "counted from 1"),
+        (["emit", "atention"], "did you mean attention?"),
+        (["emit", "attention", "--snapshot", "99"], "snapshot 99: there are 2, numbered from 1"),
+        (["bench", "matmul-relu", "--snapshot", "9"], "snapshot 9: there is 1, numbered from 1"),
+        (["emit", "attention", "--snapshot", "0"], "snapshot 0: they are numbered from 1"),
         (["emit", "attention", "--size", "ZZ=3"], "extent ZZ: unknown"),
         (["emit", "attention", "--tile", "Z=3"], "tiles['Z']"),
         (["emit", "attention", "-o", "no/such/folder/f.c"], "No such file"),
@@ -125,7 +204,35 @@ def test_bad_arguments_get_a_sentence(
     file = tmp_path / "programs.py"
     file.write_text(PROGRAMS)
     assert main([argument.format(file) for argument in arguments]) == 1
-    assert sentence in capsys.readouterr().err
+    assert sentence.format(file) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [PROGRAMS, LATER])
+def test_parameters_keep_their_defaults(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "programs.py"
+    file.write_text(text)
+    program = find_program(f"{file}:usual")
+    assert [i.name for i in program.inputs] == ["x"]
+    assert "x0*4.0" in str(program)
+    assert "x0+0.5" in str(program)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("x = 1\ndef f(:\n", "line 2: SyntaxError: invalid syntax"),
+        ("\n\nimport no_such_module\n", "line 3: ModuleNotFoundError: No module named"),
+        ("def f():\n    return 1 / 0\n\nf()\n", "line 2: ZeroDivisionError: division by zero"),
+        ("raise SystemExit\n", "line 1: SystemExit"),
+    ],
+)
+def test_a_file_that_cannot_be_read(
+    text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    assert main(["emit", f"{file}:f"]) == 1
+    assert f"{file}, {sentence}" in capsys.readouterr().err
 
 
 def test_what_no_file_can_have() -> None:

@@ -71,7 +71,7 @@ class Result:
     listing: str = ""
     """The block program that runs."""
     skipped: Sequence[str] = ()
-    """Why somebody did not take part."""
+    """Why somebody did not take part, or took part differently."""
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def ratio(self, name: str) -> float:
@@ -205,6 +205,8 @@ class _Race:
         self.expected = torch.exact()
         self.runs[OURS] = lambda: self.made(*torch.tensors)
         self.runs["eager"] = torch.eager
+        if target == "cpu" and torch.threads != _threads(self.made):
+            self.skipped.append(f"PyTorch runs on {_counted(torch.threads, 'thread')}")
         if not with_compile:
             return
         if target == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:

@@ -341,7 +341,8 @@ def _numbered_from_1(given: int | None) -> Iterator[None]:
         count = error.details.get("snapshots")
         if count is None:
             raise
-        message = f"snapshot {given}: there are {count}, numbered from 1"
+        there = "there is 1" if count == 1 else f"there are {count}"
+        message = f"snapshot {given}: {there}, numbered from 1"
         raise BlockbusterError(message=message) from error
 
 

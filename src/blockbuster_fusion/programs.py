@@ -29,7 +29,7 @@ def find_program(name: str) -> ArrayProgram:
     path, colon, function = name.rpartition(":")
     if name.endswith(".py") or (path.endswith(".py") and not function):
         file = name.removesuffix(":")
-        raise BlockbusterError(message=f"{name}: which function? write {file}:function")
+        raise BlockbusterError(message=f"{file}: which function? write {file}:function")
     if not colon or not path.endswith(".py"):
         return examples.find(name)
     found = getattr(_module(Path(path)), function, None)

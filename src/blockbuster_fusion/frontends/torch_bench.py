@@ -26,6 +26,7 @@ class Torch:
         self.device = torch.device("cuda" if target == "cuda" else "cpu")
         if threads is not None:
             torch.set_num_threads(threads)
+        self.threads = torch.get_num_threads()
         self.function = torch_program(program)
         self.outputs = [out.name for out in program.outputs]
         stored: torch.dtype = getattr(torch, str(dtype))
