@@ -299,6 +299,8 @@ class _Kernel(Layout):
             unseen.append(f"{bottom} + {low} > {extent} - 1")
         if high is not None:
             unseen.append(f"{top} + {high} < 0")
+        if low is not None and high is not None:
+            unseen.append(f"{low} > {high}")
         with self.braces(f"if (!({' || '.join(unseen)}))"):
             if low is not None:
                 self.line(f"{begin} = MAX({begin}, MAX(0, {top} + {low}) / {block});")
@@ -308,7 +310,7 @@ class _Kernel(Layout):
         return begin, end
 
     def edge(self, expr: Expr) -> str:
-        return self.writer.write(expr, [], [], DType.int64)[0]
+        return self.writer.inline(expr, DType.int64)
 
     def load(self, tile: Tile, source: Access) -> None:
         stored, held = STORED[source.buffer.dtype], self.held(tile)

@@ -6,7 +6,7 @@ import numpy as np
 
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arguments, node_dtypes
+from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arguments, node_dtypes, result_dtype
 from blockbuster_fusion.ir.types import DType, promote
 
 HELD: dict[DType, str] = {
@@ -58,6 +58,10 @@ class Writer:
         made = _Written(self, texts, node_dtypes(expr, dtypes), _held(wanted))
         return made.text(expr, _held(wanted)), made.definitions
 
+    def inline(self, expr: Expr, wanted: DType) -> str:
+        """An expression of sizes and numbers, in one piece."""
+        return _Written(self, [], node_dtypes(expr, []), wanted, named=False).text(expr, wanted)
+
     def combined(self, expr: Expr, texts: Sequence[str], dtype: DType) -> str:
         """A combiner's expression."""
         return self.write(expr, texts, [dtype] * len(texts), dtype)[0]
@@ -71,9 +75,16 @@ class _Written:
     """One expression while it is written."""
 
     def __init__(
-        self, writer: Writer, texts: Sequence[str], dtypes: dict[Expr, DType | None], own: DType
+        self,
+        writer: Writer,
+        texts: Sequence[str],
+        dtypes: dict[Expr, DType | None],
+        own: DType,
+        *,
+        named: bool = True,
     ) -> None:
         self.writer, self.texts, self.dtypes, self.own = writer, texts, dtypes, own
+        self.named = named
         self.definitions: list[str] = []
         self.constants: dict[tuple[Expr, DType], str] = {}
 
@@ -90,15 +101,15 @@ class _Written:
             assert isinstance(node.value, Axis)
             text = self.writer.size(node.value)
             return text if not wanted.is_float else f"({HELD[wanted]}){text}"
-        if own is None and not arguments(node):
+        if own is None and not arguments(node) and self.named:
             return self.constant(node, wanted)
         return self.call(node, _held(own) if own is not None else wanted)
 
     def constant(self, node: Expr, wanted: DType) -> str:
         """A part that is the same for every element has a name."""
         if (node, wanted) not in self.constants:
-            name = f"c{len(self.definitions) + 1}"
             text = self.call(node, wanted)
+            name = f"c{len(self.definitions) + 1}"
             self.definitions.append(f"const {HELD[wanted]} {name} = {bare(text)};")
             self.constants[node, wanted] = name
         return self.constants[node, wanted]
@@ -107,10 +118,7 @@ class _Written:
         if node.op == "cast":
             return self.cast(node)
         result = FUNCTIONS[node.op].result
-        inner = own
-        if result == "bool":
-            known = [d for a in node.args if (d := self.dtypes[a]) is not None]
-            inner = _held(promote(*known)) if known else DType.float32
+        inner = self.compared(node) if result == "bool" else own
         texts = [self.text(a, inner) for a in node.args]
         match node.op:
             case "neg":
@@ -121,9 +129,10 @@ class _Written:
                 texts[0] = self.text(node.args[0], DType.bool_)
                 return f"({texts[0]} ? {texts[1]} : {texts[2]})"
             case "and_" | "or_":
-                return f"({texts[0]} {_INFIX[node.op]} {texts[1]})"
-            case "div" if not inner.is_float:
-                return f"((float){texts[0]} / (float){texts[1]})"
+                truths = [self.truth(a, t) for a, t in zip(node.args, texts, strict=True)]
+                return f"({truths[0]} {_INFIX[node.op]} {truths[1]})"
+            case "div":
+                return f"({' / '.join(self.as_float(a, inner) for a in node.args)})"
             case "pow":
                 return self.power(node, texts, inner)
             case "maximum" | "minimum" | "sign" | "mod" | "floordiv":
@@ -147,6 +156,22 @@ class _Written:
                 return texts[0]
             return f"{_LIBM[node.op]}{_suffix(inner)}({', '.join(texts)})"
         raise NoKernel(what=f"{node.op} has no C", remedy='run it with target="interpret"')
+
+    def compared(self, node: Expr) -> DType:
+        """In which type the operands of a comparison meet: whole numbers and others, in double."""
+        kinds = [self.dtypes[a] or result_dtype(a, []) for a in node.args]
+        if any(k.is_float for k in kinds) and not all(k.is_float for k in kinds):
+            return DType.float64
+        return _held(promote(*kinds))
+
+    def truth(self, node: Expr, text: str) -> str:
+        own = self.dtypes[node] or DType.bool_
+        return text if own is DType.bool_ else f"({text} != 0)"
+
+    def as_float(self, node: Expr, dtype: DType) -> str:
+        """An operand of a quotient, which is none of whole numbers."""
+        text, own = self.text(node, dtype), self.dtypes[node]
+        return text if own is None or own.is_float else f"({HELD[dtype]}){text}"
 
     def helper(self, name: str, texts: Sequence[str], dtype: DType) -> str:
         """A call of a function of the prelude."""

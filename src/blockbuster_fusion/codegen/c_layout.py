@@ -31,6 +31,7 @@ from blockbuster_fusion.codegen.nest import (
     tiles as tiles_of,
 )
 from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.expr import postorder
 
 DEFAULT_TILE = 64
 LONG = 128
@@ -48,7 +49,7 @@ class Layout:
         packed = [index.dim for index in kernel.grid if index.dim.packed]
         self.lanes = packed[-1] if packed else None
         self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
-        self.counted = {s.tile for s in kernel.statements if isinstance(s, Positions)}
+        self.counted = _short_positions(kernel)
         self.padded: dict[tuple[Dim, str], str] = {}
         self.passing = {s.tile for s, fold in _pairs(kernel.body) if self.passes(s, fold)}
         self.borrowed: dict[Tile, Access] = {}
@@ -258,6 +259,18 @@ class Layout:
             if self.step(vectors, columns) == "1"
             else self.id(("turned", vectors), f"{self.name(vectors)}_turned")
         )
+
+
+def _short_positions(kernel: Kernel) -> set[Tile]:
+    """Positions that 32 bits do for: they are added and compared, never multiplied."""
+    found = {s.tile for s in kernel.statements if isinstance(s, Positions)}
+    for statement in kernel.statements:
+        if isinstance(statement, Compute):
+            if any(part.op in ("mul", "pow") for part in postorder(statement.expr)):
+                found -= set(statement.operands)
+        else:
+            found -= set(read(statement))
+    return found
 
 
 def _pairs(body: Body) -> Iterator[tuple[Compute, Fold]]:

@@ -124,13 +124,18 @@ def _floordiv(dtype: str, c_type: str) -> str:
         suffix = "" if c_type == "double" else "f"
         return f"""\
 INLINE {c_type} floordiv_{dtype}({c_type} a, {c_type} b) {{
-    return floor{suffix}(a / b);
+    {c_type} r = fmod{suffix}(a, b), q = (a - r) / b;
+    if (b == 0) return a / b;
+    if (r != 0 && (r < 0) != (b < 0)) q -= 1;
+    {c_type} whole = floor{suffix}(q);
+    return q - whole > ({c_type})0.5 ? whole + 1 : whole;
 }}
 """
     return f"""\
 INLINE {c_type} floordiv_{dtype}({c_type} a, {c_type} b) {{
-    {c_type} q = b == 0 ? 0 : a / b;
-    return b != 0 && a % b != 0 && (a % b < 0) != (b < 0) ? q - 1 : q;
+    if (b == 0) return 0;
+    if (b == -1) return ({c_type})(0 - (uint64_t)a);
+    return a % b != 0 && (a % b < 0) != (b < 0) ? a / b - 1 : a / b;
 }}
 """
 
@@ -146,7 +151,7 @@ INLINE {c_type} mod_{dtype}({c_type} a, {c_type} b) {{
 """
     return f"""\
 INLINE {c_type} mod_{dtype}({c_type} a, {c_type} b) {{
-    {c_type} r = b == 0 ? 0 : a % b;
+    {c_type} r = b == 0 || b == -1 ? 0 : a % b;
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }}
 """

@@ -104,8 +104,6 @@ def _constant(expr: Expr, operands: Sequence[Tile], span: Span, beyond: _Beyond)
             made[node] = float(node.value)
         elif node.op == "cast":
             made[node] = inner[0]
-        elif node.op == "mul" and 0.0 in inner:
-            made[node] = 0.0
         elif node.op in FUNCTIONS and None not in inner:
             with np.errstate(all="ignore"):
                 found = float(FUNCTIONS[node.op].numpy(*inner))

@@ -17,6 +17,7 @@ from blockbuster_fusion.codegen.nest import (
     Positions,
     Span,
     Statement,
+    Store,
     Tile,
     accesses,
     read,
@@ -186,7 +187,7 @@ def stored_narrow(kernel: Kernel) -> Kernel:
                 gone.add(statement)
         elif statement.tile.dtype in NARROW and source.dtype is DType.float32:
             reads = users.get(statement.tile, [])
-            if reads and all(hasattr(u, "target") for u in reads):
+            if reads and all(isinstance(u, Store) for u in reads):
                 replaced[statement.tile] = source
                 gone.add(statement)
 

@@ -8,6 +8,7 @@ abstract values: a number is zero, one, hugely negative, an accumulator as it wa
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from blockbuster_fusion.codegen.nest import (
     Body,
@@ -155,13 +156,17 @@ def _combined(op: str, inner: "Sequence[_Affine | _Atoms | None]") -> "_Affine |
                 return (b.plus(a, -1).plus(one),)
     if op == "neg" and len(sums) == 1:
         return _Affine((), const(0)).plus(sums[0], -1)
-    if op == "and_":
-        return tuple(atom for x in inner if isinstance(x, tuple) for atom in x) or None
+    masks = [x for x in inner if isinstance(x, tuple)]
+    if op == "and_" and len(masks) == 2:
+        return (*masks[0], *masks[1])
     return None
 
 
 def _edges(atoms: _Atoms, index: Index, rows: Span) -> tuple[Expr | None, Expr | None] | None:
-    """The window that a mask gives a row: how far before and behind it positions are seen."""
+    """The window that a mask gives a row, if it says nothing else.
+
+    With another condition a row might see nothing of its window, and then what is masked counts.
+    """
     low: Expr | None = None
     high: Expr | None = None
     for atom in atoms:
@@ -170,7 +175,9 @@ def _edges(atoms: _Atoms, index: Index, rows: Span) -> tuple[Expr | None, Expr |
             high = _difference(const(0), atom.rest)
         elif counts == {"own": -1, rows: 1} and low is None:
             low = atom.rest
-    return None if low is None and high is None else (low, high)
+        else:
+            return None
+    return low, high
 
 
 # -------------------------------------------------------------- what a masked block does
@@ -183,8 +190,28 @@ class _Kept:
     tile: Tile
 
 
-_Abstract = _Kept | str
-_ZERO, _ONE, _LOW, _FALSE, _ANY = "zero", "one", "low", "false", "any"
+@dataclass(frozen=True, slots=True)
+class _Low:
+    """A number that is at most this, and that is hugely negative."""
+
+    most: float
+
+
+class _Known(Enum):
+    """What else is known of a number."""
+
+    ZERO = 0
+    ONE = 1
+    FALSE = 2
+    ANY = 3
+
+
+_Abstract = _Kept | _Low | _Known
+_ZERO, _ONE, _FALSE, _ANY = _Known.ZERO, _Known.ONE, _Known.FALSE, _Known.ANY
+
+
+def _low(most: float) -> _Abstract:
+    return _Low(most) if most <= HUGE else _ANY
 
 
 def _is_neutral(loop: For, mask: Tile, kernel: Kernel) -> bool:
@@ -193,9 +220,30 @@ def _is_neutral(loop: For, mask: Tile, kernel: Kernel) -> bool:
     before = {s.tile for s in kernel.statements if isinstance(s, Fill) and s not in body}
     accumulators = before & {t for s in body if (t := written(s)) is not None}
     state: dict[Tile, _Abstract] = {tile: _Kept(tile) for tile in accumulators}
-    if not accumulators or not _run(loop.body, state, mask):
+    if not accumulators or _masks_otherwise(loop.body, mask):
+        return False
+    if not _run(loop.body, state, mask):
         return False
     return all(state[tile] == _Kept(tile) for tile in accumulators)
+
+
+def _masks_otherwise(body: Body, mask: Tile) -> bool:
+    """Whether something else masks as well: a row might then see nothing of its window."""
+    for statement in walk(body):
+        if not isinstance(statement, Compute):
+            continue
+        for node in postorder(statement.expr):
+            if node.op != "where" or not any(_is_low(branch) for branch in node.args[1:]):
+                continue
+            condition = node.args[0]
+            by_mask = condition.op == "arg" and isinstance(condition.value, int)
+            if not by_mask or statement.operands[condition.value] is not mask:  # type: ignore[index]
+                return True
+    return False
+
+
+def _is_low(expr: Expr) -> bool:
+    return isinstance(expr.value, int | float) and isinstance(_number(expr.value), _Low)
 
 
 def _run(body: Body, state: dict[Tile, _Abstract], mask: Tile) -> bool:
@@ -212,11 +260,12 @@ def _run(body: Body, state: dict[Tile, _Abstract], mask: Tile) -> bool:
                 )
             case Fold():
                 inner = state.get(statement.operand, _ANY)
-                keeps = {ADD: _ZERO, MAX: _LOW}.get(statement.combiner)
-                state[statement.tile] = inner if inner == keeps else _ANY
+                zero = statement.combiner is ADD and inner is _ZERO
+                low = statement.combiner is MAX and isinstance(inner, _Low)
+                state[statement.tile] = inner if zero or low else _ANY
             case Contract():
                 sides = (statement.left, statement.right)
-                if not any(state.get(side) == _ZERO for side in sides):
+                if not any(state.get(side) is _ZERO for side in sides):
                     state[statement.tile] = _ANY
             case For():
                 entered = dict(state)
@@ -233,9 +282,7 @@ def _run(body: Body, state: dict[Tile, _Abstract], mask: Tile) -> bool:
 
 
 def _number(value: float) -> _Abstract:
-    if value == 0:
-        return _ZERO
-    return _LOW if value <= HUGE else _ANY
+    return _ZERO if value == 0 else _low(value)
 
 
 def _value(statement: Compute, state: dict[Tile, _Abstract]) -> _Abstract:
@@ -252,39 +299,42 @@ def _value(statement: Compute, state: dict[Tile, _Abstract]) -> _Abstract:
 
 
 def _applied(node: Expr, inner: Sequence[_Abstract]) -> _Abstract:
+    lows = [x for x in inner if isinstance(x, _Low)]
     match node.op:
         case "where":
-            return inner[2] if inner[0] == _FALSE or inner[1] == inner[2] else _ANY
+            return inner[2] if inner[0] is _FALSE or inner[1] == inner[2] else _ANY
         case "cast":
-            return _ZERO if inner[0] == _FALSE else inner[0]
-        case "and_":
-            return _FALSE if _FALSE in inner else _ANY
+            return _ZERO if inner[0] is _FALSE else inner[0]
         case "mul":
-            if _ZERO in inner or _FALSE in inner:
-                return _ZERO
-            if _ONE in inner:
-                return inner[1] if inner[0] == _ONE else inner[0]
-            return _LOW if _LOW in inner and _scales_up(node) else _ANY
+            return _product(node, inner)
         case "add":
-            if _LOW in inner:
-                return _LOW
+            if len(lows) == 1:
+                return _low(lows[0].most / 2)  # what is added is far less
             if _ZERO in inner:
-                return inner[1] if inner[0] == _ZERO else inner[0]
+                return inner[1] if inner[0] is _ZERO else inner[0]
         case "sub":
-            if inner[0] == inner[1] and inner[0] != _ANY and inner[0] != _LOW:
+            if inner[0] == inner[1] and isinstance(inner[0], _Kept):
                 return _ZERO
-            if inner[0] == _LOW and inner[1] != _LOW:
-                return _LOW
-            return inner[0] if inner[1] == _ZERO else _ANY
+            if isinstance(inner[0], _Low) and not isinstance(inner[1], _Low):
+                return _low(inner[0].most / 2)
+            return inner[0] if inner[1] is _ZERO else _ANY
         case "exp" | "exp2":
-            return _ZERO if inner[0] == _LOW else _ONE if inner[0] == _ZERO else _ANY
+            return _ZERO if lows else _ONE if inner[0] is _ZERO else _ANY
         case "maximum":
-            if _LOW in inner:
-                return inner[1] if inner[0] == _LOW else inner[0]
+            if len(lows) == 2:
+                return _low(max(x.most for x in lows))
+            if lows:
+                return inner[1] if isinstance(inner[0], _Low) else inner[0]
     return _ANY
 
 
-def _scales_up(node: Expr) -> bool:
-    """Whether a hugely negative number stays one: it is multiplied by no small constant."""
-    numbers = [a.value for a in node.args if a.op == "const"]
-    return all(isinstance(x, int | float) and x >= 1e-3 for x in numbers) and bool(numbers)
+def _product(node: Expr, inner: Sequence[_Abstract]) -> _Abstract:
+    if _ZERO in inner or _FALSE in inner:
+        return _ZERO
+    if _ONE in inner:
+        return inner[1] if inner[0] is _ONE else inner[0]
+    for x, factor in zip(inner, reversed(node.args), strict=True):
+        number = factor.value
+        if isinstance(x, _Low) and factor.op == "const" and isinstance(number, int | float):
+            return _low(x.most * number) if number > 0 else _ANY
+    return _ANY

@@ -29,11 +29,12 @@ from blockbuster_fusion.codegen.nest import (
     Store,
     Tile,
     tiles,
+    walk,
 )
 from blockbuster_fusion.codegen.rewrite import rebuilt, without_dead
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis, Dim
-from blockbuster_fusion.ir.combiner import ADD
+from blockbuster_fusion.ir.combiner import ADD, ANY
 
 
 def split(nest: Nest, axis: str, parts: int, *, atomic: bool = False) -> Nest:
@@ -59,6 +60,10 @@ def _reduction(kernel: Kernel, axis: str) -> int | None:
     for at, statement in enumerate(kernel.body):
         if not isinstance(statement, For) or not statement.gathered:
             continue
+        if any(isinstance(s, Store) for s in walk(statement.body)):
+            continue  # the second kernel could not see it
+        if any(combiner is ANY for combiner, _ in statement.gathered):
+            continue  # an empty share has nothing to give
         if statement.index.dim.name == axis and statement.part is None:
             return at
     return None

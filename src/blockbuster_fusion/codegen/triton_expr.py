@@ -8,7 +8,14 @@ import numpy as np
 from blockbuster_fusion.codegen.triton_names import sizes_in
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.expr import Expr, evaluate, node_dtypes, postorder, result_dtype
+from blockbuster_fusion.ir.expr import (
+    FUNCTIONS,
+    Expr,
+    evaluate,
+    node_dtypes,
+    postorder,
+    result_dtype,
+)
 from blockbuster_fusion.ir.types import DType
 
 Written = tuple[str, int]
@@ -160,6 +167,10 @@ class ExprWriter:
         kinds = [dtypes[a] for a in node.args]
         if name in INFIX:
             return _infix(name, inner)
+        if name in ("floor", "ceil") and kinds[0] is not None and not kinds[0].is_float:
+            return inner[0]
+        if FUNCTIONS[name].result == "float":
+            texts = [_as_float(t, d) for t, d in zip(texts, kinds, strict=True)]
         if name in DIRECT:
             return f"{DIRECT[name]}({texts[0]})", ATOM
         if name in LIBDEVICE:
@@ -221,6 +232,8 @@ class ExprWriter:
             value = -exponent.args[0].value  # type: ignore[operator]
         if not isinstance(value, int | float):
             return f"tl.exp2({_held(inner[1], TIMES)} * tl.log2({text}))", ATOM
+        if value == 0:
+            return f"({text} * 0 + 1)", ATOM
         if value == 0.5:
             return f"tl.sqrt({text})", ATOM
         if value == -0.5:
@@ -253,6 +266,11 @@ def _infix(name: str, inner: Sequence[Written]) -> Written:
     sign, p = INFIX[name]
     left = p + 1 if p == COMPARE else p
     return f"{_held(inner[0], left)} {sign} {_held(inner[1], p + 1)}", p
+
+
+def _as_float(text: str, dtype: DType | None) -> str:
+    """An operand of a function that takes no whole numbers."""
+    return text if dtype is None or dtype.is_float else f"tl.cast({text}, tl.float32)"
 
 
 def _truth(written: Written, dtype: DType | None) -> Written:

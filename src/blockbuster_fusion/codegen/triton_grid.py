@@ -102,6 +102,8 @@ def _window_lines(loop: For, window: Window, first: str, last: str, scope: Scope
         if high.startswith("(") or int(high) < 0:
             blind.append(f"({start} + {high} < 0)")
         last_text = f"tl.minimum(tl.cdiv(tl.maximum({end} + {high}, 0), {block}), {last})"
+    if low is not None and high is not None:
+        blind.append(f"({low} > {high})")
     if not blind:
         return [*lines, f"first_{name} = {first_text}", f"last_{name} = {last_text}"]
     lines.append(f"blind_{name} = {' | '.join(blind)}")

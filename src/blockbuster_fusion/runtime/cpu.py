@@ -8,7 +8,7 @@ from typing import Any
 
 from blockbuster_fusion.codegen.c import print_c
 from blockbuster_fusion.codegen.nest import Kernel, Nest
-from blockbuster_fusion.errors import LaunchFailed
+from blockbuster_fusion.errors import LaunchFailed, WrongKind
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.runtime.cache import discard
 from blockbuster_fusion.runtime.cc import compile_c
@@ -31,6 +31,11 @@ class CpuKernels:
         sanitize: bool = False,
     ) -> None:
         self.source = print_c(nest, tiles)
+        if threads is not None and (type(threads) is not int or threads < 1):
+            remedy = "None takes all that there are"
+            given = repr(threads)
+            wanted = "a number of threads of at least 1"
+            raise WrongKind(function="compile", wanted=wanted, given=given, remedy=remedy)
         self.threads = threads or _all_threads()
         library = loaded(self.source, sanitize=sanitize)
         self.functions = {kernel.name: library[kernel.name] for kernel in nest.kernels}

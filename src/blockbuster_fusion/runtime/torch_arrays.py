@@ -45,7 +45,7 @@ class TorchArrays:
         if x.dtype is not STORED[dtype]:
             problem = f"has the dtype {x.dtype}, and the kernel takes {dtype}; convert it first"
             raise BadInput(name=name, problem=problem)
-        return x
+        return x.resolve_neg()  # a view that is to be negated when it is read
 
     def _from_host(self, name: str, x: object, dtype: DType) -> torch.Tensor:
         if self.device.type != "cpu" and isinstance(x, np.ndarray):
