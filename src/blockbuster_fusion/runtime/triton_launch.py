@@ -225,7 +225,8 @@ class Launcher:
         for dim, name in self.names.blocks.items():
             length = block_length(dim, sizes, tiles)
             made[name] = length
-            made[self.names.evens[dim]] = extent(dim.axis, sizes) % length == 0
+            long = extent(dim.axis, sizes)
+            made[self.names.evens[dim]] = long > 0 and long % length == 0
         return made
 
 
