@@ -16,6 +16,7 @@ from blockbuster_fusion.array.evaluate import evaluate
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import array, trace
+from blockbuster_fusion.codegen.schedule import Schedule
 from blockbuster_fusion.compiler import compile, fuse
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.fusion.fuse import Fusion
@@ -43,6 +44,7 @@ __all__ = [
     "Match",
     "Rule",
     "RuleSet",
+    "Schedule",
     "Trace",
     "adversarial",
     "apply",

@@ -94,6 +94,7 @@ def compile(
     dtype: str | DType | None = None,
     rules: str | RuleSet = "extended",
     unit: Collection[Dim | str] | None = None,
+    schedule: Schedule | None = None,
     threads: int | None = None,
     name: str | None = None,
     batch: str | Iterable[str] = (),
@@ -107,7 +108,9 @@ def compile(
     stored: "bfloat16" or "float16"; what is computed stays float32. `snapshot` is one of the
     fusion's snapshots, "most_fused", or by default the one with the least estimated time. `unit`
     names axes that have one block, `tiles` gives block sizes; codegen/tiles.py says what they are
-    where nothing is said. `threads` is for the CPU: by default, all that there are.
+    where nothing is said. `schedule` says how loops are run (codegen/schedule.py): by default, on a
+    CPU the outer parallel loops are the grid, on a GPU all. `threads` is for the CPU: by default,
+    all that there are.
     """
     check_target(target)
     choices = choose(
@@ -120,6 +123,7 @@ def compile(
         dtype=dtype,
         rules=rules,
         unit=unit,
+        schedule=schedule,
         name=name,
         batch=batch,
         **named,
@@ -136,11 +140,11 @@ class Choice:
     tiles: Mapping[Dim, int]
     target: str
     name: str
+    schedule: Schedule
 
     def scheduled(self) -> tuple[Nest, dict[Dim, int]]:
         """The loop nest, and the tiles of all its dims."""
-        outer = Schedule(grid="outer") if self.target == "cpu" else Schedule()
-        nest = scheduled(self.graph, _identifier(self.name), outer)
+        nest = scheduled(self.graph, _identifier(self.name), self.schedule)
         return nest, all_tiles(nest, self.tiles, self.target)
 
 
@@ -154,6 +158,7 @@ def choose(
     dtype: str | DType | None = None,
     rules: str | RuleSet = "extended",
     unit: Collection[Dim | str] | None = None,
+    schedule: Schedule | None = None,
     name: str | None = None,
     batch: str | Iterable[str] = (),
     **named: Spec,
@@ -180,7 +185,8 @@ def choose(
         default_tiles(g, target, given_tiles([*g.dims, *graph.dims], tiles)) for g in found.graphs
     ]
     numbers = found.wanted(snapshot, lambda: by_estimate(found.graphs, chosen, target))
-    return [Choice(found.graphs[n], n, chosen[n], target, title) for n in numbers]
+    how = schedule or Schedule(grid="outer" if target == "cpu" else "all")
+    return [Choice(found.graphs[n], n, chosen[n], target, title, how) for n in numbers]
 
 
 def first_with_kernels(choices: Sequence[Choice], make: Callable[[Choice], T]) -> T:

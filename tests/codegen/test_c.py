@@ -130,3 +130,14 @@ def in_float64(graph: bb.Graph) -> bb.Graph:
     return graph.retype(
         [Type(k.lists, k.items, DType.float64, k.virtual) if k.dtype.is_float else k for k in kinds]
     )
+
+
+def test_compile_takes_a_schedule():
+    program = bb.examples.attention()
+    schedule = bb.Schedule(grid="outer", split={"N": 3})
+    tiles = {"M": 16, "N": 16}
+    kernel = bb.compile(program, sizes={"D": 16, "L": 16}, schedule=schedule, tiles=tiles)
+    assert [k.name for k in kernel.nest.kernels] == ["attention_parts", "attention"]
+    inputs = inputs_for(program, M=40, N=70, D=16, L=16)
+    exact = dict(bb.interpret(bb.lower(program), inputs).items())
+    assert_equal(kernel(**{n: x.astype(np.float32) for n, x in inputs.items()}), exact, 1e-6)
