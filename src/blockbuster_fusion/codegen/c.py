@@ -7,39 +7,19 @@ vectors run along the lanes, and what it is multiplied with is broadcast. Loops 
 of a ragged block, so that nothing is masked.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 
-from blockbuster_fusion.codegen.c_expr import STORED, Need, Writer, bare, number
-from blockbuster_fusion.codegen.c_layout import DEFAULT_TILE, Layout
+from blockbuster_fusion.codegen.c_expr import STORED, Need
+from blockbuster_fusion.codegen.c_layout import DEFAULT_TILE
 from blockbuster_fusion.codegen.c_memory import share
 from blockbuster_fusion.codegen.c_prelude import prelude
+from blockbuster_fusion.codegen.c_statements import Statements
 from blockbuster_fusion.codegen.nest import (
-    Access,
-    Body,
-    Compute,
     Contract,
-    Copy,
-    Fill,
-    Fold,
-    For,
-    Index,
-    Kernel,
-    Load,
     Nest,
-    Positions,
     Space,
-    Span,
-    Statement,
-    Store,
-    Tile,
-    Wait,
-    Window,
 )
-from blockbuster_fusion.codegen.show import statement_text
 from blockbuster_fusion.ir.axis import Dim
-from blockbuster_fusion.ir.expr import Expr
-from blockbuster_fusion.ir.types import DType
 
 
 def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
@@ -49,28 +29,8 @@ def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
     return "\n".join([prelude(needs), *kernels])
 
 
-class _Kernel(Layout):
-    """One kernel while its lines are written."""
-
-    def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need]) -> None:
-        super().__init__(kernel, tiles)
-        self.needs = needs
-        self.writer = Writer(self.extent, needs)
-        self.lines: list[str] = []
-        self.depth = 0
-
-    # ----------------------------------------------------------------- text
-
-    def line(self, text: str = "") -> None:
-        self.lines.append("    " * self.depth + text if text else "")
-
-    @contextmanager
-    def braces(self, head: str) -> Iterator[None]:
-        self.line(f"{head} {{".lstrip())
-        self.depth += 1
-        yield
-        self.depth -= 1
-        self.line("}")
+class _Kernel(Statements):
+    """One kernel as a function: its parameters, its memory, its grid."""
 
     def text(self) -> str:
         arguments = (
@@ -148,17 +108,6 @@ class _Kernel(Layout):
         for index in self.kernel.grid:
             self.line_length(index)
 
-    def line_length(self, index: Index) -> None:
-        dim = index.dim
-        if dim.packed:
-            block = self.block(dim)
-            text = f"MIN({block}, {self.extent(dim.axis)} - {self.name(index)} * {block})"
-            self.line(f"const int64_t {self.length(Span(dim, index))} = {text};")
-
-    # -------------------------------------------------------------- lengths
-
-    # --------------------------------------------------------------- memory
-
     def memory(self) -> None:
         """Every thread's own memory, cut into tiles."""
         sharing = share(self.kernel, self.kind)
@@ -185,299 +134,3 @@ class _Kernel(Layout):
             self.line(f"{held} *const {name} = ({held} *)(memory + {at});")
         for tile, owner in sharing.taken.items():
             self.line(f"{self.held(tile)} *const {self.name(tile)} = {self.name(owner)};")
-
-    # ----------------------------------------------------------- statements
-
-    def body(self, body: Body) -> None:
-        """The statements in order; a few go together with the next one."""
-        pending = list(body)
-        while pending:
-            statement, rest = pending[0], pending[1:]
-            following = rest[0] if rest else None
-            match statement, following:
-                case Fill(), Contract() if self.begins(statement, following):
-                    self.line(f"/* {statement_text(following, guards=False)}, from 0 */")
-                    self.contract(following, fresh=True)
-                    pending = rest[1:]
-                case Compute(), Fold() if self.goes_along(statement, following):
-                    self.line(f"/* {statement_text(statement, guards=False)} */")
-                    self.line(f"/* {statement_text(following, guards=False)} */")
-                    self.compute(statement, following)
-                    pending = rest[1:]
-                case _:
-                    self.statement(statement)
-                    pending = rest
-
-    def begins(self, fill: Fill, contract: Contract) -> bool:
-        """Whether a contraction writes a tile that was just cleared: then nothing is cleared."""
-        return fill.tile is contract.tile and fill.value == 0 and self.is_one_call(contract)
-
-    def goes_along(self, compute: Compute, fold: Fold) -> bool:
-        """Whether a reduction can be done while its operand is computed: not along the vectors."""
-        return fold.operand is compute.tile and self.is_across(fold)
-
-    def statement(self, statement: Statement) -> None:
-        if isinstance(statement, For):
-            if statement.part is None and statement.window is None:
-                self.loop(statement)
-            else:
-                with self.braces(""):
-                    self.loop(statement)
-            return
-        if isinstance(statement, Copy):
-            return  # the block is fetched when it is waited for
-        self.line(f"/* {statement_text(statement, guards=False)} */")
-        match statement:
-            case Load():
-                self.load(statement.tile, statement.source)
-            case Wait():
-                self.load(statement.tile, statement.source)
-            case Store():
-                self.store(statement)
-            case Compute():
-                self.compute(statement)
-            case Positions():
-                with self.over([statement.span] if statement.tile.spans else []) as variables:
-                    own = variables.get(statement.span, "0")
-                    place = f"{self.start(statement.span)} + {own}"
-                    self.line(f"{self.at(statement.tile, variables)} = (int32_t)({place});")
-            case Fill():
-                with self.over(self.layout(statement.tile)) as variables:
-                    value = number(statement.value, statement.tile.dtype)
-                    self.line(f"{self.at(statement.tile, variables)} = {bare(value)};")
-            case Fold():
-                self.fold(statement)
-            case Contract():
-                self.contract(statement)
-
-    @contextmanager
-    def over(self, spans: Sequence[Span], *, simd: str = "simd") -> Iterator[dict[Span, str]]:
-        """Loops over the elements of some spans, the innermost in vectors."""
-        variables = {span: f"i{number + 1}" for number, span in enumerate(spans)}
-        start = self.depth
-        for span, i in variables.items():
-            if span is spans[-1] and simd:
-                self.line(f"#pragma omp {simd}")
-            self.line(f"for (int64_t {i} = 0; {i} < {self.length(span)}; {i}++)")
-            self.depth += 1
-        marker = len(self.lines)
-        yield variables
-        if spans and len(self.lines) > marker + 1:
-            self.lines[marker - 1] += " {"
-            self.depth -= 1
-            self.line("}")
-        self.depth = start
-
-    def loop(self, loop: For) -> None:
-        index, dim = loop.index, loop.index.dim
-        first, last = str(loop.first), self.count(dim)
-        name = self.name(index)
-        if loop.part is not None:
-            chunk = f"BLOCKS({last}, {loop.part.parts})"
-            share = f"{self.name(loop.part.index)} * {chunk}"
-            begin, end = (self.id((w, index), f"{name}_{w}") for w in ("first", "last"))
-            self.line(f"const int64_t {begin} = MAX({first}, {share});")
-            self.line(f"const int64_t {end} = MIN({last}, {share} + {chunk});")
-            first, last = begin, end
-        if loop.window is not None:
-            first, last = self.window(loop, loop.window, first, last)
-        with self.braces(f"for (int64_t {name} = {first}; {name} < {last}; {name}++)"):
-            self.line_length(index)
-            self.body(loop.body)
-
-    def window(self, loop: For, window: Window, first: str, last: str) -> tuple[str, str]:
-        """The blocks that some row of the block of rows sees."""
-        index, block = loop.index, self.block(loop.index.dim)
-        begin, end = (self.id((w, index), f"{self.name(index)}_{w}") for w in ("low", "high"))
-        extent = self.extent(loop.index.dim.axis)
-        top = self.start(window.rows)
-        bottom = f"{top} + {self.length(window.rows)} - 1"
-        low, high = (None if e is None else self.edge(e) for e in (window.low, window.high))
-        self.line(f"int64_t {begin} = {first}, {end} = {last};")
-        unseen = []
-        if low is not None:
-            unseen.append(f"{bottom} + {low} > {extent} - 1")
-        if high is not None:
-            unseen.append(f"{top} + {high} < 0")
-        if low is not None and high is not None:
-            unseen.append(f"{low} > {high}")
-        with self.braces(f"if (!({' || '.join(unseen)}))"):
-            if low is not None:
-                self.line(f"{begin} = MAX({begin}, MAX(0, {top} + {low}) / {block});")
-            if high is not None:
-                reach = f"({bottom} + {high}) / {block} + 1"
-                self.line(f"{end} = MIN({end}, {reach});")
-        return begin, end
-
-    def edge(self, expr: Expr) -> str:
-        return self.writer.inline(expr, DType.int64)
-
-    def load(self, tile: Tile, source: Access) -> None:
-        stored, held = STORED[source.buffer.dtype], self.held(tile)
-        layout = self.layout(tile)
-        if tile in self.borrowed:
-            self.line(f"const {held} *const {self.name(tile)} = {self.address(source)};")
-            return
-        if not layout:
-            self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
-            value = f"*({self.address(source)})"
-            value = f"widened_bfloat16({value})" if stored == "bfloat16" else value
-            self.line(f"{self.name(tile)}[0] = {bare(value)};")
-            return
-        self.needs.add(("load", stored, held))
-        with self.rows(tile, source) as (there, here, sizes, steps):
-            rows, columns = steps
-            to = f"{here}, {rows[0]}, {there}, {rows[1]}, {columns}"
-            self.line(f"load_{stored}_{held}({to}, {sizes});")
-
-    def store(self, statement: Store) -> None:
-        tile, target = statement.tile, statement.target
-        stored, held = STORED[target.buffer.dtype], self.held(tile)
-        if statement.atomic:
-            with self.over(self.layout(tile), simd="") as variables:
-                terms = [f"{variables[s]} * {self.buffer_step(target, s)}" for s in tile.spans]
-                place = " + ".join([self.address(target), *terms])
-                self.line("#pragma omp atomic")
-                self.line(f"*({place}) += {self.at(tile, variables)};")
-            return
-        if not tile.spans:
-            self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
-            value = f"{self.name(tile)}[0]"
-            value = f"narrowed_bfloat16({value})" if stored == "bfloat16" else value
-            self.line(f"*({self.address(target)}) = {bare(value)};")
-            return
-        self.needs.add(("store", stored, held))
-        with self.rows(tile, target) as (there, here, sizes, steps):
-            rows, columns = steps
-            to = f"{there}, {rows[1]}, {columns}, {here}, {rows[0]}"
-            self.line(f"store_{stored}_{held}({to}, {sizes});")
-
-    @contextmanager
-    def rows(
-        self, tile: Tile, access: Access
-    ) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], str]]]:
-        """Loops over all but the last two axes of a tile, and what moving these two needs."""
-        *outer, last = self.layout(tile)
-        inner = outer[-1:]
-        with self.over(outer[:-1], simd="") as variables:
-            there = " + ".join(
-                [
-                    self.address(access),
-                    *(f"{v} * {self.buffer_step(access, s)}" for s, v in variables.items()),
-                ]
-            )
-            here = self.moved(tile, variables)
-            rows = ("0", "0")
-            if inner:
-                rows = (self.step(tile, inner[0]), self.buffer_step(access, inner[0]))
-            high = self.length(inner[0]) if inner else "1"
-            sizes = f"{high}, {self.length(last)}"
-            yield there, here, sizes, (rows, self.buffer_step(access, last))
-
-    def compute(self, statement: Compute, fold: Fold | None = None) -> None:
-        """An expression for every element, and a reduction of it along the way."""
-        layout = self.layout(statement.tile)
-        if fold is not None:
-            self.start_fold(fold)
-        marker = len(self.lines)
-        with self.over(layout) as variables:
-            texts = [self.at(t, variables) for t in statement.operands]
-            dtypes = [DType.int32 if t in self.counted else t.dtype for t in statement.operands]
-            value, definitions = self.writer.write(
-                statement.expr, texts, dtypes, statement.tile.dtype
-            )
-            made = self.at(statement.tile, variables)
-            if fold is None:
-                self.line(f"{made} = {bare(value)};")
-            else:
-                self.line(f"const {self.held(statement.tile)} x = {bare(value)};")
-                if statement.tile not in self.passing:
-                    self.line(f"{made} = x;")
-                self.line(self.folded(fold, variables, "x"))
-        if definitions:
-            loops = self.lines[marker:]
-            del self.lines[marker:]
-            with self.braces(""):
-                for definition in definitions:
-                    self.line(definition)
-                self.lines += [f"    {line}" for line in loops]
-
-    def fold(self, statement: Fold) -> None:
-        """A reduction: row upon row in vectors, or along them, one partial result to a lane."""
-        layout, span = self.layout(statement.operand), statement.span
-        self.start_fold(statement)
-        if self.is_across(statement):
-            with self.over([span, *(s for s in layout if s != span)]) as variables:
-                self.line(self.folded(statement, variables, self.at(statement.operand, variables)))
-            return
-        dtype, held = statement.tile.dtype, self.held(statement.tile)
-        identity = number(statement.combiner.identity[0], dtype)
-        expr = statement.combiner.combine[0]
-        scope = self.braces("") if len(layout) == 1 else nullcontext()
-        with scope, self.over(layout[:-1], simd="") as variables:
-            row = self.moved(statement.operand, variables)
-            total = self.at(statement.tile, variables)
-            self.line(f"const {self.held(statement.operand)} *const row = {row};")
-            self.line(f"{held} lanes[16];")
-            self.line(f"for (int w = 0; w < 16; w++) lanes[w] = {identity};")
-            self.line("int64_t at = 0;")
-            combined = self.writer.combined(expr, ["lanes[w]", "row[at + w]"], dtype)
-            with self.braces(f"for (; at + 16 <= {self.length(span)}; at += 16)"):
-                self.line("#pragma omp simd")
-                self.line(f"for (int w = 0; w < 16; w++) lanes[w] = {bare(combined)};")
-            rest = self.writer.combined(expr, [total, "row[at]"], dtype)
-            self.line(f"for (; at < {self.length(span)}; at++) {total} = {bare(rest)};")
-            last = self.writer.combined(expr, [total, "lanes[w]"], dtype)
-            self.line(f"for (int w = 0; w < 16; w++) {total} = {bare(last)};")
-
-    def start_fold(self, statement: Fold) -> None:
-        kept = [s for s in self.layout(statement.operand) if s != statement.span]
-        with self.over(kept) as variables:
-            identity = number(statement.combiner.identity[0], statement.tile.dtype)
-            self.line(f"{self.at(statement.tile, variables)} = {identity};")
-
-    def folded(self, statement: Fold, variables: Mapping[Span, str], value: str) -> str:
-        """One more element in a reduction."""
-        total, expr = self.at(statement.tile, variables), statement.combiner.combine[0]
-        made = self.writer.combined(expr, [total, value], statement.tile.dtype)
-        return f"{total} = {bare(made)};"
-
-    def contract(self, statement: Contract, *, fresh: bool = False) -> None:
-        plan = self.contraction(statement)
-        if plan is None:
-            self.contract_plainly(statement)
-            return
-        tile, span = statement.tile, statement.span
-        rows, columns, broadcast, vectors = plan
-        held, last = self.held(tile), self.turned_name(statement)
-        self.needs.add(("contract", held))
-        used = {span, columns, rows}
-        spans = (*tile.spans, *broadcast.spans, *vectors.spans)
-        others = list(dict.fromkeys(s for s in spans if s not in used))
-        with self.over(others, simd="") as variables:
-            if last is not None:
-                self.needs.add(("load", held, held))
-                room = self.row(columns.dim, held)
-                steps = f"{self.step(vectors, span)}, {self.step(vectors, columns)}"
-                block = self.moved(vectors, variables)
-                lengths = f"{self.length(span)}, {self.length(columns)}"
-                self.line(f"load_{held}_{held}({last}, {room}, {block}, {steps}, {lengths});")
-                right = f"{last}, {room}"
-            else:
-                right = f"{self.moved(vectors, variables)}, {self.step(vectors, span)}"
-            high = "1" if rows is None else self.length(rows)
-            down = "0" if rows is None else self.step(broadcast, rows)
-            left = f"{self.moved(broadcast, variables)}, {down}, {self.step(broadcast, span)}"
-            below = "0" if rows is None else self.step(tile, rows)
-            made = f"{self.moved(tile, variables)}, {below}"
-            lengths = f"{high}, {self.length(columns)}, {self.length(span)}"
-            begin = int(fresh)
-            self.line(f"contract_{held}({begin}, {lengths}, {left}, {right}, {made});")
-
-    def contract_plainly(self, statement: Contract) -> None:
-        """Element by element: for vectors, axes that both operands keep, and whole numbers."""
-        layout = self.layout(statement.tile)
-        order = [statement.span, *layout]
-        with self.over(order, simd="simd" if layout else "") as variables:
-            left, right = (self.at(t, variables) for t in (statement.left, statement.right))
-            self.line(f"{self.at(statement.tile, variables)} += {left} * {right};")
