@@ -6,7 +6,14 @@ stands between them is computed by every program again. Lists that no output nee
 
 from collections.abc import Iterable, Sequence
 
-from blockbuster_fusion.codegen.lower_body import Counted, Frame, Listed, Place, buffer_axes
+from blockbuster_fusion.codegen.lower_body import (
+    Counted,
+    Frame,
+    Listed,
+    Place,
+    buffer_axes,
+    open_slots,
+)
 from blockbuster_fusion.codegen.nest import (
     Buffer,
     Call,
@@ -86,7 +93,8 @@ class _Program:
         """A new buffer for a value of the top graph."""
         kind = self.graph.type(value)
         name = self.wanted.get(value) or self.names.numbered("I")
-        return Listed(Buffer(name, buffer_axes(kind), kind.dtype), kind.dims)
+        buffer = Buffer(name, buffer_axes(kind), kind.dtype)
+        return Listed(buffer, open_slots(buffer, {}))
 
     def step(self, group: Sequence[int]) -> None:
         first = self.graph[group[0]]

@@ -1,6 +1,6 @@
 """The statements of a kernel from the nodes of a graph: what lies where, loads, loops, stores."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blockbuster_fusion.codegen.combine import Accumulation, combine
@@ -85,18 +85,27 @@ class Counted:
 Place = Tile | Listed | Counted
 
 
-def buffer_axes(kind: Type, current: Collection[Dim] = ()) -> tuple[BufferAxis, ...]:
+def buffer_axes(kind: Type) -> tuple[BufferAxis, ...]:
     """The axes of the array that holds a list: those the items lack have one entry per block.
 
-    `current` are the dims of the loops around a private list: of those it holds one block.
+    Of an axis that is cut into blocks but is no list, the items have one block: the one that a
+    loop around is at, or one that was picked.
     """
 
     def along(dim: Dim) -> Along:
         if dim not in kind.items:
             return Along.BLOCKS
-        return Along.BLOCK if dim not in kind.lists and dim in current else Along.AXIS
+        return Along.AXIS if dim in kind.lists or dim.unit else Along.BLOCK
 
     return tuple(BufferAxis(dim, along(dim)) for dim in kind.dims)
+
+
+def open_slots(buffer: Buffer, current: Mapping[Dim, Index]) -> tuple[Span | Dim, ...]:
+    """A new buffer along all its axes; where it holds one block, that of the loop around."""
+    return tuple(
+        Span(axis.dim, current.get(axis.dim, 0)) if axis.along is Along.BLOCK else axis.dim
+        for axis in buffer.axes
+    )
 
 
 class Frame:
@@ -142,12 +151,8 @@ class Frame:
         if value not in self.homes:
             kind = self.graph.type(value)
             name = self.names.numbered("I")
-            buffer = Buffer(name, buffer_axes(kind, self.current), kind.dtype, Space.SCRATCH)
-            slots = (
-                Span(axis.dim, self.current[axis.dim]) if axis.along is Along.BLOCK else axis.dim
-                for axis in buffer.axes
-            )
-            self.homes[value] = Listed(buffer, tuple(slots))
+            buffer = Buffer(name, buffer_axes(kind), kind.dtype, Space.SCRATCH)
+            self.homes[value] = Listed(buffer, open_slots(buffer, self.current))
         return self.homes[value]
 
     def tile(self, value: Value) -> Tile:
