@@ -225,6 +225,8 @@ def _suffix(dtype: DType) -> str:
 
 def number(value: int | float, dtype: DType) -> str:
     """A number as a C literal of a type."""
+    if dtype is DType.bool_:
+        return str(int(value > 0))
     if not dtype.is_float:
         if isinstance(value, float) and value in (float("inf"), float("-inf")):
             limit = "INT32" if dtype is DType.int32 else "INT64"

@@ -93,6 +93,8 @@ class Layout:
 
     def length(self, span: Span) -> str:
         """How many elements this block has."""
+        if not span.dim.packed:
+            return "1"
         if span.dim.unit:
             return self.extent(span.dim.axis)
         if isinstance(span.at, Index):
