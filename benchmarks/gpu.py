@@ -472,10 +472,11 @@ def tuned(
     for at in range(count):
         timed = []
         for config in candidate.space[at]:
-            if config in FAILED.get((id(candidate), at), ()):
-                continue
             row = {"program": candidate.label, "kernel": at, "config": str(config)}
             tried.append(row)
+            if config in FAILED.get((id(candidate), at), {}):
+                row["failed"] = FAILED[id(candidate), at][config]
+                continue
             try:
                 step = candidate.launch(at, config, memory)
                 others = [*chosen, *usable[at:]]
@@ -503,7 +504,8 @@ def tuned(
     return chosen
 
 
-FAILED: dict[tuple[int, int], set[Config]] = {}
+FAILED: dict[tuple[int, int], dict[Config, str]] = {}
+"""Configurations that did not compile or could not be launched, and why."""
 
 
 def first_usable(
@@ -514,8 +516,8 @@ def first_usable(
             candidate.launch(at, config, memory)()
             torch.cuda.synchronize()
             return config
-        except Exception:
-            FAILED.setdefault((id(candidate), at), set()).add(config)
+        except Exception as error:  # too much shared memory, for one: noted, and never chosen
+            FAILED.setdefault((id(candidate), at), {})[config] = str(error)[:150]
     return None
 
 
@@ -563,9 +565,8 @@ def main() -> None:
         for job, problem in zip(jobs, pool.map(warm, jobs, chunksize=4), strict=True):
             if problem is not None:
                 candidate = CANDIDATES[job[0]]
-                FAILED.setdefault((id(candidate), job[1]), set()).add(
-                    candidate.space[job[1]][job[2]]
-                )
+                config = candidate.space[job[1]][job[2]]
+                FAILED.setdefault((id(candidate), job[1]), {})[config] = problem
                 print(f"    {candidate.case.name} {candidate.label}: {problem}"[:240], flush=True)
     print(f"compiled ({time.time() - START:.0f} s)", flush=True)
     made: dict[str, Any] = {

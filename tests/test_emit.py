@@ -97,6 +97,9 @@ def test_the_header(tmp_path: Path) -> None:
     assert f" {file} -lm" in file.read_text()
 
 
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
+
+
 def run_triton(text: str, folder: Path, interpreted: str) -> subprocess.CompletedProcess[str]:
     file = folder / "kernel.py"
     file.write_text(text)
@@ -107,8 +110,8 @@ def run_triton(text: str, folder: Path, interpreted: str) -> subprocess.Complete
     )
 
 
+@LINUX
 def test_a_triton_file_tests_itself(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
     text = emit(bb.examples.attention(), target="cuda", sizes={"D": 32, "L": 32})
     done = run_triton(text, tmp_path, interpreted="1")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -120,8 +123,8 @@ def test_a_triton_file_tests_itself(tmp_path: Path) -> None:
     assert done.stderr == f"PyTorch finds no GPU here: {remedy}\n"
 
 
+@LINUX
 def test_bfloat16_is_not_interpreted(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
     text = emit(bb.examples.matmul_relu(), target="cuda", dtype="bfloat16")
     done = run_triton(text, tmp_path, interpreted="1")
     assert done.returncode == 0

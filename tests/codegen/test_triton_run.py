@@ -11,7 +11,7 @@ import pytest
 
 from triton_cases import SCHEDULED, UNITS
 
-pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 SCRIPT = Path(__file__).parents[1] / "triton_cases.py"
 
 
