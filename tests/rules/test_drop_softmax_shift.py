@@ -8,6 +8,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.ir.expr import Expr, arg
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.rules.drop_softmax_shift import DropSoftmaxShift
+from contractions import rows
 from extensions import (
     EXP,
     MINUS,
@@ -86,3 +87,35 @@ def test_fires_only_where_safety_follows() -> None:
     assert RULE.name not in [
         step.rule for step in bb.fuse(graph, safe=False, rules="extended").trace
     ]
+
+
+def sink(minus_c, minus_other) -> bb.Graph:
+    """Attention's weights with a sink beside their sum; each may have a shift of its own."""
+
+    def program(X, Y, z):
+        c, other = X.max(-1, keepdims=True), X.min(-1, keepdims=True)
+        e = bb.ops.exp(minus_c(X, c))
+        beside = bb.ops.exp(minus_other(z, c, other))
+        return (e / (e.sum(-1, keepdims=True) + beside)) @ Y.T
+
+    return rows(program, X="M K", Y="N K", z="")
+
+
+def test_a_sink_with_the_same_shift() -> None:
+    graph = sink(lambda x, c: x - c, lambda z, c, other: z - c)
+    assert sites(RULE, fire(RULE, graph)) == []
+    graph = sink(lambda x, c: x + c, lambda z, c, other: c + z)
+    assert sites(RULE, fire(RULE, graph)) == []
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        lambda z, c, other: z - other,
+        lambda z, c, other: c - z,
+        lambda z, c, other: z + c,
+        lambda z, c, other: z,
+    ],
+)
+def test_refuses_a_sink_with_another_shift(beside) -> None:
+    assert set(refusals(RULE, sink(lambda x, c: x - c, beside))) == {"normalised_exp"}

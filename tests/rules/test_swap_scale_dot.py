@@ -26,6 +26,8 @@ SCALES: dict[str, Callable[[Array, Array], Array]] = {
     "X*c": lambda X, c: X * c,
     "c*X": lambda X, c: c * X,
     "X/c": lambda X, c: X / c,
+    "X or 0": lambda X, c: ops.where(c > 0, X, 0.0),
+    "0 or X": lambda X, c: ops.where(c > 0, 0.0, X),
 }
 
 
@@ -152,7 +154,28 @@ def test_a_scale_that_leaves_its_map_behind() -> None:
     check(graph, fusion.fused[-1])
 
 
+def test_rows_that_are_left_out_are_zero_whatever_they_were() -> None:
+    def program(X: Array, c: Array, Y: Array) -> Array:
+        return ops.where(c[:, None] > 0, X, 0.0) @ Y.T
+
+    graph = fire(RULE, rows(program, X="M K", c="M", Y="N K"))
+    X, c, Y = np.ones((2, 3)), np.array([1.0, -1.0]), np.ones((2, 3))
+    X[1] = np.nan
+    found = bb.interpret(graph, {"X": X, "c": c, "Y": Y})[0]
+    np.testing.assert_array_equal(found, [[3, 3], [0, 0]])
+
+
 # ---------------------------------------------------------------- when it must not fire
+
+
+def test_refuses_truths_that_change_along_the_dot() -> None:
+    graph = rows(lambda X, c, Y: ops.where(c > 0, X, 0.0) @ Y.T, X="M K", c="M K", Y="N K")
+    assert matches(RULE, graph) == []
+
+
+def test_refuses_what_is_not_zero_elsewhere() -> None:
+    graph = rows(lambda X, c, Y: ops.where(c[:, None] > 0, X, 1.0) @ Y.T, X="M K", c="M", Y="N K")
+    assert sites(RULE, graph) == []
 
 
 def test_refuses_a_list_with_two_uses() -> None:

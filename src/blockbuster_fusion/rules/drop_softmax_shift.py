@@ -1,21 +1,41 @@
 """Extension beyond the paper: a shift that a normalised exponential does not feel is dropped."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from blockbuster_fusion.ir.expr import arg, call
+from blockbuster_fusion.ir.expr import Expr, arg, call
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Elementwise, Map, Value
-from blockbuster_fusion.rules.linear import SHIFTS, broadcast_operation, replace_operand, use_count
+from blockbuster_fusion.ir.infer import infer
+from blockbuster_fusion.ir.ops import Elementwise, Map, Value, item_expr
+from blockbuster_fusion.rules.linear import (
+    SHIFTS,
+    Broadcast,
+    broadcast_operation,
+    replace_operand,
+    use_count,
+)
 from blockbuster_fusion.rules.listwise import Listwise, listwise, sum_of, uses_of
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
 from blockbuster_fusion.rules.shifted import SAME_FLOAT_DTYPE, WITHIN, shifted_uses
 
 _EXP = call("exp", arg(0))
 _INVERSE = 1 / arg(0)
+_SUMS = (arg(0) + arg(1), arg(1) + arg(0))
 
 
-def normalised(graph: Graph, e: Value) -> bool:
-    """Whether a list is used only by its sum along the list and by the quotient with that sum."""
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """`e / (Σe + g)`: the sum of e, and the exponentials g beside it, each with its shift."""
+
+    total: Value
+    beside: tuple[tuple[int, int], ...] = ()
+
+
+def quotient(graph: Graph, shift: Broadcast, e: Value) -> Quotient | None:
+    """How a list is used by its sum along the list and by one quotient with that, if only so.
+
+    To the sum may be added what has the same shift, as an attention sink has: exp(z + c).
+    """
     sums: list[Value] = []
     quotients: list[Listwise] = []
     for i in uses_of(graph, e):
@@ -26,10 +46,51 @@ def normalised(graph: Graph, e: Value) -> bool:
         elif found is not None and isinstance(found.op, Elementwise):
             quotients.append(found)
         else:
-            return False
+            return None
     if len(sums) != 1 or len(quotients) != 1 or e in graph.output_values:
+        return None
+    denominator, beside = sums[0], []
+    while (more := _added(graph, shift, denominator)) is not None:
+        denominator, *pair = more
+        beside.append((pair[0], pair[1]))
+    if not _is_quotient(graph, quotients[0], e, denominator):
+        return None
+    return Quotient(sums[0], tuple(beside))
+
+
+def _added(graph: Graph, shift: Broadcast, total: Value) -> tuple[Value, int, int] | None:
+    """The sum of `total` and an exponential with the same shift: (it, the shift, the exp)."""
+    if use_count(graph, total) != 1 or total in graph.output_values:
+        return None
+    ((user, port),) = graph.uses(total)
+    op = graph.op(user)
+    if not isinstance(op, Elementwise) or op.expr not in _SUMS:
+        return None
+    other = graph[user].inputs[1 - port]
+    if item_expr(graph.op(other.node)) is not _EXP or use_count(graph, other) != 1:
+        return None
+    exp = graph.op(other.node)
+    (moved,) = graph[other.node].inputs
+    if not isinstance(exp, Elementwise) or use_count(graph, moved) != 1:
+        return None
+    own = graph.op(moved.node)
+    if not isinstance(own, Elementwise) or not _same_shift(graph, moved.node, own.expr, shift):
+        return None
+    (z,) = (x for x in graph[moved.node].inputs if x != shift.c)
+    kinds = {total: graph.type(total), other: infer(exp, [graph.type(z)])[0]}
+    if infer(op, [kinds[x] for x in graph[user].inputs]) != graph[user].types:
+        return None  # it is wider, or laid out otherwise, with the shift
+    return Value(user), moved.node, other.node
+
+
+def _same_shift(graph: Graph, node: int, expr: Expr, shift: Broadcast) -> bool:
+    """Whether an operator on items is z + c, or z - c, for the c of a shift."""
+    if expr.op != shift.op or any(x.op != "arg" for x in expr.args):
         return False
-    return _is_quotient(graph, quotients[0], e, sums[0])
+    ordered = [graph[node].inputs[x.value] for x in expr.args if isinstance(x.value, int)]
+    if len(set(ordered)) != 2 or shift.c not in ordered:
+        return False
+    return expr.op == "add" or ordered[1] == shift.c
 
 
 def _sum_made_by(graph: Graph, node: int, e: Value) -> Value | None:
@@ -65,7 +126,9 @@ def used_once(graph: Graph, match: Match) -> bool:
 
 
 def normalised_exp(graph: Graph, match: Match) -> bool:
-    return normalised(graph, Value(match.nodes[1]))
+    shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
+    assert shift is not None
+    return quotient(graph, shift, Value(match.nodes[1])) is not None
 
 
 def constant_along_the_sum(graph: Graph, match: Match) -> bool:
@@ -85,6 +148,8 @@ def constant_along_the_sum(graph: Graph, match: Match) -> bool:
 
 class DropSoftmaxShift(Rule):
     """exp(x + c) / Σ exp(x + c)  =>  exp(x) / Σ exp(x), where nothing else uses the exponential.
+
+    So too with exp(z + c) beside the sum, for the same c: an attention sink.
 
     A softmax that is written out safely becomes the plain one. Only where the program is made
     numerically safe afterwards: this takes away what kept it from overflowing.
@@ -118,4 +183,10 @@ class DropSoftmaxShift(Rule):
         u, v = match.nodes
         shift = broadcast_operation(graph, u, SHIFTS)
         assert shift is not None
-        return graph.edit(drop={u}, add={v: replace_operand(graph, v, Value(u), shift.a)})
+        found = quotient(graph, shift, Value(v))
+        beside = () if found is None else found.beside
+        add = {v: replace_operand(graph, v, Value(u), shift.a)}
+        for moved, exp in beside:
+            (z,) = (x for x in graph[moved].inputs if x != shift.c)
+            add[exp] = replace_operand(graph, exp, Value(moved), z)
+        return graph.edit(drop={u, *(moved for moved, _ in beside)}, add=add)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.combiner import ADD
-from blockbuster_fusion.ir.expr import Expr
+from blockbuster_fusion.ir.expr import Expr, arg, substitute
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.infer import infer, map_types
 from blockbuster_fusion.ir.ops import Dot, Map, Node, Reduce, Value, item_expr
 
-SCALES = frozenset({"mul", "div"})
+SCALES = frozenset({"mul", "div", "where"})
+"""`where(c, a, 0)` is a scale by truths: a row that is left out is 0, whatever it was."""
 SHIFTS = frozenset({"add", "sub"})
 SCALES_AND_SHIFTS = SCALES | SHIFTS
 
@@ -30,6 +31,12 @@ class Broadcast:
     a_first: bool
     dim: Dim | None
     """The dim of the map, None without one."""
+    form: Expr
+    """What is computed of the two, in the order in which it has them."""
+
+    def of(self, a: Expr, c: Expr) -> Expr:
+        """The same of other operands."""
+        return substitute(self.form, dict(enumerate((a, c) if self.a_first else (c, a))))
 
 
 def broadcast_operation(graph: Graph, node: int, operations: frozenset[str]) -> Broadcast | None:
@@ -60,20 +67,29 @@ def _mapped_broadcast(graph: Graph, node: int, op: Map, expr: Expr) -> Broadcast
 def _broadcast(
     expr: Expr, node: int, operands: tuple[Value, ...], first: bool, dim: Dim | None
 ) -> Broadcast | None:
+    form = expr
     if expr.args[0].value != 0:
         operands = operands[::-1]  # arguments in the order in which the expression has them
         first = not first
+        form = substitute(expr, {0: arg(1), 1: arg(0)})
+    if expr.op == "where":
+        if dim is not None and first:
+            return None  # the truths change along the list
+        first = False
     a, c = operands if first else operands[::-1]
     if expr.op in ("div", "sub") and not first:
         return None  # c/a and c-a are neither scales nor shifts of a
-    return Broadcast(node, expr.op, a, c, first, dim)
+    return Broadcast(node, expr.op, a, c, first, dim, form)
 
 
 def _binary(expr: Expr, operations: frozenset[str]) -> bool:
     """Whether an expression is one of `operations` on two different arguments."""
     if expr.op not in operations:
         return False
-    return all(x.op == "arg" for x in expr.args) and expr.args[0] is not expr.args[1]
+    operands = [x for x in expr.args if x.op == "arg"]
+    if expr.op == "where" and any(x.op == "const" and x.value == 0 for x in expr.args[1:]):
+        return len(operands) == 2 and operands[0] is not operands[1]
+    return len(operands) == len(expr.args) == 2 and operands[0] is not operands[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from blockbuster_fusion.ir.builder import Sketch
-from blockbuster_fusion.ir.expr import arg, call
+from blockbuster_fusion.ir.expr import arg
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Dot, Elementwise, Map, Value
 from blockbuster_fusion.rules.linear import (
@@ -139,8 +139,7 @@ class SwapScaleDot(Rule):
         scale, dot = parts(graph, match)
         sketch = Sketch(graph, match.ids())
         # the dot comes first among the operands, so that the result is laid out as it was
-        a, c = arg(0), arg(1)
-        operation = Elementwise(call(scale.op, a, c) if scale.a_first else call(scale.op, c, a))
+        operation = Elementwise(scale.of(arg(0), arg(1)))
         operands = [dot.result, scale.c]
         made = sketch.nest(dot.dims, operands, lambda inner, *xs: inner.one(operation, *xs))
         # the scale keeps its id on its way downstream

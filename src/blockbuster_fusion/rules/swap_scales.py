@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from blockbuster_fusion.ir.builder import Sketch
-from blockbuster_fusion.ir.expr import arg, call
+from blockbuster_fusion.ir.expr import arg
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Elementwise, Map, Value
 from blockbuster_fusion.rules.linear import (
@@ -115,7 +115,7 @@ class SwapScales(Rule):
         factors = [scale.a if x == Value(u) else x for x in product[0].operands]
         first = build_listwise(sketch, times, factors, scale.dim)
         operands = [first, scale.c] if scale.a_first else [scale.c, first]
-        operation = Elementwise(call(scale.op, arg(0), arg(1)))
+        operation = Elementwise(scale.form)
         second = build_listwise(sketch, operation, operands, scale.dim)
         names = {first.node: v, second.node: u}
         add = {
