@@ -55,6 +55,11 @@ class Architecture:
         """Whether calls of several lengths exist."""
         return self.takes in {Takes.TEXT, Takes.TWO_TEXTS, Takes.SPEECH_AND_TEXT}
 
+    @property
+    def coverage(self) -> float:
+        """The least share of operators inside fused regions: choosing experts is not one."""
+        return 0.85 if self.router else 0.95
+
     def build(self, dtype: torch.dtype = torch.float32, attention: str = "eager") -> nn.Module:
         """The model in evaluation mode: the same weights each time, rounded to the dtype."""
         assert attention in self.kinds, f"{self.name} has no {attention} attention"

@@ -1,0 +1,146 @@
+"""Whole models: as exact as eager, all fused, and one flash kernel for each attention."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+import blockbuster_fusion as bb
+from zoo import ARCHITECTURES, ZOO, Architecture
+from zoo_reference import eager_errors, reference, relative_errors, tolerances
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+LENGTHS = (24, 17, 9)
+ONE_REGION = ("llama", "qwen2", "qwen3", "mistral", "gpt2", "bert", "vit")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model, and how it is called."""
+
+    name: str
+    dtype: str = "float32"
+    attention: str = "eager"
+    dynamic: bool = False
+
+    @property
+    def architecture(self) -> Architecture:
+        return ZOO[self.name]
+
+    def build(self) -> torch.nn.Module:
+        return self.architecture.build(DTYPES[self.dtype], self.attention)
+
+    def inputs(self, length: int = LENGTHS[0]) -> dict[str, Tensor]:
+        return self.architecture.inputs(length, dtype=DTYPES[self.dtype])
+
+    def check(self, outputs: Sequence[Tensor], inputs: dict[str, Tensor]) -> None:
+        """Each output is within twice eager's own error of a float64 run."""
+        __tracebackhide__ = True
+        dtype = DTYPES[self.dtype]
+        exact = reference(self.architecture, dtype, self.attention, inputs)
+        eager = eager_errors(self.architecture, dtype, self.attention, inputs, exact)
+        assert [y.dtype for y in outputs] == [dtype] * len(exact)
+        found = relative_errors(outputs, exact)
+        allowed = tolerances(dtype, eager)
+        assert all(x <= y for x, y in zip(found, allowed, strict=True)), (found, allowed)
+
+    def __str__(self) -> str:
+        lengths = "dynamic" if self.dynamic else "static"
+        return f"{self.name}-{self.dtype}-{self.attention}-{lengths}"
+
+
+SHORT = (
+    Case("llama", "float32", "eager"),
+    Case("qwen3", "bfloat16", "sdpa", dynamic=True),
+    Case("mistral", "float32", "sdpa", dynamic=True),
+    Case("gemma2", "bfloat16", "eager"),
+    Case("gpt2", "float32", "sdpa"),
+    Case("bert", "bfloat16", "sdpa"),
+    Case("vit", "float32", "eager"),
+    Case("t5-encoder", "float32", "eager", dynamic=True),
+)
+"""A few that differ in as much as they can; the others are long."""
+SHORT_STATIC = [replace(case, dynamic=False) for case in SHORT]
+
+
+def cases(short: Iterable[Case], lengths: Iterable[bool] = (False,)) -> list[object]:
+    """Every model in each dtype and attention as pytest's parameters, long but for a few."""
+    every = [
+        Case(architecture.name, dtype, attention, dynamic)
+        for architecture in ARCHITECTURES
+        for dtype, attention, dynamic in product(DTYPES, architecture.kinds, lengths)
+        if architecture.has_length or not dynamic
+    ]
+    short = set(short)
+    assert short <= set(every)
+    long = pytest.mark.long
+    return [pytest.param(c, id=str(c), marks=() if c in short else long) for c in every]
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    bb.register_backend()
+    torch._dynamo.reset()
+    counters.clear()
+
+
+@pytest.mark.parametrize("case", cases(SHORT, lengths=(False, True)))
+@torch.no_grad()
+def test_compiled(case: Case) -> None:
+    """torch.compile keeps the outputs, in one graph for all lengths where they are dynamic."""
+    compiled = torch.compile(case.build(), backend="blockbuster", dynamic=case.dynamic)
+    for length in LENGTHS if case.dynamic else LENGTHS[:1]:
+        inputs = case.inputs(length)
+        case.check(case.architecture.output(compiled(**inputs)), inputs)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("case", cases(SHORT_STATIC))
+@torch.no_grad()
+def test_explained(case: Case) -> None:
+    """Nothing falls back, nearly all operators are fused, and each attention is one kernel."""
+    explained = bb.explain(case.build(), **case.inputs())
+    assert explained.fallbacks == []
+    assert explained.coverage >= case.architecture.coverage, explained.misc
+    flash = [kernel for kernel in explained.kernels if kernel.is_flash]
+    assert len(flash) == case.architecture.attentions
+    assert explained.edges_after < explained.edges_before
+    if case.dtype == "float32":
+        assert explained.elided_casts == []
+
+
+@pytest.mark.parametrize("case", cases(SHORT_STATIC[1:4]))
+@torch.no_grad()
+def test_exported(case: Case) -> None:
+    """A model that torch.export has captured gives the same, called with the same arguments."""
+    inputs = case.inputs()
+    exported = torch.export.export(case.build(), (), inputs, strict=False)
+    outputs = bb.from_torch(exported)(**inputs)
+    case.check(case.architecture.output(outputs), inputs)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ONE_REGION)
+@torch.no_grad()
+def test_a_layer_is_one_region(name: str, attention: str) -> None:
+    """A model of one layer, its words and its output are fused together."""
+    config = dict(ZOO[name].config) | {"num_hidden_layers": 1}
+    single = replace(ZOO[name], config=config, attentions=1)
+    explained = bb.explain(single.build(torch.float32, attention), **single.inputs())
+    assert len(explained.regions) == 1
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+@torch.no_grad()
+def test_texts_without_padding(name: str) -> None:
+    """Where no mask is given, causality is all there is to see of one."""
+    inputs = ZOO[name].inputs(padded=False)
+    for attention in ZOO[name].kinds:
+        case = Case(name, attention=attention)
+        compiled = torch.compile(case.build(), backend="blockbuster")
+        case.check(case.architecture.output(compiled(**inputs)), inputs)
