@@ -33,7 +33,7 @@ from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.runtime.executable import Compiled, Executable, Interpreted, Kernels
 from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.safe import make_safe
-from blockbuster_fusion.safety.storage import stored_as
+from blockbuster_fusion.safety.storage import Storage, stored_as
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def compile(
     snapshot: Snapshot = None,
     tiles: Tiles | None = None,
     sizes: Mapping[str, int] | None = None,
-    dtype: str | DType | None = None,
+    dtype: str | Storage | None = None,
     rules: str | RuleSet = "extended",
     unit: Collection[Dim | str] | None = None,
     schedule: Schedule | None = None,
@@ -105,7 +105,8 @@ def compile(
     A function is traced with `specs`, as `trace` has them. `target` is "cpu" (C), "cuda" (Triton)
     or "interpret". `sizes` fixes sizes by symbol or axis: `{"DD": 64}`; the others are taken from
     the arrays of each call, and no call compiles anything. `dtype` is how float32 arrays are
-    stored: "bfloat16" or "float16"; what is computed stays float32. `snapshot` is one of the
+    stored: "bfloat16" or "float16", or by the names of inputs and outputs; what is computed stays
+    float32. `snapshot` is one of the
     fusion's snapshots, "most_fused", or by default the one with the least estimated time. `unit`
     names axes that have one block, `tiles` gives block sizes; codegen/tiles.py says what they are
     where nothing is said. `schedule` says how loops are run (codegen/schedule.py): by default, on a
@@ -155,7 +156,7 @@ def choose(
     snapshot: Snapshot = None,
     tiles: Tiles | None = None,
     sizes: Mapping[str, int] | None = None,
-    dtype: str | DType | None = None,
+    dtype: str | Storage | None = None,
     rules: str | RuleSet = "extended",
     unit: Collection[Dim | str] | None = None,
     schedule: Schedule | None = None,
@@ -167,7 +168,7 @@ def choose(
     machine_for(target)
     _check_mapping("tiles", tiles, "{'M': 64}")
     _check_mapping("sizes", sizes, "{'D': 64}")
-    stored = None if dtype is None else as_dtype(dtype)
+    stored = as_dtype(dtype) if isinstance(dtype, str) else dtype
     graph, title = _block_program(program, specs, named, name, batch, stored)
     graph = with_known_sizes(graph, sizes or {})
     made: dict[tuple[object, ...], _Snapshots] = {}
@@ -237,7 +238,7 @@ class _Snapshots:
         graph: Graph,
         rules: str | RuleSet,
         unit: Collection[Dim | str],
-        dtype: DType | None,
+        dtype: Storage | None,
     ) -> None:
         self.fusion = fusion.fuse(graph, rules, unit=unit)
         self.graphs = [
@@ -268,7 +269,7 @@ def _block_program(
     named: Mapping[str, Spec],
     name: str | None,
     batch: str | Iterable[str],
-    dtype: DType | None,
+    dtype: Storage | None,
 ) -> tuple[Graph, str]:
     """What was given as a block program, and its name."""
     if isinstance(program, ArrayProgram | Graph):
@@ -278,7 +279,7 @@ def _block_program(
             raise WrongKind(
                 function="compile", wanted="a program alone", given=given[0], remedy=remedy
             )
-        if dtype is not None and (not dtype.is_float or dtype is DType.float64):
+        if isinstance(dtype, DType) and (not dtype.is_float or dtype is DType.float64):
             remedy = f"declare {dtype} where the program is traced"
             wanted = "a dtype to store float32 as: float32, bfloat16 or float16"
             raise WrongKind(function="compile", wanted=wanted, given=str(dtype), remedy=remedy)

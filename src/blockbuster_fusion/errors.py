@@ -182,3 +182,9 @@ class InvalidNest(BlockbusterError):
     """A loop nest breaks one of its rules."""
 
     template = "kernel {kernel}, {statement}: {problem}"
+
+
+class NotExpressible(BlockbusterError):
+    """What a model does has no form as an array program over named axes."""
+
+    template = "{what} has no form over named axes"

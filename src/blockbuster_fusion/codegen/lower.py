@@ -27,6 +27,7 @@ from blockbuster_fusion.codegen.nest import (
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.ir.ops import (
+    Elementwise,
     Input,
     Iota,
     Map,
@@ -54,6 +55,7 @@ class _Program:
     def __init__(self, graph: Graph, name: str, grid: str) -> None:
         self.graph, self.name, self.grid = graph, name, grid
         self.names = Names(graph)
+        self.light = _light(graph)
         self.places: dict[Value, Place] = {}
         self.steps: list[Step] = []
 
@@ -70,7 +72,7 @@ class _Program:
         self.wanted = dict[Value, str]()
         for out, name in zip(graph.outputs, names[len(inputs) :], strict=True):
             self.wanted.setdefault(out.value, name)
-        for group in _groups(graph):
+        for group in _groups(graph, self.light):
             self.step(group)
         outputs = [self.view(out) for out in graph.outputs]
         known = {*given, *(view.buffer for view in outputs)}
@@ -133,6 +135,8 @@ class _Program:
         """A map, or a run of other nodes, which have no grid."""
         inside = set(group)
         frame = Frame(self.graph, self.names, dict(self.places), grid=self.grid)
+        for i in self.light_before(group):
+            frame.node(i, self.graph[i])
         homes: dict[Value, Listed] = {}
         for i in group:
             for port in range(len(self.graph[i].types)):
@@ -148,13 +152,39 @@ class _Program:
         self.places.update(homes)
         self.steps.append(Kernel("", tuple(frame.grid_indices), tuple(frame.block)))
 
+    def light_before(self, group: Sequence[int]) -> list[int]:
+        """The light items that a kernel needs, in order."""
+        needed: set[int] = set()
+        stack = [v.node for i in group for v in self.graph[i].inputs]
+        while stack:
+            i = stack.pop()
+            if i in self.light and i not in needed:
+                needed.add(i)
+                stack.extend(v.node for v in self.graph[i].inputs)
+        return sorted(needed, key=[*self.graph.nodes].index)
 
-def _groups(graph: Graph) -> list[list[int]]:
+
+def _light(graph: Graph) -> frozenset[int]:
+    """Items that are cheaper to compute again than to store: of inputs and positions, by element.
+
+    Weights that are widened as they are loaded are such items, and masks of one block.
+    """
+    found: set[int] = set()
+    given = {Value(i) for i in graph.inputs}
+    for i, node in graph.nodes.items():
+        if isinstance(node.op, Elementwise) and Value(i) not in graph.output_values:
+            makers = [v for v in node.inputs if v not in given and v.node not in found]
+            if all(isinstance(graph.op(v.node), Pick | Iota) for v in makers):
+                found.add(i)
+    return frozenset(found)
+
+
+def _groups(graph: Graph, light: frozenset[int]) -> list[list[int]]:
     """What becomes one step: each map, each misc operator, and what lies between them."""
     made: list[list[int]] = []
     run: list[int] = []
     for i, node in graph.nodes.items():
-        if isinstance(node.op, Input):
+        if isinstance(node.op, Input) or i in light:
             continue
         if isinstance(node.op, Map | Misc | Rename | Pick | Iota):
             made += [run] if run else []

@@ -1,6 +1,6 @@
 """The reference interpreter: what a block program means, on real blocks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from blockbuster_fusion.interp.planner import plan_of
 from blockbuster_fusion.interp.tiling import Extents, Tiles, Tiling, given_tiles
 from blockbuster_fusion.interp.traffic import Traffic
 from blockbuster_fusion.interp.values import Array, Buffer, Listed, Numbers, as_array, misfit
+from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Output
 from blockbuster_fusion.ir.types import Type
@@ -37,13 +38,16 @@ def interpret(
     graph: Graph,
     inputs: Mapping[str, object] | Sequence[object],
     tiles: Tiles | None = None,
+    *,
+    sizes: Iterable[tuple[Axis, int]] = (),
 ) -> Outputs:
     """The outputs of a program for some inputs, computed block by block, with the traffic.
 
     `inputs` are arrays by name, or in order, each laid out in the order of its type's dims; numbers
     do for inputs without axes. `tiles` gives block sizes by dim, by label ("K.1") or by axis name
     ("K": all dims of the axis; what is more specific wins); without one, a tile is the axis or 64,
-    whichever is less. The last block of an axis is as short as it has to be, never padded.
+    whichever is less. The last block of an axis is as short as it has to be, never padded. `sizes`
+    are the lengths of axes that no input need have.
 
     Every value is rounded to its declared dtype. 16-bit floats are computed in float32, and are
     rounded once for each operator; bfloat16 arrays come and go as float32. *Exact mode*: if any
@@ -59,6 +63,8 @@ def interpret(
     given = in_order(plan.names, inputs)
     arrays = [as_array(name, x) for name, x in zip(plan.names, given, strict=True)]
     extents = Extents()
+    for axis, length in sizes:
+        extents.bind(axis, length, "the caller's sizes")
     for name, slot, array in zip(plan.names, plan.inputs, arrays, strict=True):
         _bind(extents, name, plan.types[slot], array)
     tiling = Tiling(extents, given_tiles(plan.dims, tiles))

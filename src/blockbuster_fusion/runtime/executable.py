@@ -17,7 +17,7 @@ from blockbuster_fusion.interp.outputs import ByName
 from blockbuster_fusion.interp.plan import DoMisc
 from blockbuster_fusion.interp.tiling import Extents, Tiling
 from blockbuster_fusion.interp.values import Numbers
-from blockbuster_fusion.ir.axis import Dim, Symbol
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Input
 from blockbuster_fusion.ir.show import show
@@ -105,6 +105,10 @@ def _gathered(
     return in_order(names, named or list(arrays))
 
 
+Sizes = Sequence[tuple[Axis, int]]
+"""The lengths of some axes."""
+
+
 class Runner(Protocol):
     """What runs a program."""
 
@@ -113,8 +117,8 @@ class Runner(Protocol):
     @property
     def source(self) -> str: ...
 
-    def run(self, given: Sequence[Any]) -> Sequence[Any]:
-        """The outputs for inputs in order."""
+    def run(self, given: Sequence[Any], sizes: Sizes = ()) -> Sequence[Any]:
+        """The outputs for inputs in order; `sizes` are of axes that no input need have."""
 
 
 def _has_tensor(given: Sequence[Any]) -> bool:
@@ -138,13 +142,15 @@ class Interpreted:
     def source(self) -> str:
         return show(self.graph)
 
-    def run(self, given: Sequence[Any]) -> Sequence[Any]:
+    def run(self, given: Sequence[Any], sizes: Sizes = ()) -> Sequence[Any]:
         if not _has_tensor(given):
-            return interpret(self.graph, list(given), self.tiles)
+            return interpret(self.graph, list(given), self.tiles, sizes=sizes)
         from blockbuster_fusion.runtime.torch_arrays import through_numpy
 
         dtypes = [self.graph.type(out.value).dtype for out in self.graph.outputs]
-        return through_numpy(given, dtypes, lambda x: interpret(self.graph, x, self.tiles))
+        return through_numpy(
+            given, dtypes, lambda x: interpret(self.graph, x, self.tiles, sizes=sizes)
+        )
 
 
 class Compiled:
@@ -168,16 +174,16 @@ class Compiled:
         self.numpy = NumpyArrays()
         self.spare: dict[Hashable, list[_Scratch]] = {}
 
-    def run(self, given: Sequence[Any]) -> Sequence[Any]:
+    def run(self, given: Sequence[Any], sizes: Sizes = ()) -> Sequence[Any]:
         kit = self.kit(given)
         admitted = [
             kit.admitted(name, x, buffer.dtype)
             for name, buffer, x in zip(self.names, self.program.inputs, given, strict=True)
         ]
-        key = (kit.name, *[kit.seen(x) for x in admitted])
+        key = (kit.name, sizes, *[kit.seen(x) for x in admitted])
         bound = self.bound.get(key)
         if bound is None:
-            bound = _Bound(self, kit, admitted)
+            bound = _Bound(self, kit, admitted, sizes)
             if self.is_static:  # else sizes may come from what an operator gives
                 self.remember(key, bound)
         return bound.run(kit, admitted)
@@ -228,9 +234,11 @@ Arrays = dict[Buffer, Any]
 class _Bound:
     """A program for inputs of certain shapes and strides: sizes, strides and launches are fixed."""
 
-    def __init__(self, owner: Compiled, kit: Kit, inputs: Sequence[Any]) -> None:
+    def __init__(self, owner: Compiled, kit: Kit, inputs: Sequence[Any], sizes: Sizes) -> None:
         self.owner = owner
         self.extents = Extents()
+        for axis, length in sizes:
+            self.extents.bind(axis, length, "the caller's sizes")
         self.tiling = Tiling(self.extents, owner.tiles)
         shapes = [kit.shape(x) for x in inputs]
         for name, buffer, shape in zip(owner.names, owner.program.inputs, shapes, strict=True):

@@ -4,7 +4,7 @@ A program over float16 or bfloat16 lists computes in float32: what is loaded is 
 stored is rounded. This makes it explicit, so that passes need not know of it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 
 from blockbuster_fusion.ir.expr import arg, cast
@@ -28,23 +28,34 @@ WIDE = DType.float32
 NARROW = (DType.float16, DType.bfloat16)
 
 
-def stored_as(graph: Graph, dtype: DType, *, inside: DType | None = None) -> Graph:
+Storage = DType | Mapping[str, DType]
+"""As what float32 arrays are stored: all alike, or each input and output by its name."""
+
+
+def stored_as(graph: Graph, dtype: Storage, *, inside: DType | None = None) -> Graph:
     """The program with its float32 lists stored as `dtype`; it computes in float32 as before.
 
-    `inside` is for lists between its parts: bfloat16 like the others, but float32 rather than
+    `inside` is for lists between its parts: bfloat16 where all results are, but float32 rather than
     float16, because a scale that has moved behind a store leaves numbers beyond 65504 there.
     """
-    if dtype not in NARROW:
+    given = [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)]
+    results = [out.name for out in graph.outputs]
+    if isinstance(dtype, DType):
+        dtype = dict.fromkeys([*given, *results], dtype)
+    if not any(kind in NARROW for kind in dtype.values()):
         return graph
-    between = inside or (WIDE if dtype is DType.float16 else dtype)
+    kept = {dtype.get(name, WIDE) for name in results}
+    between = inside or (DType.bfloat16 if kept == {DType.bfloat16} else WIDE)
+    wanted = {out.value: dtype.get(out.name, WIDE) for out in graph.outputs}
 
-    def chosen(kind: Type, *, is_result: bool) -> DType:
-        if kind.dtype is not WIDE:
-            return kind.dtype
-        return dtype if is_result else between
+    def chosen(kind: Type, result: DType | None) -> DType:
+        return kind.dtype if kind.dtype is not WIDE else (result or between)
 
-    inputs = [_as(graph.type(Value(i)), dtype) for i in graph.inputs]
-    return _Storage(chosen, count(graph.max_id + 1)).program(graph, inputs)
+    inputs = [
+        _as(graph.type(Value(i)), dtype.get(name, WIDE))
+        for i, name in zip(graph.inputs, given, strict=True)
+    ]
+    return _Storage(chosen, count(graph.max_id + 1)).program(graph, inputs, wanted)
 
 
 def computed_wide(graph: Graph) -> Graph:
@@ -52,11 +63,12 @@ def computed_wide(graph: Graph) -> Graph:
     if not any(_is_narrow(graph)):
         return graph
 
-    def chosen(kind: Type, *, is_result: bool) -> DType:
+    def chosen(kind: Type, result: DType | None) -> DType:
         return kind.dtype
 
     inputs = [graph.type(Value(i)) for i in graph.inputs]
-    return _Storage(chosen, count(graph.max_id + 1)).program(graph, inputs)
+    wanted = {out.value: graph.type(out.value).dtype for out in graph.outputs}
+    return _Storage(chosen, count(graph.max_id + 1)).program(graph, inputs, wanted)
 
 
 def _is_narrow(graph: Graph) -> Iterator[bool]:
@@ -81,24 +93,24 @@ def _as(kind: Type, dtype: DType) -> Type:
 
 
 class _Storage:
-    """One rewrite; `chosen` says as what a list is stored."""
+    """One rewrite; `chosen` says as what a list is stored, told what is wanted of a result."""
 
-    def __init__(self, chosen: Callable[..., DType], ids: Iterator[int]) -> None:
+    def __init__(self, chosen: Callable[[Type, DType | None], DType], ids: Iterator[int]) -> None:
         self.chosen = chosen
         self.ids = ids
 
-    def program(self, graph: Graph, inputs: Sequence[Type]) -> Graph:
+    def program(self, graph: Graph, inputs: Sequence[Type], wanted: Mapping[Value, DType]) -> Graph:
         """A program for inputs of these types; results without axes are rounded as well."""
-        made = self.write(graph, inputs, {out.value for out in graph.outputs})
+        made = self.write(graph, inputs, wanted)
         nodes, outputs = dict(made.nodes), list[Output]()
         for old, out in zip(graph.outputs, made.outputs, strict=True):
             value, kind = out.value, graph.type(old.value)
             if not kind.is_list:
-                value = self.cast(nodes, value, self.chosen(kind, is_result=True))
+                value = self.cast(nodes, value, self.chosen(kind, wanted[old.value]))
             outputs.append(Output(out.name, value, out.axes))
         return Graph(nodes, made.inputs, outputs)
 
-    def write(self, graph: Graph, inputs: Sequence[Type], results: set[Value]) -> Graph:
+    def write(self, graph: Graph, inputs: Sequence[Type], results: Mapping[Value, DType]) -> Graph:
         """A graph for inputs of these types; `results` are values that leave the program."""
         nodes: dict[int, Node] = {}
         known: dict[Value, Value] = {}
@@ -115,7 +127,7 @@ class _Storage:
             kinds = [nodes[v.node].types[v.port] for v in operands]
             op = node.op
             if isinstance(op, Map):
-                op = self.map(graph, i, op, kinds, results)
+                op = self.map(i, op, kinds, results)
             elif isinstance(op, Misc):
                 op = self.misc(i, op, results)
             nodes[i] = Node(op, operands, infer(op, kinds))
@@ -139,20 +151,20 @@ class _Storage:
         nodes[made.node] = Node(op, (value,), infer(op, [kind]))
         return made
 
-    def misc(self, i: int, op: Misc, results: set[Value]) -> Misc:
+    def misc(self, i: int, op: Misc, results: Mapping[Value, DType]) -> Misc:
         """A misc operator gives what it is declared to give."""
         kinds = tuple(
-            _as(kind, self.chosen(kind, is_result=Value(i, port) in results))
+            _as(kind, self.chosen(kind, results.get(Value(i, port))))
             for port, kind in enumerate(op.results)
         )
         return Misc(op.namespace, op.name, op.attributes, kinds, op.layouts)
 
-    def map(self, graph: Graph, i: int, op: Map, kinds: Sequence[Type], results: set[Value]) -> Map:
+    def map(self, i: int, op: Map, kinds: Sequence[Type], results: Mapping[Value, DType]) -> Map:
         """A map, with what it stacks rounded."""
         ports = zip(kinds, op.iterated, strict=True)
         seen = [kind.iterate(op.dim) if iterated else kind for kind, iterated in ports]
         leaving = {
-            out.value
+            out.value: results[Value(i, port)]
             for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True))
             if mode is None and Value(i, port) in results
         }
@@ -161,8 +173,7 @@ class _Storage:
         for port, (out, mode) in enumerate(zip(body.outputs, op.modes, strict=True)):
             value = out.value
             if mode is None and not body.type(value).is_list:
-                is_result = Value(i, port) in results
                 old = op.body.type(op.body.outputs[port].value)
-                value = self.cast(nodes, value, self.chosen(old, is_result=is_result))
+                value = self.cast(nodes, value, self.chosen(old, results.get(Value(i, port))))
             outputs.append(Output(out.name, value, out.axes))
         return Map(op.dim, Graph(nodes, body.inputs, outputs), op.iterated, op.modes, op.first)

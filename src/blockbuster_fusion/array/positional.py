@@ -1,0 +1,614 @@
+"""Array programs from operators over positions, as frameworks have them.
+
+A front end calls one method for each operator of a model. Positions become sequences of factors
+(axes.py), views and broadcasts only rearrange these, and at the end the factors are named axes of an
+ArrayProgram. What has no such form raises `NotExpressible`, and the front end cuts there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import zip_longest
+from operator import mul
+from typing import Union
+
+from blockbuster_fusion.array.axes import (
+    ONE,
+    Axes,
+    AxesDisagree,
+    AxesMeet,
+    Factor,
+    Position,
+    Size,
+    product,
+)
+from blockbuster_fusion.array.primitives import Primitives
+from blockbuster_fusion.array.program import (
+    ArrayInput,
+    ArrayOutput,
+    ArrayProgram,
+    ArrayType,
+    Attribute,
+    Operator,
+)
+from blockbuster_fusion.array.table import expand
+from blockbuster_fusion.errors import NotExpressible
+from blockbuster_fusion.ir.axis import Axis, Symbol
+from blockbuster_fusion.ir.combiner import Combiner
+from blockbuster_fusion.ir.expr import Expr, arg, call, const, result_dtype, size
+from blockbuster_fusion.ir.types import DType, promote
+
+SizeOf = Callable[[Sequence[Factor]], Expr]
+"""How many elements some factors have, as an expression of sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An array that comes from outside, with what each of its positions stands for."""
+
+    name: str
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """An expression for every element; it may ask for sizes."""
+
+    make: Callable[[SizeOf], Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A reduction over some factors."""
+
+    factors: tuple[Factor, ...]
+    combiner: Combiner
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A sum of products over some factors."""
+
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """0, 1, 2, … along a position."""
+
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """The same array with some factors under other names."""
+
+    old: tuple[Factor, ...]
+    new: tuple[Factor, ...]
+
+
+Made = Given | Pointwise | Summary | Contraction | Counting | Renamed
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One operator, with the axes that its result really has."""
+
+    made: Made
+    operands: tuple[int, ...]
+    axes: tuple[Factor, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An array as the framework sees it: what each position stands for.
+
+    A position may have factors that the recorded array lacks: it is broadcast along these. A
+    `constant` is no array at all.
+    """
+
+    positions: tuple[Position, ...]
+    sizes: tuple[Size, ...]
+    dtype: DType
+    record: int = -1
+    constant: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an array of the program lies in the framework's: along each position some axes, of which
+    the framework's array may be broadcast along those that the program's lacks."""
+
+    name: str
+    source: str
+    positions: tuple[tuple[tuple[Size, bool], ...], ...]
+    """For each position its factors: their sizes, and whether the program's array has them."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the two arrays have the same shape."""
+        return all(len(p) == 1 and p[0][1] for p in self.positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Expressed:
+    """The array program, and what its inputs and outputs are to the framework."""
+
+    program: ArrayProgram
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    sizes: tuple[tuple[Axis, Size], ...]
+    """The axes whose lengths are known only when the program runs."""
+
+
+Operand = Union[Value, int, float, bool]
+
+
+@dataclass
+class Positional:
+    """An array program in the making."""
+
+    name: str
+    axes: Axes = field(default_factory=Axes)
+    records: list[Record] = field(default_factory=list)
+    sources: dict[int, str] = field(default_factory=dict)
+
+    # ------------------------------------------------------------------- where values come from
+
+    def input(self, name: str, sizes: Sequence[Size], dtype: DType, source: str = "") -> Value:
+        """An array from outside; the same `source` may be taken in more than once."""
+        positions = tuple(self.axes.new(s) for s in sizes)
+        factors = tuple(f for p in positions for f in p)
+        value = self.record(Given(name, positions), (), factors, dtype, positions, tuple(sizes))
+        self.sources[value.record] = source or name
+        return value
+
+    def constant(
+        self, value: Expr | int | float | bool, sizes: Sequence[Size], dtype: DType
+    ) -> Value:
+        """One number everywhere."""
+        if not isinstance(value, Expr):
+            kind = float if dtype.is_float else bool if dtype is DType.bool_ else int
+            value = const(kind(value))
+        positions = tuple(self.axes.new(s) for s in sizes)
+        return Value(positions, tuple(sizes), dtype, constant=value)
+
+    def counting(self, extent: Size) -> Value:
+        """0, 1, 2, … up to a size."""
+        if extent == ONE:
+            return self.constant(0, (ONE,), DType.int64)
+        position = self.axes.new(extent)
+        return self.record(Counting(position), (), position, DType.int64, (position,), (extent,))
+
+    def record(
+        self,
+        made: Made,
+        operands: Sequence[int],
+        axes: Sequence[Factor],
+        dtype: DType,
+        positions: Sequence[Position],
+        sizes: Sequence[Size],
+    ) -> Value:
+        """A new array."""
+        self.records.append(Record(made, tuple(operands), tuple(axes), dtype))
+        seen = dict.fromkeys(f for p in positions for f in p)
+        self.axes.keep_apart(dict.fromkeys([*axes, *seen]))
+        return Value(tuple(positions), tuple(sizes), dtype, len(self.records) - 1)
+
+    # ------------------------------------------------------------------- computing
+
+    def elementwise(
+        self, make: Callable[..., Expr], *operands: Operand, dtype: DType | None = None
+    ) -> Value:
+        """`make` of every element, called with an Expr for each operand; broadcasts as usual."""
+        return self.sized(lambda _, *x: make(*x), *operands, dtype=dtype)
+
+    def sized(
+        self, make: Callable[..., Expr], *operands: Operand, dtype: DType | None = None
+    ) -> Value:
+        """The same, with `make(size_of, …)` told the sizes of factors."""
+        values = self.aligned([x for x in operands if isinstance(x, Value)])
+        arrays = [v for v in values if v.constant is None]
+        numbers = iter(range(len(arrays)))
+        left = iter(values)
+        terms: list[Expr] = []
+        kinds: list[DType] = []
+        for operand in operands:
+            if not isinstance(operand, Value):
+                terms.append(const(operand))
+                continue
+            value = next(left)
+            if value.constant is not None:
+                terms.append(value.constant)
+            else:
+                kinds.append(value.dtype)
+                terms.append(arg(next(numbers)))
+        positions, sizes = _widest(values)
+        probe = make(lambda factors: const(2.0), *terms)
+        kind = dtype or result_dtype(probe, kinds)
+        if not arrays and not _has_sizes(make, terms):
+            return Value(positions, sizes, kind, constant=probe)
+        if not arrays:
+            raise NotExpressible(what="a number that depends on sizes alone")
+        axes = tuple(dict.fromkeys(f for v in arrays for f in self.records[v.record].axes))
+        pointwise = Pointwise(lambda size_of: make(size_of, *terms))
+        return self.record(pointwise, [v.record for v in arrays], axes, kind, positions, sizes)
+
+    def reduce(
+        self, combiner: Combiner, x: Value, at: Sequence[int], *, keep: bool = False
+    ) -> Value:
+        """`x` with some positions combined."""
+        x = self.as_array(x)
+        factors = self.axes.atoms(f for p in at for f in x.positions[p])
+        have = self.axes.atoms(self.records[x.record].axes)
+        if any(f not in have for f in factors):
+            raise NotExpressible(what="a reduction along a broadcast axis")
+        positions, sizes = _without(x, at, keep=keep)
+        if not factors:
+            return replace(x, positions=positions, sizes=sizes)
+        axes = tuple(f for f in have if f not in factors)
+        made = Summary(factors, combiner)
+        return self.record(made, (x.record,), axes, x.dtype, positions, sizes)
+
+    def contract(self, x: Value, y: Value, left: str, right: str, result: str) -> Value:
+        """The sum of products, with a letter for each position as in `bmk,bkn->bmn`."""
+        x, y = self.as_array(x), self.as_array(y)
+        for letter in left:
+            if letter in right:
+                y = self.fitted(x, left.index(letter), y, right.index(letter))
+        at = {letter: (x.positions[i], x.sizes[i]) for i, letter in enumerate(left)}
+        y_only = [i for i, letter in enumerate(right) if letter not in left]
+        taken = {f for p in x.positions for f in self.axes.atoms(p)}
+        y = self.apart(y, y_only, taken)
+        for i, letter in enumerate(right):
+            if letter not in at or not self.axes.atoms(at[letter][0]):
+                at[letter] = (y.positions[i], y.sizes[i])
+        summed = [at[letter][0] for letter in left if letter in right and letter not in result]
+        factors = self.axes.atoms(f for p in summed for f in p)
+        axes_x = self.axes.atoms(self.records[x.record].axes)
+        axes_y = self.axes.atoms(self.records[y.record].axes)
+        positions = [at[letter][0] for letter in result]
+        sizes = [at[letter][1] for letter in result]
+        if any(f not in axes_x or f not in axes_y for f in factors):
+            raise NotExpressible(what="a contraction along a broadcast axis")
+        axes = tuple(f for f in dict.fromkeys([*axes_x, *axes_y]) if f not in factors)
+        self.axes.keep_apart(dict.fromkeys([*axes_x, *axes_y]))
+        kind = promote(x.dtype, y.dtype)
+        # a sum of one product is that product
+        made = Contraction(factors) if factors else Pointwise(lambda size_of: arg(0) * arg(1))
+        return self.record(made, (x.record, y.record), axes, kind, positions, sizes)
+
+    # ------------------------------------------------------------------- positions that agree
+
+    def aligned(self, values: Sequence[Value]) -> list[Value]:
+        """The values with as many positions each, and what stands at each the same axes."""
+        rank = max((len(v.positions) for v in values), default=0)
+        made = [_with_rank(v, rank) for v in values]
+        for at in range(rank):
+            wide = [i for i, v in enumerate(made) if v.sizes[at] != ONE]
+            for i in wide[1:]:
+                made[i] = self.fitted(made[wide[0]], at, made[i], at)
+        return made
+
+    def fitted(self, x: Value, at: int, y: Value, y_at: int) -> Value:
+        """`y` with what stands at one of its positions the same axes as in `x`."""
+        for _ in range(8):  # an attempt for each factor that has to be renamed
+            try:
+                self.axes.unify(x.positions[at], y.positions[y_at])
+                return y
+            except AxesMeet:
+                y = self.renamed(y, [y_at])
+            except AxesDisagree as error:
+                raise NotExpressible(what=f"positions that fit no common axes ({error})") from None
+        raise NotExpressible(what="an array that has one axis twice")
+
+    def apart(self, y: Value, at: Sequence[int], taken: set[Factor]) -> Value:
+        """`y` with none of the factors in `taken` at some positions: one array has none twice."""
+        clash = [i for i in at if any(f in taken for f in self.axes.atoms(y.positions[i]))]
+        return self.renamed(y, clash) if clash else y
+
+    def renamed(self, y: Value, at: Sequence[int]) -> Value:
+        """`y` with new axes at some positions: an input is taken in again."""
+        old = self.axes.atoms(f for i in at for f in y.positions[i])
+        new = tuple(Factor(f.size) for f in old)
+        swap = dict(zip(old, new, strict=True))
+
+        def moved(position: Position) -> Position:
+            return tuple(swap.get(f, f) for f in self.axes.atoms(position))
+
+        positions = tuple(moved(p) for p in y.positions)
+        if y.constant is not None:
+            return replace(y, positions=positions)
+        record = self.records[y.record]
+        have = self.axes.atoms(record.axes)
+        axes = tuple(swap.get(f, f) for f in have)
+        if isinstance(record.made, Given):
+            again = Given(record.made.name, tuple(moved(p) for p in record.made.positions))
+            value = self.record(again, (), axes, y.dtype, positions, y.sizes)
+            self.sources[value.record] = self.sources[y.record]
+            return value
+        if isinstance(record.made, Counting):
+            counted = Counting(moved(record.made.factors))
+            return self.record(counted, (), axes, y.dtype, positions, y.sizes)
+        really = [f for f in old if f in have]
+        if not really:
+            return replace(y, positions=positions)
+        made = Renamed(tuple(really), tuple(swap[f] for f in really))
+        return self.record(made, (y.record,), axes, y.dtype, positions, y.sizes)
+
+    def as_array(self, x: Value) -> Value:
+        """`x` as an array that was recorded."""
+        if x.constant is not None:
+            raise NotExpressible(what="a reduction or contraction of a constant")
+        return x
+
+    # ------------------------------------------------------------------- views
+
+    def view(self, x: Value, sizes: Sequence[Size]) -> Value:
+        """`x` in another shape."""
+        try:
+            positions = self.axes.regroup(x.positions, x.sizes, sizes)
+        except (AxesDisagree, AxesMeet) as error:
+            raise NotExpressible(what=f"a view that no split of axes gives ({error})") from None
+        return replace(x, positions=tuple(positions), sizes=tuple(sizes))
+
+    def permute(self, x: Value, order: Sequence[int]) -> Value:
+        """The positions in another order."""
+        return replace(
+            x,
+            positions=tuple(x.positions[i] for i in order),
+            sizes=tuple(x.sizes[i] for i in order),
+        )
+
+    def insert(self, x: Value, at: int) -> Value:
+        """A new position of length 1."""
+        positions = (*x.positions[:at], (), *x.positions[at:])
+        return replace(x, positions=positions, sizes=(*x.sizes[:at], ONE, *x.sizes[at:]))
+
+    def drop(self, x: Value, at: Sequence[int]) -> Value:
+        """Without some positions of length 1."""
+        positions, sizes = _without(x, at, keep=False)
+        return replace(x, positions=positions, sizes=sizes)
+
+    def expand(self, x: Value, sizes: Sequence[Size]) -> Value:
+        """`x` broadcast to a shape."""
+        x = _with_rank(x, len(sizes))
+        positions = [
+            self.axes.new(wanted) if have == ONE else position
+            for position, have, wanted in zip(x.positions, x.sizes, sizes, strict=True)
+        ]
+        return replace(x, positions=tuple(positions), sizes=tuple(sizes))
+
+    def stack(self, values: Sequence[Value], at: int) -> Value:
+        """Equal pieces behind one another along a position, which is split: piece, place in it."""
+        which = self.axes.new(Size(len(values)))
+        if len(which) == 0:
+            return values[0]
+        piece = values[0].sizes[at]
+        if any(v.sizes[at] != piece for v in values):
+            raise NotExpressible(what="a concatenation of unequal pieces")
+        values = self.aligned(values) if piece != ONE else [*values]
+        whole = [
+            replace(
+                v,
+                positions=(*v.positions[:at], which, v.positions[at], *v.positions[at + 1 :]),
+                sizes=(*v.sizes[:at], Size(len(values)), piece, *v.sizes[at + 1 :]),
+            )
+            for v in values
+        ]
+        if all(v == values[0] for v in values):
+            made = whole[0]
+        else:
+            shape = tuple(ONE for _ in range(len(whole[0].sizes) - at - 1))
+            number = self.record(
+                Counting(which), (), which, DType.int64, (which, *(() for _ in shape)),
+                (Size(len(values)), *shape),
+            )  # fmt: skip
+            made = self.elementwise(_chosen, number, *whole, dtype=values[0].dtype)
+        merged = (*made.positions[at], *made.positions[at + 1])
+        return replace(
+            made,
+            positions=(*made.positions[:at], merged, *made.positions[at + 2 :]),
+            sizes=(*made.sizes[:at], product(made.sizes[at : at + 2]), *made.sizes[at + 2 :]),
+        )
+
+    # ------------------------------------------------------------------- the program
+
+    def finish(self, outputs: Mapping[str, Value]) -> Expressed:
+        """The array program that gives these values."""
+        return _Emitter(self).program(outputs)
+
+
+def _chosen(number: Expr, *pieces: Expr) -> Expr:
+    """The piece that a number says."""
+    made = pieces[-1]
+    for i, piece in reversed([*enumerate(pieces[:-1])]):
+        made = call("where", call("eq", number, i), piece, made)
+    return made
+
+
+def _has_sizes(make: Callable[..., Expr], terms: Sequence[Expr]) -> bool:
+    asked = False
+
+    def size_of(factors: Sequence[Factor]) -> Expr:
+        nonlocal asked
+        asked = True
+        return const(2.0)
+
+    make(size_of, *terms)
+    return asked
+
+
+def _with_rank(x: Value, rank: int) -> Value:
+    missing = rank - len(x.positions)
+    if not missing:
+        return x
+    return replace(x, positions=((),) * missing + x.positions, sizes=(ONE,) * missing + x.sizes)
+
+
+def _widest(values: Sequence[Value]) -> tuple[tuple[Position, ...], tuple[Size, ...]]:
+    """At each position of aligned values what the first that is not of length 1 has there."""
+    positions: list[Position] = []
+    sizes: list[Size] = []
+    for column in zip_longest(*(zip(v.positions, v.sizes, strict=True) for v in values)):
+        position, extent = next(((p, s) for p, s in column if s != ONE), ((), ONE))
+        positions.append(position)
+        sizes.append(extent)
+    return tuple(positions), tuple(sizes)
+
+
+def _without(
+    x: Value, at: Sequence[int], *, keep: bool
+) -> tuple[tuple[Position, ...], tuple[Size, ...]]:
+    pairs = [*zip(x.positions, x.sizes, strict=True)]
+    made = [((), ONE) if i in at else pair for i, pair in enumerate(pairs) if keep or i not in at]
+    return tuple(p for p, _ in made), tuple(s for _, s in made)
+
+
+class _Emitter:
+    """The records as operators over named axes."""
+
+    def __init__(self, source: Positional) -> None:
+        self.source = source
+        self.names: dict[Factor, Axis] = {}
+        self.inputs: list[ArrayInput] = []
+        self.layouts: list[Layout] = []
+        self.operators: list[Operator] = []
+        self.types: list[ArrayType] = []
+        self.values: dict[int, int] = {}
+
+    def program(self, outputs: Mapping[str, Value]) -> Expressed:
+        needed = self.needed(outputs.values())
+        records = [(i, r) for i, r in enumerate(self.source.records) if i in needed]
+        for i, record in records:
+            if isinstance(record.made, Given):
+                self.take_in(i, record, record.made)
+        for i, record in records:
+            if not isinstance(record.made, Given):
+                self.values[i] = self.emit(record)
+        given = tuple(
+            ArrayOutput(name, self.values[v.record], self.order(v)) for name, v in outputs.items()
+        )
+        program = ArrayProgram(self.source.name, tuple(self.inputs), tuple(self.operators), given)
+        seen = tuple(self.layout(name, name, v) for name, v in outputs.items())
+        open_sizes = [(axis, f.size) for f, axis in self.names.items() if not f.size.is_known]
+        return Expressed(program, tuple(self.layouts), seen, tuple(open_sizes))
+
+    def needed(self, outputs: Sequence[Value] | object) -> set[int]:
+        stack = [v.record for v in outputs]  # type: ignore[attr-defined]
+        found: set[int] = set()
+        while stack:
+            i = stack.pop()
+            if i < 0:
+                raise NotExpressible(what="a constant as a result")
+            if i not in found:
+                found.add(i)
+                stack.extend(self.source.records[i].operands)
+        return found
+
+    def take_in(self, i: int, record: Record, made: Given) -> None:
+        axes = self.atoms(record.axes)
+        taken = {given.name for given in self.inputs}
+        name = made.name
+        number = 2
+        while name in taken:
+            name, number = f"{made.name}_{number}", number + 1
+        kind = ArrayType(tuple(map(self.axis, axes)), record.dtype)
+        self.inputs.append(ArrayInput(name, kind))
+        self.types.append(kind)
+        self.values[i] = len(self.types) - 1
+        positions = tuple(
+            tuple((f.size, True) for f in self.atoms(position)) for position in made.positions
+        )
+        self.layouts.append(Layout(name, self.source.sources[i], positions))
+
+    def layout(self, name: str, source: str, value: Value) -> Layout:
+        have = set(self.atoms(self.source.records[value.record].axes))
+        positions = tuple(
+            tuple((f.size, f in have) for f in self.atoms(position)) for position in value.positions
+        )
+        return Layout(name, source, positions)
+
+    def order(self, value: Value) -> tuple[Axis, ...]:
+        """The axes of an output in the order of its positions."""
+        have = set(self.atoms(self.source.records[value.record].axes))
+        seen = [f for p in value.positions for f in self.atoms(p) if f in have]
+        if len(seen) != len(have):
+            raise NotExpressible(what="a result that does not show all its axes")
+        return tuple(map(self.axis, seen))
+
+    def atoms(self, factors: Sequence[Factor]) -> Position:
+        return self.source.axes.atoms(factors)
+
+    def axis(self, factor: Factor) -> Axis:
+        """The axis of an atom."""
+        if factor not in self.names:
+            extent = factor.size
+            known: int | Symbol = extent.number if extent.is_known else Symbol(_word(extent))
+            self.names[factor] = Axis(_letter(len(self.names)), known)
+        return self.names[factor]
+
+    def size_of(self, factors: Sequence[Factor]) -> Expr:
+        sizes = [size(self.axis(f)) for f in self.atoms(factors)]
+        return reduce(mul, sizes) if sizes else const(1)
+
+    def emit(self, record: Record) -> int:
+        operands = [self.values[v] for v in record.operands]
+        match record.made:
+            case Pointwise(make):
+                return self.operator("elementwise", operands, expr=make(self.size_of))
+            case Summary(factors, combiner):
+                (made,) = operands
+                for factor in reversed(self.atoms(factors)):
+                    attributes = {"axis": self.axis(factor), "combiner": combiner}
+                    made = self.operator("reduce", [made], **attributes)
+                return made
+            case Contraction(factors):
+                atoms = self.atoms(factors)
+                if len(atoms) > 1:
+                    raise NotExpressible(what="a contraction over several axes")
+                return self.operator("matmul", operands, axis=self.axis(atoms[0]))
+            case Counting(factors):
+                return self.count(self.atoms(factors))
+            case Renamed(old, new):
+                (made,) = operands
+                pairs = zip(self.atoms(old), self.atoms(new), strict=True)
+                for before, after in pairs:
+                    names = {"old": self.axis(before), "new": self.axis(after)}
+                    made = self.operator("rename", [made], **names)
+                return made
+            case other:
+                raise AssertionError(f"{other} is taken in, not made")
+
+    def count(self, atoms: Position) -> int:
+        """The positions along an axis that is split: those of the parts put together."""
+        made = self.operator("index", [], axis=self.axis(atoms[0]))
+        for factor in atoms[1:]:
+            index = self.operator("index", [], axis=self.axis(factor))
+            expr = arg(0) * size(self.axis(factor)) + arg(1)
+            made = self.operator("elementwise", [made, index], expr=expr)
+        return made
+
+    def operator(self, name: str, operands: Sequence[int], **attributes: Attribute) -> int:
+        scratch = Primitives()
+        refs = [scratch.given(str(v), self.types[v]) for v in operands]
+        kind = expand(scratch, name, refs, attributes).type
+        self.operators.append(Operator(name, tuple(operands), tuple(attributes.items()), kind))
+        self.types.append(kind)
+        return len(self.types) - 1
+
+
+def _word(extent: Size) -> str:
+    """A size as one word."""
+    text = "_".join([*extent.symbols] + ([str(extent.number)] if extent.number != 1 else []))
+    return "".join(c if c.isalnum() else "_" for c in text)
+
+
+LETTERS = "BMNKHDELGRTUVWXYZACFIJOPQS"
+
+
+def _letter(number: int) -> str:
+    """A name for an axis."""
+    rounds, at = divmod(number, len(LETTERS))
+    return LETTERS[at] + (str(rounds) if rounds else "")

@@ -1,0 +1,101 @@
+"""`torch.compile(model, backend="blockbuster")`."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule
+
+from blockbuster_fusion.errors import WrongKind
+from blockbuster_fusion.frontends.torch_attention import write_out_attention
+from blockbuster_fusion.frontends.torch_plan import Options, Planned, plan
+
+NAME = "blockbuster"
+
+Watcher = Callable[[Planned], None]
+_watchers: list[Watcher] = []
+"""Who is told of each graph that is compiled: `explain` while it runs."""
+
+_warned = False
+
+
+def backend(
+    module: GraphModule,
+    examples: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """What torch.compile calls with each graph: kernels for inference, eager for training."""
+    chosen = options_from(mode, options)
+    write_out_attention(module)
+
+    def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        made = plan(graph, _static_inputs(), chosen)
+        for watcher in _watchers:
+            watcher(made)
+        return made.plan
+
+    def training(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        _warn_of_training()
+        return graph.forward
+
+    compiled = aot_autograd(
+        fw_compiler=training,
+        bw_compiler=training,
+        inference_compiler=inference,
+        decompositions=core_aten_decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    made: Callable[..., Any] = compiled(module, examples)
+    return made
+
+
+def _static_inputs() -> list[int]:
+    context = torch._guards.TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return [] if metadata is None else [*metadata.static_input_indices]
+
+
+def _warn_of_training() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        sentence = (
+            "blockbuster compiles inference only: this graph needs gradients and runs eagerly, with "
+            "the right gradients; call the model under torch.no_grad() to have it fused"
+        )
+        warnings.warn(sentence, stacklevel=2)
+
+
+MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options:
+    """The options that a caller of torch.compile gave, or WrongKind."""
+    if mode not in MODES:
+        raise WrongKind(
+            function="torch.compile",
+            wanted=f"a mode of {', '.join(map(str, MODES[1:]))}",
+            given=repr(mode),
+            remedy="leave it out",
+        )
+    known = ("target", "strict", "threads", "selection")
+    for name in options or {}:
+        if name not in known:
+            raise WrongKind(
+                function="torch.compile",
+                wanted=f"the options {', '.join(known)}",
+                given=repr(name),
+                remedy="see docs/pytorch.md",
+            )
+    return Options(**dict(options or {}))
+
+
+def register_backend() -> None:
+    """Make the backend known to torch.compile, where the package is not installed."""
+    if NAME not in torch._dynamo.list_backends(exclude_tags=()):
+        torch._dynamo.register_backend(name=NAME)(backend)

@@ -1,0 +1,614 @@
+"""Graphs of PyTorch operators: what each node is, and which nodes become one array program."""
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import sympy
+import torch
+from torch.fx import GraphModule, Node
+
+from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.array.positional import Expressed, Positional, Value
+from blockbuster_fusion.errors import BlockbusterError, NotExpressible
+from blockbuster_fusion.frontends.torch_table import (
+    DTYPES,
+    Row,
+    computed,
+    converted,
+    counted,
+    row_for,
+)
+from blockbuster_fusion.ir.expr import cast as cast_expr
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.select.parts import Kind, Op
+
+INDEXED = {"slice", "select", "split", "split_with_sizes", "unbind", "narrow", "as_strided"}
+"""Views that show a part of an array: zero-copy on what lies in memory, and on nothing else."""
+
+SHAPED = {"view": 1, "_unsafe_view": 1, "reshape": 1, "expand": 1, "full": 0}
+"""Which argument of an operator is the shape of its result."""
+
+CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
+
+
+def as_size(extent: Any) -> Size:
+    """A size as a product of a number and of symbols."""
+    if isinstance(extent, int):
+        return Size(extent)
+    return _monomial(extent.node.expr)
+
+
+def _monomial(expr: Any) -> Size:
+    number, symbols = 1, list[str]()
+    for factor in sympy.Mul.make_args(sympy.sympify(expr)):
+        if factor.is_Integer:
+            number *= int(factor)
+        elif factor.is_Pow and factor.exp.is_Integer and factor.exp > 0 and factor.base.is_Symbol:
+            symbols += [str(factor.base)] * int(factor.exp)
+        elif factor.is_Add:
+            common, rest = factor.primitive()
+            if common.is_Integer:
+                number *= int(common)
+                factor = rest
+            symbols.append(str(factor))
+        else:
+            symbols.append(str(factor))
+    return Size(number, tuple(sorted(symbols)))
+
+
+def tensors_of(node: Node) -> list[torch.Tensor]:
+    """What a node gives, as far as it is tensors."""
+    value = node.meta.get("val")
+    given = value if isinstance(value, tuple | list) else [value]
+    return [x for x in given if isinstance(x, torch.Tensor)]
+
+
+def name_of(node: Node) -> str:
+    """An operator's name, as PyTorch writes it: `aten.mm.default`."""
+    return str(node.target)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What the nodes of a graph are."""
+
+    module: GraphModule
+    static: frozenset[Node]
+    """The inputs that are weights."""
+
+    @cached_property
+    def kinds(self) -> dict[Node, Kind]:
+        """What each operator does, as far as it has been asked."""
+        return {}
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        return [n for n in self.module.graph.nodes if n.op in ("call_function", "get_attr")]
+
+    @cached_property
+    def inputs(self) -> list[Node]:
+        return [n for n in self.module.graph.nodes if n.op == "placeholder"]
+
+    @cached_property
+    def results(self) -> list[Any]:
+        output = next(n for n in self.module.graph.nodes if n.op == "output")
+        return [*output.args[0]]
+
+    @cached_property
+    def outputs(self) -> set[Node]:
+        return {n for n in self.results if isinstance(n, Node)}
+
+    # ---------------------------------------------------------------- single nodes
+
+    def row(self, node: Node) -> Row | None:
+        """The row of the operator table, where its kernels can compute this node."""
+        row = row_for(node.target)
+        if row is None or self.refusal(node) is not None:
+            return None
+        return row
+
+    def refusal(self, node: Node) -> str | None:
+        """Why kernels cannot compute a node whose operator is known."""
+        seen = [*tensors_of(node), *(t for n in node.all_input_nodes for t in tensors_of(n))]
+        for tensor in seen:
+            if tensor.dtype not in DTYPES:
+                return f"kernels do not compute with {tensor.dtype}"
+            if tensor.layout is not torch.strided or tensor.is_nested:
+                return "sparse and nested tensors are not laid out in strides"
+            if tensor.is_sparse or tensor.is_quantized:
+                return "sparse and quantised tensors are not laid out in strides"
+            if any(isinstance(s, int) and s == 0 for s in tensor.shape):
+                return "an axis of length 0"
+        devices = {t.device.type for t in seen if t.dim()}
+        if len(devices) > 1 or not devices <= {"cpu", "cuda"}:
+            return f"tensors on {', '.join(sorted(devices))}"
+        return None
+
+    def kind(self, node: Node) -> Kind:
+        """What an operator does."""
+        if node not in self.kinds:
+            self.kinds[node] = self._kind(node)
+        return self.kinds[node]
+
+    def _kind(self, node: Node) -> Kind:
+        if not tensors_of(node):
+            return Kind.VIEW  # arithmetic on sizes
+        if node.target is operator.getitem:
+            source = node.args[0]
+            assert isinstance(source, Node)
+            return Kind.MISC if self.kind(source) is Kind.MISC else Kind.VIEW
+        row = self.row(node)
+        if row is None or node.op == "get_attr":
+            return Kind.MISC
+        if _short_name(node) == "index" and not self.is_counted(node):
+            return Kind.MISC
+        return row.kind
+
+    def is_counted(self, node: Node) -> bool:
+        """Whether all that an index operator looks up are positions that are counted."""
+        indices = node.args[1]
+        assert isinstance(indices, list | tuple)
+        return all(isinstance(i, Node) and self.is_positions(i) for i in indices)
+
+    def is_positions(self, node: Node) -> bool:
+        while node.op == "call_function" and _short_name(node) != "arange":
+            row = self.row(node)
+            is_sum = _short_name(node) == "add" and node.args[1:] == (0,)
+            if row is None or (row.kind is not Kind.VIEW and not is_sum):
+                return False
+            (node,) = (n for n in node.all_input_nodes if tensors_of(n))
+        return (node.op == "call_function" and node.args[:1] in ((0,), ())) or (
+            node.op == "call_function" and len(node.args) == 1
+        )
+
+    def is_indexed(self, node: Node) -> bool:
+        """Whether a view shows only a part of its operand."""
+        if node.target is operator.getitem:
+            return self.is_indexed(node.args[0])  # type: ignore[arg-type]
+        if _short_name(node) not in INDEXED:
+            return False
+        return not self.is_whole_slice(node)
+
+    def is_whole_slice(self, node: Node) -> bool:
+        if _short_name(node) != "slice" or not isinstance(node.args[0], Node):
+            return False
+        before, after = tensors_of(node.args[0]), tensors_of(node)
+        step = node.args[4] if len(node.args) > 4 else 1
+        same = [as_size(s) for s in before[0].shape] == [as_size(s) for s in after[0].shape]
+        return same and step == 1
+
+    @cached_property
+    def mobile(self) -> set[Node]:
+        """What is cheap and depends on inputs alone: it is computed wherever it is needed."""
+        found: set[Node] = set()
+        for node in self.nodes:
+            row = self.row(node) if node.op == "call_function" else None
+            kind = self.kind(node)
+            if kind is Kind.MISC or not tensors_of(node):
+                continue
+            cheap = node.target is operator.getitem or (row is not None and row.cheap)
+            sources = [n for n in node.all_input_nodes if tensors_of(n)]
+            if cheap and all(n.op == "placeholder" or n in found for n in sources):
+                if kind is not Kind.POINTWISE or node not in self.outputs:
+                    found.add(node)
+        return found
+
+    def base(self, node: Node) -> Node:
+        """What a chain of views shows."""
+        while node.op == "call_function" and self.kind(node) is Kind.VIEW:
+            sources = [n for n in node.all_input_nodes if tensors_of(n)]
+            if not sources:
+                return node
+            node = sources[0]
+        return node
+
+    def boundary(self, node: Node) -> Node:
+        """The view on the way from its base to `node` that is stored, or the base itself.
+
+        A permuted array that is then merged has to be stored in the new order: PyTorch copies it
+        there (`clone`), and a part gives it out in that order in the first place.
+        """
+        path = [node]
+        base = self.base(node)
+        while path[-1] is not base:
+            path.append(next(n for n in path[-1].all_input_nodes if tensors_of(n)))
+        found, is_turned, is_copied = base, False, False
+        for step in reversed(path[:-1]):
+            name = _short_name(step)
+            if name == "expand" or self.is_indexed(step) or step.target is operator.getitem:
+                break
+            if is_copied and name not in _MERGING:
+                break
+            is_turned = is_turned or name in ("permute", "transpose", "t")
+            is_copied = is_copied or (is_turned and name == "clone")
+            if is_copied:
+                found = step
+        return found
+
+    def needed(self, node: Node, inside: set[Node]) -> list[Node]:
+        """What of a node's result is stored for those outside a part: itself, or views of it."""
+        found: dict[Node, None] = {}
+        stack, seen = [node], set[Node]()
+        while stack:
+            n = stack.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            for user in n.users:
+                if user in inside:
+                    continue
+                if user.op == "output" or self.kind(user) is not Kind.VIEW or self.has_effect(user):
+                    found[self.boundary(n)] = None
+                elif user.op == "call_function":
+                    stack.append(user)
+        return [*found]
+
+    # ---------------------------------------------------------------- the whole graph
+
+    @cached_property
+    def operators(self) -> list[Node]:
+        """The nodes that a selection deals with."""
+        return [
+            n
+            for n in self.nodes
+            if tensors_of(n) or n.target is not operator.getitem
+            if (self.kind(n) is not Kind.VIEW and n not in self.mobile and tensors_of(n))
+            or self.has_effect(n)
+        ]
+
+    def has_effect(self, node: Node) -> bool:
+        """Whether an operator writes into its operands."""
+        target = node.target
+        return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+    def regions(self) -> dict[Node, str]:
+        """The region of each node: a layer of the model, or what lies around the layers."""
+        made: dict[Node, str] = {}
+        for node in self.module.graph.nodes:
+            path = _module_path(node)
+            sources = [made[n] for n in node.all_input_nodes if n in made and n.op != "placeholder"]
+            made[node] = _layer(path) if path else (sources[0] if sources else "")
+        return made
+
+    def described(self) -> list[Op]:
+        """The operators as a selection sees them."""
+        number = {node: i for i, node in enumerate(self.operators)}
+        regions = self.regions()
+        stored = {self.base(n) for n in self.nodes if tensors_of(n) and self.is_indexed(n)}
+        made = []
+        for node in self.operators:
+            bases = [self.base(n) for n in node.all_input_nodes]
+            if self.kind(node) is Kind.MISC:
+                stored.update(bases)
+        for node in self.operators:
+            bases = [self.base(n) for n in node.all_input_nodes]
+            operands = tuple(dict.fromkeys(number[b] for b in bases if b in number))
+            made.append(
+                Op(
+                    self.kind(node),
+                    operands,
+                    regions[node],
+                    has_weight=self.has_weight(node),
+                    is_stored=node in stored,
+                    is_output=node in self.outputs or any(self.is_shown(u) for u in node.users),
+                )
+            )
+        return made
+
+    def is_shown(self, node: Node) -> bool:
+        """Whether a view of a result is given out."""
+        stack, seen = [node], set[Node]()
+        while stack:
+            n = stack.pop()
+            if n in seen or n.op != "call_function" or self.kind(n) is not Kind.VIEW:
+                continue
+            if n in self.outputs:
+                return True
+            seen.add(n)
+            stack.extend(n.users)
+        return False
+
+    def has_weight(self, node: Node) -> bool:
+        """Whether one side of a contraction depends on weights alone."""
+        if self.kind(node) is not Kind.CONTRACTION:
+            return False
+        return any(self.is_static(n) for n in node.all_input_nodes[-2:])
+
+    def is_static(self, node: Node) -> bool:
+        stack = [node]
+        while stack:
+            n = stack.pop()
+            if n.op == "placeholder":
+                if n not in self.static and tensors_of(n):
+                    return False
+            elif n not in self.mobile:
+                return False
+            else:
+                stack.extend(m for m in n.all_input_nodes if tensors_of(m))
+        return True
+
+
+_MERGING = ("view", "_unsafe_view", "reshape", "clone", "unsqueeze", "squeeze", "alias")
+
+
+def _short_name(node: Node) -> str:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return ""
+    return str(target._schema.name.split("::")[1])
+
+
+def _module_path(node: Node) -> str:
+    stack = node.meta.get("nn_module_stack")
+    return str([*stack.values()][-1][0]) if stack else ""
+
+
+def _layer(path: str) -> str:
+    """The path of a module up to the first that is one of several: `model.layers.3`."""
+    words = [w for w in path.replace("['", ".").replace("']", "").split(".") if w]
+    words = [w for w in words if w not in ("L", "self")]
+    for i, word in enumerate(words):
+        if word.isdigit():
+            return ".".join(words[: i + 1])
+    return ""
+
+
+# ------------------------------------------------------------------------ expressing
+
+
+class Unexpressed(BlockbusterError):
+    """A node has no form in the program that it should be a part of."""
+
+    template = "{operator}: {reason}"
+
+
+@dataclass(frozen=True)
+class ElidedCast:
+    """A conversion between floats that fusion has made unnecessary."""
+
+    name: str
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.source} -> {self.target}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some nodes as one array program."""
+
+    nodes: tuple[Node, ...]
+    expressed: Expressed
+    storage: dict[str, DType]
+    """As what the program's inputs and outputs lie in memory."""
+    results: tuple[Node, ...]
+    elided: tuple[ElidedCast, ...]
+    covered: tuple[Node, ...]
+    """All nodes that it computes, those too that other parts compute as well."""
+
+
+class Expression:
+    """One part in the making."""
+
+    def __init__(self, analysis: Analysis, nodes: Sequence[Node], name: str, strict: bool) -> None:
+        self.analysis, self.nodes, self.strict = analysis, tuple(nodes), strict
+        self.inside = set(nodes)
+        self.program = Positional(name)
+        self.values: dict[Node, Any] = {}
+        self.storage: dict[str, DType] = {}
+        self.elided: dict[Node, ElidedCast] = {}
+        self.covered: dict[Node, None] = {}
+        self.names: dict[str, Node] = {}
+
+    def part(self, results: Sequence[Node]) -> Part:
+        """The part, giving these results."""
+        for node in self.nodes:
+            try:
+                self.value(node)
+            except BlockbusterError as error:
+                raise Unexpressed(operator=name_of(node), reason=error, node=node) from error
+        outputs = {}
+        for i, node in enumerate(results):
+            name = f"O{i + 1}" if len(results) > 1 else "O"
+            value = self.value(node)
+            outputs[name] = value[0] if isinstance(value, tuple) else value
+            self.storage[name] = DTYPES[tensors_of(node)[0].dtype]
+        try:
+            expressed = self.program.finish(outputs)
+        except BlockbusterError as error:
+            last = self.nodes[-1]
+            raise Unexpressed(operator=name_of(last), reason=error, node=last) from error
+        storage = {layout.name: self.storage[layout.source] for layout in expressed.inputs}
+        storage |= {name: self.storage[name] for name in outputs}
+        return Part(
+            self.nodes,
+            expressed,
+            storage,
+            tuple(results),
+            tuple(self.elided.values()),
+            tuple(self.covered),
+        )
+
+    def value(self, node: Node) -> Any:
+        """A node as a value of the program, expressed if need be."""
+        if node not in self.values:
+            for n in self.order(node):
+                if n not in self.values:
+                    self.values[n] = self.made(n)
+        return self.values[node]
+
+    def order(self, node: Node) -> list[Node]:
+        """The node, after what it needs that is not yet expressed."""
+        found: list[Node] = []
+        stack = [(node, False)]
+        while stack:
+            n, ready = stack.pop()
+            if n in self.values or n in found:
+                continue
+            if ready or not self.is_expressed_here(n):
+                found.append(n)
+                continue
+            stack.append((n, True))
+            stack.extend((m, False) for m in n.all_input_nodes if tensors_of(m))
+        return found
+
+    def is_expressed_here(self, node: Node) -> bool:
+        """Whether the part computes a node itself rather than being given it."""
+        if node in self.inside:
+            return True
+        if node.op != "call_function" or self.analysis.kind(node) is Kind.MISC:
+            return False
+        base = self.analysis.base(node)
+        if base not in self.inside and base is not node and self.analysis.boundary(node) is node:
+            return False
+        return node in self.analysis.mobile or self.analysis.kind(node) is Kind.VIEW
+
+    def made(self, node: Node) -> Any:
+        if not self.is_expressed_here(node):
+            return self.taken_in(node)
+        try:
+            return self.expressed(node)
+        except NotExpressible:
+            if node in self.inside or self.depends_on_inside(node):
+                raise
+            return self.taken_in(node)  # a view, or something cheap, that is made outside
+
+    def depends_on_inside(self, node: Node) -> bool:
+        stack, seen = [node], set[Node]()
+        while stack:
+            n = stack.pop()
+            if n in self.inside:
+                return True
+            if n not in seen and self.is_expressed_here(n):
+                seen.add(n)
+                stack.extend(n.all_input_nodes)
+        return False
+
+    def taken_in(self, node: Node) -> Value:
+        """A node that comes from outside as an input."""
+        (tensor,) = tensors_of(node)[:1]
+        if tensor.dtype not in DTYPES:
+            raise NotExpressible(what=f"an input of {tensor.dtype}")
+        name = self.input_name(node)
+        kept = DTYPES[tensor.dtype]
+        wide = computed(tensor.dtype)
+        if kept is DType.float64 and tensor.dim() == 0:
+            kept = wide = DType.float32  # a number of the model's, as PyTorch takes it
+        self.storage[node.name] = kept
+        return self.program.input(name, [as_size(s) for s in tensor.shape], wide, node.name)
+
+    def input_name(self, node: Node) -> str:
+        """A name for an input that is the same in every layer."""
+        name = "x"
+        if node.op == "placeholder":
+            words = str(node.meta.get("title") or node.name).split("_")
+            known = [w for w in words if not w.isdigit()]
+            name = "_".join(known[-3:]) if node.meta.get("title") else "x"
+        base, number = name, 1
+        while name in self.names:
+            number += 1
+            name = f"{base}{number}"
+        self.names[name] = node
+        return name
+
+    def expressed(self, node: Node) -> Any:
+        """A node by its row of the table."""
+        analysis = self.analysis
+        if node.target is operator.getitem:
+            return self.element(node)
+        if analysis.is_whole_slice(node):
+            return self.value(node.args[0])  # type: ignore[arg-type]
+        row = row_for(node.target)
+        assert row is not None, node
+        tensor = tensors_of(node)[0]
+        if row.kind is not Kind.VIEW:
+            self.covered[node] = None
+        if _short_name(node) == "arange":
+            made: Any = self.counting(node, tensor)
+        elif name_of(node) in CASTS:
+            made = self.cast(node, tensor)
+        else:
+            made = row.emit(self.program, *self.arguments(node, tensor), **self.options(node))
+        if isinstance(made, Value):
+            return converted(self.program, made, DTYPES[tensor.dtype])
+        return made
+
+    def element(self, node: Node) -> Any:
+        source, at = node.args
+        assert isinstance(source, Node)
+        assert isinstance(at, int)
+        made = self.value(source)
+        if not isinstance(made, tuple):
+            raise NotExpressible(what="a part of an array that is computed in the same kernel")
+        return made[at]
+
+    def counting(self, node: Node, tensor: torch.Tensor) -> Value:
+        bounds = [self.argument(a) for a in node.args]
+        start = bounds[0] if len(bounds) > 1 else 0
+        step = bounds[2] if len(bounds) > 2 else 1
+        extent = as_size(tensor.shape[0])
+        if not tensor.dtype.is_floating_point and isinstance(start, float):
+            raise NotExpressible(what="an arange of fractions")
+        return counted(self.program, extent, start, step, DTYPES[tensor.dtype])
+
+    def cast(self, node: Node, tensor: torch.Tensor) -> Value:
+        (source,) = [n for n in node.all_input_nodes if tensors_of(n)]
+        x = self.value(source)
+        before, after = tensors_of(source)[0].dtype, tensor.dtype
+        both_float = before.is_floating_point and after.is_floating_point
+        if not both_float or before is after:
+            return x  # type: ignore[no-any-return]
+        rounds = torch.finfo(after).bits < torch.finfo(before).bits
+        if self.strict and rounds and DTYPES[after] is not computed(after):
+            wide = computed(after)
+            return self.program.elementwise(
+                lambda t: cast_expr(cast_expr(t, DTYPES[after]), wide), x, dtype=wide
+            )
+        if tensor.dim():
+            self.elided[node] = ElidedCast(node.name, str(before), str(after))
+        return x  # type: ignore[no-any-return]
+
+    def arguments(self, node: Node, tensor: torch.Tensor) -> list[Any]:
+        shape = SHAPED.get(_short_name(node))
+        return [
+            [as_size(s) for s in tensor.shape] if i == shape else self.argument(a)
+            for i, a in enumerate(node.args)
+        ]
+
+    def options(self, node: Node) -> dict[str, Any]:
+        unused = ("layout", "device", "pin_memory", "memory_format", "non_blocking")
+        return {k: self.argument(v) for k, v in node.kwargs.items() if k not in unused}
+
+    def argument(self, given: Any) -> Any:
+        """An argument of an operator, as the table takes it."""
+        if isinstance(given, Node):
+            if tensors_of(given):
+                return self.value(given)
+            return self.number(given)
+        if isinstance(given, list | tuple):
+            if any(isinstance(x, Node) and not tensors_of(x) for x in given):
+                return [self.extent(x) for x in given]
+            return [self.argument(x) for x in given]
+        return given
+
+    def extent(self, given: Any) -> Any:
+        if isinstance(given, Node):
+            return as_size(given.meta["val"])
+        return given
+
+    def number(self, node: Node) -> Any:
+        """A size that is used as a number: an input without axes."""
+        value = node.meta.get("val")
+        if isinstance(value, int | float | bool):
+            return value
+        if isinstance(value, torch.SymInt):
+            if node not in self.values:
+                name = self.input_name(node)
+                self.storage[node.name] = DType.int64
+                self.values[node] = self.program.input(name, (), DType.int64, node.name)
+            return self.values[node]
+        raise NotExpressible(what=f"an argument that is a {type(value).__name__}")

@@ -1,0 +1,344 @@
+"""From a graph of PyTorch operators to a plan: parts become kernels, the rest stays PyTorch's."""
+
+import logging
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from blockbuster_fusion.compiler import compile as compile_program
+from blockbuster_fusion.frontends.torch_graph import (
+    Analysis,
+    ElidedCast,
+    Expression,
+    Part,
+    Unexpressed,
+    name_of,
+    tensors_of,
+)
+from blockbuster_fusion.frontends.torch_table import DTYPES, row_for
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.runtime.torch_arrays import STORED
+from blockbuster_fusion.runtime.torch_plan import (
+    KernelStep,
+    OperatorStep,
+    Plan,
+    Slot,
+    Step,
+    SymbolSource,
+)
+from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
+
+log = logging.getLogger("blockbuster_fusion")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller may say about how a model is compiled."""
+
+    target: str | None = None
+    """"cpu", "cuda" or "interpret"; by default where the model's tensors are."""
+    strict: bool = False
+    """Keep every conversion where the model has it, and raise instead of running eagerly."""
+    threads: int | None = None
+    selection: Selection = field(default_factory=Layerwise)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A part with its kernels."""
+
+    part: Part
+    region: str
+    executable: Executable
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """An operator that PyTorch runs, and why."""
+
+    node: Node
+    region: str
+    reason: str
+    is_fallback: bool
+    """Whether the operator table knows it, so that a kernel was to be expected."""
+
+    @property
+    def operator(self) -> str:
+        return name_of(self.node)
+
+
+@dataclass
+class Planned:
+    """A plan, and what became of each operator."""
+
+    plan: Plan
+    analysis: Analysis
+    groups: list[Fused | Unfused]
+
+    @property
+    def fused(self) -> list[Fused]:
+        return [g for g in self.groups if isinstance(g, Fused)]
+
+    @property
+    def unfused(self) -> list[Unfused]:
+        return [g for g in self.groups if isinstance(g, Unfused)]
+
+    @property
+    def elided(self) -> list[ElidedCast]:
+        found = {cast.name: cast for g in self.fused for cast in g.part.elided}
+        return [*found.values()]
+
+
+def plan(
+    module: GraphModule, static: Sequence[int] = (), options: Options | None = None
+) -> Planned:
+    """The plan of a graph whose inputs number `static` are weights."""
+    return _Planner(module, static, options or Options()).planned()
+
+
+_COMPILED: dict[Any, Executable] = {}
+"""The executables of this process: equal layers share theirs."""
+
+
+class _Planner:
+    def __init__(self, module: GraphModule, static: Sequence[int], options: Options) -> None:
+        given = [n for n in module.graph.nodes if n.op == "placeholder"]
+        weights = frozenset(given[i] for i in static if i < len(given))
+        self.analysis = Analysis(module, weights)
+        self.options = options
+        self.groups: list[Fused | Unfused] = []
+        self.steps: list[Step] = []
+        self.slots: dict[Node, int] = {n: i for i, n in enumerate(given)}
+        self.regions = self.analysis.regions()
+
+    def planned(self) -> Planned:
+        analysis = self.analysis
+        described = analysis.described()
+        for numbers in self.options.selection.parts(described):
+            nodes = [analysis.operators[i] for i in numbers]
+            if described[numbers[0]].kind is Kind.MISC:
+                self.leave(nodes[0])
+            else:
+                self.groups += self.fused(nodes)
+        for group in self.groups:
+            self.add(group)
+        outputs = [self.argument(x) for x in analysis.results]
+        inputs = range(len(analysis.inputs))
+        symbols, evaluate = _symbols(analysis)
+        made = Plan(self.steps, len(self.slots), inputs, outputs, symbols, evaluate)
+        return Planned(made, analysis, self.groups)
+
+    # ---------------------------------------------------------------- groups
+
+    def leave(self, node: Node, reason: str | None = None) -> None:
+        self.groups.append(self.unfused(node, reason))
+
+    def unfused(self, node: Node, reason: str | None = None) -> Unfused:
+        known = row_for(node.target) is not None
+        if reason is None:
+            refusal = self.analysis.refusal(node) if known else None
+            reason = refusal or "not in the operator table"
+            known = False  # its dtype or its layout, or an index that is data
+        if known and self.options.strict:
+            raise Unexpressed(operator=name_of(node), reason=reason, node=node)
+        if known:
+            log.warning("%s runs eagerly: %s", name_of(node), reason)
+        return Unfused(node, self.regions[node], reason, known)
+
+    def fused(self, nodes: Sequence[Node]) -> list[Fused | Unfused]:
+        """Nodes as one part, or as several where they do not go together."""
+        made: list[Fused | Unfused] = []
+        stack = [[*nodes]]
+        while stack:
+            group = stack.pop()
+            try:
+                made.append(self.compiled(group))
+            except Unexpressed as error:
+                assert isinstance(error.node, Node)
+                log.debug("cut at %s: %s", error.node.name, error)
+                stack += reversed(self.cut(group, error.node, str(error.reason), made))
+            except Exception as error:  # whatever it is: the model runs, and `explain` says why
+                if self.options.strict:
+                    raise
+                half = len(group) // 2
+                if not half:
+                    made.append(self.unfused(group[0], f"{type(error).__name__}: {error}"))
+                else:
+                    log.info("a part of %d operators has no kernel: %s", len(group), error)
+                    stack += [group[half:], group[:half]]
+        return made
+
+    def cut(
+        self, group: list[Node], at: Node, reason: str, made: list[Fused | Unfused]
+    ) -> list[list[Node]]:
+        """The parts of a group that has no form because of one node."""
+        if len(group) == 1:
+            made.append(self.unfused(at, reason))
+            return []
+        after = {at}
+        for node in group:
+            bases = {self.analysis.base(n) for n in node.all_input_nodes}
+            if node in group and bases & after:
+                after.add(node)
+        before = [n for n in group if n not in after]
+        rest = [n for n in group if n in after]
+        return [before, rest] if before else [[at], [n for n in rest if n is not at]]
+
+    def compiled(self, group: list[Node]) -> Fused:
+        inside = set(group)
+        results = [needed for n in group for needed in self.analysis.needed(n, inside)]
+        strict = self.options.strict
+        part = Expression(self.analysis, group, self.name(group), strict).part(results)
+        target = self.options.target or _device(group)
+        key = (part.expressed.program, tuple(sorted(part.storage.items())), target)
+        if key not in _COMPILED:
+            _COMPILED[key] = compile_program(
+                part.expressed.program,
+                target=target,
+                dtype=part.storage,
+                threads=self.options.threads,
+            )
+        return Fused(part, self.regions[group[0]], _COMPILED[key])
+
+    def name(self, group: Sequence[Node]) -> str:
+        """A name for a part that is the same in every layer."""
+        kinds = [
+            name_of(n).split(".")[1].strip("_")
+            for n in group
+            if self.analysis.kind(n) in (Kind.CONTRACTION, Kind.REDUCTION)
+        ]
+        return "_".join(dict.fromkeys(kinds)) or "pointwise"
+
+    # ---------------------------------------------------------------- steps
+
+    def add(self, group: Fused | Unfused) -> None:
+        if isinstance(group, Unfused):
+            self.operate(group.node)
+            return
+        expressed = group.part.expressed
+        nodes = {n.name: n for n in self.analysis.module.graph.nodes}
+        inputs = []
+        for layout in expressed.inputs:
+            node = nodes[layout.source]
+            wanted = group.part.storage[layout.name]
+            seen = tensors_of(node)
+            differs = not seen or DTYPES.get(seen[0].dtype) is not wanted
+            inputs.append((self.slot(node), layout, STORED[wanted] if differs else None))
+        outputs = []
+        for node, layout in zip(group.part.results, expressed.outputs, strict=True):
+            self.slots[node] = len(self.slots)
+            outputs.append((self.slots[node], layout))
+        name = expressed.program.name
+        sizes = expressed.sizes
+        self.steps.append(
+            KernelStep(name, group.executable, tuple(inputs), tuple(outputs), sizes)
+        )
+
+    def slot(self, node: Node) -> int:
+        """Where the result of a node lies; views and arithmetic on sizes are made when asked."""
+        stack = [node]
+        while stack:
+            n = stack[-1]
+            missing = [m for m in n.all_input_nodes if m not in self.slots]
+            if n in self.slots:
+                stack.pop()
+            elif missing:
+                stack.extend(missing)
+            else:
+                self.operate(n)
+        return self.slots[node]
+
+    def operate(self, node: Node) -> None:
+        for source in node.all_input_nodes:
+            if source not in self.slots:
+                self.slot(source)
+        function, arguments, options = node.target, node.args, node.kwargs
+        if node.op == "get_attr":
+            value = _attribute(self.analysis.module, str(node.target))
+            function, arguments, options = (lambda: value), (), {}
+        elif node.target in _COPYING:
+            function = _COPYING[node.target]
+        assert callable(function)
+        filled = tuple(self.argument(a) for a in arguments)
+        named = {k: self.argument(v) for k, v in options.items()}
+        self.slots[node] = len(self.slots)
+        step = OperatorStep(name_of(node), function, filled, named, self.slots[node])
+        self.steps.append(step)
+
+    def argument(self, given: Any) -> Any:
+        if isinstance(given, Node):
+            return Slot(self.slot(given))
+        if isinstance(given, list | tuple):
+            return type(given)(self.argument(x) for x in given)
+        return given
+
+
+_COPYING = {
+    torch.ops.aten.view.default: torch.ops.aten.reshape.default,
+    torch.ops.aten._unsafe_view.default: torch.ops.aten.reshape.default,
+}
+"""Views of what a kernel stores: it may lie otherwise than PyTorch would have had it."""
+
+
+def _attribute(module: GraphModule, path: str) -> Any:
+    found: Any = module
+    for word in path.split("."):
+        found = getattr(found, word)
+    return found
+
+
+def _device(group: Sequence[Node]) -> str:
+    return next((t.device.type for n in group for t in tensors_of(n) if t.dim()), "cpu")
+
+
+def _symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
+    """Where the symbols of a graph get their values, and what sizes are in terms of them."""
+    found: dict[str, SymbolSource] = {}
+    expressions: dict[str, Any] = {}
+
+    def note(expr: Any, slot: int, dim: int | None) -> None:
+        if expr.is_Symbol:
+            found.setdefault(str(expr), SymbolSource(str(expr), slot, dim))
+
+    for slot, node in enumerate(analysis.inputs):
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            note(value.node.expr, slot, None)
+        elif isinstance(value, torch.Tensor):
+            for dim, extent in enumerate(value.shape):
+                if isinstance(extent, torch.SymInt):
+                    note(extent.node.expr, slot, dim)
+    for node in analysis.module.graph.nodes:
+        for tensor in tensors_of(node):
+            for extent in tensor.shape:
+                if isinstance(extent, torch.SymInt):
+                    _note_terms(extent.node.expr, expressions)
+
+    def evaluate(symbol: str, sizes: Mapping[str, int]) -> int:
+        if symbol in sizes:
+            return sizes[symbol]
+        expr = expressions[symbol]
+        values = {s: sizes[str(s)] for s in expr.free_symbols}
+        return int(expr.subs(values))
+
+    return [*found.values()], evaluate
+
+
+def _note_terms(expr: Any, expressions: dict[str, Any]) -> None:
+    """Remember the factors of a size by the name that `as_size` gives them."""
+    import sympy
+
+    for factor in sympy.Mul.make_args(expr):
+        if factor.is_Add:
+            common, rest = factor.primitive()
+            factor = rest if common.is_Integer else factor
+        if not factor.is_Integer:
+            expressions.setdefault(str(factor), factor)
+
+
+__all__ = ["Fused", "Options", "Planned", "Unfused", "plan", "DType", "operator"]

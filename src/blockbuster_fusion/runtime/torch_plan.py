@@ -1,0 +1,220 @@
+"""A model's plan: kernels and PyTorch's own operators, run one after the other on tensors."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.array.positional import Layout
+from blockbuster_fusion.ir.axis import Axis
+from blockbuster_fusion.runtime.executable import Executable
+
+MOST_SHAPES = 256
+"""For how many different sizes a plan remembers the shapes that follow from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A value of the plan, in an argument."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """A fused part: its executable, and where its arrays come from and go to."""
+
+    name: str
+    executable: Executable
+    inputs: tuple[tuple[int, Layout, torch.dtype | None], ...]
+    """Slot, layout, and the dtype to convert a number to."""
+    outputs: tuple[tuple[int, Layout], ...]
+    sizes: tuple[tuple[Axis, Size], ...] = ()
+    """The axes whose lengths depend on the model's sizes."""
+
+
+@dataclass(frozen=True)
+class OperatorStep:
+    """One of PyTorch's own operators."""
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+    output: int
+
+
+Step = KernelStep | OperatorStep
+
+
+@dataclass(frozen=True)
+class SymbolSource:
+    """Where the value of a symbol is found: an input, or a dimension of it."""
+
+    symbol: str
+    slot: int
+    dim: int | None
+
+
+class Plan:
+    """The steps of a model, ready to be called with its inputs in order."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        slots: int,
+        inputs: Sequence[int],
+        outputs: Sequence[Any],
+        symbols: Sequence[SymbolSource],
+        evaluate: Callable[[str, Mapping[str, int]], int],
+    ) -> None:
+        self.steps, self.slots = tuple(steps), slots
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.symbols, self.evaluate = tuple(symbols), evaluate
+        self.known: dict[tuple[int, ...], list[_Bound]] = {}
+        self.last_uses = _last_uses(self.steps, self.outputs)
+
+    def __call__(self, *given: Any) -> list[Any]:
+        values: list[Any] = [None] * self.slots
+        for slot, x in zip(self.inputs, given, strict=True):
+            values[slot] = x
+        for bound, dead in zip(self.bound(values), self.last_uses, strict=True):
+            bound(values)
+            for slot in dead:
+                values[slot] = None
+        return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
+
+    def bound(self, values: Sequence[Any]) -> list["_Bound"]:
+        """The steps for the sizes of these inputs."""
+        key = tuple(
+            values[s.slot] if s.dim is None else values[s.slot].shape[s.dim] for s in self.symbols
+        )
+        found = self.known.get(key)
+        if found is None:
+            sizes = {s.symbol: int(n) for s, n in zip(self.symbols, key, strict=True)}
+            found = self.bind(sizes)
+            while len(self.known) >= MOST_SHAPES:
+                self.known.pop(next(iter(self.known)))
+            self.known[key] = found
+        return found
+
+    def bind(self, sizes: Mapping[str, int]) -> list["_Bound"]:
+        def length(size: Size) -> int:
+            made = size.number
+            for symbol in size.symbols:
+                made *= self.evaluate(symbol, sizes)
+            return made
+
+        return [
+            _BoundKernel(s, length) if isinstance(s, KernelStep) else _BoundOperator(s)
+            for s in self.steps
+        ]
+
+
+_Bound = Callable[[list[Any]], None]
+Length = Callable[[Size], int]
+
+
+class _BoundOperator:
+    """An operator, called with what lies in its slots."""
+
+    def __init__(self, step: OperatorStep) -> None:
+        self.step = step
+        self.plain = all(not isinstance(a, list | tuple) for a in step.arguments)
+
+    def __call__(self, values: list[Any]) -> None:
+        step = self.step
+        arguments = [_filled(a, values) for a in step.arguments]
+        options = {k: _filled(v, values) for k, v in step.options.items()}
+        values[step.output] = step.function(*arguments, **options)
+
+
+def _filled(argument: Any, values: Sequence[Any]) -> Any:
+    if isinstance(argument, Slot):
+        return values[argument.number]
+    if isinstance(argument, list | tuple):
+        return type(argument)(_filled(a, values) for a in argument)
+    return argument
+
+
+class _BoundKernel:
+    """A kernel for sizes that are known: how each tensor is to be seen is worked out."""
+
+    def __init__(self, step: KernelStep, length: Length) -> None:
+        self.run = step.executable.runner.run
+        self.sizes = tuple((axis, length(size)) for axis, size in step.sizes)
+        self.inputs = [
+            (slot, None if layout.is_plain else _atoms(layout, length), dtype)
+            for slot, layout, dtype in step.inputs
+        ]
+        self.outputs = [
+            (slot, None if layout.is_plain else _Shown(layout, length))
+            for slot, layout in step.outputs
+        ]
+
+    def __call__(self, values: list[Any]) -> None:
+        given = []
+        for slot, shape, dtype in self.inputs:
+            x = values[slot]
+            if dtype is not None:
+                x = torch.as_tensor(x, dtype=dtype)
+            given.append(x if shape is None else x.view(shape))
+        for (slot, shown), x in zip(self.outputs, self.run(given, self.sizes), strict=True):
+            values[slot] = x if shown is None else shown(x)
+
+
+def _atoms(layout: Layout, length: Length) -> tuple[int, ...]:
+    """The shape of an input with a dimension for each of its axes."""
+    return tuple(length(size) for position in layout.positions for size, _ in position)
+
+
+class _Shown:
+    """A result of a kernel as the model sees it: merged, and broadcast along what it lacks."""
+
+    def __init__(self, layout: Layout, length: Length) -> None:
+        factors = [(length(size), has) for position in layout.positions for size, has in position]
+        self.inner = tuple(n if has else 1 for n, has in factors)
+        self.wide = tuple(n for n, _ in factors)
+        self.shape = tuple(
+            _product(length(size) for size, _ in position) for position in layout.positions
+        )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.inner != self.wide:
+            x = x.view(self.inner).expand(self.wide)
+        return x.reshape(self.shape)
+
+
+def _product(lengths: Any) -> int:
+    made = 1
+    for length in lengths:
+        made *= length
+    return made
+
+
+def _last_uses(steps: Sequence[Step], outputs: Sequence[Any]) -> list[tuple[int, ...]]:
+    """For each step, the slots that nobody reads after it."""
+    kept = {x.number for x in outputs if isinstance(x, Slot)}
+    made: list[tuple[int, ...]] = []
+    for step in reversed(steps):
+        dead = tuple(s for s in dict.fromkeys(_read(step)) if s not in kept)
+        kept.update(dead)
+        made.append(dead)
+    return made[::-1]
+
+
+def _read(step: Step) -> list[int]:
+    if isinstance(step, KernelStep):
+        return [slot for slot, _, _ in step.inputs]
+    found: list[int] = []
+    stack: list[Any] = [*step.arguments, *step.options.values()]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Slot):
+            found.append(x.number)
+        elif isinstance(x, list | tuple):
+            stack.extend(x)
+    return found
+

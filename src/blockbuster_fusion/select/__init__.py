@@ -1,0 +1,1 @@
+"""Selection: which operators become one kernel."""

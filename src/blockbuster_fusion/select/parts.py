@@ -1,0 +1,169 @@
+"""Which operators are fused together: parts of a model, each of which becomes its own block program.
+
+`Selection` is what the front ends call. `Layerwise` is the policy until an exact one replaces it; it
+looks at the kind of each operator alone:
+
+- Parts never reach across a region (a layer of the model, or what lies between two layers).
+- An operator joins the part that made its latest operand, if it may; else it begins a part.
+- A pointwise operator may always. It does not if an operand has to lie in memory anyway, because
+  somebody reads a slice of it.
+- A reduction may if the part has no product with a weight: norms go with what they normalise for,
+  not with the product before them.
+- A product with a weight may if no other product of the part comes before it: a norm with all the
+  projections that read it, but not two layers of a perceptron.
+- A product of two computed arrays begins a part, but for the second of two, one of which makes an
+  operand of the other: attention. Where only one side is computed, and by no product, it may join.
+- At last, a pointwise operator that only a later part reads moves there, if what it reads is stored
+  anyway: half a norm does not stay behind.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+class Kind(Enum):
+    """What an operator does to its operands."""
+
+    VIEW = "view"
+    GENERATOR = "generator"
+    POINTWISE = "pointwise"
+    REDUCTION = "reduction"
+    CONTRACTION = "contraction"
+    MISC = "misc"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operator as a selection sees it.
+
+    `operands` are the numbers of earlier operators, seen through views; what comes from outside is
+    left out. Operators that are computed anew wherever they are needed do not appear.
+    """
+
+    kind: Kind
+    operands: tuple[int, ...]
+    region: str
+    has_weight: bool = False
+    """Whether one side of a contraction is a weight."""
+    is_stored: bool = False
+    """Whether its result has to lie in memory: a slice of it is read, or a misc operator reads it."""
+    is_output: bool = False
+
+
+class Selection(Protocol):
+    """Cuts a model into parts."""
+
+    def parts(self, operators: Sequence[Op]) -> list[list[int]]:
+        """The parts in an order in which they can be run; a misc operator is one of its own."""
+
+
+class Layerwise:
+    """The policy that this module describes."""
+
+    def parts(self, operators: Sequence[Op]) -> list[list[int]]:
+        """The parts in an order in which they can be run; a misc operator is one of its own."""
+        return _Partition(operators).parts()
+
+
+class _Partition:
+    """Parts in the making: a number for each operator, growing along every edge."""
+
+    def __init__(self, operators: Sequence[Op]) -> None:
+        self.operators = operators
+        self.part: list[int] = []
+        self.members: defaultdict[int, list[int]] = defaultdict(list)
+        self.users: defaultdict[int, list[int]] = defaultdict(list)
+        for i, op in enumerate(operators):
+            for operand in op.operands:
+                self.users[operand].append(i)
+        self.count = 0
+
+    def parts(self) -> list[list[int]]:
+        for i, op in enumerate(self.operators):
+            self.place(i, self.chosen(i, op))
+        for i in reversed(range(len(self.operators))):
+            self.sink(i)
+        return [sorted(members) for _, members in sorted(self.members.items()) if members]
+
+    def place(self, i: int, part: int | None) -> None:
+        if part is None:
+            part, self.count = self.count, self.count + 1
+        self.part.append(part)
+        self.members[part].append(i)
+
+    def chosen(self, i: int, op: Op) -> int | None:
+        """The part to join, or None for a new one."""
+        if op.kind is Kind.MISC:
+            return None
+        latest = max((self.part[v] for v in op.operands), default=-1)
+        from_latest = [v for v in op.operands if self.part[v] == latest]
+        is_open = (
+            bool(from_latest)
+            and not any(self.operators[v].is_stored for v in from_latest)
+            and self.may_join(i, op, latest)
+        )
+        if is_open:
+            return latest
+        last = self.count - 1
+        beside = op.kind is Kind.POINTWISE and latest < last and self.is_beside(op, last)
+        return last if beside else None
+
+    def may_join(self, i: int, op: Op, part: int) -> bool:
+        members = [self.operators[v] for v in self.members[part]]
+        if members[0].kind is Kind.MISC or members[0].region != op.region:
+            return False
+        products = [m for m in members if m.kind is Kind.CONTRACTION]
+        match op.kind:
+            case Kind.POINTWISE:
+                return True
+            case Kind.REDUCTION:
+                return not any(m.has_weight for m in products)
+            case Kind.CONTRACTION if op.has_weight:
+                before = self.before(i, part)
+                return not any(self.operators[v].kind is Kind.CONTRACTION for v in before) and all(
+                    m.has_weight for m in products
+                )
+        if not products:
+            return len(set(op.operands)) == 1
+        inner = [v for v in self.before(i, part) if self.operators[v].kind is Kind.CONTRACTION]
+        return len(products) == 1 and len(inner) == 1 and not products[0].has_weight
+
+    def is_beside(self, op: Op, part: int) -> bool:
+        """Whether a part is a row of pointwise operators of the same region."""
+        members = [self.operators[v] for v in self.members[part]]
+        return all(m.kind is Kind.POINTWISE and m.region == op.region for m in members)
+
+    def before(self, i: int, part: int) -> set[int]:
+        """What an operator depends on inside a part."""
+        found: set[int] = set()
+        stack = [*self.operators[i].operands]
+        while stack:
+            v = stack.pop()
+            if v not in found and self.part[v] == part:
+                found.add(v)
+                stack.extend(self.operators[v].operands)
+        return found
+
+    def sink(self, i: int) -> None:
+        """Move an operator to the part of all its users, if that stores less."""
+        op, own = self.operators[i], self.part[i]
+        goals = {self.part[u] for u in self.users[i]}
+        if op.kind is not Kind.POINTWISE or op.is_output or op.is_stored or len(goals) != 1:
+            return
+        (goal,) = goals
+        target = self.operators[self.members[goal][0]] if self.members[goal] else None
+        if goal == own or target is None or target.kind is Kind.MISC or target.region != op.region:
+            return
+        if all(self.leaves(v, own, but=i) for v in op.operands if self.part[v] == own):
+            self.members[own].remove(i)
+            self.part[i] = goal
+            self.members[goal].append(i)
+
+    def leaves(self, v: int, part: int, but: int) -> bool:
+        """Whether a value is stored though one of its users were not there."""
+        op = self.operators[v]
+        outside = any(self.part[u] != part for u in self.users[v] if u != but)
+        return op.is_output or op.is_stored or outside
