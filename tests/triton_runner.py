@@ -34,7 +34,7 @@ def run(
     kernels = TritonKernels(nest, tiles, source=print_triton(nest, constant))
     tensors: dict[Buffer, torch.Tensor] = {}
     for buffer in nest.inputs:
-        given = torch.from_numpy(np.ascontiguousarray(inputs[buffer.name]))
+        given = torch.from_numpy(np.array(inputs[buffer.name]))
         tensors[buffer] = given.to(device=device, dtype=TORCH[buffer.dtype])
     for buffer in (*nest.between, *(view.buffer for view in nest.outputs)):
         if buffer not in tensors:

@@ -1,11 +1,12 @@
 """The statements of a loop nest as C."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from blockbuster_fusion.codegen.c_expr import STORED, Need, Writer, bare, number
 from blockbuster_fusion.codegen.c_layout import Layout
 from blockbuster_fusion.codegen.nest import (
+    UNSEEN,
     Access,
     Body,
     Compute,
@@ -152,14 +153,63 @@ class Statements(Layout):
             self.line(f"const int64_t {begin} = MAX({first}, {share});")
             self.line(f"const int64_t {end} = MIN({last}, {share} + {chunk});")
             first, last = begin, end
-        if loop.window is not None:
+        beyond: AbstractContextManager[None] = nullcontext()
+        if loop.window is not None and loop.window.seen is None:
             first, last = self.window(loop, loop.window, first, last)
-        with self.braces(f"for (int64_t {name} = {first}; {name} < {last}; {name}++)"):
+        elif loop.window is not None:
+            begin, end = self.seen_window(loop, loop.window, first, last)
+            if loop.window.seen:
+                beyond = self.visits(loop, loop.window.seen, (first, begin, end, last))
+                begin, end = (self.id((w, index), f"{name}_{w}") for w in ("from", "to"))
+            first, last = begin, end
+        with beyond, self.braces(f"for (int64_t {name} = {first}; {name} < {last}; {name}++)"):
             self.line_length(index)
             self.body(loop.body)
 
+    @contextmanager
+    def visits(self, loop: For, seen: Sequence[Tile], ends: Sequence[str]) -> Iterator[None]:
+        """The blocks of a window, then, where a row has seen nothing, those before and after it."""
+        name = self.name(loop.index)
+        first, begin, end, last = ends
+        at, start, stop, unseen = (
+            self.id((word, loop.index), f"{name}_{word}")
+            for word in ("pass", "from", "to", "blind")
+        )
+        with self.braces(f"for (int {at} = 0; {at} < 3; {at}++)"):
+            with self.braces(f"if ({at} == 1)"):
+                self.line(f"int64_t {unseen} = 0;")
+                for tile in seen:
+                    with self.over(self.layout(tile), simd=f"simd reduction(+:{unseen})") as where:
+                        above = f"{self.at(tile, where)} > {number(UNSEEN, tile.dtype)}"
+                        self.line(f"{unseen} += !({above});")
+                self.line(f"if ({unseen} == 0) break;")
+            for made, before, within, after in (
+                (start, first, begin, end),
+                (stop, begin, end, last),
+            ):
+                choice = f"{at} == 0 ? {within} : {at} == 1 ? {before} : {after}"
+                self.line(f"const int64_t {made} = {choice};")
+            yield
+
+    def seen_window(self, loop: For, window: Window, first: str, last: str) -> tuple[str, str]:
+        """The blocks that some row sees, whether or not every row sees one."""
+        index, block = loop.index, self.block(loop.index.dim)
+        begin, end = (self.id((w, index), f"{self.name(index)}_{w}") for w in ("low", "high"))
+        low, high = (None if e is None else self.edge(e) for e in (window.low, window.high))
+        if window.rows is not None:
+            top = self.start(window.rows)
+            low = low and f"{top} + {low}"
+            high = high and f"{top} + {self.length(window.rows)} - 1 + {high}"
+        extent = self.extent(loop.index.dim.axis)
+        below = f"MAX(0, MIN({extent}, {low})) / {block}" if low else first
+        above = f"BLOCKS(MAX(0, MIN({extent} - 1, {high}) + 1), {block})" if high else last
+        self.line(f"const int64_t {begin} = MIN({last}, MAX({first}, {below}));")
+        self.line(f"const int64_t {end} = MAX({begin}, MIN({last}, {above}));")
+        return begin, end
+
     def window(self, loop: For, window: Window, first: str, last: str) -> tuple[str, str]:
-        """The blocks that some row of the block of rows sees."""
+        """The blocks that some row of the block of rows sees; all, if a row sees none."""
+        assert window.rows is not None
         index, block = loop.index, self.block(loop.index.dim)
         begin, end = (self.id((w, index), f"{self.name(index)}_{w}") for w in ("low", "high"))
         extent = self.extent(loop.index.dim.axis)
@@ -182,8 +232,12 @@ class Statements(Layout):
                 self.line(f"{end} = MIN({end}, {reach});")
         return begin, end
 
-    def edge(self, expr: Expr) -> str:
-        return self.writer.inline(expr, DType.int64)
+    def edge(self, edge: Expr | Tile) -> str:
+        return (
+            f"{self.name(edge)}[0]"
+            if isinstance(edge, Tile)
+            else self.writer.inline(edge, DType.int64)
+        )
 
     def load(self, tile: Tile, source: Access) -> None:
         stored, held = STORED[source.buffer.dtype], self.held(tile)

@@ -190,13 +190,29 @@ class Fill:
 class Window:
     """Which positions of a loop's axis can matter to the rows of a block: the rest is masked.
 
-    A row at position r sees those from r + low to r + high; both are sums of sizes and numbers.
-    Where a row of the block sees none at all, every block counts: what is masked is then averaged.
+    With `rows`, a row at position r sees those from r + low to r + high. Without, `low` and `high`
+    are the first and the last position that any row sees. Both are sums of sizes and numbers, or
+    else tiles: numbers that were computed before the loop.
+
+    Where a row sees none at all, what is masked counts: it is averaged. `seen` are accumulators
+    that tell, after the blocks of the window: where one is not above UNSEEN, the other blocks are
+    visited as well. None: the edges tell, and nothing else masks. Empty: what is masked is nothing.
     """
 
-    rows: Span
-    low: Expr | None
-    high: Expr | None
+    rows: Span | None
+    low: "Expr | Tile | None"
+    high: "Expr | Tile | None"
+    seen: tuple[Tile, ...] | None = None
+
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        """The tiles that it depends on."""
+        edges = (self.low, self.high)
+        return (*(e for e in edges if isinstance(e, Tile)), *(self.seen or ()))
+
+
+UNSEEN = -5e19
+"""Scores are above this; what masks fill in is below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +378,10 @@ def written(statement: Statement) -> Tile | None:
 
 
 def read(statement: Statement) -> tuple[Tile, ...]:
-    """The tiles that a statement itself reads; a contraction reads what it adds to."""
+    """The tiles that a statement itself reads; a contraction reads what it adds to.
+
+    A loop reads what says which blocks it goes through.
+    """
     match statement:
         case Store():
             return (statement.tile,)
@@ -372,6 +391,8 @@ def read(statement: Statement) -> tuple[Tile, ...]:
             return (statement.operand,)
         case Contract():
             return (statement.left, statement.right, statement.tile)
+        case For(window=Window() as window):
+            return window.tiles
     return ()
 
 
@@ -387,7 +408,7 @@ def expressions(statement: Statement) -> tuple[Expr, ...]:
         return (statement.expr,)
     if isinstance(statement, For) and statement.window is not None:
         edges = (statement.window.low, statement.window.high)
-        return tuple(edge for edge in edges if edge is not None)
+        return tuple(edge for edge in edges if isinstance(edge, Expr))
     return ()
 
 

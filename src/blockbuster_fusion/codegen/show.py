@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from blockbuster_fusion.codegen.nest import (
+    UNSEEN,
     Access,
     Along,
     Body,
@@ -25,10 +26,11 @@ from blockbuster_fusion.codegen.nest import (
     Store,
     Tile,
     Wait,
+    Window,
     tiles,
     written,
 )
-from blockbuster_fusion.ir.expr import format_expr, format_number
+from blockbuster_fusion.ir.expr import Expr, format_expr, format_number
 
 
 def show_nest(nest: Nest | Kernel) -> str:
@@ -134,12 +136,21 @@ def _for(loop: For) -> str:
     if loop.part is not None:
         words.append(f"part {loop.part.index.name} of {loop.part.parts}")
     if loop.window is not None:
-        low, high = (
-            "" if edge is None else format_expr(edge, [])
-            for edge in (loop.window.low, loop.window.high)
-        )
-        words.append(f"within [{low}..{high}] of {loop.window.rows.at}")
+        words += _within(loop.window)
     return " ".join(words) + ":"
+
+
+def _within(window: Window) -> list[str]:
+    low, high = (
+        format_expr(edge, []) if isinstance(edge, Expr) else edge.name if edge else ""
+        for edge in (window.low, window.high)
+    )
+    words = [f"within [{low}..{high}]"]
+    if window.rows is not None:
+        words.append(f"of {window.rows.at}")
+    if window.seen:
+        words.append(f"and beyond unless {', '.join(t.name for t in window.seen)} > {UNSEEN:g}")
+    return words
 
 
 def _typed(tile: Tile, known: set[Tile]) -> str:

@@ -31,7 +31,7 @@ from blockbuster_fusion.codegen.triton_layout import aligned, position
 from blockbuster_fusion.codegen.triton_scope import Scope
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL
-from blockbuster_fusion.ir.expr import Expr, node_dtypes, postorder
+from blockbuster_fusion.ir.expr import Expr, arguments, node_dtypes, postorder
 from blockbuster_fusion.ir.types import DType
 
 FOLDS = {ADD: "tl.sum", MAX: "tl.max", MIN: "tl.min"}
@@ -110,8 +110,10 @@ class BodyPrinter(Scope):
         return f"[{', '.join(self.block(s.dim) for s in tile.spans)}]"
 
     def filled(self, tile: Tile, value: float) -> str:
-        if value == 0:
+        if value == 0 or (tile.dtype is DType.bool_ and value < 0):
             return f"tl.zeros({self.shape(tile)}, {tl_dtype(tile.dtype)})"
+        if tile.dtype is DType.bool_:
+            value = 1
         text = self.limit(value) if not tile.dtype.is_float else number_text(value, tile.dtype)
         return f"tl.full({self.shape(tile)}, {text}, {tl_dtype(tile.dtype)})"
 
@@ -131,7 +133,7 @@ class BodyPrinter(Scope):
         texts = [aligned(self.value(t), t.spans, spans or tile.spans) for t in operands]
         running = any(self.dots.accumulates(t) for t in (*operands, tile))
         text = self.expr.write(expr, texts, dtypes, running)
-        if found is None:
+        if found is None and not arguments(expr):
             return f"tl.full({self.shape(tile)}, {text}, {tl_dtype(tile.dtype)})"
         if len(spans) == len(tile.spans):
             return text
@@ -141,10 +143,12 @@ class BodyPrinter(Scope):
     def fold(self, statement: Fold) -> str:
         operand, span, combiner = statement.operand, statement.span, statement.combiner
         text = self.value(operand)
+        identity = combiner.identity[0]
+        is_truth = operand.dtype is DType.bool_ and statement.tile.dtype is DType.bool_
         if operand.dtype is DType.bool_:
             text = f"{text}.to(tl.int32)"
+            identity = min(max(identity, 0), 1)
         if statement.guarded:
-            identity = combiner.identity[0]
             is_float = operand.dtype.is_float
             other = number_text(identity, operand.dtype) if is_float else self.limit(identity)
             text = self.guarded(text, operand.spans, span, other)
@@ -158,7 +162,8 @@ class BodyPrinter(Scope):
             what = f"a block is folded by {combiner}"
             raise NoKernel(what=what, remedy='run it with target="interpret"')
         left = tuple(s for s in operand.spans if s != span)
-        return aligned(made, left, statement.tile.spans)
+        made = aligned(made, left, statement.tile.spans)
+        return f"{made} != 0" if is_truth else made
 
     def guarded(self, text: str, spans: Sequence[Span], span: Span, other: str) -> str:
         inside = f"{self.inside(span)}{position(spans, span)}"
@@ -273,13 +278,17 @@ class BodyPrinter(Scope):
     def loop(self, loop: For) -> list[str]:
         self.memory.enter(loop.body)
         name = self.names.indices[loop.index]
-        before, bounds = loop_lines(loop, self)
+        before, passes, bounds = loop_lines(loop, self)
         inner = self.body(loop.body)
         if self.memory.carried(loop.body):
             bounds += ", num_stages=1"  # what one iteration stores, the next loads
         inside = [*self.declarations(loop.index), *inner]
         self.memory.enter(loop.body)
-        return [*before, f"for {name} in tl.range({bounds}):", *(f"    {x}" for x in inside)]
+        made = [f"for {name} in tl.range({bounds}):", *(f"    {x}" for x in inside)]
+        if passes:
+            # where a row has seen nothing in the window, the blocks before and after it count too
+            made = [f"for pass_{name} in range(0, 3):", *(f"    {x}" for x in (*passes, *made))]
+        return [*before, *made]
 
 
 class _Memory:

@@ -11,6 +11,7 @@ from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.expr import (
     FUNCTIONS,
     Expr,
+    arguments,
     evaluate,
     node_dtypes,
     postorder,
@@ -90,7 +91,7 @@ class ExprWriter:
         wide = DType.float64 if DType.float64 in dtypes else DType.float32
         made: dict[Expr, Written] = {}
         for node in postorder(expr):
-            if known[node] is None:
+            if known[node] is None and not arguments(node):
                 made[node] = self.number(node, wide)
             else:
                 made[node] = self.node(node, made, known, operands, running)
@@ -190,6 +191,9 @@ class ExprWriter:
                 return f"~{_held(_truth(inner[0], kinds[0]), UNARY)}", UNARY
             case "where":
                 return f"tl.where({_truth(inner[0], kinds[0])[0]}, {texts[1]}, {texts[2]})", ATOM
+            case "maximum" | "minimum" if all(kind is DType.bool_ for kind in kinds):
+                sign, p = ("&", AND) if name == "minimum" else ("|", OR)
+                return f"{_held(inner[0], p)} {sign} {_held(inner[1], p + 1)}", p
             case "maximum" | "minimum":
                 plain = whole or running or any(_is_bound(a) for a in node.args)
                 nan = "" if plain else ", propagate_nan=tl.PropagateNan.ALL"

@@ -105,5 +105,5 @@ def _axes(kernel: Kernel) -> list[Axis]:
             found += sizes_in(statement.expr)
         if isinstance(statement, For) and statement.window is not None:
             for edge in (statement.window.low, statement.window.high):
-                found += [] if edge is None else sizes_in(edge)
+                found += sizes_in(edge) if isinstance(edge, Expr) else []
     return found
