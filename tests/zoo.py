@@ -176,7 +176,7 @@ WORDS: Config = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "decoder_start_token_id": 1,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 1024,
     "use_cache": False,
 }
 SIZES: Config = {
@@ -195,7 +195,7 @@ TWO_STACKS: Config = {
     "decoder_ffn_dim": 128,
 }
 IMAGE = SIZES | {"image_size": 32, "patch_size": 8}
-SPEECH = TWO_STACKS | {"num_mel_bins": 16, "max_source_positions": 24, "max_target_positions": 256}
+SPEECH = TWO_STACKS | {"num_mel_bins": 16, "max_source_positions": 24, "max_target_positions": 1024}
 T5 = WORDS | {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
 GROUPED: Config = {"num_key_value_heads": 2}
 HEADS: Config = {"head_dim": 16}
@@ -327,7 +327,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     language_model(
         "mpt",
         "MptForCausalLM",
-        {"max_seq_len": 256, "expansion_ratio": 2},
+        {"max_seq_len": 1024, "expansion_ratio": 2},
         note="ALiBi",
         kinds=("eager",),
     ),
@@ -385,12 +385,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     # Encoders.
     encoder("bert", "BertModel"),
-    encoder("roberta", "RobertaModel", {"max_position_embeddings": 258, "pad_token_id": 1}),
+    encoder("roberta", "RobertaModel", {"max_position_embeddings": 1026, "pad_token_id": 1}),
     encoder("distilbert", "DistilBertModel", {"hidden_dim": 128, "dim": 64}),
     encoder("albert", "AlbertModel", {"embedding_size": 32}),
     encoder("electra", "ElectraModel", {"embedding_size": 32}),
     encoder(
-        "mpnet", "MPNetModel", {"max_position_embeddings": 258, "pad_token_id": 1}, kinds=("eager",)
+        "mpnet",
+        "MPNetModel",
+        {"max_position_embeddings": 1026, "pad_token_id": 1},
+        kinds=("eager",),
     ),
     encoder(
         "deberta-v2",
