@@ -114,6 +114,7 @@ def test_explained(case: Case) -> None:
         assert explained.elided_casts == []
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch copies what it deprecates
 @pytest.mark.parametrize("case", cases(SHORT_STATIC[1:4]))
 @torch.no_grad()
 def test_exported(case: Case) -> None:
