@@ -17,8 +17,9 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import array, trace
 from blockbuster_fusion.codegen.schedule import Schedule
-from blockbuster_fusion.compiler import compile, fuse
+from blockbuster_fusion.compiler import fuse
 from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.frontends.doors import compile, explain, from_torch, register_backend
 from blockbuster_fusion.fusion.fuse import Fusion
 from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.interp.interpreter import interpret
@@ -55,12 +56,15 @@ __all__ = [
     "errors",
     "evaluate",
     "examples",
+    "explain",
     "from_text",
+    "from_torch",
     "fuse",
     "interpret",
     "lower",
     "meter",
     "ops",
+    "register_backend",
     "show",
     "to_text",
     "trace",

@@ -188,3 +188,12 @@ class NotExpressible(BlockbusterError):
     """What a model does has no form as an array program over named axes."""
 
     template = "{what} has no form over named axes"
+
+
+class MissingPackage(BlockbusterError):
+    """A function needs a package that is not installed."""
+
+    template = (
+        "{function}: needs {package}, which is not installed; "
+        "pip install 'blockbuster-fusion[{extra}]'"
+    )

@@ -34,7 +34,7 @@ from blockbuster_fusion.array.program import (
 from blockbuster_fusion.array.table import expand
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.axis import Axis, Symbol
-from blockbuster_fusion.ir.combiner import Combiner
+from blockbuster_fusion.ir.combiner import ADD, Combiner
 from blockbuster_fusion.ir.expr import Expr, arg, call, const, result_dtype, size
 from blockbuster_fusion.ir.types import DType, promote
 
@@ -565,10 +565,11 @@ class _Emitter:
                     made = self.operator("reduce", [made], **attributes)
                 return made
             case Contraction(factors):
-                atoms = self.atoms(factors)
-                if len(atoms) > 1:
-                    raise NotExpressible(what="a contraction over several axes")
-                return self.operator("matmul", operands, axis=self.axis(atoms[0]))
+                *others, last = self.atoms(factors)
+                made = self.operator("matmul", operands, axis=self.axis(last))
+                for factor in reversed(others):
+                    made = self.operator("reduce", [made], axis=self.axis(factor), combiner=ADD)
+                return made
             case Counting(factors):
                 return self.count(self.atoms(factors))
             case Renamed(old, new):

@@ -16,8 +16,7 @@ from blockbuster_fusion.frontends.torch_plan import Options, Planned, plan
 NAME = "blockbuster"
 
 Watcher = Callable[[Planned], None]
-_watchers: list[Watcher] = []
-"""Who is told of each graph that is compiled: `explain` while it runs."""
+"""Who is told of each graph that is compiled."""
 
 _warned = False
 
@@ -28,6 +27,7 @@ def backend(
     *,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
+    watcher: Watcher | None = None,
 ) -> Callable[..., Any]:
     """What torch.compile calls with each graph: kernels for inference, eager for training."""
     chosen = options_from(mode, options)
@@ -35,7 +35,7 @@ def backend(
 
     def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         made = plan(graph, _static_inputs(), chosen)
-        for watcher in _watchers:
+        if watcher is not None:
             watcher(made)
         return made.plan
 

@@ -167,7 +167,8 @@ class Analysis:
     def is_indexed(self, node: Node) -> bool:
         """Whether a view shows only a part of its operand."""
         if node.target is operator.getitem:
-            return self.is_indexed(node.args[0])  # type: ignore[arg-type]
+            assert isinstance(node.args[0], Node)
+            return not self.is_element(node) and self.is_indexed(node.args[0])
         if _short_name(node) not in INDEXED:
             return False
         return not self.is_whole_slice(node)
@@ -199,10 +200,27 @@ class Analysis:
     def base(self, node: Node) -> Node:
         """What a chain of views shows."""
         while node.op == "call_function" and self.kind(node) is Kind.VIEW:
+            if self.is_element(node):
+                return node
             sources = [n for n in node.all_input_nodes if tensors_of(n)]
             if not sources:
                 return node
             node = sources[0]
+        return node
+
+    def is_element(self, node: Node) -> bool:
+        """Whether a node is one of several results that an operator computes."""
+        if node.target is not operator.getitem:
+            return False
+        source = node.args[0]
+        assert isinstance(source, Node)
+        return self.kind(source) is not Kind.VIEW
+
+    def owner(self, node: Node) -> Node:
+        """The operator that computes a node: of one of several results, the one behind it."""
+        if self.is_element(node):
+            assert isinstance(node.args[0], Node)
+            return node.args[0]
         return node
 
     def boundary(self, node: Node) -> Node:
@@ -231,7 +249,8 @@ class Analysis:
     def needed(self, node: Node, inside: set[Node]) -> list[Node]:
         """What of a node's result is stored for those outside a part: itself, or views of it."""
         found: dict[Node, None] = {}
-        stack, seen = [node], set[Node]()
+        several = isinstance(node.meta.get("val"), tuple | list)
+        stack, seen = [*node.users] if several else [node], set[Node]()
         while stack:
             n = stack.pop()
             if n in seen:
@@ -277,15 +296,17 @@ class Analysis:
         """The operators as a selection sees them."""
         number = {node: i for i, node in enumerate(self.operators)}
         regions = self.regions()
-        stored = {self.base(n) for n in self.nodes if tensors_of(n) and self.is_indexed(n)}
+        indexed = [n for n in self.nodes if tensors_of(n) and self.is_indexed(n)]
+        stored = {self.owner(self.base(n)) for n in indexed}
         made = []
         for node in self.operators:
             bases = [self.base(n) for n in node.all_input_nodes]
             if self.kind(node) is Kind.MISC:
-                stored.update(bases)
+                stored.update(map(self.owner, bases))
         for node in self.operators:
             bases = [self.base(n) for n in node.all_input_nodes]
-            operands = tuple(dict.fromkeys(number[b] for b in bases if b in number))
+            owners = [self.owner(b) for b in bases]
+            operands = tuple(dict.fromkeys(number[b] for b in owners if b in number))
             made.append(
                 Op(
                     self.kind(node),
@@ -463,8 +484,10 @@ class Expression:
         if node.op != "call_function" or self.analysis.kind(node) is Kind.MISC:
             return False
         base = self.analysis.base(node)
-        if base not in self.inside and base is not node and self.analysis.boundary(node) is node:
-            return False
+        if self.analysis.owner(base) not in self.inside:
+            is_given = self.analysis.boundary(node) is node and node not in self.analysis.mobile
+            if is_given and (base is not node or self.analysis.is_element(node)):
+                return False
         return node in self.analysis.mobile or self.analysis.kind(node) is Kind.VIEW
 
     def made(self, node: Node) -> Any:

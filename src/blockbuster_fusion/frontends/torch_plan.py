@@ -1,7 +1,6 @@
 """From a graph of PyTorch operators to a plan: parts become kernels, the rest stays PyTorch's."""
 
 import logging
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,6 @@ from blockbuster_fusion.frontends.torch_graph import (
     tensors_of,
 )
 from blockbuster_fusion.frontends.torch_table import DTYPES, row_for
-from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.torch_arrays import STORED
 from blockbuster_fusion.runtime.torch_plan import (
@@ -79,6 +77,8 @@ class Planned:
     plan: Plan
     analysis: Analysis
     groups: list[Fused | Unfused]
+    operated: list[Node]
+    """The nodes that PyTorch runs, views too."""
 
     @property
     def fused(self) -> list[Fused]:
@@ -113,6 +113,7 @@ class _Planner:
         self.options = options
         self.groups: list[Fused | Unfused] = []
         self.steps: list[Step] = []
+        self.operated: list[Node] = []
         self.slots: dict[Node, int] = {n: i for i, n in enumerate(given)}
         self.regions = self.analysis.regions()
 
@@ -131,7 +132,7 @@ class _Planner:
         inputs = range(len(analysis.inputs))
         symbols, evaluate = _symbols(analysis)
         made = Plan(self.steps, len(self.slots), inputs, outputs, symbols, evaluate)
-        return Planned(made, analysis, self.groups)
+        return Planned(made, analysis, self.groups, self.operated)
 
     # ---------------------------------------------------------------- groups
 
@@ -182,8 +183,8 @@ class _Planner:
             return []
         after = {at}
         for node in group:
-            bases = {self.analysis.base(n) for n in node.all_input_nodes}
-            if node in group and bases & after:
+            bases = {self.analysis.owner(self.analysis.base(n)) for n in node.all_input_nodes}
+            if bases & after:
                 after.add(node)
         before = [n for n in group if n not in after]
         rest = [n for n in group if n in after]
@@ -194,7 +195,7 @@ class _Planner:
         results = [needed for n in group for needed in self.analysis.needed(n, inside)]
         strict = self.options.strict
         part = Expression(self.analysis, group, self.name(group), strict).part(results)
-        target = self.options.target or _device(group)
+        target = self.options.target or _device(group).type
         key = (part.expressed.program, tuple(sorted(part.storage.items())), target)
         if key not in _COMPILED:
             _COMPILED[key] = compile_program(
@@ -234,10 +235,11 @@ class _Planner:
             self.slots[node] = len(self.slots)
             outputs.append((self.slots[node], layout))
         name = expressed.program.name
-        sizes = expressed.sizes
-        self.steps.append(
-            KernelStep(name, group.executable, tuple(inputs), tuple(outputs), sizes)
+        device = _device(group.part.nodes)
+        step = KernelStep(
+            name, group.executable, tuple(inputs), tuple(outputs), expressed.sizes, device
         )
+        self.steps.append(step)
 
     def slot(self, node: Node) -> int:
         """Where the result of a node lies; views and arithmetic on sizes are made when asked."""
@@ -269,6 +271,7 @@ class _Planner:
         self.slots[node] = len(self.slots)
         step = OperatorStep(name_of(node), function, filled, named, self.slots[node])
         self.steps.append(step)
+        self.operated.append(node)
 
     def argument(self, given: Any) -> Any:
         if isinstance(given, Node):
@@ -292,8 +295,9 @@ def _attribute(module: GraphModule, path: str) -> Any:
     return found
 
 
-def _device(group: Sequence[Node]) -> str:
-    return next((t.device.type for n in group for t in tensors_of(n) if t.dim()), "cpu")
+def _device(group: Sequence[Node]) -> torch.device:
+    devices = (t.device for n in group for t in tensors_of(n) if t.dim())
+    return next(devices, torch.device("cpu"))
 
 
 def _symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
@@ -339,6 +343,3 @@ def _note_terms(expr: Any, expressions: dict[str, Any]) -> None:
             factor = rest if common.is_Integer else factor
         if not factor.is_Integer:
             expressions.setdefault(str(factor), factor)
-
-
-__all__ = ["Fused", "Options", "Planned", "Unfused", "plan", "DType", "operator"]

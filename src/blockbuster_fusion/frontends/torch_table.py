@@ -608,6 +608,22 @@ def _expand(p: Positional, x: Value, sizes: Sequence[Size], **_: object) -> Valu
     return p.expand(x, sizes)
 
 
+@view("repeat")
+def _repeat(p: Positional, x: Value, times: Sequence[int]) -> Value:
+    """A copy behind the other along some positions: a broadcast axis before each."""
+    if not all(isinstance(t, int) for t in times):
+        raise NotExpressible(what="a number of copies that is known only when the model runs")
+    sizes = (ONE,) * (len(times) - len(x.sizes)) + x.sizes
+    x = p.view(x, sizes)
+    for at in reversed(range(len(times))):
+        x = p.insert(x, at)
+        wanted = [Size(times[at]) if i == at else s for i, s in enumerate(x.sizes)]
+        x = p.expand(x, wanted)
+        merged = [*x.sizes[:at], x.sizes[at] * x.sizes[at + 1], *x.sizes[at + 2 :]]
+        x = p.view(x, merged)
+    return x
+
+
 @view("clone", "alias", "detach", "lift_fresh_copy", "contiguous", "lift_fresh")
 def _same_array(p: Positional, x: Value, **_: object) -> Value:
     return x

@@ -117,8 +117,18 @@ class Runner(Protocol):
     @property
     def source(self) -> str: ...
 
-    def run(self, given: Sequence[Any], sizes: Sizes = ()) -> Sequence[Any]:
-        """The outputs for inputs in order; `sizes` are of axes that no input need have."""
+    def run(
+        self,
+        given: Sequence[Any],
+        sizes: Sizes = (),
+        kit: Kit | None = None,
+        into: Mapping[int, Any] | None = None,
+    ) -> Sequence[Any]:
+        """The outputs for inputs in order; `sizes` are of axes that no input need have.
+
+        `kit` says what arrays there are, where the inputs do not tell; `into` has arrays for some
+        outputs, by number.
+        """
 
 
 def _has_tensor(given: Sequence[Any]) -> bool:
@@ -142,8 +152,20 @@ class Interpreted:
     def source(self) -> str:
         return show(self.graph)
 
-    def run(self, given: Sequence[Any], sizes: Sizes = ()) -> Sequence[Any]:
-        if not _has_tensor(given):
+    def run(
+        self,
+        given: Sequence[Any],
+        sizes: Sizes = (),
+        kit: Kit | None = None,
+        into: Mapping[int, Any] | None = None,
+    ) -> Sequence[Any]:
+        made = self.made(given, sizes, kit)
+        for number, target in (into or {}).items():
+            target[...] = made[number]
+        return made
+
+    def made(self, given: Sequence[Any], sizes: Sizes, kit: Kit | None) -> Sequence[Any]:
+        if not _has_tensor(given) and (kit is None or kit.name == "numpy"):
             return interpret(self.graph, list(given), self.tiles, sizes=sizes)
         from blockbuster_fusion.runtime.torch_arrays import through_numpy
 
@@ -174,19 +196,27 @@ class Compiled:
         self.numpy = NumpyArrays()
         self.spare: dict[Hashable, list[_Scratch]] = {}
 
-    def run(self, given: Sequence[Any], sizes: Sizes = ()) -> Sequence[Any]:
-        kit = self.kit(given)
+    def run(
+        self,
+        given: Sequence[Any],
+        sizes: Sizes = (),
+        kit: Kit | None = None,
+        into: Mapping[int, Any] | None = None,
+    ) -> Sequence[Any]:
+        kit = kit or self.kit(given)
         admitted = [
             kit.admitted(name, x, buffer.dtype)
             for name, buffer, x in zip(self.names, self.program.inputs, given, strict=True)
         ]
         key = (kit.name, sizes, *[kit.seen(x) for x in admitted])
+        if into:  # launches depend on how these lie, too
+            key = (*key, *((number, kit.seen(x)) for number, x in into.items()))
         bound = self.bound.get(key)
         if bound is None:
             bound = _Bound(self, kit, admitted, sizes)
             if self.is_static:  # else sizes may come from what an operator gives
                 self.remember(key, bound)
-        return bound.run(kit, admitted)
+        return bound.run(kit, admitted, into)
 
     def kit(self, given: Sequence[Any]) -> Kit:
         if self.device == "cpu" and not _has_tensor(given):
@@ -267,10 +297,18 @@ class _Bound:
                     problem = f"has {length} elements for the {blocks} blocks of {axis.dim.label}"
                     raise BadInput(name=name, problem=problem)
 
-    def run(self, kit: Kit, inputs: Sequence[Any]) -> list[Any]:
+    def run(
+        self, kit: Kit, inputs: Sequence[Any], into: Mapping[int, Any] | None = None
+    ) -> list[Any]:
         owner = self.owner
         arrays: Arrays = dict(zip(owner.program.inputs, inputs, strict=True))
         made: Arrays = {}
+        for number, x in (into or {}).items():
+            buffer, order, is_first = owner.given_back[number]
+            if is_first and buffer not in arrays:
+                made[buffer] = x
+                turned = tuple(order.index(at) for at in range(len(order)))
+                arrays[buffer] = kit.permuted(x, turned)
         scratch = owner.borrowed(kit)
         for number, step in enumerate(owner.program.steps):
             if isinstance(step, Call):
@@ -292,10 +330,12 @@ class _Bound:
         if scratch:
             owner.spare[kit.name].append(scratch)
         outputs = []
-        for buffer, order, is_first in owner.given_back:
+        for number, (buffer, order, is_first) in enumerate(owner.given_back):
             x = made.get(buffer) if is_first else None
             if x is None:
                 x = kit.copied(kit.permuted(arrays[buffer], order))
+                if into and number in into:
+                    into[number][...] = x
             outputs.append(kit.handed_out(x, buffer.dtype))
         return outputs
 

@@ -108,6 +108,11 @@ def kit_for(given: Sequence[object], device: str) -> TorchArrays:
     return _kit(torch.device("cpu"), handles)
 
 
+def kit_on(device: torch.device) -> TorchArrays:
+    """The kit for tensors on a device."""
+    return _kit(device, device.type == "cpu")
+
+
 @cache
 def _kit(device: torch.device, handles: bool) -> TorchArrays:
     return TorchArrays(device, handles=handles)
@@ -122,7 +127,8 @@ def through_numpy(
 
     Results in float64 stay so: then all was computed in it.
     """
-    device = next(x.device for x in given if isinstance(x, torch.Tensor))
+    devices = (x.device for x in given if isinstance(x, torch.Tensor))
+    device = next(devices, torch.device("cpu"))
     made = []
     for dtype, x in zip(dtypes, run([_as_numpy(x) for x in given]), strict=True):
         wanted = torch.float64 if x.dtype == np.float64 else STORED[dtype]

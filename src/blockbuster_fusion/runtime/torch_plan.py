@@ -10,6 +10,7 @@ from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.array.positional import Layout
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.runtime.torch_arrays import kit_on
 
 MOST_SHAPES = 256
 """For how many different sizes a plan remembers the shapes that follow from them."""
@@ -31,8 +32,9 @@ class KernelStep:
     inputs: tuple[tuple[int, Layout, torch.dtype | None], ...]
     """Slot, layout, and the dtype to convert a number to."""
     outputs: tuple[tuple[int, Layout], ...]
-    sizes: tuple[tuple[Axis, Size], ...] = ()
+    sizes: tuple[tuple[Axis, Size], ...]
     """The axes whose lengths depend on the model's sizes."""
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,7 @@ class _BoundKernel:
     def __init__(self, step: KernelStep, length: Length) -> None:
         self.run = step.executable.runner.run
         self.sizes = tuple((axis, length(size)) for axis, size in step.sizes)
+        self.kit = kit_on(step.device)
         self.inputs = [
             (slot, None if layout.is_plain else _atoms(layout, length), dtype)
             for slot, layout, dtype in step.inputs
@@ -161,7 +164,9 @@ class _BoundKernel:
             if dtype is not None:
                 x = torch.as_tensor(x, dtype=dtype)
             given.append(x if shape is None else x.view(shape))
-        for (slot, shown), x in zip(self.outputs, self.run(given, self.sizes), strict=True):
+        for (slot, shown), x in zip(
+            self.outputs, self.run(given, self.sizes, self.kit), strict=True
+        ):
             values[slot] = x if shown is None else shown(x)
 
 
@@ -217,4 +222,3 @@ def _read(step: Step) -> list[int]:
         elif isinstance(x, list | tuple):
             stack.extend(x)
     return found
-

@@ -1,0 +1,29 @@
+"""Whether a kernel has the form of Flash Attention."""
+
+from blockbuster_fusion.codegen.nest import Compute, Contract, Fold, Kernel, Tile
+from blockbuster_fusion.ir.expr import postorder
+
+
+def is_flash(kernel: Kernel) -> bool:
+    """Whether exponentials of one contraction are an operand of another, all in local memory.
+
+    The scores of attention then never lie in global memory, whatever else the kernel computes.
+    """
+    products: set[Tile] = set()
+    exponentials: set[Tile] = set()
+    for statement in kernel.statements:
+        match statement:
+            case Contract(tile, left, right):
+                if left in exponentials or right in exponentials:
+                    return True
+                products.add(tile)
+            case Compute(tile, expr, operands):
+                if any(x in exponentials for x in operands):
+                    exponentials.add(tile)
+                elif any(x in products for x in operands):
+                    takes_exp = any(node.op in ("exp", "exp2") for node in postorder(expr))
+                    (exponentials if takes_exp else products).add(tile)
+            case Fold(tile, operand):
+                if operand in products:
+                    products.add(tile)
+    return False

@@ -1,0 +1,47 @@
+"""`bb.compile` of a PyTorch module or function."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from blockbuster_fusion.frontends.torch_backend import backend
+from blockbuster_fusion.frontends.torch_explain import Explanation
+from blockbuster_fusion.frontends.torch_plan import Planned
+
+OPTIONS = ("target", "strict", "threads", "selection")
+
+
+class CompiledModel:
+    """A module or function that runs on compiled kernels, compiled anew where guards fail."""
+
+    def __init__(self, model: Callable[..., Any], dynamic: bool | None, **options: Any) -> None:
+        self.model = model
+        self.graphs: list[Planned] = []
+        watched = partial(backend, options=options, watcher=self.graphs.append)
+        self.compiled = torch.compile(model, backend=watched, dynamic=dynamic)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """What the model gives, without gradients."""
+        with torch.no_grad():
+            return self.compiled(*arguments, **named)
+
+    @property
+    def explanation(self) -> Explanation:
+        """What became of each operator of the graphs that have been compiled so far."""
+        return Explanation(tuple(self.graphs))
+
+
+def compile_model(
+    model: Callable[..., Any], *examples: Any, dynamic: bool | None = None, **named: Any
+) -> CompiledModel:
+    """The model compiled for inference, and run once with the examples, if there are any.
+
+    `target`, `strict`, `threads` and `selection` are options; all else is an example by name.
+    """
+    options = {name: named.pop(name) for name in OPTIONS if name in named}
+    made = CompiledModel(model, dynamic, **options)
+    if examples or named:
+        made(*examples, **named)
+    return made
