@@ -11,6 +11,7 @@ from blockbuster_fusion import ops
 from blockbuster_fusion.array.primitives import (
     Contraction,
     External,
+    Lookup,
     Pointwise,
     Positions,
     Primitives,
@@ -59,6 +60,8 @@ def written(name: str, /, *kinds: ArrayType, **attributes: Any) -> list[str]:
                 words.append(f"{combiner} over {axis}")
             case Contraction(axis):
                 words.append(f"contract {axis}")
+            case Lookup(axis):
+                words.append(f"look up along {axis}")
             case Positions(axis):
                 words.append(f"positions of {axis}")
             case Renaming(old, new):
@@ -94,6 +97,7 @@ ENTRIES: dict[str, tuple[list[ArrayType], dict[str, Any], list[str]]] = {
             "x0+x1",
         ],
     ),
+    "take": ([array(K, N), array(M, dtype=DType.int64)], {"axis": K}, ["look up along K"]),
     "index": ([], {"axis": K}, ["positions of K"]),
     "rename": ([array(M, K)], {"old": K, "new": N}, ["K is N"]),
     "misc": (

@@ -10,6 +10,7 @@ from blockbuster_fusion.array.primitives import (
     Contraction,
     External,
     Given,
+    Lookup,
     Pointwise,
     Positions,
     Renaming,
@@ -18,6 +19,7 @@ from blockbuster_fusion.array.primitives import (
 )
 from blockbuster_fusion.array.program import ArrayProgram, ArrayType, check_program
 from blockbuster_fusion.errors import BadInput, BadResult
+from blockbuster_fusion.interp.arithmetic import looked_up, misplaced
 from blockbuster_fusion.interp.executors import executor_of
 from blockbuster_fusion.interp.tiling import Extents
 from blockbuster_fusion.interp.values import Array, Numbers, as_array, misfit
@@ -92,6 +94,8 @@ class _Evaluation:
                     [letters[a] for a in some] for some in (*axes, step.type.axes)
                 )
                 return np.einsum(operands[0], left, operands[1], right, result)
+            case Lookup(axis):
+                return self.looked_up(axis, operands, axes, step)
             case Positions(axis):
                 return np.arange(self.extents.of(axis))
             case Renaming():
@@ -128,6 +132,18 @@ class _Evaluation:
             (expr,) = combiner.combine
             gathered = np.asarray(evaluate_expr(expr, both, self.extents.of, self.numbers.rounded))
         return gathered
+
+    def looked_up(
+        self, axis: Axis, operands: Sequence[Array], axes: Sequence[tuple[Axis, ...]], step: Step
+    ) -> Array:
+        (table, places), (own, across) = operands, axes
+        problem = misplaced(places, self.extents.of(axis), axis)
+        if problem is not None:
+            raise BadInput(name=f"of take, {self.types[step.operands[0]]},", problem=problem)
+        kept = [a for a in own if a is not axis]
+        turned = _align(table, own, [axis, *kept])
+        at = [step.type.axes.index(a) for a in kept]
+        return looked_up(turned, _align(places, across, step.type.axes), at, len(step.type.axes))
 
     def external(self, op: External, operands: Sequence[int], kind: ArrayType) -> Array:
         arrays = []

@@ -11,6 +11,7 @@ from blockbuster_fusion.array.primitives import (
     Contraction,
     External,
     Given,
+    Lookup,
     Pointwise,
     Positions,
     Primitives,
@@ -36,6 +37,7 @@ from blockbuster_fusion.ir.ops import (
     Misc,
     Reduce,
     Rename,
+    Take,
     Value,
 )
 from blockbuster_fusion.ir.types import Type
@@ -190,12 +192,14 @@ def _tie_loops(steps: Sequence[Step], packed: set[Axis]) -> dict[_Loop, Dim]:
     for i, step in enumerate(steps):
         if not _has_loops(step):
             continue
-        for axis in _loops(steps, step):
+        walked = _loops(steps, step)
+        for axis in walked:
             root((i, axis))
         for operand in step.operands:
             if _has_loops(steps[operand]):
                 for axis in steps[operand].type.axes:
-                    parent[root((i, axis))] = root((operand, axis))
+                    if axis in walked:
+                        parent[root((i, axis))] = root((operand, axis))
     dims: dict[_Loop, Dim] = {}
     counts: dict[Axis, int] = {}
     for loop in sorted(parent, key=lambda loop: loop[0]):
@@ -209,11 +213,13 @@ def _tie_loops(steps: Sequence[Step], packed: set[Axis]) -> dict[_Loop, Dim]:
 
 
 def _has_loops(step: Step) -> bool:
-    return isinstance(step.primitive, Pointwise | Summary | Contraction)
+    return isinstance(step.primitive, Pointwise | Summary | Contraction | Lookup)
 
 
 def _loops(steps: Sequence[Step], step: Step) -> list[Axis]:
     """The axes that a step walks: those of its result and the one that it reduces."""
+    if isinstance(step.primitive, Lookup):
+        return list(step.type.axes)
     walked = [a for v in step.operands for a in steps[v].type.axes]
     return list(dict.fromkeys([*step.type.axes, *walked]))
 
@@ -273,6 +279,8 @@ class _Lowering:
                 dim = self.dims[i, axis]
                 parts = builder.nest([dim], operands, lambda inner, *xy: inner.one(Dot(dim), *xy))
                 return builder.one(Reduce(dim, ADD), parts)
+            case Lookup(axis):
+                return builder.one(Take(axis), *operands)
             case other:
                 raise AssertionError(f"{other} has no loops")
 

@@ -43,6 +43,13 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a table has at some places along one of its axes; the places are data."""
+
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
 class Positions:
     """0, 1, 2, … along an axis."""
 
@@ -67,7 +74,7 @@ class External:
     layouts: tuple[tuple[Axis, ...], ...]
 
 
-Primitive = Given | Pointwise | Summary | Contraction | Positions | Renaming | External
+Primitive = Given | Pointwise | Summary | Contraction | Lookup | Positions | Renaming | External
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +157,27 @@ class Primitives:
         axes = tuple(dict.fromkeys(a for r in (x, y) for a in r.axes if a is not axis))
         dtype = promote(x.type.dtype, y.type.dtype)
         return self._step(Contraction(axis), (x, y), ArrayType(axes, dtype))
+
+    def take(self, table: Ref, index: Ref, axis: Axis) -> Ref:
+        """The elements of `table` at the places `index` along `axis`, as in `table[index]`.
+
+        The result has the axes of the index, then the other axes of the table; along axes of both,
+        each element of the index looks into its own part of the table. Places count from 0
+        upwards: what lies beyond the axis, or is negative, is a mistake that kernels do not notice.
+        """
+        name = f"take along {axis}"
+        if axis not in table.axes:
+            raise IllTyped(op=name, problem=f"the table {table.type} has no such axis")
+        if index.type.dtype not in (DType.int64, DType.int32):
+            problem = f"the places are {index.type.dtype}, not int64 or int32: cast them"
+            raise IllTyped(op=name, problem=problem)
+        if axis in index.axes:
+            problem = f"the places {index.type} have that axis themselves: rename the table's"
+            raise IllTyped(op=name, problem=problem)
+        if isinstance(self.steps[table.step].primitive, Positions):
+            return self.elementwise(cast(arg(0), DType.int64), index)  # position i is i
+        axes = tuple(dict.fromkeys((*index.axes, *(a for a in table.axes if a is not axis))))
+        return self._step(Lookup(axis), (table, index), ArrayType(axes, table.type.dtype))
 
     def positions(self, axis: Axis) -> Ref:
         """The index along `axis`."""

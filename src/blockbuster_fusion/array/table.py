@@ -104,6 +104,11 @@ def _layernorm(
     return p.add(made, parameters[-1]) if bias else made
 
 
+@operator("take")
+def _take(p: Primitives, table: Ref, index: Ref, *, axis: Axis) -> Ref:
+    return p.take(table, index, axis)
+
+
 @operator("index")
 def _index(p: Primitives, *, axis: Axis) -> Ref:
     return p.positions(axis)

@@ -38,7 +38,7 @@ RESERVED = frozenset([*_KEYWORDS, *_TYPES, *_LIBRARY, *_OWN])
 """What no array, axis or kernel may be called in C."""
 
 _PREFIXES = (
-    *("contract_", "load_", "store_", "maximum_", "minimum_", "sign_"),
+    *("contract_", "load_", "store_", "take_", "maximum_", "minimum_", "sign_"),
     *("floordiv_", "mod_", "exp_", "widened_", "narrowed_"),
 )
 

@@ -329,6 +329,22 @@ static void load_{stored}_{held}({held} *restrict tile, int64_t t_i, const {stor
 """
 
 
+def _take(stored: str, held: str, index: str) -> str:
+    """Elements of a table into a tile, a band of rows at once: each is read along its columns."""
+    return f"""\
+/* tile[i][j] = table[places[j]*step + i*t_i + j*t_j] */
+static void take_{stored}_{held}_{index}(
+    {held} *restrict tile, int64_t row, const {stored} *restrict table,
+    const {index} *restrict places, int64_t step, int64_t t_i, int64_t t_j, int64_t I, int64_t J) {{
+    enum {{ BAND = 16 }};
+    for (int64_t j = 0; j < J; j += BAND)
+        for (int64_t i = 0; i < I; i++)
+            for (int64_t w = j; w < MIN(j + BAND, J); w++)
+                tile[i * row + w] = {_widen(stored, "table[places[w] * step + i * t_i + w * t_j]")};
+}}
+"""
+
+
 def _store(stored: str, held: str) -> str:
     return f"""\
 /* block[i*b_i + j*b_j] = tile[i][j] */
@@ -372,6 +388,8 @@ def prelude(needs: Collection[Need]) -> str:
                 parts += [_vector(c_type), _contract(c_type)]
             case ("load", stored, held):
                 parts.append(_load(stored, held))
+            case ("take", stored, held, index):
+                parts.append(_take(stored, held, index))
             case ("store", stored, held):
                 parts.append(_store(stored, held))
     return "\n".join(parts)

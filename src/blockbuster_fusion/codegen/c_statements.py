@@ -18,6 +18,7 @@ from blockbuster_fusion.codegen.nest import (
     Index,
     Kernel,
     Load,
+    Lookup,
     Positions,
     Span,
     Statement,
@@ -106,6 +107,8 @@ class Statements(Layout):
                 self.load(statement.tile, statement.source)
             case Wait():
                 self.load(statement.tile, statement.source)
+            case Lookup():
+                self.lookup(statement)
             case Store():
                 self.store(statement)
             case Compute():
@@ -256,6 +259,43 @@ class Statements(Layout):
             rows, columns = steps
             to = f"{here}, {rows[0]}, {there}, {rows[1]}, {columns}"
             self.line(f"load_{stored}_{held}({to}, {sizes});")
+
+    def lookup(self, statement: Lookup) -> None:
+        """Row by row of the table, or, where the vectors run along the places, a few at once."""
+        tile, source, places = statement.tile, statement.source, statement.places
+        stored, held = STORED[source.buffer.dtype], self.held(tile)
+        stride = self.stride(source.buffer, source.buffer.axes[statement.axis])
+        layout = self.layout(tile)
+        if not layout:
+            self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
+            value = f"*({self.address(source)} + {self.name(places)}[0] * {stride})"
+            value = f"widened_bfloat16({value})" if stored == "bfloat16" else value
+            self.line(f"{self.name(tile)}[0] = {bare(value)};")
+            return
+        last = layout[-1]
+        inner = [s for s in layout[:-1] if s not in places.spans][-1:]
+        outer = [s for s in layout[:-1] if s not in inner]
+
+        def step(span: Span) -> str:
+            return self.buffer_step(source, span) if span in source.spans else "0"
+
+        with self.over(outer, simd="") as variables:
+            here = self.moved(tile, variables)
+            moved = [f"{v} * {step(s)}" for s, v in variables.items() if s in source.spans]
+            there = " + ".join([self.address(source), *moved])
+            down, rows, high = "0", "0", "1"
+            if inner:
+                down, rows, high = self.step(tile, inner[0]), step(inner[0]), self.length(inner[0])
+            sizes = f"{rows}, {step(last)}, {high}, {self.length(last)}"
+            if last in places.spans:
+                self.needs.add(("take", stored, held, self.held(places)))
+                at = f"{self.moved(places, variables)}, {stride}"
+                name = f"take_{stored}_{held}_{self.held(places)}"
+                self.line(f"{name}({here}, {down}, {there}, {at}, {sizes});")
+            else:
+                self.needs.add(("load", stored, held))
+                row = f"{there} + {self.at(places, variables)} * {stride}"
+                self.line(f"load_{stored}_{held}({here}, {down}, {row}, {sizes});")
 
     def store(self, statement: Store) -> None:
         tile, target = statement.tile, statement.target

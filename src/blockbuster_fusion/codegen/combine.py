@@ -21,6 +21,7 @@ from blockbuster_fusion.codegen.nest import (
     Fold,
     For,
     Load,
+    Lookup,
     Positions,
     Span,
     Statement,
@@ -234,6 +235,10 @@ class _Degrees:
             case Store():
                 if statement.tile is self.t or self.of(statement.tile) not in (0, _ZERO):
                     raise _NotProportional
+            case Lookup():
+                self.forbid_t(statement)
+                if self.of(statement.places) not in (0, _ZERO):
+                    raise _NotProportional
             case Load() | Positions() | For():
                 pass
             case _:
@@ -314,6 +319,8 @@ def reading(statement: Statement, old: Tile, new: Tile) -> Statement:
         return new if tile is old else tile
 
     match statement:
+        case Lookup():
+            return replace(statement, places=other(statement.places))
         case Compute():
             return replace(statement, operands=tuple(other(t) for t in statement.operands))
         case Fold():

@@ -17,6 +17,7 @@ from blockbuster_fusion.codegen.nest import (
     Fold,
     Kernel,
     Load,
+    Lookup,
     Span,
     Statement,
     Tile,
@@ -62,7 +63,7 @@ class _Beyond:
 
     def visit(self, statement: Statement) -> None:
         match statement:
-            case Load():
+            case Load() | Lookup():
                 self.set(statement.tile, dict.fromkeys(statement.tile.spans, 0.0))
             case Fill():
                 self.set(statement.tile, dict.fromkeys(statement.tile.spans, statement.value))

@@ -14,6 +14,7 @@ from blockbuster_fusion.codegen.nest import (
     Index,
     Kernel,
     Load,
+    Lookup,
     Positions,
     Span,
     Statement,
@@ -35,7 +36,12 @@ def hoisted(kernel: Kernel) -> Kernel:
 
     A block that does not vary in a loop is loaded before it; an accumulator does vary.
     """
-    stored = {a.buffer for s in kernel.statements for a in accesses(s) if not isinstance(s, Load)}
+    stored = {
+        access.buffer
+        for s in kernel.statements
+        if not isinstance(s, Load | Lookup)
+        for access in accesses(s)
+    }
 
     def hoist(body: Body) -> Body:
         made: list[Statement] = []
@@ -58,7 +64,7 @@ def _invariant(loop: For, stored: set[Buffer]) -> tuple[list[Statement], Body]:
     for statement in loop.body:
         tile = written(statement)
         movable = (
-            isinstance(statement, Load | Compute | Positions | Fold)
+            isinstance(statement, Load | Lookup | Compute | Positions | Fold)
             and tile is not None
             and writes.count(tile) == 1
             and not varying & set(read(statement))
@@ -178,7 +184,7 @@ def stored_narrow(kernel: Kernel) -> Kernel:
         if statement.expr.args[0] is not arg(0):
             continue
         (source,) = statement.operands
-        if isinstance(makers.get(source), Load) and source.dtype in NARROW:
+        if isinstance(makers.get(source), Load | Lookup) and source.dtype in NARROW:
             if all(isinstance(u, Compute) and u.expr is statement.expr for u in users[source]):
                 wide = loads.setdefault(
                     source, Tile(source.name, source.spans, statement.tile.dtype)
@@ -196,7 +202,7 @@ def stored_narrow(kernel: Kernel) -> Kernel:
         for s in body:
             if s in gone:
                 continue
-            if isinstance(s, Load) and s.tile in loads:
+            if isinstance(s, Load | Lookup) and s.tile in loads:
                 s = replace(s, tile=loads[s.tile])
             for tile in read(s):
                 s = reading(s, tile, replaced.get(tile, tile))

@@ -16,6 +16,7 @@ from blockbuster_fusion.codegen.nest import (
     For,
     Index,
     Load,
+    Lookup,
     Positions,
     Space,
     Span,
@@ -41,6 +42,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Take,
     Value,
 )
 from blockbuster_fusion.ir.types import DType, Type
@@ -127,7 +129,7 @@ class Frame:
         self.grid_indices: list[Index] = []
         self.homes: dict[Value, Listed] = {}
         self.stores: dict[Value, list[Listed]] = {}
-        self.loaded: dict[Access, Tile] = {}
+        self.loaded: dict[Access | tuple[Access, Tile], Tile] = {}
         self.current: dict[Dim, Index] = {} if around is None else dict(around.current)
         if loop is not None:
             self.current[loop.dim] = loop
@@ -172,16 +174,22 @@ class Frame:
         return tile
 
     def load(self, place: Listed, kind: Type) -> Tile:
-        access, frame = place.access, self
-        while access not in frame.loaded and frame.around is not None:
-            frame = frame.around
-        if access in frame.loaded:
-            return frame.loaded[access]
+        access = place.access
+        known = self.known(access)
+        if known is not None:
+            return known
         spans = {span.dim: span for span in access.spans}
         tile = self.new_tile([spans[_walked(d, spans)] for d in kind.items], kind.dtype)
         self.block.append(Load(tile, access))
         self.loaded[access] = tile
         return tile
+
+    def known(self, source: Access | tuple[Access, Tile]) -> Tile | None:
+        """The tile that holds a block, or what was looked up in one, here or around."""
+        frame = self
+        while source not in frame.loaded and frame.around is not None:
+            frame = frame.around
+        return frame.loaded.get(source)
 
     def new_tile(self, spans: Iterable[Span], dtype: DType) -> Tile:
         return Tile(self.names.numbered("t"), tuple(spans), dtype)
@@ -215,6 +223,8 @@ class Frame:
                 tile = self.new_tile(_ordered(kind, [left, right]), kind.dtype)
                 self.block += [Fill(tile, 0.0), Contract(tile, left, right, span)]
                 self.places[value] = tile
+            case Take() as op:
+                self.places[value] = self.take(node, op)
             case Map() as op:
                 self.map(i, node, op)
             case Reduce() as op:
@@ -240,6 +250,21 @@ class Frame:
         for port in range(len(node.types)):
             for target in self.stores.get(Value(i, port), ()):
                 self.put(Value(i, port), target)
+
+    def take(self, node: Node, op: Take) -> Tile:
+        """What lies in a table at some places."""
+        table, places = self.places[node.inputs[0]], self.tile(node.inputs[1])
+        assert isinstance(table, Listed)
+        along = [isinstance(slot, Dim) and slot.axis is op.axis for slot in table.slots].index(True)
+        source, kind = table.access, node.types[0]
+        known = self.known((source, places))
+        if known is not None:
+            return known
+        spans = {span.dim: span for span in (*places.spans, *source.spans)}
+        tile = self.new_tile([spans[_walked(dim, spans)] for dim in kind.items], kind.dtype)
+        self.block.append(Lookup(tile, source, places, along))
+        self.loaded[source, places] = tile
+        return tile
 
     def put(self, value: Value, target: Listed) -> None:
         """A value into a place in memory."""

@@ -122,6 +122,20 @@ class Load:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Lookup:
+    """Elements of a buffer into a tile, as a load is, but along one axis at places that are data.
+
+    `source` is whole along that axis, number `axis` of the buffer; the tile has the axes of the
+    places and the others of the block. Beyond the end of an axis nothing is read, and it is 0.
+    """
+
+    tile: Tile
+    source: Access
+    places: Tile
+    axis: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Store:
     """A tile into a buffer, rounded to its dtype; `atomic`: added to what is there."""
 
@@ -260,7 +274,7 @@ class Wait:
     role: Role = Role.ALL
 
 
-Statement = Load | Store | Compute | Positions | Fold | Contract | Fill | For | Copy | Wait
+Statement = Load | Lookup | Store | Compute | Positions | Fold | Contract | Fill | For | Copy | Wait
 Body = tuple[Statement, ...]
 
 
@@ -372,7 +386,7 @@ def walk(body: Body) -> Iterator[Statement]:
 
 def written(statement: Statement) -> Tile | None:
     """The tile that a statement writes."""
-    if isinstance(statement, Load | Compute | Positions | Fold | Contract | Fill | Wait):
+    if isinstance(statement, Load | Lookup | Compute | Positions | Fold | Contract | Fill | Wait):
         return statement.tile
     return None
 
@@ -385,6 +399,8 @@ def read(statement: Statement) -> tuple[Tile, ...]:
     match statement:
         case Store():
             return (statement.tile,)
+        case Lookup():
+            return (statement.places,)
         case Compute():
             return statement.operands
         case Fold():
@@ -415,7 +431,7 @@ def expressions(statement: Statement) -> tuple[Expr, ...]:
 def accesses(statement: Statement) -> tuple[Access, ...]:
     """The blocks of buffers that a statement itself reads or writes."""
     match statement:
-        case Load() | Wait():
+        case Load() | Lookup() | Wait():
             return (statement.source,)
         case Store():
             return (statement.target,)

@@ -18,6 +18,7 @@ from blockbuster_fusion.codegen.nest import (
     For,
     Kernel,
     Load,
+    Lookup,
     Nest,
     Positions,
     Role,
@@ -94,6 +95,9 @@ def _statement(statement: Statement, known: set[Tile]) -> str:
     match statement:
         case Load():
             return f"{_typed(statement.tile, known)} = load({_access(statement.source)})"
+        case Lookup():
+            table = _access(statement.source)
+            return f"{_typed(statement.tile, known)} = take({table}, {statement.places})"
         case Store():
             word = "add" if statement.atomic else "store"
             return f"{word}({statement.tile}, {_access(statement.target)})"

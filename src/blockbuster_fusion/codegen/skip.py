@@ -33,6 +33,7 @@ from blockbuster_fusion.codegen.nest import (
     Index,
     Kernel,
     Load,
+    Lookup,
     Positions,
     Span,
     Statement,
@@ -282,6 +283,8 @@ class _Masked:
         pending, done = list(self.growing), set(self.growing)
         while pending:
             for maker in makers.get(pending.pop(), []):
+                if isinstance(maker, Lookup):
+                    return True
                 if isinstance(maker, Load | Wait):
                     if any(span.at is self.loop.index for span in maker.source.spans):
                         return True

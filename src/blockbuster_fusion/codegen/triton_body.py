@@ -15,6 +15,7 @@ from blockbuster_fusion.codegen.nest import (
     For,
     Kernel,
     Load,
+    Lookup,
     Positions,
     Span,
     Statement,
@@ -76,6 +77,8 @@ class BodyPrinter(Scope):
         match statement:
             case Load() | Wait():
                 return self.load(statement.tile, statement.source)
+            case Lookup():
+                return self.load(statement.tile, statement.source, statement)
             case Store():
                 return self.store(statement)
             case Compute():
@@ -222,10 +225,13 @@ class BodyPrinter(Scope):
 
     # ------------------------------------------------------------------ memory
 
-    def load(self, tile: Tile, source: Access) -> list[str]:
+    def load(self, tile: Tile, source: Access, lookup: Lookup | None = None) -> list[str]:
         narrow = tile in self.dots.narrow
         wide = "" if narrow or tile.dtype is source.buffer.dtype else f".to({tl_dtype(tile.dtype)})"
-        place, mask = self.place(source, tile), self.mask(source, tile, load=True)
+        spans = _spans(source) if lookup is None else tile.spans
+        place, mask = self.place(source, tile, lookup), self.mask(spans, tile)
+        if mask:
+            mask.append("other=0.0" if source.buffer.dtype.is_float else "other=0")
         made = _call(f"{tile} = tl.load", place, mask, wide)
         again = self.dots.again.get(tile)
         if again is not None:
@@ -239,12 +245,12 @@ class BodyPrinter(Scope):
         if tile.dtype is not target.buffer.dtype:
             kept = self.dots.narrow.get(tile) is target.buffer.dtype
             value = tile.name if kept else f"{value}.to({tl_dtype(target.buffer.dtype)})"
-        place, rest = self.place(target, tile), [value, *self.mask(target, tile, load=False)]
+        place, rest = self.place(target, tile), [value, *self.mask(_spans(target), tile)]
         if statement.atomic:
             return _call("tl.atomic_add", place, [*rest, 'sem="relaxed"'])
         return _call("tl.store", place, rest)
 
-    def place(self, access: Access, tile: Tile) -> tuple[str, str]:
+    def place(self, access: Access, tile: Tile, lookup: Lookup | None = None) -> tuple[str, str]:
         """Pointers to the elements of a block: (where it begins, the way from there)."""
         buffer = access.buffer
         start = [self.use(self.names.pointers[buffer])]
@@ -252,7 +258,12 @@ class BodyPrinter(Scope):
             start.append(f"tl.cast(pid, tl.int64) * {self.use(self.names.copies[buffer])}")
         inner: list[str] = []
         axes = zip(buffer.axes, access.spans, self.names.strides[buffer], strict=True)
-        for axis, span, stride in axes:
+        for number, (axis, span, stride) in enumerate(axes):
+            if lookup is not None and number == lookup.axis:
+                at = f"tl.cast({self.value(lookup.places)}, tl.int64)"
+                at = aligned(at, lookup.places.spans, tile.spans)
+                inner.append(f"{at} * {self.use(stride)}")
+                continue
             begin = self.number(span) if axis.along is Along.BLOCKS else self.start(span)
             if begin is not None and axis.along is not Along.BLOCK:
                 start.append(f"{begin} * {self.use(stride)}")
@@ -262,16 +273,10 @@ class BodyPrinter(Scope):
         way = " + ".join(inner)
         return " + ".join(start), f"({way})" if len(inner) > 1 else way
 
-    def mask(self, access: Access, tile: Tile, load: bool) -> list[str]:
-        masks = [
-            f"{self.inside(span)}{position(tile.spans, span)}"
-            for axis, span in zip(access.buffer.axes, access.spans, strict=True)
-            if axis.along is not Along.BLOCKS and span.dim.packed
-        ]
-        if not masks:
-            return []
-        other = ["other=0" if not access.buffer.dtype.is_float else "other=0.0"] if load else []
-        return [f"mask={' & '.join(masks)}", *other]
+    def mask(self, spans: Sequence[Span], tile: Tile) -> list[str]:
+        """What keeps a load or a store within the ends of some axes."""
+        masks = [f"{self.inside(span)}{position(tile.spans, span)}" for span in spans]
+        return [f"mask={' & '.join(masks)}"] if masks else []
 
     # ------------------------------------------------------------------- loops
 
@@ -325,6 +330,12 @@ class _Memory:
 
     def carried(self, body: Body) -> bool:
         return bool(self._both(body))
+
+
+def _spans(access: Access) -> list[Span]:
+    """The blocks of a buffer that have an axis."""
+    pairs = zip(access.buffer.axes, access.spans, strict=True)
+    return [s for axis, s in pairs if axis.along is not Along.BLOCKS and s.dim.packed]
 
 
 def _begins(statement: Statement, after: Statement | None) -> bool:

@@ -6,6 +6,7 @@ from blockbuster_fusion.codegen.nest import (
     For,
     Kernel,
     Load,
+    Lookup,
     Space,
     Statement,
     Tile,
@@ -44,7 +45,7 @@ class Dots:
                 self.makers.setdefault(made, []).append(statement)
             for tile in read(statement):
                 self.users.setdefault(tile, []).append(statement)
-            if isinstance(statement, Load | Wait):
+            if isinstance(statement, Load | Lookup | Wait):
                 self.loads[statement.tile] = statement.source.buffer.dtype
         self.stores_narrow = any(
             b.dtype in NARROW for b in kernel.buffers if b.space is Space.GLOBAL
@@ -59,7 +60,7 @@ class Dots:
             for loop in kernel.statements
             if isinstance(loop, For)
             for s in walk(loop.body)
-            if isinstance(s, Load | Wait) and self._is_mixed(tile := s.tile)
+            if isinstance(s, Load | Lookup | Wait) and self._is_mixed(tile := s.tile)
         }
 
     def accumulates(self, tile: Tile) -> bool:

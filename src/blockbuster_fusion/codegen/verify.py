@@ -15,6 +15,7 @@ from blockbuster_fusion.codegen.nest import (
     Index,
     Kernel,
     Load,
+    Lookup,
     Nest,
     Positions,
     Space,
@@ -29,6 +30,7 @@ from blockbuster_fusion.codegen.nest import (
 )
 from blockbuster_fusion.codegen.show import statement_text
 from blockbuster_fusion.errors import InvalidNest
+from blockbuster_fusion.ir.types import DType
 
 
 def verify_nest(nest: Nest | Kernel) -> None:
@@ -73,6 +75,8 @@ class _Kernel:
                 self.same(statement, statement.tile.spans, _kept(statement.source))
                 if isinstance(statement, Wait):
                     self.waits(statement)
+            case Lookup():
+                self.looks_up(statement)
             case Store():
                 self.same(statement, statement.tile.spans, _kept(statement.target))
                 self.races(statement)
@@ -105,6 +109,16 @@ class _Kernel:
         if set(found) != set(wanted):
             has, needs = (", ".join(s.dim.label for s in spans) for spans in (found, wanted))
             self.fail(statement, f"the tile has the axes ({has}), and they would be ({needs})")
+
+    def looks_up(self, statement: Lookup) -> None:
+        source, places = statement.source, statement.places
+        looked_along = source.spans[statement.axis]
+        if not looked_along.dim.unit:
+            self.fail(statement, f"{source.buffer} is not whole along {looked_along.dim.label}")
+        if places.dtype not in (DType.int64, DType.int32):
+            self.fail(statement, f"the places {places} are {places.dtype}, not whole numbers")
+        kept = [span for span in _kept(source) if span != looked_along]
+        self.same(statement, statement.tile.spans, dict.fromkeys((*places.spans, *kept)))
 
     def contained(self, statement: Statement, span: Span, tile: Tile) -> None:
         if span not in tile.spans:

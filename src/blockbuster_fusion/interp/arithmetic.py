@@ -8,6 +8,7 @@ from blockbuster_fusion.errors import IllTyped
 from blockbuster_fusion.interp.plan import Alignment, DoBlockReduce, DoDot, DoElementwise, Gather
 from blockbuster_fusion.interp.tiling import Extents
 from blockbuster_fusion.interp.values import Array, Numbers
+from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import evaluate
 
@@ -22,6 +23,27 @@ _UFUNCS: dict[Combiner, np.ufunc] = {
 def aligned(x: Array, alignment: Alignment | None) -> Array:
     """A view of `x` under the dims that the alignment was made for."""
     return x if alignment is None else x.transpose(alignment.order)[alignment.index]
+
+
+def looked_up(table: Array, places: Array, kept: Sequence[int], rank: int) -> Array:
+    """What a table has at some places along its first axis.
+
+    The places are aligned to the result, which has `rank` axes; those of the table's others are at
+    `kept`.
+    """
+    grid = [
+        np.arange(length).reshape([-1 if axis == at else 1 for axis in range(rank)])
+        for at, length in zip(kept, table.shape[1:], strict=True)
+    ]
+    return np.asarray(table[(places, *grid)])
+
+
+def misplaced(places: Array, length: int, axis: Axis) -> str | None:
+    """Why a table of this length cannot be looked up at some places, if it cannot."""
+    for place in (places.min(), places.max()) if places.size else ():
+        if not 0 <= place < length:
+            return f"is looked up along {axis} at {place}, and its places are 0 to {length - 1}"
+    return None
 
 
 class Arithmetic:

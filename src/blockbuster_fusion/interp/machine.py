@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from blockbuster_fusion.errors import BadTile, IllTyped
-from blockbuster_fusion.interp.arithmetic import Arithmetic
+from blockbuster_fusion.errors import BadInput, BadTile, IllTyped
+from blockbuster_fusion.interp.arithmetic import Arithmetic, aligned, looked_up, misplaced
 from blockbuster_fusion.interp.misc import execute, imagined_results
 from blockbuster_fusion.interp.plan import (
     DoBlockReduce,
@@ -19,6 +19,7 @@ from blockbuster_fusion.interp.plan import (
     DoPick,
     DoReduce,
     DoRename,
+    DoTake,
     Frame,
     Gather,
     Stack,
@@ -130,6 +131,18 @@ class Machine:
         left, right = (values[slot] for slot in step.operands)
         made = self.arithmetic.dot(action, left, right)
         self.tally.flops += 2 * made.size * left.shape[action.axes[0]]
+        return [made]
+
+    def _take(self, frame: Frame, step: Step, action: DoTake, values: Values) -> list[Any]:
+        listed, places = (values[slot] for slot in step.operands)
+        table, place = listed.array, listed.buffer.place
+        if self.imagining and not len(table):
+            table = np.zeros((1, *table.shape[1:]), table.dtype)
+        problem = misplaced(places, len(table), action.axis)
+        if problem is not None:
+            raise BadInput(name=place, problem=problem)
+        made = looked_up(table, aligned(places, action.places), action.kept, action.rank)
+        self.tally.load(place, made.size * action.bytes)
         return [made]
 
     def _map(self, frame: Frame, step: Step, action: DoMap, values: Values) -> list[Any]:
@@ -314,6 +327,7 @@ _EXECUTE: dict[type, Callable[..., list[Any]]] = {
     DoElementwise: Machine._elementwise,
     DoBlockReduce: Machine._block_reduce,
     DoDot: Machine._dot,
+    DoTake: Machine._take,
     DoMap: Machine._map,
     DoReduce: Machine._reduce,
     DoRename: Machine._rename,

@@ -17,6 +17,7 @@ from blockbuster_fusion.interp.plan import (
     DoPick,
     DoReduce,
     DoRename,
+    DoTake,
     Frame,
     Step,
     Walk,
@@ -152,6 +153,12 @@ class _Counter:
             case DoDot():
                 self.tally.flops += 2 * _total(list(known.values()), loops)
                 return [_Shape(tuple(known[dim] for dim in types[step.results[0]].items))]
+            case DoTake() as action:
+                made = _Shape(tuple(known[dim] for dim in types[step.results[0]].items))
+                place = operands[0].place
+                assert place is not None
+                self.tally.load(place, _total(made.sizes, loops) * action.bytes)
+                return [made]
             case DoMap() as action:
                 return self._map(frame, step, action, operands, loops)
             case DoReduce() as action:

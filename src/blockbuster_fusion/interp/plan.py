@@ -89,6 +89,20 @@ class DoDot:
 
 
 @dataclass(frozen=True, slots=True)
+class DoTake:
+    """A lookup in a list, whose array has the axis that is looked along first.
+
+    Its other axes are those of the result at `kept`; `places` turns the places to the result's.
+    """
+
+    axis: Axis
+    places: Alignment | None
+    kept: tuple[int, ...]
+    rank: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stack:
     """A stacked output: if its element has the loop's axis, `order` brings that to the front."""
 
@@ -154,6 +168,7 @@ Action = (
     DoElementwise
     | DoBlockReduce
     | DoDot
+    | DoTake
     | DoMap
     | DoReduce
     | DoRename

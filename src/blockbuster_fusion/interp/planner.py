@@ -19,6 +19,7 @@ from blockbuster_fusion.interp.plan import (
     DoPick,
     DoReduce,
     DoRename,
+    DoTake,
     Gather,
     Plan,
     Stack,
@@ -42,6 +43,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Take,
     Value,
 )
 from blockbuster_fusion.ir.types import Type
@@ -140,6 +142,8 @@ class _Planner:
                 return DoBlockReduce(axis, self._gather(op.combiner, node.types))
             case Dot():
                 return _dot(op, operands, node.types[0])
+            case Take():
+                return _take(op, operands, node.types[0])
             case Map():
                 return self._map(op, operands, node.types)
             case Reduce():
@@ -287,6 +291,13 @@ def _dot(op: Dot, operands: list[Type], result: Type) -> DoDot:
         len(set(left) & set(right)) > 1,
         result.dtype,
     )
+
+
+def _take(op: Take, operands: list[Type], result: Type) -> DoTake:
+    table, places = operands
+    kept = tuple(result.items.index(dim) for dim in table.dims[1:])
+    turned = alignment(places.items, result.items)
+    return DoTake(op.axis, turned, kept, len(result.items), table.dtype.bytes)
 
 
 def _mixes_blocks(op: str, dim: Dim) -> IllTyped:

@@ -13,7 +13,8 @@ class Traffic:
     once, as a compiler would hoist it. A list that is made anew is a new buffer. A block is
     *stored* where a map or a Join puts an item into a list. Items of the program's inputs (if used)
     and outputs are loaded and stored once; misc operators load and store all their lists; virtual
-    lists and what is passed whole cost nothing. Sizes are those of the declared dtypes.
+    lists and what is passed whole cost nothing; a Take loads, each time, as many elements of its
+    table as it gives. Sizes are those of the declared dtypes.
 
     `flops` counts function applications per element of an Elementwise (on its result), 2·m·n·k for
     a Dot, one per element of what a BlockReduce reduces, and a combiner's operations for every

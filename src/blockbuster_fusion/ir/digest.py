@@ -20,6 +20,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Take,
 )
 from blockbuster_fusion.ir.types import Type
 
@@ -114,6 +115,8 @@ def _op(op: Op, number: _Numbering) -> str:
             return f"block {number.of(op.dim)} {_combiner(op.combiner, number)}"
         case Dot():
             return f"dot {number.of(op.dim)}"
+        case Take():
+            return f"take {number.of(op.axis)}"
         case Map():
             inner = op.body.structure
             mentions = " ".join(number.of(m) for m in inner.mentions)

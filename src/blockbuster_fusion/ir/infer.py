@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from blockbuster_fusion.errors import IllTyped
-from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD, MUL, Combiner
 from blockbuster_fusion.ir.expr import arity, result_dtype
 from blockbuster_fusion.ir.ops import (
@@ -19,6 +19,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Take,
 )
 from blockbuster_fusion.ir.types import DType, Type, promote
 
@@ -34,6 +35,8 @@ def infer(op: Op, operands: Sequence[Type]) -> tuple[Type, ...]:
             return (_block_reduce(op, operands),)
         case Dot():
             return (_dot(op, operands),)
+        case Take():
+            return (_take(op, operands),)
         case Map():
             return _map(op, operands)
         case Reduce():
@@ -90,6 +93,46 @@ def _dot(op: Dot, operands: Sequence[Type]) -> Type:
     dims = tuple(dict.fromkeys(kept))
     _no_axis_twice(name, dims)
     return Type((), dims, promote(*(t.dtype for t in operands)))
+
+
+def _take(op: Take, operands: Sequence[Type]) -> Type:
+    name = f"take along {op.axis}"
+    if len(operands) != 2:
+        problem = f"takes a table and the places to look up, and has {len(operands)} operands"
+        raise IllTyped(op=name, problem=problem)
+    table, places = operands
+    unfit = _no_table(table, op.axis) or _no_places(places, op.axis)
+    if unfit is not None:
+        raise IllTyped(op=name, problem=unfit)
+    kept = (d for d in table.items if d.axis is not op.axis)
+    dims = tuple(dict.fromkeys((*places.items, *kept)))
+    _no_axis_twice(name, dims)
+    return Type((), dims, table.dtype)
+
+
+def _no_table(kind: Type, axis: Axis) -> str | None:
+    """Why elements of a type cannot be looked up along an axis, if they cannot."""
+    if axis not in (d.axis for d in kind.lists):
+        return f"the table {kind} is no list over {axis}, which has to lie in memory whole"
+    if kind.virtual:
+        return f"the table {kind} is virtual and lies nowhere: its elements are the places"
+    for dim in kind.lists:
+        if dim.axis is not axis:
+            return f"the table {kind} is a list over {dim.label} as well: put it in a map over it"
+        if dim.packed and dim not in kind.items:
+            return f"the table {kind} has one element for each block of {dim.label} only"
+    return None
+
+
+def _no_places(kind: Type, axis: Axis) -> str | None:
+    """Why values of a type are no places along an axis, if they are none."""
+    if kind.is_list:
+        return f"the places are a list, {kind}: put it in a map that iterates the list"
+    if kind.dtype not in (DType.int64, DType.int32):
+        return f"the places are {kind.dtype}, not int64 or int32: cast them"
+    if axis in kind.axes:
+        return f"the places {kind} have the axis {axis} themselves: rename the table's"
+    return None
 
 
 def _map(op: Map, operands: Sequence[Type]) -> tuple[Type, ...]:

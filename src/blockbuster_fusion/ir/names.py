@@ -11,7 +11,9 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Elementwise, Map, Misc, Node, Reduce
 from blockbuster_fusion.ir.words import WORDS
 
-STATEMENTS = {"load", "store", "range", "index", "copy", "transpose", "rename", "join", "lock"}
+STATEMENTS = {
+    *("load", "store", "take", "range", "index", "copy", "transpose", "rename", "join", "lock")
+}
 
 
 class Names:

@@ -48,6 +48,18 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
+class Take:
+    """Elements of a list in memory, looked up along `axis` at places that are data: a `W[ids]`.
+
+    The operands are the table, a list over nothing but `axis`, and the places, an item of whole
+    numbers from 0 upwards. The result has the axes of the places, then those that only the table's
+    items have; along axes of both, each place looks into its own part of the table.
+    """
+
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
 class Map:
     """`forall x in range(X)`: the body for every block of a dim.
 
@@ -123,7 +135,20 @@ class Misc:
     layouts: tuple[tuple[Axis, ...], ...] = ()
 
 
-Op = Input | Elementwise | BlockReduce | Dot | Map | Reduce | Rename | Pick | Join | Iota | Misc
+Op = (
+    Input
+    | Elementwise
+    | BlockReduce
+    | Dot
+    | Take
+    | Map
+    | Reduce
+    | Rename
+    | Pick
+    | Join
+    | Iota
+    | Misc
+)
 
 
 def item_expr(op: Op) -> Expr | None:

@@ -25,6 +25,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Take,
     Value,
 )
 from blockbuster_fusion.ir.places import (
@@ -101,6 +102,10 @@ class _Listing:
                 text, axes = self.call(scope, op, node)
                 item = places[value] = Item(axes, self.names.numbered("t"))
                 self.line(scope.depth, f"{item.name} = {text}")
+            case Take() as op:
+                text, axes = self.take(scope, op, node)
+                item = places[value] = Item(axes, self.names.numbered("t"))
+                self.line(scope.depth, f"{item.name} = {text}")
             case Map() as op:
                 self.map(scope, i, node, op)
             case Reduce() as op:
@@ -162,6 +167,12 @@ class _Listing:
             (expr,) = self.shared(scope.depth, [op.expr], names)
             return Written(format_expr(expr, names), item_axes(node.types[0]))
         return write(op, operands, scope.axes)
+
+    def take(self, scope: Scope, op: Take, node: Node) -> Written:
+        table, places = (self.value(scope, v) for v in node.inputs)
+        kept = (axis for axis in table.axes if axis is not op.axis)
+        axes = tuple(dict.fromkeys((*places.axes, *kept)))
+        return Written(f"take({table.text},{places.text})", axes)
 
     def store(self, scope: Scope, value: Value) -> None:
         """Store a value, as soon as it is there, wherever it is wanted and was not built."""

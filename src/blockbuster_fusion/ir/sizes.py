@@ -21,6 +21,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Take,
 )
 from blockbuster_fusion.ir.types import Type
 
@@ -62,6 +63,8 @@ class _Sizes:
                 return type(op)(self.dim(op.dim))
             case Pick():
                 return Pick(self.dim(op.dim), op.index)
+            case Take():
+                return Take(self.axis(op.axis))
             case Rename():
                 return Rename(self.axis(op.old), self.axis(op.new))
             case Misc():

@@ -7,7 +7,7 @@ from blockbuster_fusion.errors import InvalidGraph
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.infer import infer
-from blockbuster_fusion.ir.ops import Input, Map, Node, Op, Output, Pick, Reduce, Value
+from blockbuster_fusion.ir.ops import Input, Map, Node, Op, Output, Pick, Reduce, Take, Value
 from blockbuster_fusion.ir.types import Type
 
 _Known = dict[Value, Value]
@@ -19,9 +19,13 @@ def specialise(graph: Graph, unit: Collection[Dim]) -> Graph:
 
     Maps over such a dim are replaced by their bodies, reductions over it by what they reduce. A
     list that lies in memory is read whole along the axis: through a pick of its only block, which
-    stands where the list comes from.
+    stands where the list comes from. What elements are looked up in stays a list: it has to lie in
+    memory.
     """
-    whole = {dim: dim.as_unit for dim in unit if dim in graph.dims and dim.packed}
+    tables = _tables(graph)
+    whole = {
+        dim: dim.as_unit for dim in unit if dim in graph.dims and dim.packed and dim not in tables
+    }
     if not whole:
         return graph
     frame = _Frame(count(graph.max_id + 1))
@@ -29,6 +33,17 @@ def specialise(graph: Graph, unit: Collection[Dim]) -> Graph:
     _copy(graph.substitute(whole), frame, known)
     outputs = [Output(out.name, known[out.value], out.axes) for out in graph.outputs]
     return Graph(frame.nodes, graph.inputs, outputs)
+
+
+def _tables(graph: Graph) -> set[Dim]:
+    """The dims along which elements of lists are looked up."""
+    return {
+        dim
+        for _, inner in graph.walk()
+        for node in inner.nodes.values()
+        if isinstance(node.op, Take)
+        for dim in inner.type(node.inputs[0]).lists
+    }
 
 
 class _Frame:

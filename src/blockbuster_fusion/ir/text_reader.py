@@ -25,6 +25,7 @@ from blockbuster_fusion.ir.ops import (
     Plain,
     Reduce,
     Rename,
+    Take,
     Value,
 )
 from blockbuster_fusion.ir.text_parts import PartsReader, combiner_label
@@ -62,6 +63,7 @@ class Reader(PartsReader):
             "apply": self.elementwise,
             "block_reduce": self.block_reduce,
             "dot": self.dot,
+            "take": self.take,
             "reduce": self.reduce,
             "rename": self.rename,
             "pick": self.pick,
@@ -299,6 +301,11 @@ class Reader(PartsReader):
     def dot(self) -> tuple[Op, tuple[Value, ...]]:
         operands = self.operands()
         return Dot(self.over()), operands
+
+    def take(self) -> tuple[Op, tuple[Value, ...]]:
+        operands = self.operands()
+        self.scanner.expect("along", "and an axis after the operands")
+        return Take(self.axis()), operands
 
     def reduce(self) -> tuple[Op, tuple[Value, ...]]:
         operands, dim = self.operands(), self.over()

@@ -21,6 +21,7 @@ from blockbuster_fusion.ir.ops import (
     Plain,
     Reduce,
     Rename,
+    Take,
     Value,
 )
 from blockbuster_fusion.ir.text_expr import write_exprs
@@ -96,6 +97,8 @@ class Writer:
                 text = f"block_reduce{operands} over {self.dim(op.dim)} by {by}"
             case Dot():
                 text = f"dot{operands} over {self.dim(op.dim)}"
+            case Take():
+                text = f"take{operands} along {self.axis(op.axis)}"
             case Map():
                 text = self.map_head(op, node.inputs)
             case Reduce():

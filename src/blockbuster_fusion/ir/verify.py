@@ -30,6 +30,7 @@ from blockbuster_fusion.ir.ops import (
     Plain,
     Reduce,
     Rename,
+    Take,
     Value,
 )
 from blockbuster_fusion.ir.text_writer import node_line
@@ -209,6 +210,8 @@ class _Check:
                     raise self.error(i, "it takes no operands and has some: drop them")
                 if isinstance(op, Iota):
                     self.check_dim(i, op.dim)
+            case Take():
+                self.check_axis(i, op.axis)
             case Rename():
                 self.check_axis(i, op.old)
                 self.check_axis(i, op.new)
@@ -451,6 +454,8 @@ def _title(op: Op) -> str:
             return f"reduce {op.combiner} over {op.dim.label}"
         case Dot() | Map() | Pick() | Join() | Iota():
             return f"{type(op).__name__.lower()} over {op.dim.label}"
+        case Take():
+            return f"take along {op.axis}"
         case Rename():
             return f"rename {op.old}->{op.new}"
         case Misc():
