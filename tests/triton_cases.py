@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 import blockbuster_fusion as bb
+from attention_forms import FORMS, inputs_of
 from blockbuster_fusion.codegen.nest import Contract, Nest
 from blockbuster_fusion.codegen.schedule import Schedule, scheduled
 from blockbuster_fusion.codegen.triton_dots import is_dot
@@ -86,6 +87,61 @@ def errors(name: str, schedule: str) -> Iterator[dict[str, object]]:
             yield {"case": f"{name} {schedule} {number} {sizes}", "error": error, "torch": allowed}
 
 
+MASKED = (
+    "all_three",
+    "safe_with_padding",
+    "rows_all_masked",
+    "chunks",
+    "added_twice",
+    "query_and_a_length",
+    "sink_written_out",
+)
+"""Forms of attention whose masks, edges and rows without keys are printed in different ways."""
+
+
+def masked_nest(name: str) -> Nest:
+    program = bb.lower(FORMS[name].traced())
+    fusion = bb.fuse(program, unit=("D", "E"))
+    return scheduled(fusion.snapshots[fusion.most_fused], name)
+
+
+def masked_errors() -> Iterator[dict[str, object]]:
+    """The error of each of the forms, and PyTorch's."""
+    import torch
+
+    import torch_reference
+    import triton_runner
+
+    for name in MASKED:
+        program, nest = FORMS[name].traced(), masked_nest(name)
+        for extents in ({"S": 37, "T": 53, "B": 2, "H": 1}, {"S": 1, "T": 41, "B": 2, "H": 1}):
+            inputs = inputs_of(program, **extents)
+            inputs = {
+                n: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x
+                for n, x in inputs.items()
+            }
+            exact = torch_reference.run(program, inputs, torch.float64)
+            found = torch_reference.run(program, inputs, torch.float32)
+            made = triton_runner.run(nest, inputs, tiles_of(nest, 16))
+            yield {
+                "case": name,
+                "error": relative_error(made, exact),
+                "torch": max(2.0**-23, relative_error(found, exact)),
+            }
+
+
+def masked_resources() -> Iterator[dict[str, object]]:
+    """That each of the forms compiles."""
+    from blockbuster_fusion.codegen.triton import print_triton
+    from blockbuster_fusion.runtime.triton_launch import compile_for, symbols
+
+    for name in MASKED:
+        nest = masked_nest(name)
+        sizes = dict.fromkeys(symbols(nest), 1024)
+        made = compile_for(nest, print_triton(nest), 90, sizes=sizes, tiles=tiles_of(nest, 32))
+        yield {"case": name, "resources": str(made[name])}
+
+
 def resources(capability: int, dtype: DType) -> Iterator[dict[str, object]]:
     """What each kernel takes with the tiles that it has when nobody chooses."""
     from blockbuster_fusion.codegen.triton import print_triton
@@ -116,6 +172,10 @@ def main(mode: str, *rest: str) -> None:
         assert os.environ.get("TRITON_INTERPRET") == "1"
         cases = [*((name, "plain") for name in UNITS), *SCHEDULED]
         found = [row for name, schedule in cases for row in errors(name, schedule)]
+    elif mode == "run_masks":
+        found = list(masked_errors())
+    elif mode == "compile_masks":
+        found = list(masked_resources())
     else:
         found = list(resources(int(rest[0]), DType(rest[1])))
     print(json.dumps(found))

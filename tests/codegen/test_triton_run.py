@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from triton_cases import SCHEDULED, UNITS
+from triton_cases import MASKED, SCHEDULED, UNITS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 SCRIPT = Path(__file__).parents[1] / "triton_cases.py"
@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parents[1] / "triton_cases.py"
 @functools.cache
 def found(*arguments: str) -> list[dict]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    if arguments[0] == "run":
+    if arguments[0].startswith("run"):
         environment["TRITON_INTERPRET"] = "1"
     command = [sys.executable, "-W", "ignore", str(SCRIPT), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
@@ -32,6 +32,17 @@ def test_as_exact_as_float32(name: str, schedule: str) -> None:
     assert rows
     bad = [row for row in rows if not row["error"] <= 2 * row["torch"]]
     assert not bad, bad
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_as_exact_as_float32(name: str) -> None:
+    rows = [row for row in found("run_masks") if row["case"] == name]
+    assert len(rows) == 2
+    assert not [row for row in rows if not row["error"] <= 2 * row["torch"]]
+
+
+def test_masks_compile() -> None:
+    assert [row["case"] for row in found("compile_masks")] == list(MASKED)
 
 
 @pytest.mark.parametrize("capability", [80, 90, 100])

@@ -189,4 +189,20 @@ class DropSoftmaxShift(Rule):
         for moved, exp in beside:
             (z,) = (x for x in graph[moved].inputs if x != shift.c)
             add[exp] = replace_operand(graph, exp, Value(moved), z)
-        return graph.edit(drop={u, *(moved for moved, _ in beside)}, add=add)
+        gone = {u, *(moved for moved, _ in beside)}
+        kept = {*add, *(value.node for node in add.values() for value in node.inputs)}
+        return graph.edit(drop=_with_what_only_they_need(graph, gone, kept), add=add)
+
+
+def _with_what_only_they_need(graph: Graph, gone: set[int], kept: set[int]) -> set[int]:
+    """Nodes, and those whose results nothing else uses: the maximum, which may hide a shift."""
+    made, pending = set(gone), list(gone)
+    while pending:
+        for value in graph[pending.pop()].inputs:
+            i = value.node
+            used = i in kept or i in made or any(v.node == i for v in graph.output_values)
+            if used or graph.is_source(i) or not made.issuperset(graph.users[i]):
+                continue
+            made.add(i)
+            pending.append(i)
+    return made

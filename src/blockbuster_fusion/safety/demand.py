@@ -8,8 +8,18 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, ANY
+from blockbuster_fusion.ir.expr import postorder
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Pick, Reduce, Value
+from blockbuster_fusion.ir.ops import (
+    BlockReduce,
+    Dot,
+    Elementwise,
+    Input,
+    Map,
+    Pick,
+    Reduce,
+    Value,
+)
 from blockbuster_fusion.safety.terms import is_inverse, is_linear
 
 
@@ -37,6 +47,7 @@ class Demand:
         )
 
 
+SUMS = ("add", "sub")
 NONE = Demand()
 OTHERWISE = Demand(otherwise=True)
 
@@ -110,7 +121,45 @@ class Demands:
             return found | Demand(otherwise=bool(axes & found.axes), multiplied=bool(others))
         if is_inverse(op.expr, port):
             return found | Demand(otherwise=True, multiplied=True)
+        if op.expr.op in SUMS and any(self.sums_exponentials(v) for v in others):
+            return Demand(otherwise=True, multiplied=True)  # at that sum's exponent, or its own
         return OTHERWISE
+
+    def sums_exponentials(self, value: Value) -> bool:
+        """Whether a value is made of sums of exponentials, which have an exponent."""
+        pending: list[tuple[Demands, Value, bool]] = [(self, value, False)]
+        done: set[tuple[int, Value, bool]] = set()
+        while pending:
+            level, v, summed = pending.pop()
+            if (id(level), v, summed) in done:
+                continue
+            done.add((id(level), v, summed))
+            node = level.graph[v.node]
+            match node.op:
+                case Elementwise(expr=expr):
+                    if summed and any(part.op in ("exp", "exp2") for part in postorder(expr)):
+                        return True
+                    pending += [
+                        (level, operand, summed)
+                        for at, operand in enumerate(node.inputs)
+                        if expr.op in SUMS or is_linear(expr, at)
+                    ]
+                case BlockReduce() | Reduce() if node.op.combiner is ADD:
+                    pending.append((level, node.inputs[0], True))
+                case Dot():
+                    pending += [(level, operand, True) for operand in node.inputs]
+                case Pick():
+                    pending.append((level, node.inputs[0], summed))
+                case Map(body=body, modes=modes):
+                    mode = modes[v.port]
+                    carried = mode is not None and mode.combiner is ADD
+                    out = body.outputs[v.port].value
+                    pending.append((level.inside(v.node), out, summed or carried))
+                case Input() if level.outer is not None:
+                    outer, at = level.outer
+                    port = level.graph.inputs.index(v.node)
+                    pending.append((outer, outer.graph[at].inputs[port], summed))
+        return False
 
     def _beyond(self, number: int) -> Demand:
         if self.outer is None:

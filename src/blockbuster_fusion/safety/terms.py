@@ -247,7 +247,7 @@ def _together(a: Term, b: Term, op: Callable[[Expr, Expr], Expr]) -> Term | None
     if a.form is b.form and set(a.exponent) == set(b.exponent):
         x, y = (ONE if t.value is None else t.value for t in (a, b))
         return scaled(op(x, y), a.exponent, raw=a.raw or b.raw)
-    if a.raw or b.raw:
+    if (a.raw or b.raw) and not (_joins(a, b) or _joins(b, a)):
         return None
     a, b = (plain(as_plain(t)) if t.form is Form.moved else t for t in (a, b))
     common = call("maximum", *(total(t.exponent) for t in (a, b)))
@@ -255,6 +255,11 @@ def _together(a: Term, b: Term, op: Callable[[Expr, Expr], Expr]) -> Term | None
         common = call("maximum", common, LEAST)
     value = op(at_exponent(a, common), at_exponent(b, common))
     return scaled(value, ((common, 1.0),), raw=False)
+
+
+def _joins(a: Term, b: Term) -> bool:
+    """Whether an exponential, which has no significand, is joined by what has been summed."""
+    return a.raw and a.value is None and b.form is Form.scaled and not b.raw
 
 
 def _where(node: Expr, condition: Term, a: Term, b: Term) -> Term | None:
