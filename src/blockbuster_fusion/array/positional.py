@@ -289,7 +289,27 @@ class Positional:
             wide = [i for i, v in enumerate(made) if v.sizes[at] != ONE]
             for i in wide[1:]:
                 made[i] = self.fitted(made[wide[0]], at, made[i], at)
+        for i, value in enumerate(made[1:], 1):
+            made[i] = self.apart_elsewhere(value, made[:i])
         return made
+
+    def apart_elsewhere(self, y: Value, others: Sequence[Value]) -> Value:
+        """`y` with no axis that another value has at another position: x and x transposed."""
+        for at, position in enumerate(y.positions):
+            here = {f for v in others for f in self.axes.atoms(v.positions[at])}
+            elsewhere = {
+                f
+                for v in others
+                for i, p in enumerate(v.positions)
+                if i != at
+                for f in self.axes.atoms(p)
+            }
+            atoms = self.axes.atoms(position)
+            if any(f in elsewhere for f in atoms):
+                if any(f in here for f in atoms):
+                    raise NotExpressible(what="an array and itself with axes exchanged")
+                y = self.renamed(y, [at])
+        return y
 
     def fitted(self, x: Value, at: int, y: Value, y_at: int) -> Value:
         """`y` with what stands at one of its positions the same axes as in `x`."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arguments, node_dtypes, result_dtype
+from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arguments, node_dtypes, number_dtype
 from blockbuster_fusion.ir.types import DType, promote
 
 HELD: dict[DType, str] = {
@@ -159,7 +159,7 @@ class _Written:
 
     def compared(self, node: Expr) -> DType:
         """In which type the operands of a comparison meet: whole numbers and others, in double."""
-        kinds = [self.dtypes[a] or result_dtype(a, []) for a in node.args]
+        kinds = [self.dtypes[a] or number_dtype(a) for a in node.args]
         if any(k.is_float for k in kinds) and not all(k.is_float for k in kinds):
             return DType.float64
         return _held(promote(*kinds))

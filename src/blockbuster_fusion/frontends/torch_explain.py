@@ -15,7 +15,7 @@ from blockbuster_fusion.codegen.show import show_nest
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.frontends.torch_backend import backend, options_from
 from blockbuster_fusion.frontends.torch_graph import ElidedCast, name_of
-from blockbuster_fusion.frontends.torch_plan import Fused, Planned, Unfused
+from blockbuster_fusion.frontends.torch_plan import Fused, Joined, Planned, Unfused
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.show import show
 from blockbuster_fusion.select.parts import Kind
@@ -111,8 +111,13 @@ class Explanation:
         left = [u for g in self.graphs for u in g.unfused if not u.is_fallback]
         made = [_left(u) for u in left if _counts(u.node)]
         for g in self.graphs:
+            known = {u.node for u in g.unfused}
             for node in g.operated:
-                if g.analysis.kind(node) not in (Kind.VIEW, Kind.MISC) and _counts(node):
+                joins = g.analysis.is_join(node)
+                if joins:
+                    reason = "no kernel makes a piece of it"
+                    made.append(Left(name_of(node), node.name, "", reason))
+                elif g.analysis.kind(node) not in (Kind.VIEW, Kind.MISC) and node not in known:
                     reason = "cheap, and needed in another form than kernels have it"
                     made.append(Left(name_of(node), node.name, "", reason))
         return made
@@ -240,6 +245,8 @@ def _regions(planned: Planned) -> list[Region]:
     made: list[Region] = []
     run: list[Fused] = []
     for group in planned.groups:
+        if isinstance(group, Joined):
+            continue
         breaks = isinstance(group, Unfused) or (run and run[-1].region != group.region)
         if breaks and run:
             made.append(Region(run[0].region, tuple(run)))
@@ -252,7 +259,8 @@ def _regions(planned: Planned) -> list[Region]:
 def _covered(planned: Planned) -> set[Node]:
     """The operators that kernels compute, and nobody else."""
     operated = set(planned.operated)
-    return {n for f in planned.fused for n in f.part.covered if n not in operated}
+    computed = {n for f in planned.fused for n in f.part.covered if n not in operated}
+    return computed | set(planned.joined)
 
 
 def _edges_between(planned: Planned) -> int:
@@ -260,6 +268,8 @@ def _edges_between(planned: Planned) -> int:
     inputs = {n.name for n in planned.analysis.inputs}
     count = 0
     for group in planned.groups:
+        if isinstance(group, Joined):
+            continue
         if isinstance(group, Fused):
             sources = {layout.source for layout in group.part.expressed.inputs}
         else:

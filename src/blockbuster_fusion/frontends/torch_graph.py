@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.array.axes import Size
-from blockbuster_fusion.array.positional import Expressed, Positional, Value
+from blockbuster_fusion.array.positional import Expressed, Given, Positional, Value
 from blockbuster_fusion.errors import BlockbusterError, NotExpressible
 from blockbuster_fusion.frontends.torch_table import (
     DTYPES,
@@ -27,6 +27,9 @@ from blockbuster_fusion.select.parts import Kind, Op
 
 INDEXED = {"slice", "select", "split", "split_with_sizes", "unbind", "narrow", "as_strided"}
 """Views that show a part of an array: zero-copy on what lies in memory, and on nothing else."""
+
+GIVEN = ("placeholder", "get_attr")
+"""Nodes that compute nothing: inputs, and tensors that the graph holds."""
 
 SHAPED = {"view": 1, "_unsafe_view": 1, "reshape": 1, "expand": 1, "full": 0}
 """Which argument of an operator is the shape of its result."""
@@ -86,7 +89,7 @@ class Analysis:
 
     @cached_property
     def nodes(self) -> list[Node]:
-        return [n for n in self.module.graph.nodes if n.op in ("call_function", "get_attr")]
+        return [n for n in self.module.graph.nodes if n.op == "call_function"]
 
     @cached_property
     def inputs(self) -> list[Node]:
@@ -112,7 +115,8 @@ class Analysis:
 
     def refusal(self, node: Node) -> str | None:
         """Why kernels cannot compute a node whose operator is known."""
-        seen = [*tensors_of(node), *(t for n in node.all_input_nodes for t in tensors_of(n))]
+        sources = node.all_input_nodes if _short_name(node) != "cat" else self.joined(node)[0]
+        seen = [*tensors_of(node), *(t for n in sources for t in tensors_of(n))]
         for tensor in seen:
             if tensor.dtype not in DTYPES:
                 return f"kernels do not compute with {tensor.dtype}"
@@ -141,11 +145,38 @@ class Analysis:
             assert isinstance(source, Node)
             return Kind.MISC if self.kind(source) is Kind.MISC else Kind.VIEW
         row = self.row(node)
-        if row is None or node.op == "get_attr":
+        if row is None:
             return Kind.MISC
         if _short_name(node) == "index" and not self.is_counted(node):
             return Kind.MISC
-        return row.kind
+        is_misc = self.is_join(node) or (
+            _short_name(node) == "convolution" and not self.is_patchwise(node)
+        )
+        return Kind.MISC if is_misc else row.kind
+
+    def is_patchwise(self, node: Node) -> bool:
+        """Whether the windows of a convolution do not overlap, so that it is one product."""
+        weight, stride, padding, dilation, transposed = (node.args[i] for i in (1, 3, 4, 5, 6))
+        assert isinstance(weight, Node)
+        plain = not transposed and not any(padding) and node.args[8] == 1  # type: ignore[arg-type]
+        return plain and [*stride] == [*tensors_of(weight)[0].shape[2:]] and {*dilation} == {1}  # type: ignore[misc]
+
+    def is_join(self, node: Node) -> bool:
+        """Whether pieces of different lengths are put behind one another, which is done in memory."""
+        if _short_name(node) != "cat":
+            return False
+        pieces, dim = self.joined(node)
+        return len({as_size(tensors_of(p)[0].shape[dim]) for p in pieces}) > 1
+
+    def joined(self, node: Node) -> tuple[list[Node], int]:
+        """The pieces of a concatenation that are not empty, and along which dimension."""
+        given = node.args[0]
+        assert isinstance(given, list | tuple)
+        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+        assert isinstance(dim, int)
+        rank = tensors_of(node)[0].dim()
+        pieces = [p for p in given if isinstance(p, Node) and 0 not in tensors_of(p)[0].shape]
+        return pieces, dim % rank
 
     def is_counted(self, node: Node) -> bool:
         """Whether all that an index operator looks up are positions that are counted."""
@@ -186,16 +217,30 @@ class Analysis:
         """What is cheap and depends on inputs alone: it is computed wherever it is needed."""
         found: set[Node] = set()
         for node in self.nodes:
-            row = self.row(node) if node.op == "call_function" else None
+            row = self.row(node)
             kind = self.kind(node)
             if kind is Kind.MISC or not tensors_of(node):
                 continue
             cheap = node.target is operator.getitem or (row is not None and row.cheap)
             sources = [n for n in node.all_input_nodes if tensors_of(n)]
-            if cheap and all(n.op == "placeholder" or n in found for n in sources):
-                if kind is not Kind.POINTWISE or node not in self.outputs:
+            if kind is Kind.GENERATOR:
+                sources = []  # of a tensor that it is like it takes the shape alone
+            if cheap and all(n.op in GIVEN or n in found for n in sources):
+                if kind in (Kind.VIEW, Kind.GENERATOR) or not self.is_demanded(node):
                     found.add(node)
         return found
+
+    def is_demanded(self, node: Node) -> bool:
+        """Whether somebody other than a kernel reads a node, or a view of it."""
+        stack, seen = [node], set[Node]()
+        while stack:
+            for user in stack.pop().users:
+                if user.op == "output" or self.kind(user) is Kind.MISC:
+                    return True
+                if user not in seen and self.kind(user) is Kind.VIEW:
+                    seen.add(user)
+                    stack.append(user)
+        return False
 
     def base(self, node: Node) -> Node:
         """What a chain of views shows."""
@@ -246,6 +291,15 @@ class Analysis:
                 found = step
         return found
 
+    def is_whole(self, node: Node) -> bool:
+        """Whether a view shows all of what it is a view of, once."""
+        base = self.base(node)
+        while node is not base:
+            if self.is_indexed(node) or _short_name(node) in ("expand", "repeat"):
+                return False
+            node = next(n for n in node.all_input_nodes if tensors_of(n))
+        return True
+
     def needed(self, node: Node, inside: set[Node]) -> list[Node]:
         """What of a node's result is stored for those outside a part: itself, or views of it."""
         found: dict[Node, None] = {}
@@ -259,7 +313,9 @@ class Analysis:
             for user in n.users:
                 if user in inside:
                     continue
-                if user.op == "output" or self.kind(user) is not Kind.VIEW or self.has_effect(user):
+                if user.op == "call_function" and self.is_join(user) and self.is_whole(n):
+                    found[n] = None  # it is stored right where it is joined
+                elif user.op == "output" or self.kind(user) is not Kind.VIEW:
                     found[self.boundary(n)] = None
                 elif user.op == "call_function":
                     stack.append(user)
@@ -288,7 +344,7 @@ class Analysis:
         made: dict[Node, str] = {}
         for node in self.module.graph.nodes:
             path = _module_path(node)
-            sources = [made[n] for n in node.all_input_nodes if n in made and n.op != "placeholder"]
+            sources = [made[n] for n in node.all_input_nodes if n in made and n.op not in GIVEN]
             made[node] = _layer(path) if path else (sources[0] if sources else "")
         return made
 
@@ -342,8 +398,8 @@ class Analysis:
         stack = [node]
         while stack:
             n = stack.pop()
-            if n.op == "placeholder":
-                if n not in self.static and tensors_of(n):
+            if n.op in GIVEN:
+                if n.op == "placeholder" and n not in self.static and tensors_of(n):
                     return False
             elif n not in self.mobile:
                 return False
@@ -432,12 +488,12 @@ class Expression:
                 self.value(node)
             except BlockbusterError as error:
                 raise Unexpressed(operator=name_of(node), reason=error, node=node) from error
-        outputs = {}
+        outputs: dict[str, Value] = {}
+        kept: dict[int, DType] = {}
         for i, node in enumerate(results):
             name = f"O{i + 1}" if len(results) > 1 else "O"
-            value = self.value(node)
-            outputs[name] = value[0] if isinstance(value, tuple) else value
             self.storage[name] = DTYPES[tensors_of(node)[0].dtype]
+            outputs[name] = self.result(self.value(node), self.storage[name], kept)
         try:
             expressed = self.program.finish(outputs)
         except BlockbusterError as error:
@@ -453,6 +509,15 @@ class Expression:
             tuple(self.elided.values()),
             tuple(self.covered),
         )
+
+    def result(self, value: Value, dtype: DType, kept: dict[int, DType]) -> Value:
+        """A value that is stored as `dtype`; what is stored otherwise as well, or is given, is
+        another value, because conversions between floats are none."""
+        made = self.program.records[value.record].made if value.constant is None else None
+        if isinstance(made, Given) or kept.get(value.record, dtype) is not dtype:
+            value = self.program.elementwise(lambda t: t, value)
+        kept[value.record] = dtype
+        return value
 
     def value(self, node: Node) -> Any:
         """A node as a value of the program, expressed if need be."""
@@ -474,7 +539,8 @@ class Expression:
                 found.append(n)
                 continue
             stack.append((n, True))
-            stack.extend((m, False) for m in n.all_input_nodes if tensors_of(m))
+            if self.analysis.kind(n) is not Kind.GENERATOR:
+                stack.extend((m, False) for m in n.all_input_nodes if tensors_of(m))
         return found
 
     def is_expressed_here(self, node: Node) -> bool:
@@ -554,6 +620,12 @@ class Expression:
             made: Any = self.counting(node, tensor)
         elif name_of(node) in CASTS:
             made = self.cast(node, tensor)
+        elif _short_name(node) == "full_like":
+            fill = self.argument(node.args[1])
+            made = row.emit(self.program, [as_size(s) for s in tensor.shape], fill, tensor.dtype)
+        elif _short_name(node) == "cat":
+            pieces, dim = analysis.joined(node)
+            made = self.program.stack([self.value(p) for p in pieces], dim)
         else:
             made = row.emit(self.program, *self.arguments(node, tensor), **self.options(node))
         if isinstance(made, Value):

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.array.positional import Layout
 from blockbuster_fusion.compiler import compile as compile_program
 from blockbuster_fusion.frontends.torch_graph import (
     Analysis,
@@ -15,6 +17,7 @@ from blockbuster_fusion.frontends.torch_graph import (
     Expression,
     Part,
     Unexpressed,
+    as_size,
     name_of,
     tensors_of,
 )
@@ -22,9 +25,12 @@ from blockbuster_fusion.frontends.torch_table import DTYPES, row_for
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.torch_arrays import STORED
 from blockbuster_fusion.runtime.torch_plan import (
+    CopyStep,
     KernelStep,
     OperatorStep,
+    Piece,
     Plan,
+    RoomStep,
     Slot,
     Step,
     SymbolSource,
@@ -70,15 +76,28 @@ class Unfused:
         return name_of(self.node)
 
 
+@dataclass(frozen=True)
+class Joined:
+    """Arrays put behind one another in memory: kernels store them there in the first place."""
+
+    node: Node
+    region: str
+
+
+Group = Fused | Unfused | Joined
+
+
 @dataclass
 class Planned:
     """A plan, and what became of each operator."""
 
     plan: Plan
     analysis: Analysis
-    groups: list[Fused | Unfused]
+    groups: list[Group]
     operated: list[Node]
     """The nodes that PyTorch runs, views too."""
+    joined: list[Node]
+    """The concatenations of which kernels store at least one piece in its place."""
 
     @property
     def fused(self) -> list[Fused]:
@@ -111,28 +130,37 @@ class _Planner:
         weights = frozenset(given[i] for i in static if i < len(given))
         self.analysis = Analysis(module, weights)
         self.options = options
-        self.groups: list[Fused | Unfused] = []
+        self.groups: list[Group] = []
         self.steps: list[Step] = []
         self.operated: list[Node] = []
         self.slots: dict[Node, int] = {n: i for i, n in enumerate(given)}
         self.regions = self.analysis.regions()
+        self.pieces: dict[Node, tuple[Node, Piece]] = {}
+        """Which join a node is a piece of, once it is known where that lies."""
+        self.rooms: dict[Node, None] = {}
+        self.placed: set[Node] = set()
 
     def planned(self) -> Planned:
         analysis = self.analysis
         described = analysis.described()
         for numbers in self.options.selection.parts(described):
             nodes = [analysis.operators[i] for i in numbers]
-            if described[numbers[0]].kind is Kind.MISC:
+            if analysis.is_join(nodes[0]):
+                self.groups.append(Joined(nodes[0], self.regions[nodes[0]]))
+            elif described[numbers[0]].kind is Kind.MISC:
                 self.leave(nodes[0])
             else:
                 self.groups += self.fused(nodes)
+        for group in self.groups:
+            if isinstance(group, Joined):
+                self.find_pieces(group.node)
         for group in self.groups:
             self.add(group)
         outputs = [self.argument(x) for x in analysis.results]
         inputs = range(len(analysis.inputs))
         symbols, evaluate = _symbols(analysis)
         made = Plan(self.steps, len(self.slots), inputs, outputs, symbols, evaluate)
-        return Planned(made, analysis, self.groups, self.operated)
+        return Planned(made, analysis, self.groups, self.operated, [*self.rooms])
 
     # ---------------------------------------------------------------- groups
 
@@ -151,9 +179,9 @@ class _Planner:
             log.warning("%s runs eagerly: %s", name_of(node), reason)
         return Unfused(node, self.regions[node], reason, known)
 
-    def fused(self, nodes: Sequence[Node]) -> list[Fused | Unfused]:
+    def fused(self, nodes: Sequence[Node]) -> list[Group]:
         """Nodes as one part, or as several where they do not go together."""
-        made: list[Fused | Unfused] = []
+        made: list[Group] = []
         stack = [[*nodes]]
         while stack:
             group = stack.pop()
@@ -174,9 +202,7 @@ class _Planner:
                     stack += [group[half:], group[:half]]
         return made
 
-    def cut(
-        self, group: list[Node], at: Node, reason: str, made: list[Fused | Unfused]
-    ) -> list[list[Node]]:
+    def cut(self, group: list[Node], at: Node, reason: str, made: list[Group]) -> list[list[Node]]:
         """The parts of a group that has no form because of one node."""
         if len(group) == 1:
             made.append(self.unfused(at, reason))
@@ -217,7 +243,48 @@ class _Planner:
 
     # ---------------------------------------------------------------- steps
 
-    def add(self, group: Fused | Unfused) -> None:
+    def find_pieces(self, join: Node) -> None:
+        """Where each piece of a join is to lie."""
+        pieces, dim = self.analysis.joined(join)
+        dtype = tensors_of(join)[0].dtype
+        before: list[Size] = []
+        for node in pieces:
+            (tensor,) = tensors_of(node)
+            length = as_size(tensor.shape[dim])
+            if node not in self.pieces and tensor.dtype is dtype:
+                self.pieces[node] = (join, Piece(-1, dim, tuple(before), length))
+            before.append(length)
+
+    def room(self, join: Node) -> int:
+        """The slot of a join, with room made for it."""
+        if join not in self.rooms:
+            self.rooms[join] = None
+            self.slots[join] = len(self.slots)
+            (tensor,) = tensors_of(join)
+            shape = tuple(map(as_size, tensor.shape))
+            self.steps.append(RoomStep(self.slots[join], shape, tensor.dtype, tensor.device))
+        return self.slots[join]
+
+    def join(self, join: Node) -> None:
+        """The pieces that no kernel has stored in their place; without any, PyTorch joins."""
+        if join not in self.rooms:
+            self.operate(join)
+            return
+        pieces, dim = self.analysis.joined(join)
+        before: list[Size] = []
+        for node in pieces:
+            length = as_size(tensors_of(node)[0].shape[dim])
+            home, piece = self.pieces.get(node, (None, None))
+            stored = home is join and piece is not None and piece.before == tuple(before)
+            if not stored or node not in self.placed:
+                place = Piece(self.slots[join], dim, tuple(before), length)
+                self.steps.append(CopyStep(self.slot(node), place))
+            before.append(length)
+
+    def add(self, group: Group) -> None:
+        if isinstance(group, Joined):
+            self.join(group.node)
+            return
         if isinstance(group, Unfused):
             self.operate(group.node)
             return
@@ -232,14 +299,23 @@ class _Planner:
             inputs.append((self.slot(node), layout, STORED[wanted] if differs else None))
         outputs = []
         for node, layout in zip(group.part.results, expressed.outputs, strict=True):
+            piece = self.place(node, layout)
             self.slots[node] = len(self.slots)
-            outputs.append((self.slots[node], layout))
+            outputs.append((self.slots[node], layout, piece))
         name = expressed.program.name
         device = _device(group.part.nodes)
         step = KernelStep(
             name, group.executable, tuple(inputs), tuple(outputs), expressed.sizes, device
         )
         self.steps.append(step)
+
+    def place(self, node: Node, layout: Layout) -> Piece | None:
+        """Where in a larger array a result is to be stored."""
+        if node not in self.pieces or not all(has for p in layout.positions for _, has in p):
+            return None
+        join, piece = self.pieces[node]
+        self.placed.add(node)
+        return replace(piece, slot=self.room(join))
 
     def slot(self, node: Node) -> int:
         """Where the result of a node lies; views and arithmetic on sizes are made when asked."""

@@ -567,6 +567,40 @@ def _matmul(p: Positional, x: Value, y: Value) -> Value:
     return p.contract(x, y, f"{own}mk", f"{other}kn", f"{letters}mn")
 
 
+@contraction("convolution")
+def _convolution(
+    p: Positional,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Value:
+    """A convolution of patches that do not overlap: each patch is multiplied by the weights."""
+    window = weight.sizes[2:]
+    steps = tuple(Size(s) for s in (stride * len(window) if len(stride) == 1 else stride))
+    is_plain = groups == 1 and not transposed and not any(padding)
+    if not is_plain or steps != window or any(d != 1 for d in dilation):
+        raise NotExpressible(what="a convolution whose windows overlap")
+    shape = [*x.sizes[:2]]
+    for extent, step in zip(x.sizes[2:], steps, strict=True):
+        count = extent.divided_by(step)
+        if count is None:
+            raise NotExpressible(what="a convolution that leaves out a part of its operand")
+        shape += [count, step]
+    places, inner = "hwd"[: len(window)], "ijk"[: len(window)]
+    split = "".join(a + b for a, b in zip(places, inner, strict=True))
+    made = p.contract(p.view(x, shape), weight, f"bc{split}", f"oc{inner}", f"bo{places}")
+    if bias is None:
+        return made
+    shaped = p.view(bias, [bias.sizes[0], *(ONE for _ in window)])
+    return p.elementwise(lambda a, b: a + b, made, shaped)
+
+
 # ------------------------------------------------------------------- views
 
 
@@ -636,7 +670,7 @@ def _indexed(p: Positional, x: Value, *arguments: object, **_: object) -> Value:
 
 @pointwise("cat")
 def _cat(p: Positional, values: Sequence[Value], dim: int = 0) -> Value:
-    return p.stack(values, dim % len(values[0].sizes))
+    return p.stack(values, dim % len(values[0].sizes))  # pieces of one length; others are joined
 
 
 @view("index")
@@ -673,10 +707,8 @@ def _full(p: Positional, sizes: Sequence[Size], value: Any, **options: Any) -> V
 
 
 @generator("full_like")
-def _full_like(p: Positional, x: Value, value: Any, **options: Any) -> Value:
-    wanted = options.get("dtype")
-    dtype = x.dtype if wanted is None else computed(wanted)
-    return Value(x.positions, x.sizes, dtype, constant=const(_number(value)))
+def _full_like(p: Positional, sizes: Sequence[Size], value: Any, dtype: torch.dtype) -> Value:
+    return p.constant(_number(value), sizes, computed(dtype))
 
 
 @generator("scalar_tensor")

@@ -287,7 +287,7 @@ def count_operations(expr: Expr) -> int:
 
 def result_dtype(expr: Expr, arguments: Sequence[DType]) -> DType:
     """The dtype that `expr` gives for arguments of these dtypes; plain numbers are weakly typed."""
-    return node_dtypes(expr, arguments)[expr] or _number_dtype(expr)
+    return node_dtypes(expr, arguments)[expr] or number_dtype(expr)
 
 
 def node_dtypes(expr: Expr, arguments: Sequence[DType]) -> dict[Expr, DType | None]:
@@ -318,7 +318,7 @@ def _node_dtype(
         return None
     dtype = promote(*known)
     args = node.args[-len(operands) :]
-    numbers = [_number_dtype(a) for a, d in zip(args, operands, strict=True) if d is None]
+    numbers = [number_dtype(a) for a, d in zip(args, operands, strict=True) if d is None]
     wants_float = FUNCTIONS[node.op].result == "float" or any(d.is_float for d in numbers)
     if wants_float and not dtype.is_float:
         return DType.float32
@@ -327,7 +327,7 @@ def _node_dtype(
     return dtype
 
 
-def _number_dtype(expr: Expr) -> DType:
+def number_dtype(expr: Expr) -> DType:
     """What numbers alone give: bool, int64 or float32."""
     made: dict[Expr, DType] = {}
     for node in postorder(expr):

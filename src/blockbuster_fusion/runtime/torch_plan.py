@@ -23,6 +23,17 @@ class Slot:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a larger array along one dimension."""
+
+    slot: int
+    dim: int
+    before: tuple[Size, ...]
+    """The lengths of the pieces before it."""
+    length: Size
+
+
 @dataclass(frozen=True)
 class KernelStep:
     """A fused part: its executable, and where its arrays come from and go to."""
@@ -31,7 +42,8 @@ class KernelStep:
     executable: Executable
     inputs: tuple[tuple[int, Layout, torch.dtype | None], ...]
     """Slot, layout, and the dtype to convert a number to."""
-    outputs: tuple[tuple[int, Layout], ...]
+    outputs: tuple[tuple[int, Layout, Piece | None], ...]
+    """Slot, layout, and the array that it is stored into as a piece."""
     sizes: tuple[tuple[Axis, Size], ...]
     """The axes whose lengths depend on the model's sizes."""
     device: torch.device
@@ -48,7 +60,25 @@ class OperatorStep:
     output: int
 
 
-Step = KernelStep | OperatorStep
+@dataclass(frozen=True)
+class RoomStep:
+    """Room for an array that others fill piece by piece."""
+
+    slot: int
+    shape: tuple[Size, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class CopyStep:
+    """A piece that no kernel stores in its place."""
+
+    source: int
+    piece: Piece
+
+
+Step = KernelStep | OperatorStep | RoomStep | CopyStep
 
 
 @dataclass(frozen=True)
@@ -109,14 +139,45 @@ class Plan:
                 made *= self.evaluate(symbol, sizes)
             return made
 
-        return [
-            _BoundKernel(s, length) if isinstance(s, KernelStep) else _BoundOperator(s)
-            for s in self.steps
-        ]
+        return [_bound(step, length) for step in self.steps]
 
 
 _Bound = Callable[[list[Any]], None]
 Length = Callable[[Size], int]
+
+
+def _bound(step: Step, length: Length) -> _Bound:
+    match step:
+        case KernelStep():
+            return _BoundKernel(step, length)
+        case OperatorStep():
+            return _BoundOperator(step)
+        case RoomStep():
+            shape = tuple(map(length, step.shape))
+
+            def make_room(values: list[Any]) -> None:
+                values[step.slot] = torch.empty(shape, dtype=step.dtype, device=step.device)
+
+            return make_room
+        case CopyStep():
+            place = _Place(step.piece, length)
+
+            def copy(values: list[Any]) -> None:
+                place(values).copy_(values[step.source])
+
+            return copy
+
+
+class _Place:
+    """A piece of an array, for sizes that are known."""
+
+    def __init__(self, piece: Piece, length: Length) -> None:
+        self.slot, self.dim = piece.slot, piece.dim
+        self.start, self.length = sum(map(length, piece.before)), length(piece.length)
+
+    def __call__(self, values: Sequence[Any]) -> torch.Tensor:
+        found: torch.Tensor = values[self.slot].narrow(self.dim, self.start, self.length)
+        return found
 
 
 class _BoundOperator:
@@ -154,7 +215,12 @@ class _BoundKernel:
         ]
         self.outputs = [
             (slot, None if layout.is_plain else _Shown(layout, length))
-            for slot, layout in step.outputs
+            for slot, layout, _ in step.outputs
+        ]
+        self.pieces = [
+            (number, _Place(piece, length), _atoms(layout, length))
+            for number, (_, layout, piece) in enumerate(step.outputs)
+            if piece is not None
         ]
 
     def __call__(self, values: list[Any]) -> None:
@@ -164,10 +230,14 @@ class _BoundKernel:
             if dtype is not None:
                 x = torch.as_tensor(x, dtype=dtype)
             given.append(x if shape is None else x.view(shape))
-        for (slot, shown), x in zip(
-            self.outputs, self.run(given, self.sizes, self.kit), strict=True
-        ):
-            values[slot] = x if shown is None else shown(x)
+        places = {number: (place(values), shape) for number, place, shape in self.pieces}
+        into = {number: x.view(shape) for number, (x, shape) in places.items()}
+        made = self.run(given, self.sizes, self.kit, into)
+        for number, ((slot, shown), x) in enumerate(zip(self.outputs, made, strict=True)):
+            if number in places:
+                values[slot] = places[number][0]
+            else:
+                values[slot] = x if shown is None else shown(x)
 
 
 def _atoms(layout: Layout, length: Length) -> tuple[int, ...]:
@@ -211,8 +281,13 @@ def _last_uses(steps: Sequence[Step], outputs: Sequence[Any]) -> list[tuple[int,
 
 
 def _read(step: Step) -> list[int]:
-    if isinstance(step, KernelStep):
-        return [slot for slot, _, _ in step.inputs]
+    match step:
+        case KernelStep():
+            return [slot for slot, _, _ in step.inputs]
+        case CopyStep():
+            return [step.source]
+        case RoomStep():
+            return []
     found: list[int] = []
     stack: list[Any] = [*step.arguments, *step.options.values()]
     while stack:
