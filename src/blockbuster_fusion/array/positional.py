@@ -34,7 +34,7 @@ from blockbuster_fusion.array.program import (
 from blockbuster_fusion.array.table import expand
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.axis import Axis, Symbol
-from blockbuster_fusion.ir.combiner import ADD, Combiner
+from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, Combiner
 from blockbuster_fusion.ir.expr import Expr, arg, call, const, result_dtype, size
 from blockbuster_fusion.ir.types import DType, promote
 
@@ -80,6 +80,13 @@ class Counting:
 
 
 @dataclass(frozen=True, slots=True)
+class Lookup:
+    """The elements of a table at places along one factor that are data."""
+
+    factors: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Renamed:
     """The same array with some factors under other names."""
 
@@ -87,7 +94,7 @@ class Renamed:
     new: tuple[Factor, ...]
 
 
-Made = Given | Pointwise | Summary | Contraction | Counting | Renamed
+Made = Given | Pointwise | Summary | Contraction | Counting | Lookup | Renamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,14 +249,69 @@ class Positional:
         x = self.as_array(x)
         factors = self.axes.atoms(f for p in at for f in x.positions[p])
         have = self.axes.atoms(self.records[x.record].axes)
-        if any(f not in have for f in factors):
-            raise NotExpressible(what="a reduction along a broadcast axis")
+        absent = [f for f in factors if f not in have]
+        if absent:
+            x = self.combined_copies(combiner, x, absent)
+            factors = tuple(f for f in factors if f in have)
         positions, sizes = _without(x, at, keep=keep)
         if not factors:
             return replace(x, positions=positions, sizes=sizes)
         axes = tuple(f for f in have if f not in factors)
         made = Summary(factors, combiner)
         return self.record(made, (x.record,), axes, x.dtype, positions, sizes)
+
+    def take(self, table: Value, index: Value, at: int) -> Value:
+        """`table` at the places along a position that `index` says, whose positions stand there."""
+        index = self.index_apart(table, index)
+        before, after = table.positions[:at], table.positions[at + 1 :]
+        positions = (*before, *index.positions, *after)
+        sizes = (*table.sizes[:at], *index.sizes, *table.sizes[at + 1 :])
+        return self.looked_up(table, index, at, positions, sizes)
+
+    def take_along(self, table: Value, index: Value, at: int) -> Value:
+        """The same where the index has all the other positions of the table, walked together."""
+        for i, (have, want) in enumerate(zip(table.sizes, index.sizes, strict=True)):
+            if i != at and have != want:
+                raise NotExpressible(what="a lookup in a part of a table")
+        own = self.index_apart(table, index)
+        for i in range(len(table.sizes)):
+            if i != at:
+                own = self.fitted(table, i, own, i)
+        return self.looked_up(table, own, at, own.positions, own.sizes)
+
+    def index_apart(self, table: Value, index: Value) -> Value:
+        taken = {f for p in table.positions for f in self.axes.atoms(p)}
+        return self.apart(self.as_array(index), range(len(index.positions)), taken)
+
+    def looked_up(
+        self,
+        table: Value,
+        index: Value,
+        at: int,
+        positions: Sequence[Position],
+        sizes: Sequence[Size],
+    ) -> Value:
+        table = self.as_array(table)
+        factors = self.axes.atoms(table.positions[at])
+        have = self.axes.atoms(self.records[table.record].axes)
+        if not isinstance(self.records[table.record].made, Given):
+            raise NotExpressible(what="a lookup in a table that is computed in the same kernel")
+        if len(factors) != 1 or factors[0] not in have:
+            raise NotExpressible(what="a lookup along several axes, or along none")
+        rest = [f for f in have if f is not factors[0]]
+        axes = dict.fromkeys([*self.axes.atoms(self.records[index.record].axes), *rest])
+        self.axes.keep_apart([*axes, *factors])
+        operands = (table.record, index.record)
+        made = Lookup(factors)
+        return self.record(made, operands, tuple(axes), table.dtype, positions, sizes)
+
+    def combined_copies(self, combiner: Combiner, x: Value, absent: Sequence[Factor]) -> Value:
+        """`x` combined with itself, as often as it is repeated along some axes."""
+        if combiner in (MAX, MIN):
+            return x
+        if combiner is not ADD:
+            raise NotExpressible(what="a product along a broadcast axis")
+        return self.sized(lambda size_of, t: t * size_of(absent), x)
 
     def contract(self, x: Value, y: Value, left: str, right: str, result: str) -> Value:
         """The sum of products, with a letter for each position as in `bmk,bkn->bmn`."""
@@ -592,6 +654,11 @@ class _Emitter:
                 return made
             case Counting(factors):
                 return self.count(self.atoms(factors))
+            case Lookup(factors):
+                atoms = self.atoms(factors)
+                if len(atoms) > 1:
+                    raise NotExpressible(what="a lookup along several axes")
+                return self.operator("take", operands, axis=self.axis(atoms[0]))
             case Renamed(old, new):
                 (made,) = operands
                 pairs = zip(self.atoms(old), self.atoms(new), strict=True)

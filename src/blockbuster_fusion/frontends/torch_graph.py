@@ -20,6 +20,7 @@ from blockbuster_fusion.frontends.torch_table import (
     converted,
     counted,
     row_for,
+    taken,
 )
 from blockbuster_fusion.ir.expr import cast as cast_expr
 from blockbuster_fusion.ir.types import DType
@@ -148,7 +149,7 @@ class Analysis:
         if row is None:
             return Kind.MISC
         if _short_name(node) == "index" and not self.is_counted(node):
-            return Kind.MISC
+            return Kind.POINTWISE if self.is_lookup(node) else Kind.MISC
         is_misc = self.is_join(node) or (
             _short_name(node) == "convolution" and not self.is_patchwise(node)
         )
@@ -183,6 +184,13 @@ class Analysis:
         indices = node.args[1]
         assert isinstance(indices, list | tuple)
         return all(isinstance(i, Node) and self.is_positions(i) for i in indices)
+
+    def is_lookup(self, node: Node) -> bool:
+        """Whether an index operator looks up along one axis alone."""
+        indices = node.args[1]
+        assert isinstance(indices, list | tuple)
+        given = [i for i in indices if isinstance(i, Node)]
+        return len(given) == 1 and tensors_of(given[0])[0].dtype in (torch.int64, torch.int32)
 
     def is_positions(self, node: Node) -> bool:
         while node.op == "call_function" and _short_name(node) != "arange":
@@ -219,6 +227,8 @@ class Analysis:
         for node in self.nodes:
             row = self.row(node)
             kind = self.kind(node)
+            if row is not None and kind is not row.kind:
+                continue  # a lookup, where the same operator is a view otherwise
             if kind is Kind.MISC or not tensors_of(node):
                 continue
             cheap = node.target is operator.getitem or (row is not None and row.cheap)
@@ -620,6 +630,10 @@ class Expression:
             made: Any = self.counting(node, tensor)
         elif name_of(node) in CASTS:
             made = self.cast(node, tensor)
+        elif _short_name(node) == "index" and analysis.kind(node) is Kind.POINTWISE:
+            self.covered[node] = None
+            x, indices = self.arguments(node, tensor)
+            made = taken(self.program, x, indices)
         elif _short_name(node) == "full_like":
             fill = self.argument(node.args[1])
             made = row.emit(self.program, [as_size(s) for s in tensor.shape], fill, tensor.dtype)

@@ -698,6 +698,32 @@ def _index(p: Positional, x: Value, indices: Sequence[Value | None]) -> Value:
     return Value(tuple(positions), tuple(sizes), x.dtype, x.record, x.constant)
 
 
+@pointwise("embedding", cheap=False)
+def _embedding(p: Positional, table: Value, index: Value, *_: object, **__: object) -> Value:
+    return p.take(table, index, 0)
+
+
+@pointwise("index_select", cheap=False)
+def _index_select(p: Positional, x: Value, dim: int, index: Value) -> Value:
+    return p.take(x, index, dim % len(x.sizes))
+
+
+@pointwise("gather", cheap=False)
+def _gather(p: Positional, x: Value, dim: int, index: Value, **_: object) -> Value:
+    return p.take_along(x, index, dim % len(x.sizes))
+
+
+def taken(p: Positional, x: Value, indices: Sequence[Value | None]) -> Value:
+    """`x` indexed by one array of numbers, which may count from the end."""
+    ((at, index),) = ((i, v) for i, v in enumerate(indices) if v is not None)
+    factors = x.positions[at]
+
+    def from_start(size_of: Any, i: Expr) -> Expr:
+        return call("where", i < 0, i + cast_expr(size_of(factors), DType.int64), i)
+
+    return p.take(x, p.sized(from_start, index, dtype=DType.int64), at)
+
+
 # ------------------------------------------------------------------- arrays from numbers
 
 
