@@ -197,6 +197,11 @@ def stored_narrow(kernel: Kernel) -> Kernel:
                 replaced[statement.tile] = source
                 gone.add(statement)
 
+    def final(tile: Tile) -> Tile:
+        while tile in replaced:  # widened, and then rounded to be stored
+            tile = replaced[tile]
+        return tile
+
     def rewrite(body: Body) -> Body:
         made: list[Statement] = []
         for s in body:
@@ -205,7 +210,7 @@ def stored_narrow(kernel: Kernel) -> Kernel:
             if isinstance(s, Load | Lookup) and s.tile in loads:
                 s = replace(s, tile=loads[s.tile])
             for tile in read(s):
-                s = reading(s, tile, replaced.get(tile, tile))
+                s = reading(s, tile, final(tile))
             made.append(s)
         return tuple(made)
 
