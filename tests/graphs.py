@@ -16,6 +16,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Take,
     Value,
 )
 from blockbuster_fusion.ir.types import DType, Type
@@ -110,7 +111,15 @@ def every_operator() -> Graph:
     build.output("sorted", renamed, (P, H, N))
     build.output("order", sort[1])
     build.output("peeled", _peeled(build, totals))
+    build.output("looked up", _looked_up(build, y), (M, K))
     return build.build()
+
+
+def _looked_up(build: Builder, table: Value) -> Value:
+    """Rows of a table, at places that are an input."""
+    places = build.input("places", array(m, dtype=DType.int64))
+    take = Take(N)
+    return build.nest([m, k], [table, places], lambda g, table, at: g.one(take, table, at))
 
 
 def _peeled(build: Builder, totals: Value) -> Value:

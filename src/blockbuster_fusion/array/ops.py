@@ -1,7 +1,8 @@
 """The operators that a traced function may use, beside Python's and NumPy's own.
 
 Each records one entry of the lookup table; NumPy functions of the same name are traced too.
-Imported under their own names, `elementwise`, `matmul`, `mean`, `cumsum`, `misc` and `sort` too.
+Imported under their own names, `elementwise`, `matmul`, `mean`, `cumsum`, `misc`, `sort`, `take`
+and `take_along_axis` too.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,6 +28,9 @@ from blockbuster_fusion.array.arrays import mean as mean
 from blockbuster_fusion.array.external import cumsum as cumsum
 from blockbuster_fusion.array.external import misc as misc
 from blockbuster_fusion.array.external import sort as sort
+from blockbuster_fusion.array.lookups import numpy_take
+from blockbuster_fusion.array.lookups import take as take
+from blockbuster_fusion.array.lookups import take_along_axis as take_along_axis
 from blockbuster_fusion.array.program import Attribute
 from blockbuster_fusion.errors import TraceError
 from blockbuster_fusion.ir.axis import Axis
@@ -213,11 +217,7 @@ def min(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
 
 def _axis_of(op: str, x: Array, axis: int) -> Axis:
     one_trace(op, x)
-    found = x.axes[x.position(axis, op)]
-    if found is None:
-        problem = f"axis {axis} of {x} has length 1, and nothing lies along it"
-        raise TraceError(op=op, problem=f"{problem}; say another axis")
-    return found
+    return x.along(axis, op)
 
 
 def _rowwise(
@@ -382,5 +382,7 @@ FUNCTIONS.update(
         np.squeeze: squeeze,
         np.sort: sort,
         np.cumsum: cumsum,
+        np.take: numpy_take,
+        np.take_along_axis: take_along_axis,
     }
 )

@@ -164,6 +164,8 @@ class Primitives:
         The result has the axes of the index, then the other axes of the table; along axes of both,
         each element of the index looks into its own part of the table. Places count from 0
         upwards: what lies beyond the axis, or is negative, is a mistake that kernels do not notice.
+
+        A table that is computed elementwise is not made: what it is made of is looked up instead.
         """
         name = f"take along {axis}"
         if axis not in table.axes:
@@ -174,10 +176,33 @@ class Primitives:
         if axis in index.axes:
             problem = f"the places {index.type} have that axis themselves: rename the table's"
             raise IllTyped(op=name, problem=problem)
-        if isinstance(self.steps[table.step].primitive, Positions):
-            return self.elementwise(cast(arg(0), DType.int64), index)  # position i is i
-        axes = tuple(dict.fromkeys((*index.axes, *(a for a in table.axes if a is not axis))))
-        return self._step(Lookup(axis), (table, index), ArrayType(axes, table.type.dtype))
+        made: dict[int, Ref] = {}
+        for i in self._elementwise_from(table.step, axis):
+            step = self.steps[i]
+            kept = (a for a in step.type.axes if a is not axis)
+            kind = ArrayType(tuple(dict.fromkeys((*index.axes, *kept))), step.type.dtype)
+            if isinstance(step.primitive, Pointwise):
+                operands = [made.get(v) or Ref(v, self.steps[v].type) for v in step.operands]
+                made[i] = self._step(step.primitive, operands, kind)
+            elif isinstance(step.primitive, Positions):
+                made[i] = self.elementwise(cast(arg(0), DType.int64), index)  # position i is i
+            else:
+                made[i] = self._step(Lookup(axis), (Ref(i, step.type), index), kind)
+        return made[table.step]
+
+    def _elementwise_from(self, last: int, axis: Axis) -> list[int]:
+        """The steps along an axis that a step is computed from elementwise, and itself, in order.
+
+        The first of them are those that are not elementwise.
+        """
+        found, stack = {last}, [last]
+        while stack:
+            step = self.steps[stack.pop()]
+            if isinstance(step.primitive, Pointwise):
+                new = {v for v in step.operands if axis in self.steps[v].type.axes} - found
+                found |= new
+                stack.extend(new)
+        return sorted(found)
 
     def positions(self, axis: Axis) -> Ref:
         """The index along `axis`."""

@@ -312,7 +312,8 @@ class Kernel:
     def symbols(self) -> tuple[Symbol, ...]:
         """The sizes that it depends on, in order of their first mention."""
         extents = [dim.axis.extent for dim in self.dims]
-        extents += [axis.dim.axis.extent for buffer in self.buffers for axis in buffer.axes]
+        own = [b for b in self.buffers if b.space is not Space.GLOBAL]  # others come with strides
+        extents += [axis.dim.axis.extent for buffer in own for axis in buffer.axes]
         parts = postorder(*(e for s in self.statements for e in expressions(s)))
         extents += [part.value.extent for part in parts if isinstance(part.value, Axis)]
         return tuple(dict.fromkeys(e for e in extents if isinstance(e, Symbol)))
@@ -325,7 +326,10 @@ class Kernel:
             if isinstance(statement, For):
                 found.setdefault(statement.index.dim)
             for access in accesses(statement):
-                found.update(dict.fromkeys(span.dim for span in access.spans))
+                spans = list(access.spans)
+                if isinstance(statement, Lookup):
+                    del spans[statement.axis]  # no block of it is ever seen
+                found.update(dict.fromkeys(span.dim for span in spans))
             for tile in tiles(statement):
                 found.update(dict.fromkeys(span.dim for span in tile.spans))
         return tuple(found)

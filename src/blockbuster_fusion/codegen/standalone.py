@@ -13,11 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockbuster_fusion.codegen.c_expr import HELD
-from blockbuster_fusion.codegen.nest import Buffer, Call, Clear, Kernel, Nest, Space
+from blockbuster_fusion.codegen.nest import (
+    Buffer,
+    Call,
+    Clear,
+    Kernel,
+    Load,
+    Lookup,
+    Nest,
+    Space,
+)
 from blockbuster_fusion.codegen.shapes import buffer_shape, contiguous, layout_order
 from blockbuster_fusion.codegen.show import show_nest
 from blockbuster_fusion.errors import NoKernel
-from blockbuster_fusion.interp.tiling import Tiling
+from blockbuster_fusion.interp.tiling import Extents, Tiling
 from blockbuster_fusion.interp.values import Numbers
 from blockbuster_fusion.ir.types import DType
 
@@ -38,8 +47,11 @@ CHECKED = 96
 """How many elements of each output are compared, where it has so many."""
 
 
-def samples(number: int, shape: Sequence[int], dtype: DType) -> Array:
-    """The elements of input `number`: between -1 and 1, scattered, in multiples of 2**-23."""
+def samples(number: int, shape: Sequence[int], dtype: DType, below: int | None = None) -> Array:
+    """The elements of input `number`: between -1 and 1, scattered, in multiples of 2**-23.
+
+    With `below` they are places in a table of that length.
+    """
     at = np.arange(int(np.prod(shape)), dtype=np.uint64) + np.uint64(number << 32)
     at += np.uint64(0x9E3779B97F4A7C15)
     at = (at ^ (at >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -48,9 +60,24 @@ def samples(number: int, shape: Sequence[int], dtype: DType) -> Array:
     numbers: Array = ((at >> np.uint64(40)).astype(np.float64) / 2**23 - 1).reshape(shape)
     if dtype is DType.bool_:
         return np.asarray(numbers > 0)
+    if below is not None:
+        return np.asarray(np.trunc((1 + numbers) / 2 * below), dtype.value)
     if not dtype.is_float:
         return np.asarray(np.trunc(4 * numbers), dtype.value)
     return Numbers(exact=False).rounded(numbers, dtype)
+
+
+def places_below(nest: Nest, extents: Extents) -> dict[Buffer, int]:
+    """The inputs that say where tables are looked up, and how long the shortest of these is."""
+    found: dict[Buffer, int] = {}
+    for kernel in nest.kernels:
+        loads = {s.tile: s.source.buffer for s in kernel.statements if isinstance(s, Load)}
+        for statement in kernel.statements:
+            if isinstance(statement, Lookup) and statement.places in loads:
+                buffer = loads[statement.places]
+                length = extents.of(statement.source.spans[statement.axis].dim.axis)
+                found[buffer] = min(length, found.get(buffer, length))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +137,10 @@ class Test:
 
     def count(self, buffer: Buffer) -> int:
         return int(np.prod(self.shape(buffer), dtype=np.int64))
+
+    @property
+    def places_below(self) -> dict[Buffer, int]:
+        return places_below(self.nest, self.tiling.extents)
 
     @property
     def outputs(self) -> list[tuple[Buffer, Wanted]]:
@@ -212,6 +243,7 @@ def _c_main(test: Test) -> list[str]:
     lines = [*_C_HELPERS.splitlines()]
     if any(buffer.dtype is DType.bfloat16 for buffer in test.buffers):
         lines += _C_BFLOAT16.splitlines()
+    below = test.places_below
     lines += ["", "int main(int argc, char **argv) {"]
     lines.append("    int threads = argc > 1 ? atoi(argv[1]) : 1;")
     for number, buffer in enumerate(test.buffers):
@@ -221,7 +253,8 @@ def _c_main(test: Test) -> list[str]:
         )
         lines.append(f"    {kind} *{name} = room({count}, sizeof *{name}); /* {axes} */")
         if buffer in test.nest.inputs:
-            value = _c_value(buffer.dtype, f"sample((uint64_t){number} << 32 | (uint64_t)i)")
+            sample = f"sample((uint64_t){number} << 32 | (uint64_t)i)"
+            value = _c_value(buffer.dtype, sample, below.get(buffer))
             lines.append(f"    for (int64_t i = 0; i < {count}; i++) {name}[i] = {value};")
     for step in test.steps():
         lines += _c_step(step, test)
@@ -236,7 +269,9 @@ def array_name(buffer: Buffer) -> str:
     return f"array_{buffer.name}"
 
 
-def _c_value(dtype: DType, number: str) -> str:
+def _c_value(dtype: DType, number: str, below: int | None) -> str:
+    if below is not None:
+        return f"({HELD[dtype]})((1.0 + {number}) / 2.0 * {below})"
     if dtype is DType.bfloat16:
         return f"narrowed((float){number})"
     if dtype is DType.bool_:

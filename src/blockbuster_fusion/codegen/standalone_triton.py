@@ -27,8 +27,8 @@ _TRITON_HELPERS = '''\
 # -------------------------------------------------------------------- the test of this file
 
 
-def sample(number, shape, dtype):
-    """Numbers between -1 and 1 that can be made again anywhere."""
+def sample(number, shape, dtype, below=None):
+    """Numbers between -1 and 1 that can be made again anywhere, or places below a number."""
     count = 1
     for length in shape:
         count *= length
@@ -38,6 +38,8 @@ def sample(number, shape, dtype):
     x = (x ^ ((x >> 27) & (2**37 - 1))) * (0x94D049BB133111EB - 2**64)
     x = x ^ ((x >> 31) & (2**33 - 1))
     x = (((x >> 40) & (2**24 - 1)).double() / 2**23 - 1).reshape(shape)
+    if below is not None:
+        return ((1 + x) / 2 * below).to(dtype).to(DEVICE)
     if dtype is torch.bool:
         return (x > 0).to(DEVICE)
     return (x if dtype.is_floating_point else (4 * x).trunc()).to(dtype).to(DEVICE)
@@ -79,11 +81,13 @@ def triton_file(
 
 
 def _triton_main(test: Test, launches: Sequence[TritonLaunch]) -> list[str]:
+    below = test.places_below
     lines = ["def main():", *_refusals(test)]
     for number, buffer in enumerate(test.buffers):
         shape, dtype, name = test.shape(buffer), f"torch.{buffer.dtype}", array_name(buffer)
         if buffer in test.nest.inputs:
-            lines.append(f"    {name} = sample({number}, {shape}, {dtype})")
+            places = f", {below[buffer]}" if buffer in below else ""
+            lines.append(f"    {name} = sample({number}, {shape}, {dtype}{places})")
             continue
         order = test.order(buffer)
         laid = tuple(shape[at] for at in order)

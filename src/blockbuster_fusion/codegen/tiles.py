@@ -15,6 +15,7 @@ from blockbuster_fusion.interp.meter import meter
 from blockbuster_fusion.interp.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Node, Take
 
 ASSUMED = 512
 """How long an axis is taken to be whose length is not known."""
@@ -68,13 +69,15 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     """The axes that may have one block: short ones of known length, but no rows of an output.
 
     The first axis of an output that lies in blocks is its rows: cut into blocks, they are what runs
-    in parallel. What an input has beside these rows (the width of what is normalised or projected)
-    may be longer. On a GPU a block is a power of two long, so an axis that is none is cut.
+    in parallel. What an input, or a lookup, has beside these rows (the width of what is normalised
+    or projected) may be longer. On a GPU a block is a power of two long, so an axis that is none is
+    cut.
     """
     machine = machine_for(target)
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
-    inputs = [graph.type_of_input(port).axes for port in range(len(graph.inputs))]
-    beside = {axis for axes in inputs if rows & set(axes) for axis in axes}
+    read = [graph.type_of_input(port).axes for port in range(len(graph.inputs))]
+    read += [node.types[0].axes for node in _lookups(graph)]
+    beside = {axis for axes in read if rows & set(axes) for axis in axes}
     found = {
         dim.axis
         for dim in graph.dims
@@ -83,6 +86,12 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
         and _is_short(dim.axis, machine.row if dim.axis in beside else machine.short, target)
     }
     return tuple(sorted(axis.name for axis in found - rows))
+
+
+def _lookups(graph: Graph) -> Iterable[Node]:
+    """What looks up rows of a table, which are read as those of an input are."""
+    nodes = (node for _, inner in graph.walk() for node in inner.nodes.values())
+    return (node for node in nodes if isinstance(node.op, Take))
 
 
 def _is_short(axis: Axis, limit: int, target: str) -> bool:

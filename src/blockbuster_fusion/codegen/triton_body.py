@@ -154,6 +154,8 @@ class BodyPrinter(Scope):
         if statement.guarded:
             is_float = operand.dtype.is_float
             other = number_text(identity, operand.dtype) if is_float else self.limit(identity)
+            if self.wide_ints and operand.dtype is DType.int64:
+                text = f"tl.cast({text}, tl.int64)"  # what comes of positions may be narrow
             text = self.guarded(text, operand.spans, span, other)
         axis = operand.spans.index(span)
         if combiner in FOLDS:

@@ -20,6 +20,7 @@ from blockbuster_fusion.ir.ops import (
     Output,
     Pick,
     Reduce,
+    Take,
     Value,
 )
 from blockbuster_fusion.ir.types import DType, Type
@@ -77,7 +78,7 @@ def _is_narrow(graph: Graph) -> Iterator[bool]:
         narrow = any(kind.dtype in NARROW and not kind.is_list for kind in node.types)
         if isinstance(node.op, Map):
             yield from _is_narrow(node.op.body)
-        elif isinstance(node.op, Reduce | Pick):
+        elif isinstance(node.op, Reduce | Pick | Take):
             yield narrow and not all(_is_cast(graph.op(user)) for user in graph.users[i])
         elif not isinstance(node.op, Input) and not _is_cast(node.op):
             yield narrow
