@@ -133,6 +133,25 @@ class Axes:
         if lefts or rights:
             raise AxesDisagree(left=_shown(left), right=_shown(right))
 
+    def refine(self, left: Sequence[Factor], right: Sequence[Factor]) -> bool:
+        """Split the two sequences at each other's borders, without making them one; whether any
+        factor was split. AxesDisagree where no split does."""
+        is_split = False
+        lefts, rights = [*self.atoms(left)], [*self.atoms(right)]
+        while lefts and rights:
+            a, b = lefts.pop(0), rights.pop(0)
+            if a.size == b.size:
+                continue
+            is_split = True
+            if (rest := b.size.divided_by(a.size)) is not None:
+                rights = [*self.split(b, Factor(a.size), rest), *rights]
+            elif (rest := a.size.divided_by(b.size)) is not None:
+                lefts = [*self.split(a, Factor(b.size), rest), *lefts]
+            else:
+                raise AxesDisagree(left=a.size, right=b.size)
+            lefts, rights = [*self.atoms(lefts)], [*self.atoms(rights)]
+        return is_split
+
     def merge(self, a: Factor, b: Factor) -> None:
         """Make two atoms of one size the same axis."""
         if any(a in atoms and b in atoms for atoms in self.met()):

@@ -1,16 +1,15 @@
 """Array programs from operators over positions, as frameworks have them.
 
 A front end calls one method for each operator of a model. Positions become sequences of factors
-(axes.py), views and broadcasts only rearrange these, and at the end the factors are named axes of an
-ArrayProgram. What has no such form raises `NotExpressible`, and the front end cuts there.
+(axes.py), views and broadcasts only rearrange these, and at the end the factors are named axes of
+an ArrayProgram. What has no such form raises `NotExpressible`, and the front end cuts there.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import zip_longest
 from operator import mul
-from typing import Union
 
 from blockbuster_fusion.array.axes import (
     ONE,
@@ -149,7 +148,7 @@ class Expressed:
     """The axes whose lengths are known only when the program runs."""
 
 
-Operand = Union[Value, int, float, bool]
+Operand = Value | int | float | bool
 
 
 @dataclass
@@ -274,14 +273,25 @@ class Positional:
             if i != at and have != want:
                 raise NotExpressible(what="a lookup in a part of a table")
         own = self.index_apart(table, index)
-        for i in range(len(table.sizes)):
-            if i != at:
-                own = self.fitted(table, i, own, i)
+        own = self.agreed(own, [(table, i, i) for i in range(len(table.sizes)) if i != at])
         return self.looked_up(table, own, at, own.positions, own.sizes)
 
     def index_apart(self, table: Value, index: Value) -> Value:
+        if index.constant is not None:
+            index = self.spread(index)
         taken = {f for p in table.positions for f in self.axes.atoms(p)}
         return self.apart(self.as_array(index), range(len(index.positions)), taken)
+
+    def spread(self, x: Value) -> Value:
+        """A constant as an array, along the first position that has a length."""
+        number = x.constant
+        at = next((i for i, s in enumerate(x.sizes) if s != ONE), None)
+        if at is None or number is None:
+            raise NotExpressible(what="a lookup of one place")
+        counted = self.counting(x.sizes[at])
+        made = self.elementwise(lambda t: t * 0 + number, counted)
+        positions = (*x.positions[:at], made.positions[0], *x.positions[at + 1 :])
+        return replace(made, positions=positions, sizes=x.sizes)
 
     def looked_up(
         self,
@@ -316,9 +326,8 @@ class Positional:
     def contract(self, x: Value, y: Value, left: str, right: str, result: str) -> Value:
         """The sum of products, with a letter for each position as in `bmk,bkn->bmn`."""
         x, y = self.as_array(x), self.as_array(y)
-        for letter in left:
-            if letter in right:
-                y = self.fitted(x, left.index(letter), y, right.index(letter))
+        shared = [(x, left.index(c), right.index(c)) for c in left if c in right]
+        y = self.agreed(y, shared)
         at = {letter: (x.positions[i], x.sizes[i]) for i, letter in enumerate(left)}
         y_only = [i for i, letter in enumerate(right) if letter not in left]
         taken = {f for p in x.positions for f in self.axes.atoms(p)}
@@ -346,13 +355,12 @@ class Positional:
     def aligned(self, values: Sequence[Value]) -> list[Value]:
         """The values with as many positions each, and what stands at each the same axes."""
         rank = max((len(v.positions) for v in values), default=0)
-        made = [_with_rank(v, rank) for v in values]
-        for at in range(rank):
-            wide = [i for i, v in enumerate(made) if v.sizes[at] != ONE]
-            for i in wide[1:]:
-                made[i] = self.fitted(made[wide[0]], at, made[i], at)
-        for i, value in enumerate(made[1:], 1):
-            made[i] = self.apart_elsewhere(value, made[:i])
+        made: list[Value] = []
+        for value in (_with_rank(v, rank) for v in values):
+            wide = [at for at in range(rank) if value.sizes[at] != ONE]
+            first = {at: next((v for v in made if v.sizes[at] != ONE), None) for at in wide}
+            value = self.agreed(value, [(v, at, at) for at, v in first.items() if v is not None])
+            made.append(self.apart_elsewhere(value, made))
         return made
 
     def apart_elsewhere(self, y: Value, others: Sequence[Value]) -> Value:
@@ -373,17 +381,38 @@ class Positional:
                 y = self.renamed(y, [at])
         return y
 
-    def fitted(self, x: Value, at: int, y: Value, y_at: int) -> Value:
-        """`y` with what stands at one of its positions the same axes as in `x`."""
-        for _ in range(8):  # an attempt for each factor that has to be renamed
+    def agreed(self, y: Value, wanted: Sequence[tuple[Value, int, int]]) -> Value:
+        """`y` with the same axes as other values: (`x`, its position, that of `y`) each."""
+        try:
+            made = y
+            for x, at, y_at in wanted:
+                made = self.unified(x, at, made, y_at)
+            return made
+        except AxesMeet:
+            # an axis that one position needs stands at another one: all are named anew
+            made = self.renamed(y, range(len(y.positions)))
+        try:
+            for x, at, y_at in wanted:
+                made = self.unified(x, at, made, y_at)
+            return made
+        except AxesMeet:
+            raise NotExpressible(what="an array that has one axis twice") from None
+
+    def unified(self, x: Value, at: int, y: Value, y_at: int) -> Value:
+        """`y` with what stands at one of its positions the same axes as in `x`, or AxesMeet."""
+        try:
             try:
                 self.axes.unify(x.positions[at], y.positions[y_at])
-                return y
             except AxesMeet:
                 y = self.renamed(y, [y_at])
-            except AxesDisagree as error:
-                raise NotExpressible(what=f"positions that fit no common axes ({error})") from None
-        raise NotExpressible(what="an array that has one axis twice")
+                self.axes.unify(x.positions[at], y.positions[y_at])
+        except AxesDisagree as error:
+            raise NotExpressible(what=f"positions that fit no common axes ({error})") from None
+        return y
+
+    def fitted(self, x: Value, at: int, y: Value, y_at: int) -> Value:
+        """`y` with what stands at one of its positions the same axes as in `x`."""
+        return self.agreed(y, [(x, at, y_at)])
 
     def apart(self, y: Value, at: Sequence[int], taken: set[Factor]) -> Value:
         """`y` with none of the factors in `taken` at some positions: one array has none twice."""
@@ -460,6 +489,7 @@ class Positional:
             self.axes.new(wanted) if have == ONE else position
             for position, have, wanted in zip(x.positions, x.sizes, sizes, strict=True)
         ]
+        self.axes.keep_apart(f for p in positions for f in p)
         return replace(x, positions=tuple(positions), sizes=tuple(sizes))
 
     def stack(self, values: Sequence[Value], at: int) -> Value:
@@ -481,6 +511,7 @@ class Positional:
         ]
         if all(v == values[0] for v in values):
             made = whole[0]
+            self.axes.keep_apart(f for p in made.positions for f in p)
         else:
             shape = tuple(ONE for _ in range(len(whole[0].sizes) - at - 1))
             number = self.record(
@@ -563,6 +594,7 @@ class _Emitter:
     def program(self, outputs: Mapping[str, Value]) -> Expressed:
         needed = self.needed(outputs.values())
         records = [(i, r) for i, r in enumerate(self.source.records) if i in needed]
+        self.refine([r.made for _, r in records if isinstance(r.made, Renamed)])
         for i, record in records:
             if isinstance(record.made, Given):
                 self.take_in(i, record, record.made)
@@ -577,8 +609,17 @@ class _Emitter:
         open_sizes = [(axis, f.size) for f, axis in self.names.items() if not f.size.is_known]
         return Expressed(program, tuple(self.layouts), seen, tuple(open_sizes))
 
-    def needed(self, outputs: Sequence[Value] | object) -> set[int]:
-        stack = [v.record for v in outputs]  # type: ignore[attr-defined]
+    def refine(self, renamed: Sequence[Renamed]) -> None:
+        """What is split under one name is split under the other one too."""
+        pairs = [pair for made in renamed for pair in zip(made.old, made.new, strict=True)]
+        try:
+            while any(self.source.axes.refine([old], [new]) for old, new in pairs):
+                pass  # a split may show in another pair
+        except AxesDisagree as error:
+            raise NotExpressible(what=f"one axis under two names ({error})") from None
+
+    def needed(self, outputs: Iterable[Value]) -> set[int]:
+        stack = [v.record for v in outputs]
         found: set[int] = set()
         while stack:
             i = stack.pop()
@@ -643,8 +684,8 @@ class _Emitter:
             case Summary(factors, combiner):
                 (made,) = operands
                 for factor in reversed(self.atoms(factors)):
-                    attributes = {"axis": self.axis(factor), "combiner": combiner}
-                    made = self.operator("reduce", [made], **attributes)
+                    axis = self.axis(factor)
+                    made = self.operator("reduce", [made], axis=axis, combiner=combiner)
                 return made
             case Contraction(factors):
                 *others, last = self.atoms(factors)
@@ -660,14 +701,23 @@ class _Emitter:
                     raise NotExpressible(what="a lookup along several axes")
                 return self.operator("take", operands, axis=self.axis(atoms[0]))
             case Renamed(old, new):
-                (made,) = operands
-                pairs = zip(self.atoms(old), self.atoms(new), strict=True)
-                for before, after in pairs:
-                    names = {"old": self.axis(before), "new": self.axis(after)}
-                    made = self.operator("rename", [made], **names)
-                return made
+                return self.rename(operands[0], self.atoms(old), self.atoms(new))
             case other:
                 raise AssertionError(f"{other} is taken in, not made")
+
+    def rename(self, made: int, old: Position, new: Position) -> int:
+        """An array with other names for its axes, all at once: two may be exchanged."""
+        pairs = [(a, b) for a, b in zip(old, new, strict=True) if a is not b]
+        while pairs:
+            taken = {a for a, _ in pairs}
+            before, after = next((pair for pair in pairs if pair[1] not in taken), pairs[0])
+            pairs.remove((before, after))
+            if after in taken:  # a ring of names: one waits under a name of its own
+                waiting = Factor(before.size)
+                pairs.append((waiting, after))
+                after = waiting
+            made = self.operator("rename", [made], old=self.axis(before), new=self.axis(after))
+        return made
 
     def count(self, atoms: Position) -> int:
         """The positions along an axis that is split: those of the parts put together."""
