@@ -147,7 +147,9 @@ class Analysis:
             return Kind.MISC if self.kind(source) is Kind.MISC else Kind.VIEW
         row = self.row(node)
         if row is None:
-            return Kind.MISC
+            known = row_for(node.target)
+            is_empty = all(0 in t.shape for t in tensors_of(node))
+            return Kind.VIEW if is_empty and known and known.kind is Kind.VIEW else Kind.MISC
         if _short_name(node) == "index" and not self.is_counted(node):
             return Kind.POINTWISE if self.is_lookup(node) else Kind.MISC
         is_misc = self.is_join(node) or (
@@ -184,6 +186,16 @@ class Analysis:
         indices = node.args[1]
         assert isinstance(indices, list | tuple)
         return all(isinstance(i, Node) and self.is_positions(i) for i in indices)
+
+    def table(self, node: Node) -> Node | None:
+        """What a node looks something up in."""
+        name = _short_name(node)
+        if name in ("embedding", "index_select", "gather") or (
+            name == "index" and self.kind(node) is Kind.POINTWISE
+        ):
+            assert isinstance(node.args[0], Node)
+            return node.args[0]
+        return None
 
     def is_lookup(self, node: Node) -> bool:
         """Whether an index operator looks up along one axis alone."""
@@ -369,6 +381,8 @@ class Analysis:
             bases = [self.base(n) for n in node.all_input_nodes]
             if self.kind(node) is Kind.MISC:
                 stored.update(map(self.owner, bases))
+            elif (table := self.table(node)) is not None:
+                stored.add(self.owner(self.base(table)))
         for node in self.operators:
             bases = [self.base(n) for n in node.all_input_nodes]
             owners = [self.owner(b) for b in bases]
@@ -683,8 +697,11 @@ class Expression:
 
     def arguments(self, node: Node, tensor: torch.Tensor) -> list[Any]:
         shape = SHAPED.get(_short_name(node))
+        table = self.analysis.table(node)
         return [
-            [as_size(s) for s in tensor.shape] if i == shape else self.argument(a)
+            [as_size(s) for s in tensor.shape]
+            if i == shape
+            else self.argument(a, is_table=a is table)
             for i, a in enumerate(node.args)
         ]
 
@@ -692,9 +709,11 @@ class Expression:
         unused = ("layout", "device", "pin_memory", "memory_format", "non_blocking")
         return {k: self.argument(v) for k, v in node.kwargs.items() if k not in unused}
 
-    def argument(self, given: Any) -> Any:
+    def argument(self, given: Any, *, is_table: bool = False) -> Any:
         """An argument of an operator, as the table takes it."""
         if isinstance(given, Node):
+            if is_table and not self.depends_on_inside(given):
+                return self.taken_in(given)  # as it is: along an axis that is looked up, not split
             if tensors_of(given):
                 return self.value(given)
             return self.number(given)

@@ -13,6 +13,8 @@ looks at the kind of each operator alone:
   projections that read it, but not two layers of a perceptron.
 - A product of two computed arrays begins a part, but for the second of two, one of which makes an
   operand of the other: attention. Where only one side is computed, and by no product, it may join.
+- A pointwise operator takes over a part that it alone reads, if that is one product of computed
+  arrays: scores wait for a bias that is made after them.
 - At last, a pointwise operator that only a later part reads moves there, if what it reads is stored
   anyway: half a norm does not stay behind.
 """
@@ -84,6 +86,8 @@ class _Partition:
     def parts(self) -> list[list[int]]:
         for i, op in enumerate(self.operators):
             self.place(i, self.chosen(i, op))
+            if op.kind is Kind.POINTWISE:
+                self.fetch(i, op)
         for i in reversed(range(len(self.operators))):
             self.sink(i)
         return [sorted(members) for _, members in sorted(self.members.items()) if members]
@@ -130,6 +134,34 @@ class _Partition:
             return len(set(op.operands)) == 1
         inner = [v for v in self.before(i, part) if self.operators[v].kind is Kind.CONTRACTION]
         return len(products) == 1 and len(inner) == 1 and not products[0].has_weight
+
+    def fetch(self, i: int, op: Op) -> None:
+        """Take over the parts that only this operator reads, if they are a product and no more."""
+        own = self.part[i]
+        products = [v for v in self.members[own] if self.operators[v].kind is Kind.CONTRACTION]
+        for part in {self.part[v] for v in op.operands} - {own}:
+            if not products and self.is_lone_product(part, own, op.region):
+                products = self.members.pop(part)
+                self.members[own] += products
+                for v in products:
+                    self.part[v] = own
+
+    def is_lone_product(self, part: int, reader: int, region: str) -> bool:
+        """Whether a part is one product of computed arrays that nobody reads but another part."""
+        members = self.members[part]
+        kinds = [self.operators[v].kind for v in members]
+        if kinds.count(Kind.CONTRACTION) != 1 or set(kinds) > {Kind.CONTRACTION, Kind.POINTWISE}:
+            return False
+        users = {self.part[u] for v in members for u in self.users[v] if u < len(self.part)}
+        waiting = any(u >= len(self.part) for v in members for u in self.users[v])
+        return (
+            users <= {part, reader}
+            and not waiting
+            and not any(
+                op.has_weight or op.is_stored or op.is_output or op.region != region
+                for op in (self.operators[v] for v in members)
+            )
+        )
 
     def is_beside(self, op: Op, part: int) -> bool:
         """Whether a part is a row of pointwise operators of the same region."""
