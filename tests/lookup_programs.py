@@ -1,6 +1,8 @@
-"""Random programs with lookups: embeddings, tables that are computed, places that are computed."""
+"""Programs with lookups: as models have them, and random ones."""
 
+import inspect
 import random
+from collections.abc import Callable
 
 import numpy as np
 
@@ -9,6 +11,104 @@ from blockbuster_fusion import ops
 from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import array
+from running import sizes_for
+
+INTEGERS = {"ids": "S", "kinds": "S", "labels": "S", "at": "S R"}
+FLOATS = {"W": "V D", "T": "L D", "P": "S D", "g": "D", "b": "D", "U": "E D", "X": "S V"}
+"""What the arguments of the forms are."""
+
+
+def embedding(ids: Array, W: Array) -> Array:
+    return W[ids]
+
+
+def embedding_and_norm(ids: Array, W: Array, P: Array, g: Array, b: Array) -> Array:
+    return ops.layernorm(W[ids] + P, g, b)
+
+
+def three_embeddings(
+    ids: Array, kinds: Array, W: Array, P: Array, T: Array, g: Array, b: Array
+) -> Array:
+    return ops.layernorm(W[ids] + P + T[kinds], g, b)
+
+
+def embedding_and_projection(ids: Array, W: Array, U: Array) -> Array:
+    return ops.relu(ops.rmsnorm(W[ids]) @ U.T)
+
+
+def tied_embedding(ids: Array, W: Array) -> Array:
+    return ops.swish(W[ids]) @ W.T
+
+
+def computed_table(ids: Array, W: Array, U: Array) -> Array:
+    return (W @ U.T)[ids] * 2
+
+
+def columns(ids: Array, U: Array) -> Array:
+    return ops.take(U, ops.minimum(ids, 2), 1) + 1
+
+
+def cross_entropy(labels: Array, X: Array) -> Array:
+    return -ops.take_along_axis(ops.log_softmax(X), labels[:, None], 1)
+
+
+def along_rows(at: Array, X: Array) -> Array:
+    return ops.take_along_axis(X, at, 1) ** 2
+
+
+def chosen_by_a_mask(ids: Array, W: Array, P: Array) -> Array:
+    return ops.where((W > 0)[ids], P, -1.0)
+
+
+FORMS: dict[str, Callable[..., Array]] = {
+    form.__name__: form
+    for form in (
+        embedding,
+        embedding_and_norm,
+        three_embeddings,
+        embedding_and_projection,
+        tied_embedding,
+        computed_table,
+        columns,
+        cross_entropy,
+        along_rows,
+        chosen_by_a_mask,
+    )
+}
+
+
+def traced(name: str, batched: bool = False, **extents: int) -> ArrayProgram:
+    """A form as an array program; `extents` fixes the lengths of axes."""
+    function = FORMS[name]
+    specs = {}
+    for argument in inspect.signature(function).parameters:
+        is_index = argument in INTEGERS
+        axes = (INTEGERS if is_index else FLOATS)[argument].split()
+        named = [f"{axis}:{extents[axis]}" if axis in extents else axis for axis in axes]
+        if batched and is_index:
+            named.insert(0, "B")
+        specs[argument] = array(*named, dtype="int64" if is_index else "float32")
+    return bb.trace(function, **specs)
+
+
+def inputs_of(program: ArrayProgram, seed: int = 0, **extents: int) -> dict[str, np.ndarray]:
+    """Inputs in float64; places are all over the shortest table, and in the first and last row."""
+    rng = np.random.default_rng(seed)
+    sizes = sizes_for(program, extents)
+    made: dict[str, np.ndarray] = {}
+    for given in program.inputs:
+        shape = [sizes[axis.name] for axis in given.type.axes]
+        if given.type.dtype.is_float:
+            made[given.name] = rng.standard_normal(shape)
+            continue
+        length = sizes["L" if given.name == "kinds" else "V"] if "V" in sizes else 3
+        at = rng.integers(0, length, shape)
+        at.flat[:2] = [length - 1, 0][: at.size]
+        made[given.name] = at
+    return made
+
+
+# ------------------------------------------------------------------------- random programs
 
 SIZES = {"M": 5, "N": 7, "V": 6, "T": 3, "D": 4, "E": 9, "B": 2}
 """No two alike."""

@@ -21,6 +21,9 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.check import relative_error
 from blockbuster_fusion.safety.safe import make_safe
 from blockbuster_fusion.safety.storage import stored_as
+from lookup_programs import FORMS as LOOKUPS
+from lookup_programs import inputs_of as lookup_inputs
+from lookup_programs import traced
 
 UNITS = {
     "attention": (),
@@ -142,6 +145,25 @@ def masked_resources() -> Iterator[dict[str, object]]:
         yield {"case": name, "resources": str(made[name])}
 
 
+def lookup_errors() -> Iterator[dict[str, object]]:
+    """The error of each form of lookup, in every snapshot."""
+    import triton_runner
+
+    for name in LOOKUPS:
+        program = traced(name)
+        for extents in ({"S": 37, "V": 45, "D": 21, "E": 19, "L": 2}, {"S": 1, "V": 33, "D": 16}):
+            given = lookup_inputs(program, **extents)
+            given = {
+                n: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x
+                for n, x in given.items()
+            }
+            exact = bb.evaluate(program, given)
+            for snapshot in bb.fuse(bb.lower(program)).snapshots:
+                nest = scheduled(snapshot, name)
+                made = triton_runner.run(nest, given, tiles_of(nest, 16))
+                yield {"case": name, "error": relative_error(made, exact)}
+
+
 def resources(capability: int, dtype: DType) -> Iterator[dict[str, object]]:
     """What each kernel takes with the tiles that it has when nobody chooses."""
     from blockbuster_fusion.codegen.triton import print_triton
@@ -176,6 +198,8 @@ def main(mode: str, *rest: str) -> None:
         found = list(masked_errors())
     elif mode == "compile_masks":
         found = list(masked_resources())
+    elif mode == "run_lookups":
+        found = list(lookup_errors())
     else:
         found = list(resources(int(rest[0]), DType(rest[1])))
     print(json.dumps(found))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from triton_cases import MASKED, SCHEDULED, UNITS
+from triton_cases import LOOKUPS, MASKED, SCHEDULED, UNITS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 SCRIPT = Path(__file__).parents[1] / "triton_cases.py"
@@ -39,6 +39,13 @@ def test_masks_as_exact_as_float32(name: str) -> None:
     rows = [row for row in found("run_masks") if row["case"] == name]
     assert len(rows) == 2
     assert not [row for row in rows if not row["error"] <= 2 * row["torch"]]
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_lookups_as_exact_as_float32(name: str) -> None:
+    rows = [row for row in found("run_lookups") if row["case"] == name]
+    assert rows
+    assert not [row for row in rows if not row["error"] <= 4e-6]
 
 
 def test_masks_compile() -> None:
