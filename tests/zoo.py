@@ -305,7 +305,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     language_model("helium", "HeliumForCausalLM", GROUPED, HEADS),
     language_model("ernie4.5", "Ernie4_5ForCausalLM", GROUPED, HEADS),
     language_model(
-        "diffllama", "DiffLlamaForCausalLM", GROUPED, note="differences of two attentions"
+        "diffllama",
+        "DiffLlamaForCausalLM",
+        GROUPED,
+        attentions=4,
+        note="differences of two attentions",
     ),
     # Language models: the older ones.
     language_model("phi", "PhiForCausalLM", rotary(0.5)),

@@ -134,11 +134,13 @@ class _Planner:
         self.steps: list[Step] = []
         self.operated: list[Node] = []
         self.slots: dict[Node, int] = {n: i for i, n in enumerate(given)}
+        self.count = len(given)
         self.regions = self.analysis.regions()
         self.pieces: dict[Node, tuple[Node, Piece]] = {}
         """Which join a node is a piece of, once it is known where that lies."""
         self.rooms: dict[Node, None] = {}
         self.placed: set[Node] = set()
+        self.in_place = self.stored_in_place()
 
     def planned(self) -> Planned:
         analysis = self.analysis
@@ -159,7 +161,7 @@ class _Planner:
         outputs = [self.argument(x) for x in analysis.results]
         inputs = range(len(analysis.inputs))
         symbols, evaluate = _symbols(analysis)
-        made = Plan(self.steps, len(self.slots), inputs, outputs, symbols, evaluate)
+        made = Plan(self.steps, self.count, inputs, outputs, symbols, evaluate)
         return Planned(made, analysis, self.groups, self.operated, [*self.rooms])
 
     # ---------------------------------------------------------------- groups
@@ -259,7 +261,7 @@ class _Planner:
         """The slot of a join, with room made for it."""
         if join not in self.rooms:
             self.rooms[join] = None
-            self.slots[join] = len(self.slots)
+            self.slots[join] = self.new_slot()
             (tensor,) = tensors_of(join)
             shape = tuple(map(as_size, tensor.shape))
             self.steps.append(RoomStep(self.slots[join], shape, tensor.dtype, tensor.device))
@@ -300,7 +302,7 @@ class _Planner:
         outputs = []
         for node, layout in zip(group.part.results, expressed.outputs, strict=True):
             piece = self.place(node, layout)
-            self.slots[node] = len(self.slots)
+            self.slots[node] = self.new_slot()
             outputs.append((self.slots[node], layout, piece))
         name = expressed.program.name
         device = _device(group.part.nodes)
@@ -317,6 +319,10 @@ class _Planner:
         self.placed.add(node)
         return replace(piece, slot=self.room(join))
 
+    def new_slot(self) -> int:
+        self.count += 1
+        return self.count - 1
+
     def slot(self, node: Node) -> int:
         """Where the result of a node lies; views and arithmetic on sizes are made when asked."""
         stack = [node]
@@ -331,7 +337,29 @@ class _Planner:
                 self.operate(n)
         return self.slots[node]
 
+    def stored_in_place(self) -> dict[Node, Node]:
+        """Updates of an input that are copied back to it, and their copies.
+
+        Where nobody else reads the input, the update is done on it in the first place: so a static
+        cache of keys and values is written at the new positions alone.
+        """
+        found: dict[Node, Node] = {}
+        for copy in self.analysis.nodes:
+            if copy.target is not torch.ops.aten.copy_.default:
+                continue
+            target, update = copy.args[:2]
+            if not isinstance(update, Node) or not isinstance(target, Node):
+                continue
+            if update.target in _IN_PLACE and update.args[0] is target:
+                if set(target.users) == {copy, update}:
+                    found[update] = copy
+        return found
+
     def operate(self, node: Node) -> None:
+        if node in self.in_place.values():
+            assert isinstance(node.args[0], Node)
+            self.slots[node] = self.slot(node.args[0])  # it is there already
+            return
         for source in node.all_input_nodes:
             if source not in self.slots:
                 self.slot(source)
@@ -341,10 +369,12 @@ class _Planner:
             function, arguments, options = (lambda: value), (), {}
         elif node.target in _COPYING:
             function = _COPYING[node.target]
+        elif node in self.in_place:
+            function = _IN_PLACE[node.target]
         assert callable(function)
         filled = tuple(self.argument(a) for a in arguments)
         named = {k: self.argument(v) for k, v in options.items()}
-        self.slots[node] = len(self.slots)
+        self.slots[node] = self.new_slot()
         step = OperatorStep(name_of(node), function, filled, named, self.slots[node])
         self.steps.append(step)
         self.operated.append(node)
@@ -362,6 +392,18 @@ _COPYING = {
     torch.ops.aten._unsafe_view.default: torch.ops.aten.reshape.default,
 }
 """Views of what a kernel stores: it may lie otherwise than PyTorch would have had it."""
+
+
+def _replace_slice(x: torch.Tensor, source: torch.Tensor, *where: Any) -> torch.Tensor:
+    torch.ops.aten.slice.Tensor(x, *where).copy_(source)
+    return x
+
+
+_IN_PLACE: dict[Any, Any] = {
+    torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default,
+    torch.ops.aten.slice_scatter.default: _replace_slice,
+}
+"""Operators that give an array with a part replaced, and how to replace it in the array itself."""
 
 
 def _attribute(module: GraphModule, path: str) -> Any:

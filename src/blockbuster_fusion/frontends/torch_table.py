@@ -111,7 +111,6 @@ for _cheap in [
     "ceil",
     "trunc",
     "round",
-    "sign",
     "maximum",
     "minimum",
     "sqrt",
@@ -286,6 +285,13 @@ def _clamp_min(p: Positional, x: Value, low: Operand) -> Value:
 @pointwise("clamp_max")
 def _clamp_max(p: Positional, x: Value, high: Operand) -> Value:
     return _clamp(p, x, None, high)
+
+
+@pointwise("sign")
+def _sign(p: Positional, x: Value) -> Value:
+    if not x.dtype.is_float:
+        return p.elementwise(_function("sign"), x)
+    return p.elementwise(lambda t: call("where", call("isnan", t), 0, call("sign", t)), x)
 
 
 @pointwise("where")
@@ -478,18 +484,11 @@ def _rms_norm(
     return made if weight is None else p.elementwise(lambda a, b: a * b, made, weight)
 
 
-@reduction("var_mean", "var")
-def _var_mean(
-    p: Positional,
-    x: Value,
-    dim: Any = None,
-    *_: object,
-    correction: float | None = None,
-    keepdim: bool = False,
+def _variance(
+    p: Positional, x: Value, dim: Any, less: float, keepdim: bool
 ) -> tuple[Value, Value]:
     at = axes_of(x, dim)
     factors = [f for i in at for f in x.positions[i]]
-    less = 1 if correction is None else correction
     mean = p.sized(lambda size_of, t: t / size_of(factors), p.reduce(ADD, x, at, keep=True))
     shifted = p.elementwise(lambda a, b: (a - b) ** 2, x, mean)
     total = p.reduce(ADD, shifted, at, keep=True)
@@ -499,9 +498,37 @@ def _var_mean(
     return p.drop(variance, at), p.drop(mean, at)
 
 
-@reduction("var.correction", "var.dim")
-def _var(p: Positional, x: Value, dim: Any = None, *rest: Any, **options: Any) -> Value:
-    return _var_mean(p, x, dim, *rest, **options)[0]
+@reduction("var_mean.correction")
+def _var_mean(
+    p: Positional,
+    x: Value,
+    dim: Any = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Value, Value]:
+    return _variance(p, x, dim, 1 if correction is None else correction, keepdim)
+
+
+@reduction("var_mean.dim")
+def _var_mean_dim(
+    p: Positional, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False
+) -> tuple[Value, Value]:
+    return _variance(p, x, dim, int(unbiased), keepdim)
+
+
+@reduction("var_mean.default")
+def _var_mean_all(p: Positional, x: Value, unbiased: bool = True) -> tuple[Value, Value]:
+    return _variance(p, x, None, int(unbiased), keepdim=False)
+
+
+def _first(entry: Entry) -> Entry:
+    return lambda *arguments, **options: entry(*arguments, **options)[0]
+
+
+reduction("var.correction")(_first(_var_mean))
+reduction("var.dim")(_first(_var_mean_dim))
+reduction("var.default")(_first(_var_mean_all))
 
 
 # ------------------------------------------------------------------- sums of products
