@@ -326,8 +326,9 @@ class Positional:
     def contract(self, x: Value, y: Value, left: str, right: str, result: str) -> Value:
         """The sum of products, with a letter for each position as in `bmk,bkn->bmn`."""
         x, y = self.as_array(x), self.as_array(y)
-        shared = [(x, left.index(c), right.index(c)) for c in left if c in right]
-        y = self.agreed(y, shared)
+        shared = [(left.index(c), right.index(c)) for c in left if c in right]
+        wide = [(x, i, j) for i, j in shared if ONE not in (x.sizes[i], y.sizes[j])]
+        y = self.agreed(y, wide)
         at = {letter: (x.positions[i], x.sizes[i]) for i, letter in enumerate(left)}
         y_only = [i for i, letter in enumerate(right) if letter not in left]
         taken = {f for p in x.positions for f in self.axes.atoms(p)}

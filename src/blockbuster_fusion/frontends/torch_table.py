@@ -267,7 +267,7 @@ def _pow(p: Positional, x: Operand, y: Operand) -> Value:
     return p.elementwise(lambda a, b: a**b, x, y)
 
 
-@pointwise("clamp", "hardtanh")
+@pointwise("clamp")
 def _clamp(
     p: Positional, x: Value, low: Operand | None = None, high: Operand | None = None
 ) -> Value:
@@ -275,6 +275,11 @@ def _clamp(
         if bound is not None:
             x = p.elementwise(_function(name), x, bound)
     return x
+
+
+@pointwise("hardtanh")
+def _hardtanh(p: Positional, x: Value, low: Operand = -1, high: Operand = 1) -> Value:
+    return _clamp(p, x, low, high)
 
 
 @pointwise("clamp_min")
@@ -484,9 +489,7 @@ def _rms_norm(
     return made if weight is None else p.elementwise(lambda a, b: a * b, made, weight)
 
 
-def _variance(
-    p: Positional, x: Value, dim: Any, less: float, keepdim: bool
-) -> tuple[Value, Value]:
+def _variance(p: Positional, x: Value, dim: Any, less: float, keepdim: bool) -> tuple[Value, Value]:
     at = axes_of(x, dim)
     factors = [f for i in at for f in x.positions[i]]
     mean = p.sized(lambda size_of, t: t / size_of(factors), p.reduce(ADD, x, at, keep=True))
