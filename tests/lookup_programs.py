@@ -133,7 +133,7 @@ def lookup_program(seed: int) -> ArrayProgram:
                 case 3:
                     x = x + T[ids]  # the same places in another table
                 case 4:
-                    x = ops.relu(x @ U.T) @ U
+                    x = ops.relu(x @ U.T) @ U * 0.1
                 case 5:
                     x = x * ops.mean(ops.abs(x), axis=-1, keepdims=True)
                 case 6:
