@@ -1,10 +1,11 @@
 """Loop nests as C: one function for each kernel, for any C compiler with vector extensions.
 
-A tile is an array in a thread's own memory, its rows padded to whole vectors. One packed dim of the
-grid gives the *lanes*: every tile that has it has it innermost, so that what is elementwise, and
-every reduction along another axis, runs in whole vectors, and a contraction needs no packing: its
-vectors run along the lanes, and what it is multiplied with is broadcast. Loops run to the exact end
-of a ragged block, so that nothing is masked.
+A tile is an array in a thread's own memory, its rows padded to whole vectors. In a kernel with
+contractions, one packed dim of the grid gives the *lanes*: every tile that has it has it innermost,
+so that what is elementwise, and every reduction along another axis, runs in whole vectors, and a
+contraction needs no packing: its vectors run along the lanes, and what it is multiplied with is
+broadcast. Without contractions tiles lie as arrays do, and nothing is turned. Loops run to the
+exact end of a ragged block, so that nothing is masked.
 """
 
 from collections.abc import Mapping

@@ -47,7 +47,8 @@ class Layout:
         for buffer in kernel.buffers:
             self.name(buffer)  # arrays first: theirs are the names to keep
         packed = [index.dim for index in kernel.grid if index.dim.packed]
-        self.lanes = packed[-1] if packed else None
+        contracts = any(isinstance(s, Contract) for s in kernel.statements)
+        self.lanes = packed[-1] if packed and contracts else None
         self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
         self.counted = _short_positions(kernel)
         self.padded: dict[tuple[Dim, str], str] = {}
@@ -131,7 +132,10 @@ class Layout:
         return all(plan is not None and plan[2] is tile is not plan[3] for plan in plans)
 
     def layout(self, tile: Tile) -> list[Span]:
-        """The spans of a tile in the order in which they lie in memory: the lanes last."""
+        """The spans of a tile in the order in which they lie in memory: the lanes last.
+
+        Where there are none, a row of an array stays a row, and nothing is turned on the way.
+        """
         return sorted(tile.spans, key=lambda span: span.dim is self.lanes)
 
     def room(self, tile: Tile, after: int = 0) -> str:
