@@ -224,13 +224,15 @@ class _Planner:
         strict = self.options.strict
         part = Expression(self.analysis, group, self.name(group), strict).part(results)
         target = self.options.target or _device(group).type
-        key = (part.expressed.program, tuple(sorted(part.storage.items())), target)
+        threads = self.options.threads or torch.get_num_threads()
+        storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
+        key = (part.expressed.program, storage, target, threads)
         if key not in _COMPILED:
             _COMPILED[key] = compile_program(
                 part.expressed.program,
                 target=target,
                 dtype=part.storage,
-                threads=self.options.threads,
+                threads=threads if target == "cpu" else None,
             )
         return Fused(part, self.regions[group[0]], _COMPILED[key])
 

@@ -14,6 +14,10 @@ from blockbuster_fusion.runtime.cache import discard
 from blockbuster_fusion.runtime.cc import compile_c
 
 
+ALONE = 1 << 14
+"""Up to so many elements one thread is done before others would have woken up."""
+
+
 class CpuKernels:
     """The kernels of a program, compiled for this CPU.
 
@@ -41,10 +45,16 @@ class CpuKernels:
         self.functions = {kernel.name: library[kernel.name] for kernel in nest.kernels}
 
     def bind(
-        self, kernel: Kernel, strides: Sequence[Sequence[int]], sizes: Mapping[Symbol, int]
+        self,
+        kernel: Kernel,
+        strides: Sequence[Sequence[int]],
+        sizes: Mapping[Symbol, int],
+        *,
+        elements: int,
     ) -> Callable[[Sequence[int]], None]:
         """A launch for buffers that lie like this: it takes their addresses."""
-        function, threads, name = self.functions[kernel.name], self.threads, kernel.name
+        function, name = self.functions[kernel.name], kernel.name
+        threads = self.threads if elements > ALONE else 1
         flat = [stride for one in strides for stride in one]
         values = [sizes[symbol] for symbol in kernel.symbols]
         held_strides = (ctypes.c_int64 * len(flat))(*flat)

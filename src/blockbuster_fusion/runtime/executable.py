@@ -1,5 +1,6 @@
 """A compiled program: called with arrays, it gives arrays."""
 
+import math
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,9 +34,17 @@ class Kernels(Protocol):
     source: str
 
     def bind(
-        self, kernel: Kernel, strides: Sequence[Sequence[int]], sizes: Mapping[Symbol, int]
+        self,
+        kernel: Kernel,
+        strides: Sequence[Sequence[int]],
+        sizes: Mapping[Symbol, int],
+        *,
+        elements: int,
     ) -> Callable[[Sequence[Any]], None]:
-        """A launch for buffers with these strides, in the order of the kernel's global buffers."""
+        """A launch for buffers with these strides, in the order of the kernel's global buffers.
+
+        `elements` is how many they have together.
+        """
 
 
 @dataclass(frozen=True)
@@ -401,6 +410,8 @@ class _Launch:
         if self.function is None:
             strides = [kit.strides(arrays[b]) for b in self.buffers]
             sizes = self.bound.extents.sizes
-            self.function = self.bound.owner.kernels.bind(self.step, strides, sizes)
+            elements = sum(math.prod(kit.shape(arrays[b])) for b in self.buffers)
+            kernels = self.bound.owner.kernels
+            self.function = kernels.bind(self.step, strides, sizes, elements=elements)
         handle = kit.handle
         self.function([handle(arrays[b]) for b in self.buffers])

@@ -66,7 +66,12 @@ class TritonKernels:
         }
 
     def bind(
-        self, kernel: Kernel, strides: Sequence[Sequence[int]], sizes: Mapping[Symbol, int]
+        self,
+        kernel: Kernel,
+        strides: Sequence[Sequence[int]],
+        sizes: Mapping[Symbol, int],
+        *,
+        elements: int = 0,
     ) -> Callable[[Sequence[torch.Tensor]], None]:
         """A launch for tensors that lie like this, in the order of the kernel's global buffers."""
         launcher = self._launchers[id(kernel)]
