@@ -9,6 +9,7 @@ from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
+from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.frontends.torch_attention import write_out_attention
 from blockbuster_fusion.frontends.torch_plan import Options, Planned, plan
@@ -65,8 +66,8 @@ def _warn_of_training() -> None:
     if not _warned:
         _warned = True
         sentence = (
-            "blockbuster compiles inference only: this graph needs gradients and runs eagerly, with "
-            "the right gradients; call the model under torch.no_grad() to have it fused"
+            "blockbuster compiles inference only: this graph needs gradients and runs eagerly, "
+            "with the right gradients; call the model under torch.no_grad() to have it fused"
         )
         warnings.warn(sentence, stacklevel=2)
 
@@ -92,7 +93,17 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
                 given=repr(name),
                 remedy="see docs/pytorch.md",
             )
-    return Options(**dict(options or {}))
+    made = Options(**dict(options or {}))
+    if made.target is not None:
+        check_target(made.target)
+    if made.threads is not None and (not isinstance(made.threads, int) or made.threads < 1):
+        raise WrongKind(
+            function="torch.compile",
+            wanted="a number of threads from 1 on",
+            given=repr(made.threads),
+            remedy="leave it out for all cores",
+        )
+    return made
 
 
 def register_backend() -> None:

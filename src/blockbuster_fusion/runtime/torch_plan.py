@@ -125,7 +125,9 @@ class Plan:
         )
         found = self.known.get(key)
         if found is None:
-            sizes = {s.symbol: int(n) for s, n in zip(self.symbols, key, strict=True)}
+            # the length of a nested tensor's ragged dimension is no number
+            known = [(s.symbol, n) for s, n in zip(self.symbols, key, strict=True)]
+            sizes = {symbol: n for symbol, n in known if isinstance(n, int)}
             found = self.bind(sizes)
             while len(self.known) >= MOST_SHAPES:
                 self.known.pop(next(iter(self.known)))
