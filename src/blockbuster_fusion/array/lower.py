@@ -157,20 +157,24 @@ def packed_axes(program: ArrayProgram, steps: Sequence[Step]) -> set[Axis]:
     """The axes that stay in blocks; the others (batch, heads) are walked one index at a time.
 
     Packed are the axes that are reduced, and of each contraction the last axis that belongs to
-    one operand alone: its rows and columns. An array with fewer than two of these packs its last
-    axes as well, unless they are batch axes of a contraction, or the array is a part of a larger
-    one, as row sums are of rows. What is packed under one name is packed under all: a renamed
-    array is the same array.
+    one operand alone, its rows and columns, unless one of these is packed for another contraction:
+    heads in groups are walked one by one, in whatever order their axes stand. An array with fewer
+    than two of these packs its last axes as well, unless they are batch axes of a contraction, or
+    the array is a part of a larger one, as row sums are of rows. What is packed under one name is
+    packed under all: a renamed array is the same array.
     """
-    packed, batch = reduced_axes(steps), batch_axes(program, steps)
-    shared = set(batch)
+    reduced, batch = reduced_axes(steps), batch_axes(program, steps)
+    packed, rows, shared = set(reduced), set[Axis](), set(batch)
     for s in steps:
         if isinstance(s.primitive, Contraction):
             left, right = (steps[v].type.axes for v in s.operands)
             shared |= set(left) & set(right)
             for side, other in ((left, right), (right, left)):
                 alone = [a for a in side if a not in other and a not in batch]
-                packed.update(alone[-1:])
+                if not any(a in rows for a in alone):
+                    # an axis that is reduced lies in blocks anyway
+                    rows.update([a for a in alone if a not in reduced][-1:] or alone[-1:])
+    packed |= rows
     arrays = list(dict.fromkeys(s.type.axes for s in steps))
     for axes in arrays:
         missing = 2 - sum(a in packed for a in axes)

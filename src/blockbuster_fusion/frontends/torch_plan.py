@@ -1,12 +1,14 @@
 """From a graph of PyTorch operators to a plan: parts become kernels, the rest stays PyTorch's."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.array.positional import Layout
@@ -23,7 +25,7 @@ from blockbuster_fusion.frontends.torch_graph import (
 )
 from blockbuster_fusion.frontends.torch_table import DTYPES, row_for
 from blockbuster_fusion.runtime.executable import Executable
-from blockbuster_fusion.runtime.torch_arrays import STORED
+from blockbuster_fusion.runtime.torch_arrays import STORED, kit_on
 from blockbuster_fusion.runtime.torch_plan import (
     CopyStep,
     KernelStep,
@@ -228,13 +230,36 @@ class _Planner:
         storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
         key = (part.expressed.program, storage, target, threads)
         if key not in _COMPILED:
-            _COMPILED[key] = compile_program(
+            made = compile_program(
                 part.expressed.program,
                 target=target,
                 dtype=part.storage,
                 threads=threads if target == "cpu" else None,
             )
+            if target == "cuda":  # Triton compiles when a kernel is first launched
+                self.try_out(part, made, _device(group))
+            _COMPILED[key] = made
         return Fused(part, self.regions[group[0]], _COMPILED[key])
+
+    def try_out(self, part: Part, executable: Executable, device: torch.device) -> None:
+        """Run a part once on zeros, so that what fails in it fails now and not in the model."""
+        symbols, evaluate = _symbols(self.analysis)
+        hints = {s.symbol: _hint(self.analysis.inputs[s.slot], s.dim) for s in symbols}
+
+        def length(size: Size) -> int:
+            return math.prod([size.number, *(evaluate(s, hints) for s in size.symbols)])
+
+        with _disable_current_modes(), torch.no_grad():
+            given = [
+                torch.zeros(
+                    [length(size) for position in layout.positions for size, _ in position],
+                    dtype=STORED[part.storage[layout.name]],
+                    device=device,
+                )
+                for layout in part.expressed.inputs
+            ]
+            sizes = tuple((axis, length(size)) for axis, size in part.expressed.sizes)
+            executable.runner.run(given, sizes, kit_on(device))
 
     def name(self, group: Sequence[Node]) -> str:
         """A name for a part that is the same in every layer."""
@@ -418,6 +443,14 @@ def _attribute(module: GraphModule, path: str) -> Any:
 def _device(group: Sequence[Node]) -> torch.device:
     devices = (t.device for n in group for t in tensors_of(n) if t.dim())
     return next(devices, torch.device("cpu"))
+
+
+def _hint(node: Node, dim: int | None) -> int:
+    """What a symbol was when the graph was captured."""
+    value = node.meta["val"]
+    extent = value if dim is None else value.shape[dim]
+    hint = extent.node.hint
+    return 2 if hint is None else int(hint)
 
 
 def _symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
