@@ -414,11 +414,15 @@ class _Planner:
         return given
 
 
-_COPYING = {
-    torch.ops.aten.view.default: torch.ops.aten.reshape.default,
-    torch.ops.aten._unsafe_view.default: torch.ops.aten.reshape.default,
+_COPYING: dict[Any, Any] = {
+    torch.ops.aten.view.default: torch.Tensor.reshape,
+    torch.ops.aten._unsafe_view.default: torch.Tensor.reshape,
+    torch.ops.aten.permute.default: torch.Tensor.permute,
+    torch.ops.aten.unsqueeze.default: torch.Tensor.unsqueeze,
+    torch.ops.aten.expand.default: torch.Tensor.expand,
 }
-"""Views of what a kernel stores: it may lie otherwise than PyTorch would have had it."""
+"""Views as methods, which cost less. What a kernel stores may lie otherwise than PyTorch would have
+had it, so that a view may have to copy."""
 
 
 def _replace_slice(x: torch.Tensor, source: torch.Tensor, *where: Any) -> torch.Tensor:

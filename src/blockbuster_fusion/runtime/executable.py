@@ -201,7 +201,7 @@ class Compiled:
         self.program, self.tiles, self.kernels, self.device = nest, dict(tiles), kernels, device
         self.source = kernels.source
         self.is_static = not any(isinstance(step, Call) for step in nest.steps)
-        self.bound: dict[Hashable, _Bound] = {}
+        self.bound: dict[Hashable, Bound] = {}
         self.numpy = NumpyArrays()
         self.spare: dict[Hashable, list[_Scratch]] = {}
 
@@ -217,15 +217,25 @@ class Compiled:
             kit.admitted(name, x, buffer.dtype)
             for name, buffer, x in zip(self.names, self.program.inputs, given, strict=True)
         ]
+        return self.bound_for(admitted, sizes, kit, into).run(kit, admitted, into)
+
+    def bound_for(
+        self,
+        admitted: Sequence[Any],
+        sizes: Sizes,
+        kit: Kit,
+        into: Mapping[int, Any] | None = None,
+    ) -> "Bound":
+        """The program for arrays that lie like these: it may be run again with others that do."""
         key = (kit.name, sizes, *[kit.seen(x) for x in admitted])
         if into:  # launches depend on how these lie, too
             key = (*key, *((number, kit.seen(x)) for number, x in into.items()))
         bound = self.bound.get(key)
         if bound is None:
-            bound = _Bound(self, kit, admitted, sizes)
+            bound = Bound(self, kit, admitted, sizes)
             if self.is_static:  # else sizes may come from what an operator gives
                 self.remember(key, bound)
-        return bound.run(kit, admitted, into)
+        return bound
 
     def kit(self, given: Sequence[Any]) -> Kit:
         if self.device == "cpu" and not _has_tensor(given):
@@ -234,7 +244,7 @@ class Compiled:
 
         return kit_for(given, self.device)
 
-    def remember(self, key: Hashable, bound: "_Bound") -> None:
+    def remember(self, key: Hashable, bound: "Bound") -> None:
         while len(self.bound) >= MOST_BOUND:
             self.bound.pop(next(iter(self.bound)), None)
         self.bound[key] = bound
@@ -270,7 +280,7 @@ Arrays = dict[Buffer, Any]
 """Where each buffer lies, with its axes in the buffer's order."""
 
 
-class _Bound:
+class Bound:
     """A program for inputs of certain shapes and strides: sizes, strides and launches are fixed."""
 
     def __init__(self, owner: Compiled, kit: Kit, inputs: Sequence[Any], sizes: Sizes) -> None:
@@ -387,7 +397,7 @@ class _Room:
 class _Launch:
     """A kernel, or the clearing of a buffer, for arrays that lie in a certain way."""
 
-    def __init__(self, bound: _Bound, step: Kernel | Clear) -> None:
+    def __init__(self, bound: Bound, step: Kernel | Clear) -> None:
         self.bound, self.step = bound, step
         self.buffers = (step.buffer,) if isinstance(step, Clear) else step.global_buffers
         given = bound.owner.program.inputs

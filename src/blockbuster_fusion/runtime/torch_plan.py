@@ -1,6 +1,6 @@
 """A model's plan: kernels and PyTorch's own operators, run one after the other on tensors."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.array.positional import Layout
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
 from blockbuster_fusion.runtime.torch_arrays import kit_on
 
 MOST_SHAPES = 256
@@ -105,13 +105,13 @@ class Plan:
         self.steps, self.slots = tuple(steps), slots
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.symbols, self.evaluate = tuple(symbols), evaluate
-        self.known: dict[tuple[int, ...], list[_Bound]] = {}
+        self.known: dict[Hashable, list[_Bound]] = {}
         self.last_uses = _last_uses(self.steps, self.outputs)
 
     def __call__(self, *given: Any) -> list[Any]:
         values: list[Any] = [None] * self.slots
         for slot, x in zip(self.inputs, given, strict=True):
-            values[slot] = x
+            values[slot] = x.resolve_neg() if type(x) is torch.Tensor and x.is_neg() else x
         for bound, dead in zip(self.bound(values), self.last_uses, strict=True):
             bound(values)
             for slot in dead:
@@ -119,15 +119,18 @@ class Plan:
         return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
 
     def bound(self, values: Sequence[Any]) -> list["_Bound"]:
-        """The steps for the sizes of these inputs."""
-        key = tuple(
+        """The steps for inputs of these sizes that lie in memory like these."""
+        numbers = [
             values[s.slot] if s.dim is None else values[s.slot].shape[s.dim] for s in self.symbols
-        )
+        ]
+        seen = [
+            (x.shape, x.stride(), x.dtype, x.device) if isinstance(x, torch.Tensor) else type(x)
+            for x in (values[slot] for slot in self.inputs)
+        ]
+        key = (*numbers, *seen)
         found = self.known.get(key)
         if found is None:
-            # the length of a nested tensor's ragged dimension is no number
-            known = [(s.symbol, n) for s, n in zip(self.symbols, key, strict=True)]
-            sizes = {symbol: n for symbol, n in known if isinstance(n, int)}
+            sizes = {s.symbol: int(n) for s, n in zip(self.symbols, numbers, strict=True)}
             found = self.bind(sizes)
             while len(self.known) >= MOST_SHAPES:
                 self.known.pop(next(iter(self.known)))
@@ -186,14 +189,27 @@ class _BoundOperator:
     """An operator, called with what lies in its slots."""
 
     def __init__(self, step: OperatorStep) -> None:
-        self.step = step
-        self.plain = all(not isinstance(a, list | tuple) for a in step.arguments)
+        self.function, self.options, self.output = step.function, step.options, step.output
+        self.arguments = [
+            (i, a) for i, a in enumerate(step.arguments) if _has_slot(a)
+        ]  # the others are what they are
+        self.template = [*step.arguments]
+        self.is_plain = not any(_has_slot(v) for v in step.options.values())
 
     def __call__(self, values: list[Any]) -> None:
-        step = self.step
-        arguments = [_filled(a, values) for a in step.arguments]
-        options = {k: _filled(v, values) for k, v in step.options.items()}
-        values[step.output] = step.function(*arguments, **options)
+        arguments = self.template.copy()
+        for i, argument in self.arguments:
+            arguments[i] = _filled(argument, values)
+        options = self.options
+        if not self.is_plain:
+            options = {k: _filled(v, values) for k, v in options.items()}
+        values[self.output] = self.function(*arguments, **options)
+
+
+def _has_slot(argument: Any) -> bool:
+    if isinstance(argument, list | tuple):
+        return any(map(_has_slot, argument))
+    return isinstance(argument, Slot)
 
 
 def _filled(argument: Any, values: Sequence[Any]) -> Any:
@@ -208,7 +224,8 @@ class _BoundKernel:
     """A kernel for sizes that are known: how each tensor is to be seen is worked out."""
 
     def __init__(self, step: KernelStep, length: Length) -> None:
-        self.run = step.executable.runner.run
+        self.runner = step.executable.runner
+        self.program: Bound | None = None
         self.sizes = tuple((axis, length(size)) for axis, size in step.sizes)
         self.kit = kit_on(step.device)
         self.inputs = [
@@ -234,12 +251,21 @@ class _BoundKernel:
             given.append(x if shape is None else x.view(shape))
         places = {number: (place(values), shape) for number, place, shape in self.pieces}
         into = {number: x.view(shape) for number, (x, shape) in places.items()}
-        made = self.run(given, self.sizes, self.kit, into)
+        made = self.run(given, into)
         for number, ((slot, shown), x) in enumerate(zip(self.outputs, made, strict=True)):
             if number in places:
                 values[slot] = places[number][0]
             else:
                 values[slot] = x if shown is None else shown(x)
+
+    def run(self, given: list[Any], into: dict[int, torch.Tensor]) -> Sequence[Any]:
+        """The results. All tensors lie as they did in the first call: the plan sees to that."""
+        if self.program is not None:
+            return self.program.run(self.kit, given, into)
+        made = self.runner.run(given, self.sizes, self.kit, into)
+        if isinstance(self.runner, Compiled) and self.runner.is_static:
+            self.program = self.runner.bound_for(given, self.sizes, self.kit, into)
+        return made
 
 
 def _atoms(layout: Layout, length: Length) -> tuple[int, ...]:
