@@ -21,6 +21,7 @@ from blockbuster_fusion.array.axes import (
     Size,
     product,
 )
+from blockbuster_fusion.array.canonical import canonical, masked_scale
 from blockbuster_fusion.array.primitives import Primitives
 from blockbuster_fusion.array.program import (
     ArrayInput,
@@ -34,7 +35,17 @@ from blockbuster_fusion.array.table import expand
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, Combiner
-from blockbuster_fusion.ir.expr import Expr, arg, call, const, result_dtype, size
+from blockbuster_fusion.ir.expr import (
+    Expr,
+    arg,
+    call,
+    const,
+    count_operations,
+    postorder,
+    result_dtype,
+    size,
+    substitute,
+)
 from blockbuster_fusion.ir.types import DType, promote
 
 SizeOf = Callable[[Sequence[Factor]], Expr]
@@ -54,6 +65,8 @@ class Pointwise:
     """An expression for every element; it may ask for sizes."""
 
     make: Callable[[SizeOf], Expr]
+    expr: Expr | None = None
+    """The expression, where it asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +172,8 @@ class Positional:
     axes: Axes = field(default_factory=Axes)
     records: list[Record] = field(default_factory=list)
     sources: dict[int, str] = field(default_factory=dict)
+    known: dict[tuple[Expr, tuple[int, ...], DType], int] = field(default_factory=dict)
+    """The records of expressions of records: what is written twice is computed once."""
 
     # ------------------------------------------------------------------- where values come from
 
@@ -237,9 +252,93 @@ class Positional:
             return Value(positions, sizes, kind, constant=probe)
         if not arrays:
             raise NotExpressible(what="a number that depends on sizes alone")
-        axes = tuple(dict.fromkeys(f for v in arrays for f in self.records[v.record].axes))
-        pointwise = Pointwise(lambda size_of: make(size_of, *terms))
-        return self.record(pointwise, [v.record for v in arrays], axes, kind, positions, sizes)
+        records = [v.record for v in arrays]
+        if not _has_sizes(make, terms):
+            return self.pointwise(probe, records, kind, positions, sizes)
+        axes = self.axes_of(records)
+        pointwise = Pointwise(lambda size_of: canonical(make(size_of, *terms), kinds))
+        return self.record(pointwise, records, axes, kind, positions, sizes)
+
+    def pointwise(
+        self,
+        expr: Expr,
+        records: Sequence[int],
+        dtype: DType,
+        positions: Sequence[Position],
+        sizes: Sequence[Size],
+    ) -> Value:
+        """An expression of arrays that lie alike, in its one form (canonical.py)."""
+        made, used = self.canonical(expr, records)
+        if made.op == "arg" and expr.op != "arg":
+            return Value(tuple(positions), tuple(sizes), dtype, used[0])
+        key = (made, tuple(used), dtype)
+        if made.op != "arg" and key in self.known:
+            self.axes.keep_apart(f for p in positions for f in p)
+            return Value(tuple(positions), tuple(sizes), dtype, self.known[key])
+        pointwise = Pointwise(lambda size_of: made, made)
+        axes = self.axes_of(used)
+        value = self.record(pointwise, used, axes, dtype, positions, sizes)
+        self.known[key] = value.record
+        return value
+
+    def canonical(self, expr: Expr, records: Sequence[int]) -> tuple[Expr, list[int]]:
+        """The one form of an expression of records, taking in records that simplify with it."""
+        expr, used = _compact(expr, records)
+        expr = canonical(expr, self.dtypes(used))
+        for i, number in enumerate(used):
+            inner = self.records[number].made
+            if not isinstance(inner, Pointwise) or inner.expr is None:
+                continue
+            scaled = masked_scale(expr, inner.expr)
+            if scaled is not None:
+                operands = self.records[number].operands
+                kept = self.pointwise(
+                    arg(0) * scaled.factor,
+                    [operands[scaled.kept]],
+                    self.records[number].dtype,
+                    (),
+                    (),
+                )
+                choice = call("where", arg(0), arg(1), scaled.left_out)
+                return self.canonical(choice, [operands[scaled.condition], kept.record])
+            operands = self.records[number].operands
+            count = len(used)
+            taken_in = [
+                substitute(inner.expr, [arg(count + k) for k in range(len(operands))])
+                if j == i
+                else arg(j)
+                for j in range(count)
+            ]
+            together = substitute(expr, taken_in)
+            simple = canonical(together, self.dtypes([*used, *operands]))
+            if count_operations(simple) < count_operations(together):
+                return self.canonical(simple, [*used, *operands])
+        return self.ordered(expr, used)
+
+    def ordered(self, expr: Expr, used: list[int]) -> tuple[Expr, list[int]]:
+        """Of two arrays that commute, one that the other is computed from comes first."""
+        is_pair = expr.op in ("add", "mul") and [a.op for a in expr.args] == ["arg", "arg"]
+        if is_pair and len(used) == 2 and used[0] > used[1] and used[1] in self.sources_of(used[0]):
+            return call(expr.op, arg(0), arg(1)), used[::-1]
+        return expr, used
+
+    def sources_of(self, number: int) -> set[int]:
+        """The records that one is computed from element by element."""
+        found: set[int] = set()
+        stack = [number]
+        while stack:
+            record = self.records[stack.pop()]
+            if isinstance(record.made, Pointwise):
+                stack.extend(v for v in record.operands if v not in found)
+                found.update(record.operands)
+        return found
+
+    def dtypes(self, records: Sequence[int]) -> list[DType]:
+        return [self.records[r].dtype for r in records]
+
+    def axes_of(self, records: Sequence[int]) -> tuple[Factor, ...]:
+        every = (f for r in records for f in self.records[r].axes)
+        return tuple(dict.fromkeys(self.axes.atoms(every)))
 
     def reduce(
         self, combiner: Combiner, x: Value, at: Sequence[int], *, keep: bool = False
@@ -256,7 +355,7 @@ class Positional:
         if not factors:
             return replace(x, positions=positions, sizes=sizes)
         axes = tuple(f for f in have if f not in factors)
-        made = Summary(factors, combiner)
+        made = Summary(tuple(dict.fromkeys(f for f in have if f in factors)), combiner)
         return self.record(made, (x.record,), axes, x.dtype, positions, sizes)
 
     def take(self, table: Value, index: Value, at: int) -> Value:
@@ -540,6 +639,16 @@ def _chosen(number: Expr, *pieces: Expr) -> Expr:
     for i, piece in reversed([*enumerate(pieces[:-1])]):
         made = call("where", call("eq", number, i), piece, made)
     return made
+
+
+def _compact(expr: Expr, records: Sequence[int]) -> tuple[Expr, list[int]]:
+    """The expression with an argument for each record that it uses, in the order of their use."""
+    used: dict[int, Expr] = {}
+    for node in postorder(expr):
+        if node.op == "arg":
+            assert isinstance(node.value, int)
+            used.setdefault(records[node.value], arg(len(used)))
+    return substitute(expr, [used.get(r, arg(0)) for r in records]), [*used]
 
 
 def _has_sizes(make: Callable[..., Expr], terms: Sequence[Expr]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from blockbuster_fusion.array.axes import ONE, Size
+from blockbuster_fusion.array.axes import ONE, Size, product
 from blockbuster_fusion.array.positional import Counting, Operand, Positional, Value
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
@@ -243,13 +243,21 @@ def _div(p: Positional, x: Operand, y: Operand, *, rounding_mode: str | None = N
         return p.elementwise(lambda a, b: a // b, x, y)
     if rounding_mode == "trunc":
         raise NotExpressible(what="division rounded towards zero")
-    if isinstance(y, int | float) and not isinstance(y, bool) and y and _is_power_of_two(y):
-        return p.elementwise(lambda a: a * (1 / y), x)
+    if _is_narrower(y, x):
+        y = p.elementwise(lambda t: 1 / t, y)  # one inverse for a row: a scale, as in softmax
+        return p.elementwise(lambda a, b: a * b, x, y)
     return p.elementwise(lambda a, b: a / b, x, y)
 
 
-def _is_power_of_two(y: float) -> bool:
-    return abs(math.frexp(y)[0]) == 0.5
+def _is_narrower(y: Operand, x: Operand) -> bool:
+    """Whether one array of floats is broadcast along another."""
+    if not isinstance(x, Value) or not isinstance(y, Value) or y.constant is not None:
+        return False
+    if not x.dtype.is_float or not y.dtype.is_float or len(y.sizes) > len(x.sizes):
+        return False
+    wide = x.sizes[len(x.sizes) - len(y.sizes) :]
+    fits = all(a in (b, ONE) for a, b in zip(y.sizes, wide, strict=True))
+    return fits and product(y.sizes) != product(x.sizes)
 
 
 @pointwise("floor_divide")

@@ -1,0 +1,127 @@
+"""One form for expressions that people write in several ways.
+
+Each rule gives the same number for every element, or the one that PyTorch gives for the other form:
+`x**0.5` is a square root there. Rules that only hold for real numbers have no place here.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from blockbuster_fusion.ir.expr import Expr, call, const, postorder, result_dtype
+from blockbuster_fusion.ir.types import DType
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+MIRRORED = {"gt": "lt", "ge": "le"}
+
+
+def canonical(expr: Expr, dtypes: Sequence[DType]) -> Expr:
+    """The one form of an expression whose arguments have these dtypes."""
+    made: dict[Expr, Expr] = {}
+    for node in postorder(expr):
+        new = Expr(node.op, tuple(made[a] for a in node.args), node.value) if node.args else node
+        while (simpler := _simpler(new, dtypes)) is not None:
+            new = simpler
+        made[node] = new
+    return made[expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """`where(condition, x, ±inf) * factor`, which is `where(condition, x * factor, ±inf)`."""
+
+    condition: int
+    kept: int
+    factor: Expr
+    left_out: Expr
+
+
+def masked_scale(expr: Expr, inner: Expr) -> Scaled | None:
+    """`expr`, of one argument that is `inner`, as a choice that is scaled."""
+    match expr:
+        case Expr("mul", (Expr("arg"), Expr("const") as factor)):
+            pass
+        case Expr("mul", (Expr("const") as factor, Expr("arg"))):
+            pass
+        case _:
+            return None
+    match inner:
+        case Expr("where", (Expr("arg", (), condition), Expr("arg", (), kept), left_out)):
+            pass
+        case _:
+            return None
+    if not _is(left_out, math.isinf) or not _is(factor, lambda c: 0 < c < math.inf):
+        return None
+    assert isinstance(condition, int)
+    assert isinstance(kept, int)
+    return Scaled(condition, kept, factor, left_out)
+
+
+def _simpler(node: Expr, dtypes: Sequence[DType]) -> Expr | None:
+    """One rule applied at the root, or None where none applies."""
+    found = _rewritten(node, dtypes)
+    if found is None or result_dtype(found, dtypes) is not result_dtype(node, dtypes):
+        return None
+    return found
+
+
+def _rewritten(node: Expr, dtypes: Sequence[DType]) -> Expr | None:
+    match node:
+        case Expr("and_", (x, y)):
+            return y if _is_number(x, True) else x if _is_number(y, True) else None
+        case Expr("or_", (x, y)):
+            return y if _is_number(x, False) else x if _is_number(y, False) else None
+        case Expr("not_", (Expr("not_", (x,)),)) | Expr("neg", (Expr("neg", (x,)),)):
+            return x
+        case Expr("where", (Expr("not_", (condition,)), x, y)):
+            return call("where", condition, y, x)
+        case Expr("mul", (x, y)) if x is y and x.op != "const":
+            return x**2
+        case Expr("mul", (x, y)) if _is_number(y, -1):
+            return -x
+        case Expr("mul", (x, y)) if _is_number(x, -1):
+            return -y
+        case Expr("div", (x, y)) if _is(y, _has_exact_inverse):
+            return x * const(1 / _value(y))
+        case Expr("div", (one, Expr("sqrt", (x,)))) if _is_number(one, 1):
+            return x**-0.5
+        case Expr("pow", (x, y)) if _is_number(y, 0.5):
+            return call("sqrt", x)
+        case Expr("pow", (x, y)) if _is_number(y, -1):
+            return 1 / x
+        case Expr("pow", (x, y)) if _is_number(y, 1):
+            return x
+        case Expr(op, (Expr("sub", (x, y)), zero)) if op in COMPARISONS and _is_number(zero, 0):
+            whole = all(not result_dtype(a, dtypes).is_float for a in (x, y))
+            return call(op, x, y) if whole else None
+        case Expr(op, (x, y)) if op in MIRRORED:
+            return call(MIRRORED[op], y, x)
+        case Expr("sub" | "add", (x, y)) if x.op == y.op == "const":
+            return _folded(node)
+    return None
+
+
+def _folded(node: Expr) -> Expr | None:
+    if any(isinstance(a.value, bool) for a in node.args):
+        return None
+    x, y = map(_value, node.args)
+    return const(x + y if node.op == "add" else x - y)
+
+
+def _value(x: Expr) -> int | float:
+    assert isinstance(x.value, int | float)
+    return x.value
+
+
+def _is(x: Expr, holds: Callable[[float], bool]) -> bool:
+    return x.op == "const" and not isinstance(x.value, bool) and holds(_value(x))
+
+
+def _is_number(x: Expr, wanted: float | bool) -> bool:
+    is_bool = isinstance(wanted, bool)
+    return x.op == "const" and isinstance(x.value, bool) is is_bool and x.value == wanted
+
+
+def _has_exact_inverse(y: float) -> bool:
+    """Whether dividing by a number is multiplying by another one: powers of two."""
+    return bool(y) and abs(math.frexp(y)[0]) == 0.5 and 2.0**-100 <= abs(y) <= 2.0**100
