@@ -50,7 +50,7 @@ def register_backend() -> None:
 def compile(program: Any, *specs: Any, **options: Any) -> Any:
     """A program, function or PyTorch module, compiled.
 
-    With a module, or with tensors as examples, it is `torch.compile(program, backend="blockbuster")`
+    With a module, or with tensors as examples, it is torch.compile with the backend "blockbuster",
     called once with the examples. Otherwise see `blockbuster_fusion.compiler.compile`.
     """
     if _is_torch(program) or any(map(_is_torch, [*specs, *options.values()])):

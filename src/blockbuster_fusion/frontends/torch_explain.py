@@ -1,6 +1,6 @@
 """`bb.explain`: what became of each operator of a model, as data and as text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -196,9 +196,9 @@ def _plain(left: Left) -> dict[str, str]:
 
 
 def _text(e: Explanation) -> Iterator[str]:
-    graphs = "1 graph" if len(e.graphs) == 1 else f"{len(e.graphs)} graphs"
     yield (
-        f"{graphs}, {len(e.regions)} regions, {len(e.kernels)} kernels; "
+        f"{_count(e.graphs, 'graph')}, {_count(e.regions, 'region')}, "
+        f"{_count(e.kernels, 'kernel')}; "
         f"{e.coverage:.1%} of the operators fused; "
         f"{e.edges_before} intermediates in memory before, {e.edges_after} after"
     )
@@ -218,6 +218,10 @@ def _text(e: Explanation) -> Iterator[str]:
         yield from (f"  {cast}" for cast in e.elided_casts[:20])
         if len(e.elided_casts) > 20:
             yield f"  and {len(e.elided_casts) - 20} more"
+
+
+def _count(found: Sized, what: str) -> str:
+    return f"{len(found)} {what}{'' if len(found) == 1 else 's'}"
 
 
 def _short(operator: str) -> str:
@@ -308,8 +312,10 @@ def explain(
     breaks_before = dict(torch._dynamo.utils.counters["graph_break"])
     watched = partial(backend, mode=mode, options=options, watcher=graphs.append)
     limits = {"recompile_limit": 10_000, "accumulated_recompile_limit": 10_000}
-    with torch.no_grad(), torch._dynamo.config.patch(limits):
-        torch.compile(model, backend=watched, dynamic=dynamic)(*inputs, **named)
+    patched: Any = torch._dynamo.config.patch(limits)
+    with torch.no_grad(), patched:
+        compiled: Any = torch.compile(model, backend=watched, dynamic=dynamic)
+        compiled(*inputs, **named)
     breaks = torch._dynamo.utils.counters["graph_break"]
     new = [r for r, count in breaks.items() if count > breaks_before.get(r, 0)]
     return Explanation(tuple(graphs), tuple(_first_line(reason) for reason in new))

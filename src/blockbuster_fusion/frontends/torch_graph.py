@@ -159,13 +159,14 @@ class Analysis:
 
     def is_patchwise(self, node: Node) -> bool:
         """Whether the windows of a convolution do not overlap, so that it is one product."""
-        weight, stride, padding, dilation, transposed = (node.args[i] for i in (1, 3, 4, 5, 6))
-        assert isinstance(weight, Node)
-        plain = not transposed and not any(padding) and node.args[8] == 1  # type: ignore[arg-type]
-        return plain and [*stride] == [*tensors_of(weight)[0].shape[2:]] and {*dilation} == {1}  # type: ignore[misc]
+        arguments: list[Any] = [*node.args]
+        _, weight, _, stride, padding, dilation, transposed, _, groups = arguments
+        window = [*tensors_of(weight)[0].shape[2:]]
+        is_plain = not transposed and groups == 1 and not any(padding) and {*dilation} == {1}
+        return is_plain and [*stride] == window
 
     def is_join(self, node: Node) -> bool:
-        """Whether pieces of different lengths are put behind one another, which is done in memory."""
+        """Whether pieces of different lengths are joined, which is done in memory."""
         if _short_name(node) != "cat":
             return False
         pieces, dim = self.joined(node)
@@ -230,7 +231,7 @@ class Analysis:
         before, after = tensors_of(node.args[0]), tensors_of(node)
         step = node.args[4] if len(node.args) > 4 else 1
         same = [as_size(s) for s in before[0].shape] == [as_size(s) for s in after[0].shape]
-        return same and step == 1
+        return same and bool(step == 1)
 
     @cached_property
     def mobile(self) -> set[Node]:
@@ -247,9 +248,9 @@ class Analysis:
             sources = [n for n in node.all_input_nodes if tensors_of(n)]
             if kind is Kind.GENERATOR:
                 sources = []  # of a tensor that it is like it takes the shape alone
-            if cheap and all(n.op in GIVEN or n in found for n in sources):
-                if kind in (Kind.VIEW, Kind.GENERATOR) or not self.is_demanded(node):
-                    found.add(node)
+            is_free = kind in (Kind.VIEW, Kind.GENERATOR) or not self.is_demanded(node)
+            if cheap and is_free and all(n.op in GIVEN or n in found for n in sources):
+                found.add(node)
         return found
 
     def is_demanded(self, node: Node) -> bool:
@@ -464,6 +465,12 @@ class Unexpressed(BlockbusterError):
     """A node has no form in the program that it should be a part of."""
 
     template = "{operator}: {reason}"
+
+    @property
+    def at(self) -> Node:
+        found = self.details["node"]
+        assert isinstance(found, Node)
+        return found
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,7 +51,8 @@ class Options:
     strict: bool = False
     """Keep every conversion where the model has it, and raise instead of running eagerly."""
     threads: int | None = None
-    selection: Selection = field(default_factory=Layerwise)
+    selection: Selection | None = None
+    """How a graph is cut into parts; by default by the policy of select/parts.py."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class _Planner:
     def planned(self) -> Planned:
         analysis = self.analysis
         described = analysis.described()
-        for numbers in self.options.selection.parts(described):
+        for numbers in self.selection().parts(described):
             nodes = [analysis.operators[i] for i in numbers]
             if analysis.is_join(nodes[0]):
                 self.groups.append(Joined(nodes[0], self.regions[nodes[0]]))
@@ -165,6 +166,10 @@ class _Planner:
         symbols, evaluate = _symbols(analysis)
         made = Plan(self.steps, self.count, inputs, outputs, symbols, evaluate)
         return Planned(made, analysis, self.groups, self.operated, [*self.rooms])
+
+    def selection(self) -> Selection:
+        target = self.options.target or _device(self.analysis.operators).type
+        return self.options.selection or Layerwise(apart=target == "cuda")
 
     # ---------------------------------------------------------------- groups
 
@@ -192,9 +197,8 @@ class _Planner:
             try:
                 made.append(self.compiled(group))
             except Unexpressed as error:
-                assert isinstance(error.node, Node)
-                log.debug("cut at %s: %s", error.node.name, error)
-                stack += reversed(self.cut(group, error.node, str(error.reason), made))
+                log.debug("cut at %s", error)
+                stack += reversed(self.cut(group, error.at, str(error.reason), made))
             except Exception as error:  # whatever it is: the model runs, and `explain` says why
                 if self.options.strict:
                     raise
@@ -377,9 +381,9 @@ class _Planner:
             target, update = copy.args[:2]
             if not isinstance(update, Node) or not isinstance(target, Node):
                 continue
-            if update.target in _IN_PLACE and update.args[0] is target:
-                if set(target.users) == {copy, update}:
-                    found[update] = copy
+            is_update = update.target in _IN_PLACE and update.args[0] is target
+            if is_update and set(target.users) == {copy, update}:
+                found[update] = copy
         return found
 
     def operate(self, node: Node) -> None:

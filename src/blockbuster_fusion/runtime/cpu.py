@@ -13,7 +13,6 @@ from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.runtime.cache import discard
 from blockbuster_fusion.runtime.cc import compile_c
 
-
 ALONE = 1 << 14
 """Up to so many elements one thread is done before others would have woken up."""
 

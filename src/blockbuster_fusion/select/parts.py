@@ -1,6 +1,6 @@
-"""Which operators are fused together: parts of a model, each of which becomes its own block program.
+"""Which operators are fused together: the parts of a model, each of them one block program.
 
-`Selection` is what the front ends call. `Layerwise` is the policy until an exact one replaces it; it
+`Selection` is what front ends call. `Layerwise` is the policy until an exact one replaces it; it
 looks at the kind of each operator alone:
 
 - Parts never reach across a region (a layer of the model, or what lies between two layers).
@@ -10,7 +10,9 @@ looks at the kind of each operator alone:
 - A reduction may if the part has no product with a weight: norms go with what they normalise for,
   not with the product before them.
 - A product with a weight may if no other product of the part comes before it: a norm with all the
-  projections that read it, but not two layers of a perceptron.
+  projections that read it, but not two layers of a perceptron. On a GPU it may not: one kernel for
+  several projections has too few blocks of rows to fill it, and statistics inside the loop of a
+  product cost more than a pass over the rows.
 - A product of two computed arrays begins a part, but for the second of two, one of which makes an
   operand of the other: attention. Where only one side is computed, and by no product, it may join.
 - A pointwise operator takes over a part that it alone reads, if that is one product of computed
@@ -51,7 +53,7 @@ class Op:
     has_weight: bool = False
     """Whether one side of a contraction is a weight."""
     is_stored: bool = False
-    """Whether its result has to lie in memory: a slice of it is read, or a misc operator reads it."""
+    """Whether its result has to lie in memory: a slice of it is read, or a misc operator does."""
     is_output: bool = False
 
 
@@ -62,19 +64,23 @@ class Selection(Protocol):
         """The parts in an order in which they can be run; a misc operator is one of its own."""
 
 
+@dataclass(frozen=True, slots=True)
 class Layerwise:
     """The policy that this module describes."""
 
+    apart: bool = False
+    """Whether every product with a weight begins a part: for a GPU."""
+
     def parts(self, operators: Sequence[Op]) -> list[list[int]]:
         """The parts in an order in which they can be run; a misc operator is one of its own."""
-        return _Partition(operators).parts()
+        return _Partition(operators, self.apart).parts()
 
 
 class _Partition:
     """Parts in the making: a number for each operator, growing along every edge."""
 
-    def __init__(self, operators: Sequence[Op]) -> None:
-        self.operators = operators
+    def __init__(self, operators: Sequence[Op], apart: bool) -> None:
+        self.operators, self.apart = operators, apart
         self.part: list[int] = []
         self.members: defaultdict[int, list[int]] = defaultdict(list)
         self.users: defaultdict[int, list[int]] = defaultdict(list)
@@ -125,6 +131,8 @@ class _Partition:
                 return True
             case Kind.REDUCTION:
                 return not any(m.has_weight for m in products)
+            case Kind.CONTRACTION if op.has_weight and self.apart:
+                return False
             case Kind.CONTRACTION if op.has_weight:
                 before = self.before(i, part)
                 return not any(self.operators[v].kind is Kind.CONTRACTION for v in before) and all(
