@@ -13,6 +13,9 @@ from blockbuster_fusion.ir.types import DType
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 MIRRORED = {"gt": "lt", "ge": "le"}
+OPPOSITE = {"eq": "ne", "ne": "eq"}
+OPPOSITE_OF_WHOLE = {"lt": "le", "le": "lt"}
+"""Of what is no NaN: `not x < y` is `y <= x`."""
 
 
 def canonical(expr: Expr, dtypes: Sequence[DType]) -> Expr:
@@ -57,6 +60,23 @@ def masked_scale(expr: Expr, inner: Expr) -> Scaled | None:
     return Scaled(condition, kept, factor, left_out)
 
 
+def turned_choice(expr: Expr) -> tuple[int, Expr] | None:
+    """Which condition `where(condition, number, x)` has, and the choice with the number last, for
+    the opposite of that."""
+    match expr:
+        case Expr("where", (Expr("arg", (), condition), Expr("const") as number, x)):
+            if x.op == "const":
+                return None
+            assert isinstance(condition, int)
+            return condition, call("where", expr.args[0], x, number)
+    return None
+
+
+def has_opposite(condition: Expr, dtypes: Sequence[DType]) -> bool:
+    """Whether the opposite of a condition is as simple."""
+    return canonical(call("not_", condition), dtypes).op != "not_"
+
+
 def _simpler(node: Expr, dtypes: Sequence[DType]) -> Expr | None:
     """One rule applied at the root, or None where none applies."""
     found = _rewritten(node, dtypes)
@@ -73,6 +93,10 @@ def _rewritten(node: Expr, dtypes: Sequence[DType]) -> Expr | None:
             return y if _is_number(x, False) else x if _is_number(y, False) else None
         case Expr("not_", (Expr("not_", (x,)),)) | Expr("neg", (Expr("neg", (x,)),)):
             return x
+        case Expr("not_", (Expr(op, (x, y)),)) if op in OPPOSITE:
+            return call(OPPOSITE[op], x, y)
+        case Expr("not_", (Expr(op, (x, y)),)) if op in OPPOSITE_OF_WHOLE:
+            return call(OPPOSITE_OF_WHOLE[op], y, x) if _are_whole(dtypes, x, y) else None
         case Expr("where", (Expr("not_", (condition,)), x, y)):
             return call("where", condition, y, x)
         case Expr("mul", (x, y)) if x is y and x.op != "const":
@@ -92,13 +116,16 @@ def _rewritten(node: Expr, dtypes: Sequence[DType]) -> Expr | None:
         case Expr("pow", (x, y)) if _is_number(y, 1):
             return x
         case Expr(op, (Expr("sub", (x, y)), zero)) if op in COMPARISONS and _is_number(zero, 0):
-            whole = all(not result_dtype(a, dtypes).is_float for a in (x, y))
-            return call(op, x, y) if whole else None
+            return call(op, x, y) if _are_whole(dtypes, x, y) else None
         case Expr(op, (x, y)) if op in MIRRORED:
             return call(MIRRORED[op], y, x)
         case Expr("sub" | "add", (x, y)) if x.op == y.op == "const":
             return _folded(node)
     return None
+
+
+def _are_whole(dtypes: Sequence[DType], *nodes: Expr) -> bool:
+    return all(not result_dtype(a, dtypes).is_float for a in nodes)
 
 
 def _folded(node: Expr) -> Expr | None:

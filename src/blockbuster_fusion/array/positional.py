@@ -21,7 +21,12 @@ from blockbuster_fusion.array.axes import (
     Size,
     product,
 )
-from blockbuster_fusion.array.canonical import canonical, masked_scale
+from blockbuster_fusion.array.canonical import (
+    canonical,
+    has_opposite,
+    masked_scale,
+    turned_choice,
+)
 from blockbuster_fusion.array.primitives import Primitives
 from blockbuster_fusion.array.program import (
     ArrayInput,
@@ -171,6 +176,8 @@ class Positional:
     name: str
     axes: Axes = field(default_factory=Axes)
     records: list[Record] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+    """How many operators lie one behind the other up to each record."""
     sources: dict[int, str] = field(default_factory=dict)
     known: dict[tuple[Expr, tuple[int, ...], DType], int] = field(default_factory=dict)
     """The records of expressions of records: what is written twice is computed once."""
@@ -213,6 +220,7 @@ class Positional:
     ) -> Value:
         """A new array."""
         self.records.append(Record(made, tuple(operands), tuple(axes), dtype))
+        self.depths.append(1 + max((self.depths[v] for v in operands), default=-1))
         seen = dict.fromkeys(f for p in positions for f in p)
         self.axes.keep_apart(dict.fromkeys([*axes, *seen]))
         return Value(tuple(positions), tuple(sizes), dtype, len(self.records) - 1)
@@ -285,6 +293,13 @@ class Positional:
         """The one form of an expression of records, taking in records that simplify with it."""
         expr, used = _compact(expr, records)
         expr = canonical(expr, self.dtypes(used))
+        turned = turned_choice(expr)
+        if turned is not None and self.has_opposite(used[turned[0]]):
+            at, choice = turned
+            opposite = self.pointwise(call("not_", arg(0)), [used[at]], DType.bool_, (), ())
+            return self.canonical(
+                choice, [opposite.record if i == at else r for i, r in enumerate(used)]
+            )
         for i, number in enumerate(used):
             inner = self.records[number].made
             if not isinstance(inner, Pointwise) or inner.expr is None:
@@ -313,25 +328,21 @@ class Positional:
             simple = canonical(together, self.dtypes([*used, *operands]))
             if count_operations(simple) < count_operations(together):
                 return self.canonical(simple, [*used, *operands])
-        return self.ordered(expr, used)
+        return self.ordered(*_compact(expr, used))
+
+    def has_opposite(self, number: int) -> bool:
+        record = self.records[number]
+        made = record.made
+        if not isinstance(made, Pointwise) or made.expr is None:
+            return False
+        return has_opposite(made.expr, self.dtypes(record.operands))
 
     def ordered(self, expr: Expr, used: list[int]) -> tuple[Expr, list[int]]:
-        """Of two arrays that commute, one that the other is computed from comes first."""
+        """Of two arrays that commute, the one that takes fewer steps to compute comes first."""
         is_pair = expr.op in ("add", "mul") and [a.op for a in expr.args] == ["arg", "arg"]
-        if is_pair and len(used) == 2 and used[0] > used[1] and used[1] in self.sources_of(used[0]):
+        if is_pair and len(used) == 2 and self.depths[used[0]] > self.depths[used[1]]:
             return call(expr.op, arg(0), arg(1)), used[::-1]
         return expr, used
-
-    def sources_of(self, number: int) -> set[int]:
-        """The records that one is computed from element by element."""
-        found: set[int] = set()
-        stack = [number]
-        while stack:
-            record = self.records[stack.pop()]
-            if isinstance(record.made, Pointwise):
-                stack.extend(v for v in record.operands if v not in found)
-                found.update(record.operands)
-        return found
 
     def dtypes(self, records: Sequence[int]) -> list[DType]:
         return [self.records[r].dtype for r in records]
@@ -705,7 +716,9 @@ class _Emitter:
         needed = self.needed(outputs.values())
         records = [(i, r) for i, r in enumerate(self.source.records) if i in needed]
         self.refine([r.made for _, r in records if isinstance(r.made, Renamed)])
-        for i, record in records:
+        read = dict.fromkeys(v for _, r in records for v in r.operands)
+        for i in (*read, *(i for i, _ in records if i not in read)):  # as they are first used
+            record = self.source.records[i]
             if isinstance(record.made, Given):
                 self.take_in(i, record, record.made)
         for i, record in records:
