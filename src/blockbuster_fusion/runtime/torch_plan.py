@@ -130,7 +130,9 @@ class Plan:
         key = (*numbers, *seen)
         found = self.known.get(key)
         if found is None:
-            sizes = {s.symbol: int(n) for s, n in zip(self.symbols, numbers, strict=True)}
+            # the length of a nested tensor's ragged dimension is no number
+            known = zip(self.symbols, numbers, strict=True)
+            sizes = {s.symbol: n for s, n in known if isinstance(n, int)}
             found = self.bind(sizes)
             while len(self.known) >= MOST_SHAPES:
                 self.known.pop(next(iter(self.known)))
