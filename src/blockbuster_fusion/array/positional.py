@@ -277,12 +277,11 @@ class Positional:
     ) -> Value:
         """An expression of arrays that lie alike, in its one form (canonical.py)."""
         made, used = self.canonical(expr, records)
-        if made.op == "arg" and expr.op != "arg":
-            return Value(tuple(positions), tuple(sizes), dtype, used[0])
         key = (made, tuple(used), dtype)
-        if made.op != "arg" and key in self.known:
+        same = used[0] if made.op == "arg" else self.known.get(key)
+        if same is not None and expr.op != "arg":
             self.axes.keep_apart(f for p in positions for f in p)
-            return Value(tuple(positions), tuple(sizes), dtype, self.known[key])
+            return Value(tuple(positions), tuple(sizes), dtype, same)
         pointwise = Pointwise(lambda size_of: made, made)
         axes = self.axes_of(used)
         value = self.record(pointwise, used, axes, dtype, positions, sizes)
