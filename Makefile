@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test format demo fuzz bench clean
+.PHONY: help setup test format demo fuzz bench coverage clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,10 +34,14 @@ demo: $(STAMP) ## Fuse attention, LayerNorm+matmul and RMSNorm+SwiGLU, compile, 
 fuzz: $(STAMP) ## Try the rules on thousands of random programs
 	$(BIN)/python -m pytest -m long -q -s tests
 
-bench: $(STAMP) ## Measure fusion, what numerical safety costs, and compiled programs on this CPU
+bench: $(STAMP) ## Measure fusion, what numerical safety costs, and compiled programs and models on this CPU
 	$(BIN)/python benchmarks/fusion_time.py
 	$(BIN)/python benchmarks/safety_price.py
 	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python benchmarks/torch_calls.py
+
+coverage: $(STAMP) ## Measure how much of each model in the zoo is fused: docs/coverage.md
+	$(BIN)/python benchmarks/coverage.py
 
 clean: ## Remove .venv, caches and build results
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

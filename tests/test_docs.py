@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/programs.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/programs.md", "docs/pytorch.md"]
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 
 

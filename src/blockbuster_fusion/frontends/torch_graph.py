@@ -249,9 +249,35 @@ class Analysis:
             if kind is Kind.GENERATOR:
                 sources = []  # of a tensor that it is like it takes the shape alone
             is_free = kind in (Kind.VIEW, Kind.GENERATOR) or not self.is_demanded(node)
-            if cheap and is_free and all(n.op in GIVEN or n in found for n in sources):
+            if cheap and is_free and all(n in found or self.is_given(n) for n in sources):
                 found.add(node)
         return found
+
+    def is_given(self, node: Node) -> bool:
+        """Whether a node lies in memory, whatever is fused: an input, or whole numbers and truths
+        that PyTorch computes, of which masks are made."""
+        if node.op in GIVEN:
+            return True
+        dtypes = {t.dtype for t in tensors_of(node)}
+        return self.kind(node) is Kind.MISC and dtypes <= {torch.int64, torch.int32, torch.bool}
+
+    def roots(self, node: Node) -> list[Node]:
+        """The operators that a node depends on, seen through views and what is computed anew."""
+        found: dict[Node, None] = {}
+        stack, seen = [node], set[Node]()
+        while stack:
+            n = stack.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            if n in self.mobile or (n.op == "call_function" and self.kind(n) is Kind.VIEW):
+                if self.is_element(n):
+                    found[self.owner(n)] = None
+                else:
+                    stack.extend(m for m in n.all_input_nodes if tensors_of(m))
+            elif n.op == "call_function":
+                found[n] = None
+        return [*found]
 
     def is_demanded(self, node: Node) -> bool:
         """Whether somebody other than a kernel reads a node, or a view of it."""
@@ -385,9 +411,8 @@ class Analysis:
             elif (table := self.table(node)) is not None:
                 stored.add(self.owner(self.base(table)))
         for node in self.operators:
-            bases = [self.base(n) for n in node.all_input_nodes]
-            owners = [self.owner(b) for b in bases]
-            operands = tuple(dict.fromkeys(number[b] for b in owners if b in number))
+            roots = [r for n in node.all_input_nodes if tensors_of(n) for r in self.roots(n)]
+            operands = tuple(dict.fromkeys(number[r] for r in roots if r in number))
             made.append(
                 Op(
                     self.kind(node),
