@@ -189,6 +189,26 @@ def resources(capability: int, dtype: DType) -> Iterator[dict[str, object]]:
                 }
 
 
+def lookups_outside() -> Iterator[dict[str, object]]:
+    """What is found at places outside of a table, the largest of it, and the others' error."""
+    import triton_runner
+
+    for name in ("embedding", "along_rows"):
+        program = traced(name)
+        given = lookup_inputs(program, S=37, V=45, D=21, R=6)
+        exact = bb.evaluate(program, given)
+        wrong = {n: x.copy() for n, x in given.items()}
+        places = next(x for x in wrong.values() if x.dtype == np.int64)
+        places[1], places[5], places[36] = -1, 45, 2**40
+        for snapshot in bb.fuse(bb.lower(program)).snapshots:
+            nest = scheduled(snapshot, name)
+            found = triton_runner.run(nest, wrong, tiles_of(nest, 16))
+            outside = max(float(np.abs(x[[1, 5, 36]]).max()) for x in found.values())
+            for n, x in found.items():
+                x[[1, 5, 36]] = exact[n][[1, 5, 36]]
+            yield {"case": name, "outside": outside, "error": relative_error(found, exact)}
+
+
 def main(mode: str, *rest: str) -> None:
     if mode == "run":
         assert os.environ.get("TRITON_INTERPRET") == "1"
@@ -200,6 +220,8 @@ def main(mode: str, *rest: str) -> None:
         found = list(masked_resources())
     elif mode == "run_lookups":
         found = list(lookup_errors())
+    elif mode == "run_outside":
+        found = list(lookups_outside())
     else:
         found = list(resources(int(rest[0]), DType(rest[1])))
     print(json.dumps(found))

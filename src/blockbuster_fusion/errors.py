@@ -172,6 +172,15 @@ class LaunchFailed(BlockbusterError):
     template = "kernel {name}: {problem}"
 
 
+class PlaceOutside(BlockbusterError, IndexError):
+    """A kernel was to look something up where its table has nothing."""
+
+    template = (
+        "kernel {name}: a lookup is at a place outside of its table's axis; "
+        "places are whole numbers from 0 to one less than the axis's length"
+    )
+
+
 class BadTarget(BlockbusterError):
     """A target, or what is asked of it, that this machine or this program does not have."""
 

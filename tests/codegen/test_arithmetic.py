@@ -44,6 +44,43 @@ def test_floor_division_of_floats():
     np.testing.assert_allclose(found["r"], X % Y, rtol=1e-6)
 
 
+EVERY_NUMBER = {
+    "times zero": lambda X, Y: X * 0.0,
+    "zero times": lambda X, Y: 0.0 * (X + Y),
+    "zero over": lambda X, Y: 0.0 / X,
+    "itself less": lambda X, Y: X - X,
+    "over itself": lambda X, Y: X / X,
+    "nothing added": lambda X, Y: Y + X * 0.0,
+    "nothing of a root": lambda X, Y: ops.sqrt(X) * 0.0,
+    "a truth times": lambda X, Y: ops.where(Y > 100, 1.0, 0.0) * X,
+    "equals itself": lambda X, Y: ops.where(X == X, 1.0, 2.0),
+    "below": lambda X, Y: ops.where(X < Y, 1.0, 2.0),
+    "largest": lambda X, Y: ops.maximum(X, Y),
+    "smallest": lambda X, Y: ops.minimum(Y, X),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_number_makes_zero_of_nan(dtype):
+    """In vectors and beside them: 0 times NaN is NaN, wherever in an array it stands."""
+
+    def program(X, Y):
+        return {name.replace(" ", "_"): f(X, Y) for name, f in EVERY_NUMBER.items()}
+
+    spec = bb.array("N", dtype=dtype)
+    kernel = bb.compile(program, X=spec, Y=spec)
+    values = np.array([np.nan, np.inf, 1.5, -np.inf, 0.0, -2.0, -np.nan], dtype)
+    for length in range(1, 41):
+        X = np.resize(np.roll(values, length), length)
+        Y = np.full(length, 2, dtype)
+        found = kernel(X, Y)
+        for name, f in EVERY_NUMBER.items():
+            with np.errstate(all="ignore"):
+                exact = bb.evaluate(bb.trace(f, X=spec, Y=spec), {"X": X, "Y": Y})
+            (exact,) = exact.values()
+            np.testing.assert_array_equal(found[name.replace(" ", "_")], exact, f"{name} {length}")
+
+
 def test_positions():
     """Products of positions need more than 32 bits; half a size is no whole number."""
 

@@ -18,7 +18,7 @@ from blockbuster_fusion.codegen.tiles import unit_axes
 from blockbuster_fusion.codegen.triton import print_triton
 from blockbuster_fusion.codegen.verify import verify_nest
 from blockbuster_fusion.compiler import choose
-from blockbuster_fusion.errors import InvalidNest
+from blockbuster_fusion.errors import InvalidNest, PlaceOutside
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.check import relative_error
 from lookup_programs import FORMS, inputs_of, traced
@@ -126,6 +126,63 @@ def test_every_snapshot_keeps_the_rules(schedule: Schedule) -> None:
             compile(print_triton(nest), name, "exec")
 
 
+# ------------------------------------------------------------- places outside of the table
+
+
+@pytest.mark.parametrize("place", [-1, 37, 10**7, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("name", sorted(set(FORMS) - {"columns"}))
+def test_a_place_outside_is_an_index_error(name: str, place: int) -> None:
+    """Whichever thread meets it, also the last of a ragged block; what comes after is right."""
+    program = traced(name)
+    kernel = bb.compile(program, tiles={"S": 8}, threads=2)
+    given = {
+        n: x.astype(np.float32) if x.dtype == np.float64 else x
+        for n, x in inputs_of(program, **RAGGED[0]).items()
+    }
+    exact = kernel(**given)
+    for where in (0, 8, -1):
+        wrong = {n: x.copy() for n, x in given.items()}
+        next(x for x in wrong.values() if x.dtype == np.int64).flat[where] = place
+        with pytest.raises(PlaceOutside, match="a lookup is at a place outside of its table"):
+            kernel(**wrong)
+    assert issubclass(PlaceOutside, IndexError)
+    for n, x in kernel(**given).items():
+        np.testing.assert_array_equal(x, exact[n])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_place_outside_where_places_are_walked_one_by_one(dtype: str) -> None:
+    program = bb.trace(
+        lambda ids, X: ops.take_along_axis(X, ids, 1) * 2,
+        *(array("B", "R", dtype="int64"), array("B", "V", dtype=dtype)),
+        batch="B R V",
+    )
+    kernel = bb.compile(program)
+    X = torch.ones(2, 7, dtype=getattr(torch, dtype))
+    assert kernel(torch.tensor([[6], [0]]), X)[0].tolist() == [[2], [2]]
+    for place in (7, -1, 2**40):
+        with pytest.raises(IndexError):
+            kernel(torch.tensor([[6], [place]]), X)
+
+
+def test_nothing_is_looked_up_in_an_empty_table() -> None:
+    kernel = bb.compile(traced("embedding"))
+    with pytest.raises(IndexError):
+        kernel(np.array([0]), np.zeros((0, 3), np.float32))
+
+
+def test_torch_compile_tells_of_a_place_outside() -> None:
+    bb.register_backend()
+    compiled = torch.compile(
+        lambda table, ids: torch.nn.functional.embedding(ids, table) * 2, backend="blockbuster"
+    )
+    table = torch.randn(5, 6)
+    with torch.no_grad():
+        assert torch.equal(compiled(table, torch.tensor([4])), table[4:] * 2)
+        with pytest.raises(IndexError):
+            compiled(table, torch.tensor([10**7]))
+
+
 # ---------------------------------------------------------------- what stands where
 
 
@@ -136,9 +193,12 @@ def test_listing(golden: Callable[[str], None]) -> None:
 def test_c_reads_rows_in_one_piece_wherever_the_vectors_run() -> None:
     """Along a row, one after the other; along the places, a band of rows at once."""
     text = bb.compile(traced("embedding_and_norm", D=64)).source
+    assert "if (on_axis(t1[i1], VV, &astray))" in text
     assert "load_float_float(t2 + i1 * d_row, 0, W + t1[i1] * W_V, 0, W_D, 1, 64);" in text
     text = bb.compile(traced("embedding_and_projection", D=64)).source
-    assert "take_float_float_int64_t(t2, s_row, W, t1, W_V, W_D, 0, 64, s_len);" in text
+    assert (
+        "take_float_float_int64_t(t2, s_row, W, VV, t1, W_V, W_D, 0, 64, s_len, &astray);" in text
+    )
 
 
 def test_triton_masks_what_it_looks_up(golden: Callable[[str], None]) -> None:

@@ -48,6 +48,12 @@ def test_lookups_as_exact_as_float32(name: str) -> None:
     assert not [row for row in rows if not row["error"] <= 4e-6]
 
 
+def test_nothing_is_read_outside_of_a_table() -> None:
+    rows = found("run_outside")
+    assert {row["case"] for row in rows} == {"embedding", "along_rows"}
+    assert not [row for row in rows if row["outside"] != 0 or not row["error"] <= 4e-6]
+
+
 def test_masks_compile() -> None:
     assert [row["case"] for row in found("compile_masks")] == list(MASKED)
 

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from blockbuster_fusion.codegen.c_expr import STORED, Need
 from blockbuster_fusion.codegen.c_layout import DEFAULT_TILE
 from blockbuster_fusion.codegen.c_memory import share
-from blockbuster_fusion.codegen.c_prelude import prelude
+from blockbuster_fusion.codegen.c_prelude import OUTSIDE, prelude
 from blockbuster_fusion.codegen.c_statements import Statements
 from blockbuster_fusion.codegen.nest import (
     Contract,
+    Lookup,
     Nest,
     Space,
 )
@@ -42,21 +43,33 @@ class _Kernel(Statements):
             self.parameters()
             here = len(self.lines)
             self.line("int64_t next = 0;")
+            if self.looks_up:
+                self.line("int outside = 0;")
             self.line("#pragma omp parallel num_threads(MAX(1, MIN(threads, programs)))")
             with self.braces(""):
                 self.memory()
+                if self.looks_up:
+                    self.line("int astray = 0;")
                 with self.braces(
                     "for (int64_t program; memory && (program = claim(&next)) < programs;)"
                 ):
                     self.grid()
                     self.body(self.kernel.body)
                 self.line("free(memory);")
-            self.line("return next < programs;")
+                if self.looks_up:
+                    self.line("#pragma omp atomic")
+                    self.line("outside |= astray;")
+            outside = f" ? 1 : outside * {OUTSIDE}" if self.looks_up else ""
+            self.line(f"return next < programs{outside};")
         self.lines[here:here] = [
             f"    const int64_t {name} = PADDED({self.block(dim)}, {held});"
             for (dim, held), name in self.padded.items()
         ]
         return "\n".join(self.lines) + "\n"
+
+    @property
+    def looks_up(self) -> bool:
+        return any(isinstance(s, Lookup) for s in self.kernel.statements)
 
     def contract_of_call(self) -> None:
         """How the function is called, as a comment."""
@@ -66,7 +79,8 @@ class _Kernel(Statements):
         self.line(f"/* buffers: {', '.join(axes)}.")
         self.line("   strides: of every axis of every buffer, in that order, in elements.")
         self.line(f"   sizes: {sizes}.")
-        self.line("   Returns 0, or 1 when there was no memory. */")
+        looks_up = f", or {OUTSIDE} when a lookup was outside of its table" if self.looks_up else ""
+        self.line(f"   Returns 0, or 1 when there was no memory{looks_up}. */")
 
     def parameters(self) -> None:
         at = 0

@@ -31,6 +31,7 @@ _OWN = [
     "INLINE", "MIN", "MAX", "BLOCKS", "LANES", "PADDED", "VECTOR", "ROWS", "WIDE", "reserve",
     "allocate", "claim", "memory", "program", "programs", "bytes", "next", "buffers", "strides",
     "sizes", "threads", "lanes", "row", "at", "w", "x", "room", "check", "sample",
+    "on_axis", "outside", "astray",
 ]
 # fmt: on
 

@@ -55,6 +55,18 @@ INLINE int64_t claim(int64_t *next) {
 }
 """
 
+OUTSIDE = 2
+"""What a kernel returns when a lookup was at a place outside of its table."""
+
+_PLACES = """\
+/* Whether a place is on an axis of a table; `outside` remembers that one was not. */
+INLINE int on_axis(int64_t place, int64_t length, int *outside) {
+    const int is_on = (uint64_t)place < (uint64_t)length;
+    *outside |= !is_on;
+    return is_on;
+}
+"""
+
 _BFLOAT16 = """\
 typedef uint16_t bfloat16;
 
@@ -330,17 +342,26 @@ static void load_{stored}_{held}({held} *restrict tile, int64_t t_i, const {stor
 
 
 def _take(stored: str, held: str, index: str) -> str:
-    """Elements of a table into a tile, a band of rows at once: each is read along its columns."""
+    """Elements of a table into a tile, a band of rows at once: each is read along its columns.
+
+    A band with a place outside of the table is left as it is.
+    """
     return f"""\
 /* tile[i][j] = table[places[j]*step + i*t_i + j*t_j] */
 static void take_{stored}_{held}_{index}(
-    {held} *restrict tile, int64_t row, const {stored} *restrict table,
-    const {index} *restrict places, int64_t step, int64_t t_i, int64_t t_j, int64_t I, int64_t J) {{
+    {held} *restrict tile, int64_t row, const {stored} *restrict table, int64_t length,
+    const {index} *restrict places, int64_t step, int64_t t_i, int64_t t_j, int64_t I, int64_t J,
+    int *outside) {{
     enum {{ BAND = 16 }};
-    for (int64_t j = 0; j < J; j += BAND)
+    for (int64_t j = 0; j < J; j += BAND) {{
+        const int64_t end = MIN(j + BAND, J);
+        int inside = 1;
+        for (int64_t w = j; w < end; w++) inside &= on_axis(places[w], length, outside);
+        if (!inside) continue;
         for (int64_t i = 0; i < I; i++)
-            for (int64_t w = j; w < MIN(j + BAND, J); w++)
+            for (int64_t w = j; w < end; w++)
                 tile[i * row + w] = {_widen(stored, "table[places[w] * step + i * t_i + w * t_j]")};
+    }}
 }}
 """
 
@@ -372,6 +393,8 @@ def prelude(needs: Collection[Need]) -> str:
     parts = [HEADER, LANES, MEMORY]
     if any("bfloat16" in need for need in needs):
         parts.append(_BFLOAT16)
+    if ("places",) in needs:
+        parts.append(_PLACES)
     for need in sorted(needs):
         match need:
             case ("exp", _):

@@ -261,16 +261,22 @@ class Statements(Layout):
             self.line(f"load_{stored}_{held}({to}, {sizes});")
 
     def lookup(self, statement: Lookup) -> None:
-        """Row by row of the table, or, where the vectors run along the places, a few at once."""
+        """Row by row of the table, or, where the vectors run along the places, a few at once.
+
+        At a place outside of the table nothing is read: the kernel says so when it returns.
+        """
         tile, source, places = statement.tile, statement.source, statement.places
         stored, held = STORED[source.buffer.dtype], self.held(tile)
         stride = self.stride(source.buffer, source.buffer.axes[statement.axis])
+        length = self.extent(statement.along)
         layout = self.layout(tile)
+        self.needs.add(("places",))
         if not layout:
             self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
             value = f"*({self.address(source)} + {self.name(places)}[0] * {stride})"
             value = f"widened_bfloat16({value})" if stored == "bfloat16" else value
-            self.line(f"{self.name(tile)}[0] = {bare(value)};")
+            self.line(f"if (on_axis({self.name(places)}[0], {length}, &astray))")
+            self.line(f"    {self.name(tile)}[0] = {bare(value)};")
             return
         last = layout[-1]
         inner = [s for s in layout[:-1] if s not in places.spans][-1:]
@@ -291,11 +297,13 @@ class Statements(Layout):
                 self.needs.add(("take", stored, held, self.held(places)))
                 at = f"{self.moved(places, variables)}, {stride}"
                 name = f"take_{stored}_{held}_{self.held(places)}"
-                self.line(f"{name}({here}, {down}, {there}, {at}, {sizes});")
+                self.line(f"{name}({here}, {down}, {there}, {length}, {at}, {sizes}, &astray);")
             else:
                 self.needs.add(("load", stored, held))
-                row = f"{there} + {self.at(places, variables)} * {stride}"
-                self.line(f"load_{stored}_{held}({here}, {down}, {row}, {sizes});")
+                place = self.at(places, variables)
+                row = f"{there} + {place} * {stride}"
+                self.line(f"if (on_axis({place}, {length}, &astray))")
+                self.line(f"    load_{stored}_{held}({here}, {down}, {row}, {sizes});")
 
     def store(self, statement: Store) -> None:
         tile, target = statement.tile, statement.target

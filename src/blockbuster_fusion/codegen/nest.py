@@ -134,6 +134,11 @@ class Lookup:
     places: Tile
     axis: int
 
+    @property
+    def along(self) -> Axis:
+        """The axis that the places are on."""
+        return self.source.spans[self.axis].dim.axis
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Store:
@@ -314,6 +319,7 @@ class Kernel:
         extents = [dim.axis.extent for dim in self.dims]
         own = [b for b in self.buffers if b.space is not Space.GLOBAL]  # others come with strides
         extents += [axis.dim.axis.extent for buffer in own for axis in buffer.axes]
+        extents += [s.along.extent for s in self.statements if isinstance(s, Lookup)]
         parts = postorder(*(e for s in self.statements for e in expressions(s)))
         extents += [part.value.extent for part in parts if isinstance(part.value, Axis)]
         return tuple(dict.fromkeys(e for e in extents if isinstance(e, Symbol)))

@@ -231,7 +231,7 @@ class BodyPrinter(Scope):
         narrow = tile in self.dots.narrow
         wide = "" if narrow or tile.dtype is source.buffer.dtype else f".to({tl_dtype(tile.dtype)})"
         spans = _spans(source) if lookup is None else tile.spans
-        place, mask = self.place(source, tile, lookup), self.mask(spans, tile)
+        place, mask = self.place(source, tile, lookup), self.mask(spans, tile, lookup)
         if mask:
             mask.append("other=0.0" if source.buffer.dtype.is_float else "other=0")
         made = _call(f"{tile} = tl.load", place, mask, wide)
@@ -275,9 +275,13 @@ class BodyPrinter(Scope):
         way = " + ".join(inner)
         return " + ".join(start), f"({way})" if len(inner) > 1 else way
 
-    def mask(self, spans: Sequence[Span], tile: Tile) -> list[str]:
-        """What keeps a load or a store within the ends of some axes."""
+    def mask(self, spans: Sequence[Span], tile: Tile, lookup: Lookup | None = None) -> list[str]:
+        """What keeps a load or a store within the ends of some axes, a lookup within its table."""
         masks = [f"{self.inside(span)}{position(tile.spans, span)}" for span in spans]
+        if lookup is not None:
+            self.expr.helpers.add("on_axis")
+            found = f"on_axis({self.value(lookup.places)}, {self.extent(lookup.along)})"
+            masks.append(aligned(found, lookup.places.spans, tile.spans))
         return [f"mask={' & '.join(masks)}"] if masks else []
 
     # ------------------------------------------------------------------- loops

@@ -10,6 +10,12 @@ def inside(at, size, EVEN: tl.constexpr):
     else:
         return at < size
 ''',
+    "on_axis": '''
+@triton.jit
+def on_axis(place, size):
+    """Whether there is something to look up at a place."""
+    return (place >= 0) & (place < size)
+''',
     "square": """
 @triton.jit
 def square(x):

@@ -3,11 +3,20 @@
 import keyword
 import re
 
-from blockbuster_fusion.codegen.nest import Buffer, Compute, For, Index, Kernel, Space, tiles
+from blockbuster_fusion.codegen.nest import (
+    Buffer,
+    Compute,
+    For,
+    Index,
+    Kernel,
+    Lookup,
+    Space,
+    tiles,
+)
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.expr import Expr, postorder
 
-TAKEN = ("tl", "triton", "libdevice", "pid", "group", "rows", "place", "width", "GROUP")
+TAKEN = ("tl", "triton", "libdevice", "pid", "group", "rows", "place", "width", "on_axis", "GROUP")
 """Names that a printed kernel has for itself."""
 
 
@@ -101,6 +110,8 @@ def _indices(kernel: Kernel) -> list[Index]:
 def _axes(kernel: Kernel) -> list[Axis]:
     found = [dim.axis for dim in kernel.dims]
     for statement in kernel.statements:
+        if isinstance(statement, Lookup):
+            found.append(statement.along)
         if isinstance(statement, Compute):
             found += sizes_in(statement.expr)
         if isinstance(statement, For) and statement.window is not None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from blockbuster_fusion.codegen.c import print_c
+from blockbuster_fusion.codegen.c_prelude import OUTSIDE
 from blockbuster_fusion.codegen.nest import Kernel, Nest
-from blockbuster_fusion.errors import LaunchFailed, WrongKind
+from blockbuster_fusion.errors import BlockbusterError, LaunchFailed, PlaceOutside, WrongKind
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.runtime.cache import discard
 from blockbuster_fusion.runtime.cc import compile_c
@@ -22,7 +23,7 @@ class CpuKernels:
 
     Each is `int NAME(void *const *buffers, const int64_t *strides, const int64_t *sizes, int
     threads)`: the addresses of its global buffers, their strides in elements one after the other,
-    and the sizes that it depends on; 1 says that there was no memory.
+    and the sizes that it depends on; what it returns is 0, or says what has failed.
     """
 
     def __init__(
@@ -62,10 +63,18 @@ class CpuKernels:
 
         def launch(addresses: Sequence[int]) -> None:
             # The addresses are an array of their own: other threads may run the same kernel.
-            if function(addresses_type(*addresses), held_strides, held_sizes, threads):
-                raise LaunchFailed(name=name, problem="there is not enough memory for its buffers")
+            failed = function(addresses_type(*addresses), held_strides, held_sizes, threads)
+            if failed:
+                raise _failure(failed, name)
 
         return launch
+
+
+def _failure(code: int, name: str) -> BlockbusterError:
+    """What a kernel means by the code that it has returned."""
+    if code == OUTSIDE:
+        return PlaceOutside(name=name)
+    return LaunchFailed(name=name, problem="there is not enough memory for its buffers")
 
 
 def loaded(source: str, *, sanitize: bool = False) -> Any:

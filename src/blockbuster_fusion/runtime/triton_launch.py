@@ -314,5 +314,4 @@ def _resource_usage(binary: bytes) -> dict[str, int]:
 
 def symbols(nest: Nest) -> set[str]:
     """The names of the sizes that a nest's kernels are launched with."""
-    extents = {dim.axis.extent for kernel in nest.kernels for dim in kernel.dims}
-    return {e.name for e in extents if isinstance(e, Symbol)}
+    return {symbol.name for kernel in nest.kernels for symbol in kernel.symbols}
