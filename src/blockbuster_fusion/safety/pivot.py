@@ -7,7 +7,7 @@ is proved, not recognised: the graph's outputs are read as polynomials with and 
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 from blockbuster_fusion.ir.axis import Dim
@@ -41,50 +41,61 @@ from blockbuster_fusion.safety.symbolic import Atoms, Meaning, Poly, Use
 
 
 def with_pivots(graph: Graph) -> Safe:
-    """The program with a pivot subtracted wherever sums cancel and a shift does not matter."""
-    choices: list[Choice] = []
-    ids = count(graph.max_id + 1)
-    made = _pivoted(graph, (), ids, choices, set())
-    return Safe(made, tuple(choices))
+    """The program with a pivot subtracted wherever sums cancel and a shift does not matter.
+
+    What is squared comes first, in whatever map: Σx² cancels as no other sum does, and x·W - μ·Σw
+    is mended along with it. A pivot of W would mend neither.
+    """
+    walk = _Walk(count(graph.max_id + 1))
+    for squared in (True, False):
+        graph = _pivoted(graph, (), walk, squared)
+    return Safe(graph, tuple(walk.choices))
 
 
-def _pivoted(
-    graph: Graph, path: Path, ids: Iterator[int], choices: list[Choice], done: set[int]
-) -> Graph:
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """What has come about on the way through a graph and its maps."""
+
+    ids: Iterator[int]
+    choices: list[Choice] = field(default_factory=list)
+    tried: set[tuple[Value, int | None]] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+    """The nodes that have a pivot subtracted from an operand: one will do."""
+
+
+def _pivoted(graph: Graph, path: Path, walk: _Walk, squared: bool) -> Graph:
     """A graph and those in its maps, outermost first: there more is seen to cancel.
 
-    `done` are the nodes that have a pivot subtracted from an operand: one will do.
+    Only what is squared is looked at, or all that is left.
     """
     graph = _picked_once(graph)
-    tried: set[tuple[Value, int | None]] = set()
-    while (summed := _next_summed(graph, tried, done)) is not None:
-        tried.add((summed.value, summed.loop))
+    while (summed := _next_summed(graph, walk, squared)) is not None:
+        walk.tried.add((summed.value, summed.loop))
         shift = _harmless(graph, summed)
         if shift is not None:
-            done |= {node for _, node, _ in shift.uses}
-            graph = _subtract(graph, summed, shift, ids)
+            walk.done.update(node for _, node, _ in shift.uses)
+            graph = _subtract(graph, summed, shift, walk.ids)
             reason = "sums of it cancel, and nothing feels a shift"
-            choices.append(Choice(path, summed.value.node, "pivot", "row", summed.dim.name, reason))
+            choice = Choice(path, summed.value.node, "pivot", "row", summed.dim.name, reason)
+            walk.choices.append(choice)
     for i, op in list(graph.maps()):
-        body = _pivoted(op.body, (*path, i), ids, choices, done)
+        body = _pivoted(op.body, (*path, i), walk, squared)
         if body is not op.body:
             made = Map(op.dim, body, op.iterated, op.modes, op.first)
             graph = graph.edit(add={i: Node(made, graph[i].inputs, map_types(made))})
     return graph
 
 
-def _next_summed(
-    graph: Graph, tried: set[tuple[Value, int | None]], done: set[int]
-) -> Summed | None:
-    """What is to be looked at next; what is squared comes first."""
-    left = [
-        summed
-        for summed in summed_values(graph)
-        if (summed.value, summed.loop) not in tried
-        and not any(node in done for _, node, _ in summed.uses)
-    ]
-    squared = (summed for summed in left if "square" in kinds_of_use(graph, summed))
-    return next(squared, left[0] if left else None)
+def _next_summed(graph: Graph, walk: _Walk, squared: bool) -> Summed | None:
+    """What is to be looked at next."""
+    for summed in summed_values(graph):
+        if (summed.value, summed.loop) in walk.tried:
+            continue
+        if any(node in walk.done for _, node, _ in summed.uses):
+            continue
+        if not squared or "square" in kinds_of_use(graph, summed):
+            return summed
+    return None
 
 
 def _picked_once(graph: Graph) -> Graph:
@@ -148,6 +159,11 @@ def _harmless(graph: Graph, summed: Summed) -> Shift | None:
     if only_dots:
         uses = {u: 1 for u in summed.uses if kind_of_use(graph, u, axis) == "dot"}
     reading = read(uses)
+    everywhere = dict.fromkeys(summed.uses, 1)
+    if reading.found == expected and uses != everywhere:  # a norm of a norm mends the first one's
+        trial = read(everywhere)
+        if trial.found == expected:
+            uses, reading = everywhere, trial
     for use in summed.uses:
         if use not in uses and reading.found != expected:
             trial = read({**uses, use: 1})
