@@ -312,7 +312,6 @@ REDUCTIONS = Group(
         case("aten.softmax", call=lambda x: aten.softmax.int(x, 0)),
         case("aten._log_softmax", call=lambda x: aten._log_softmax(x, -1, False)),
         case("aten.log_softmax", call=lambda x: aten.log_softmax.int(x, 1)),
-        case("aten._safe_softmax", call=lambda x: aten._safe_softmax(x, -1)),
         case("aten.var_mean.correction",
              call=lambda x: aten.var_mean.correction(x, [1], correction=0)),
         case("aten.var_mean.correction",
@@ -334,7 +333,7 @@ REDUCTIONS = Group(
 
 SUMS = {
     "aten.sum", "aten.mean", "aten.prod", "aten._softmax", "aten.softmax", "aten._log_softmax",
-    "aten.log_softmax", "aten._safe_softmax", "aten.var.default", "aten.var.correction",
+    "aten.log_softmax", "aten.var.default", "aten.var.correction",
     "aten.var.dim", "aten.var_mean.correction", "aten.var_mean.dim", "aten.var_mean.default",
     "aten.native_layer_norm", "aten.layer_norm", "aten.rms_norm", "aten.mm", "aten.bmm",
     "aten.addmm", "aten.baddbmm", "aten.mv", "aten.dot", "aten.linear", "aten.matmul",

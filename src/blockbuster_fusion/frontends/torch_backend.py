@@ -32,6 +32,9 @@ def backend(
 ) -> Callable[..., Any]:
     """What torch.compile calls with each graph: kernels for inference, eager for training."""
     chosen = options_from(mode, options)
+    if torch.is_grad_enabled() and any(_needs_gradient(x) for x in examples):
+        _warn_of_training()
+        return module.forward
     write_out_attention(module)
 
     def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -40,19 +43,18 @@ def backend(
             watcher(made)
         return made.plan
 
-    def training(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        _warn_of_training()
-        return graph.forward
-
     compiled = aot_autograd(
-        fw_compiler=training,
-        bw_compiler=training,
+        fw_compiler=inference,
         inference_compiler=inference,
         decompositions=core_aten_decompositions(),
         keep_inference_input_mutations=True,
     )
     made: Callable[..., Any] = compiled(module, examples)
     return made
+
+
+def _needs_gradient(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
 
 
 def _static_inputs() -> list[int]:

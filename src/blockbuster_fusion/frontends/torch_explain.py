@@ -137,7 +137,7 @@ class Explanation:
         """The share of the operators that compute inside fused regions."""
         fused = sum(len(_covered(g)) for g in self.graphs)
         whole = fused + len(self.misc) + len(self.fallbacks)
-        return fused / whole if whole else 1.0
+        return fused / whole if whole else float(bool(self.graphs))
 
     @cached_property
     def edges_before(self) -> int:
@@ -173,6 +173,7 @@ class Explanation:
                     "region": k.region,
                     "is_flash": k.is_flash,
                     "operators": [*k.operators],
+                    "digest": k.digest,
                     "listing": k.listing,
                 }
                 for k in self.kernels
@@ -234,7 +235,7 @@ def _left(u: Unfused) -> Left:
 
 def _counts(node: Node) -> bool:
     """Whether a node is an operator: not a constant, nor one element of what another gives."""
-    return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+    return node.op == "call_function" and isinstance(node.target, torch._ops.OperatorBase)
 
 
 def _kernels(fused: Fused) -> list[Kernel]:

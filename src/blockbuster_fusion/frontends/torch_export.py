@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from blockbuster_fusion.errors import WrongKind
@@ -33,8 +33,18 @@ class ExportedModel:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The outputs, structured as the model's own."""
-        given = iter(self._flat(arguments, named))
         specs = self.program.graph_signature.input_specs
+        flat = self._flat(arguments, named)
+        wanted = [spec.arg for spec in specs if spec.kind is InputKind.USER_INPUT]
+        for argument, x in zip(wanted, flat, strict=True):
+            if isinstance(argument, ConstantArgument) and argument.value != x:
+                raise WrongKind(
+                    function="the exported program",
+                    wanted=f"{argument.name} = {argument.value!r}, as it was exported with",
+                    given=repr(x),
+                    remedy="export it again for another value",
+                )
+        given = iter(flat)
         inputs = [
             next(given) if spec.kind is InputKind.USER_INPUT else held
             for spec, held in zip(specs, self.held, strict=True)

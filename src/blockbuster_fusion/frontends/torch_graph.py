@@ -29,6 +29,14 @@ from blockbuster_fusion.select.parts import Kind, Op
 INDEXED = {"slice", "select", "split", "split_with_sizes", "unbind", "narrow", "as_strided"}
 """Views that show a part of an array: zero-copy on what lies in memory, and on nothing else."""
 
+DECIDING = frozenset(
+    {
+        *("floor", "ceil", "round", "trunc", "sign", "floor_divide", "argmax", "argmin"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "topk", "sort"),
+    }
+)
+"""Operators whose result jumps: a float that is not rounded may fall on another side."""
+
 GIVEN = ("placeholder", "get_attr")
 """Nodes that compute nothing: inputs, and tensors that the graph holds."""
 
@@ -340,6 +348,21 @@ class Analysis:
                 found = step
         return found
 
+    def is_counted_on(self, node: Node) -> bool:
+        """Whether somebody decides by the exact value of a node, so that its rounding matters."""
+        stack, seen = [node], set[Node]()
+        while stack:
+            for user in stack.pop().users:
+                name = _short_name(user)
+                to_whole = name_of(user) in CASTS and not tensors_of(user)[0].is_floating_point()
+                if name in DECIDING or to_whole:
+                    return True
+                is_same = name_of(user) in CASTS or self.kind(user) is Kind.VIEW
+                if user.op == "call_function" and is_same and user not in seen:
+                    seen.add(user)
+                    stack.append(user)
+        return False
+
     def is_whole(self, node: Node) -> bool:
         """Whether a view shows all of what it is a view of, once."""
         base = self.base(node)
@@ -420,10 +443,14 @@ class Analysis:
                     regions[node],
                     has_weight=self.has_weight(node),
                     is_stored=node in stored,
-                    is_output=node in self.outputs or any(self.is_shown(u) for u in node.users),
+                    is_output=node in self.outputs or self.is_shown_of(node),
                 )
             )
         return made
+
+    def is_shown_of(self, node: Node) -> bool:
+        """Whether a view of a node's result is given out."""
+        return any(self.is_shown(user) for user in node.users)
 
     def is_shown(self, node: Node) -> bool:
         """Whether a view of a result is given out."""
@@ -639,11 +666,8 @@ class Expression:
         if tensor.dtype not in DTYPES:
             raise NotExpressible(what=f"an input of {tensor.dtype}")
         name = self.input_name(node)
-        kept = DTYPES[tensor.dtype]
         wide = computed(tensor.dtype)
-        if kept is DType.float64 and tensor.dim() == 0:
-            kept = wide = DType.float32  # a number of the model's, as PyTorch takes it
-        self.storage[node.name] = kept
+        self.storage[node.name] = DTYPES[tensor.dtype]
         return self.program.input(name, [as_size(s) for s in tensor.shape], wide, node.name)
 
     def input_name(self, node: Node) -> str:
@@ -706,26 +730,29 @@ class Expression:
         start = bounds[0] if len(bounds) > 1 else 0
         step = bounds[2] if len(bounds) > 2 else 1
         extent = as_size(tensor.shape[0])
-        if not tensor.dtype.is_floating_point and isinstance(start, float):
+        fractional = isinstance(start, float) or isinstance(step, float)
+        if not tensor.dtype.is_floating_point and fractional:
             raise NotExpressible(what="an arange of fractions")
         return counted(self.program, extent, start, step, DTYPES[tensor.dtype])
 
     def cast(self, node: Node, tensor: torch.Tensor) -> Value:
+        """A conversion; among floats that are computed alike it is none, unless it has to round."""
         (source,) = [n for n in node.all_input_nodes if tensors_of(n)]
-        x = self.value(source)
+        x: Value = self.value(source)
         before, after = tensors_of(source)[0].dtype, tensor.dtype
         both_float = before.is_floating_point and after.is_floating_point
         if not both_float or before is after:
-            return x  # type: ignore[no-any-return]
-        rounds = torch.finfo(after).bits < torch.finfo(before).bits
-        if self.strict and rounds and DTYPES[after] is not computed(after):
-            wide = computed(after)
+            return x
+        wide, narrow = computed(after), DTYPES[after]
+        x = converted(self.program, x, wide)
+        rounds = torch.finfo(after).bits < torch.finfo(before).bits and narrow is not wide
+        if rounds and (self.strict or self.analysis.is_counted_on(node)):
             return self.program.elementwise(
-                lambda t: cast_expr(cast_expr(t, DTYPES[after]), wide), x, dtype=wide
+                lambda t: cast_expr(cast_expr(t, narrow), wide), x, dtype=wide
             )
-        if tensor.dim():
+        if tensor.dim() and computed(before) is wide:
             self.elided[node] = ElidedCast(node.name, str(before), str(after))
-        return x  # type: ignore[no-any-return]
+        return x
 
     def arguments(self, node: Node, tensor: torch.Tensor) -> list[Any]:
         shape = SHAPED.get(_short_name(node))

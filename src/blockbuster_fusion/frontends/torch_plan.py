@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from blockbuster_fusion.runtime.torch_plan import (
     Slot,
     Step,
     SymbolSource,
+    in_order,
 )
 from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
 
@@ -144,6 +145,9 @@ class _Planner:
         self.rooms: dict[Node, None] = {}
         self.placed: set[Node] = set()
         self.in_place = self.stored_in_place()
+        self.is_settled = False
+        self.laid_out: set[Node] = set()
+        """Results that are known to lie as they should."""
 
     def planned(self) -> Planned:
         analysis = self.analysis
@@ -160,12 +164,53 @@ class _Planner:
             if isinstance(group, Joined):
                 self.find_pieces(group.node)
         for group in self.groups:
+            if isinstance(group, Unfused) and analysis.has_effect(group.node):
+                self.settle()
             self.add(group)
-        outputs = [self.argument(x) for x in analysis.results]
+        outputs = [self.result(x) for x in analysis.results]
         inputs = range(len(analysis.inputs))
         symbols, evaluate = _symbols(analysis)
         made = Plan(self.steps, self.count, inputs, outputs, symbols, evaluate)
         return Planned(made, analysis, self.groups, self.operated, [*self.rooms])
+
+    def settle(self) -> None:
+        """Make the views that are still needed, before something is written into their bases.
+
+        Views are made when they are asked for, which may be after that.
+        """
+        if self.is_settled:
+            return
+        self.is_settled = True
+        effects = [n for n in self.analysis.operators if self.analysis.has_effect(n)]
+        written = {n.args[0] for n in effects}
+        wanted = [m for n in effects for m in n.all_input_nodes]
+        wanted += [n for n in self.analysis.results if isinstance(n, Node)]
+        for node in dict.fromkeys(wanted):
+            known = all(root in self.slots for root in self.analysis.roots(node))
+            if node in self.slots or not known or self.analysis.has_effect(node):
+                continue
+            self.slot(node)
+            if self.analysis.base(node) in written:
+                self.follow(node, torch.Tensor.clone)
+
+    def follow(self, node: Node, function: Callable[..., Any], *arguments: Any) -> None:
+        """Put something that is done to a node's result in its place."""
+        before, self.slots[node] = self.slots[node], self.new_slot()
+        self.steps.append(
+            OperatorStep(name_of(node), function, (Slot(before), *arguments), {}, self.slots[node])
+        )
+
+    def result(self, given: Any) -> Any:
+        """A result of the graph, laid out in memory as PyTorch would have it."""
+        if not isinstance(given, Node) or not tensors_of(given) or given.op == "placeholder":
+            return self.argument(given)
+        self.slot(given)
+        if given not in self.laid_out:
+            self.laid_out.add(given)
+            order = _order(tensors_of(given)[0])
+            if order is not None:
+                self.follow(given, in_order, order)
+        return Slot(self.slots[given])
 
     def selection(self) -> Selection:
         target = self.options.target or _device(self.analysis.operators).type
@@ -343,8 +388,20 @@ class _Planner:
         self.steps.append(step)
 
     def place(self, node: Node, layout: Layout) -> Piece | None:
-        """Where in a larger array a result is to be stored."""
-        if node not in self.pieces or not all(has for p in layout.positions for _, has in p):
+        """Where in a larger array a result is to be stored, or in an array of its own order."""
+        if not all(has for p in layout.positions for _, has in p):
+            return None
+        (tensor,) = tensors_of(node)
+        if node in self.analysis.outputs:  # it must not share memory with a join
+            order = _order(tensor)
+            if order is not None:
+                self.laid_out.add(node)
+            if order is None or order == [*range(tensor.dim())]:
+                return None
+            slot, shape = self.new_slot(), tuple(map(as_size, tensor.shape))
+            self.steps.append(RoomStep(slot, shape, tensor.dtype, tensor.device, tuple(order)))
+            return Piece(slot, 0, (), shape[0])
+        if node not in self.pieces or self.analysis.is_shown_of(node):
             return None
         join, piece = self.pieces[node]
         self.placed.add(node)
@@ -400,6 +457,11 @@ class _Planner:
             function, arguments, options = (lambda: value), (), {}
         elif node.target in _COPYING:
             function = _COPYING[node.target]
+        elif node.target is torch.ops.aten.as_strided.default:
+            (source,) = node.all_input_nodes[:1]
+            order = _order(tensors_of(source)[0])
+            if source.op != "placeholder" and order is not None:
+                self.follow(source, in_order, order)
         elif node in self.in_place:
             function = _IN_PLACE[node.target]
         assert callable(function)
@@ -439,6 +501,27 @@ _IN_PLACE: dict[Any, Any] = {
     torch.ops.aten.slice_scatter.default: _replace_slice,
 }
 """Operators that give an array with a part replaced, and how to replace it in the array itself."""
+
+
+def _order(tensor: torch.Tensor) -> list[int] | None:
+    """The dimensions from the one with the longest steps in memory to that with the shortest.
+
+    None where the tensor is not dense, so that no order gives its strides.
+    """
+
+    def hint(x: Any) -> int:
+        return int(x) if isinstance(x, int) else int(x.node.hint or 2)
+
+    strides = [hint(s) for s in tensor.stride()]
+    lengths = [hint(s) for s in tensor.shape]
+    order = sorted(range(tensor.dim()), key=lambda d: (-strides[d], -lengths[d], d))
+    step = 1
+    for d in reversed(order):
+        if lengths[d] != 1 and strides[d] != step:
+            return None
+        step *= lengths[d]
+    plain = [d for d in order if lengths[d] != 1]
+    return [*range(tensor.dim())] if plain == sorted(plain) else order
 
 
 def _attribute(module: GraphModule, path: str) -> Any:

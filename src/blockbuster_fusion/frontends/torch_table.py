@@ -13,12 +13,12 @@ What an entry cannot express, for the arguments that it is given, it refuses by 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from blockbuster_fusion.array.axes import ONE, Size, product
-from blockbuster_fusion.array.positional import Counting, Operand, Positional, Value
+from blockbuster_fusion.array.positional import Counting, Operand, Positional, SizeOf, Value
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import Expr, call, const
@@ -27,6 +27,7 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.select.parts import Kind
 
 Entry = Callable[..., Any]
+E = TypeVar("E", bound=Entry)
 
 DTYPES = {getattr(torch, str(dtype)): dtype for dtype in DType}
 """The dtypes that kernels compute with or store."""
@@ -51,11 +52,24 @@ def row_for(target: object) -> Row | None:
     if not isinstance(target, torch._ops.OpOverload):
         return None
     space, name = target.namespace, target._schema.name.split("::")[1]
-    return TABLE.get(f"{space}.{name}.{target._overloadname}") or TABLE.get(f"{space}.{name}")
+    exact = TABLE.get(f"{space}.{name}.{target._overloadname}")
+    usual = TABLE.get(f"{space}.{name}") if target._overloadname in OVERLOADS else None
+    return exact or usual
 
 
-def _register(kind: Kind, names: Sequence[str], cheap: bool = False) -> Callable[[Entry], Entry]:
-    def register(entry: Entry) -> Entry:
+OVERLOADS = frozenset(
+    {
+        *("default", "self", "int", "other", "sizes", "memory_format", "correction"),
+        *("Tensor", "Scalar", "Tensor_Scalar", "Tensor_Tensor", "Scalar_Tensor", "Scalar_self"),
+        *("Tensor_mode", "Scalar_mode", "ScalarSelf", "ScalarOther", "start", "start_step"),
+        *("dim", "dims", "dim_int", "dim_IntList"),
+    }
+)
+"""Overloads that differ in the kinds of their arguments alone: `view.dtype` is another operator."""
+
+
+def _register(kind: Kind, names: Sequence[str], cheap: bool = False) -> Callable[[E], E]:
+    def register(entry: E) -> E:
         for name in names:
             full = name if name.startswith(("aten.", "prims.")) else f"aten.{name}"
             TABLE[full] = Row(kind, entry, cheap)
@@ -64,27 +78,27 @@ def _register(kind: Kind, names: Sequence[str], cheap: bool = False) -> Callable
     return register
 
 
-def pointwise(*names: str, cheap: bool = True) -> Callable[[Entry], Entry]:
+def pointwise(*names: str, cheap: bool = True) -> Callable[[E], E]:
     """Registers an operator that computes every element by itself."""
     return _register(Kind.POINTWISE, names, cheap)
 
 
-def reduction(*names: str, cheap: bool = False) -> Callable[[Entry], Entry]:
+def reduction(*names: str, cheap: bool = False) -> Callable[[E], E]:
     """Registers an operator that combines along some positions."""
     return _register(Kind.REDUCTION, names, cheap)
 
 
-def contraction(*names: str) -> Callable[[Entry], Entry]:
+def contraction(*names: str) -> Callable[[E], E]:
     """Registers an operator that sums products."""
     return _register(Kind.CONTRACTION, names)
 
 
-def view(*names: str) -> Callable[[Entry], Entry]:
+def view(*names: str) -> Callable[[E], E]:
     """Registers an operator that only shows an array otherwise."""
     return _register(Kind.VIEW, names, cheap=True)
 
 
-def generator(*names: str) -> Callable[[Entry], Entry]:
+def generator(*names: str) -> Callable[[E], E]:
     """Registers an operator that makes an array from numbers."""
     return _register(Kind.GENERATOR, names, cheap=True)
 
@@ -272,6 +286,8 @@ def _remainder(p: Positional, x: Operand, y: Operand) -> Value:
 
 @pointwise("pow", cheap=False)
 def _pow(p: Positional, x: Operand, y: Operand) -> Value:
+    if isinstance(x, Value) and not x.dtype.is_float and not _is_number(y, 2):
+        raise NotExpressible(what="a power of whole numbers")
     return p.elementwise(lambda a, b: a**b, x, y)
 
 
@@ -359,13 +375,13 @@ def _cast(p: Positional, x: Value, dtype: torch.dtype | None = None, **_: object
 
 
 def converted(p: Positional, x: Value, wanted: DType) -> Value:
-    """`x` as another dtype; floats stay as they are computed, rounding is the caller's choice."""
-    if x.dtype is wanted or (x.dtype.is_float and wanted.is_float):
+    """`x` as another dtype, as it is computed: 16-bit floats as float32, rounded by nobody here."""
+    if wanted in (DType.float16, DType.bfloat16):
+        wanted = DType.float32
+    if x.dtype is wanted:
         return x
     if wanted is DType.bool_:
         return p.elementwise(_truth, x, dtype=DType.bool_)
-    if wanted.is_float:
-        wanted = DType.float64 if wanted is DType.float64 else DType.float32
     return p.elementwise(lambda t: cast_expr(t, wanted), x, dtype=wanted)
 
 
@@ -381,10 +397,25 @@ def axes_of(x: Value, dims: int | Sequence[int] | None) -> list[int]:
     return [d % rank for d in given] if rank else []
 
 
+def _summed_as(p: Positional, x: Value, dtype: torch.dtype | None) -> Value:
+    """`x` in the dtype that a sum is asked for in."""
+    if dtype is None:
+        return x
+    if dtype not in DTYPES:
+        raise NotExpressible(what=f"a sum in {dtype}")
+    return converted(p, x, DTYPES[dtype])
+
+
 def _reduced(combiner: Combiner) -> Entry:
     def entry(
-        p: Positional, x: Value, dim: Any = None, keepdim: bool = False, **_: object
+        p: Positional,
+        x: Value,
+        dim: Any = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
     ) -> Value:
+        x = _summed_as(p, x, dtype)
         if x.dtype is DType.bool_ and combiner in (ADD, MUL):
             x = converted(p, x, DType.int64)
         return p.reduce(combiner, x, axes_of(x, dim), keep=keepdim)
@@ -401,24 +432,31 @@ reduction("amin")(_reduced(MIN))
 @reduction("any", cheap=True)
 def _any(p: Positional, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
     truth = converted(p, x, DType.bool_)
-    return p.reduce(MAX, truth, axes_of(x, dim), keep=keepdim)
+    return p.reduce(MAX, truth, [] if dim == [] else axes_of(x, dim), keep=keepdim)
 
 
 @reduction("all", cheap=True)
 def _all(p: Positional, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
     truth = converted(p, x, DType.bool_)
-    return p.reduce(MIN, truth, axes_of(x, dim), keep=keepdim)
+    return p.reduce(MIN, truth, [] if dim == [] else axes_of(x, dim), keep=keepdim)
 
 
 @reduction("mean")
-def _mean(p: Positional, x: Value, dim: Any = None, keepdim: bool = False, **_: object) -> Value:
-    at = axes_of(x, dim)
+def _mean(
+    p: Positional,
+    x: Value,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    x, at = _summed_as(p, x, dtype), axes_of(x, dim)
     factors = [f for i in at for f in x.positions[i]]
     total = p.reduce(ADD, x, at, keep=keepdim)
     return p.sized(lambda size_of, t: t / size_of(factors), total) if factors else total
 
 
-@reduction("_softmax", "softmax", "_safe_softmax")
+@reduction("_softmax", "softmax")
 def _softmax(p: Positional, x: Value, dim: int, *_: object) -> Value:
     e = p.elementwise(_function("exp"), x)
     total = p.reduce(ADD, e, axes_of(x, dim), keep=True)
@@ -439,7 +477,7 @@ def _normalised(
     minus = p.sized(lambda size_of, t: -t / size_of(factors), p.reduce(ADD, x, at, keep=True))
     squares = p.reduce(ADD, p.elementwise(lambda t: t**2, x), at, keep=True)
 
-    def inverse(size_of: Any, s: Expr, m: Expr, e: Expr) -> Expr:
+    def inverse(size_of: SizeOf, s: Expr, m: Expr, e: Expr) -> Expr:
         return (s / size_of(factors) - m**2 + e) ** -0.5
 
     scale = p.sized(inverse, squares, minus, eps)
@@ -560,6 +598,8 @@ def _addmm(
     p: Positional, bias: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1
 ) -> Value:
     made = _mm(p, x, y)
+    if beta == 0:  # what is not added need not be a number
+        return made if alpha == 1 else p.elementwise(lambda a: alpha * a, made)
     return p.elementwise(
         lambda a, b: (a if alpha == 1 else alpha * a) + (b if beta == 1 else beta * b), made, bias
     )
@@ -620,7 +660,7 @@ def _convolution(
 ) -> Value:
     """A convolution of patches that do not overlap: each patch is multiplied by the weights."""
     window = weight.sizes[2:]
-    steps = tuple(Size(s) for s in (stride * len(window) if len(stride) == 1 else stride))
+    steps = tuple(Size(s) for s in [*stride] * (len(window) // len(stride)))
     is_plain = groups == 1 and not transposed and not any(padding)
     if not is_plain or steps != window or any(d != 1 for d in dilation):
         raise NotExpressible(what="a convolution whose windows overlap")

@@ -68,6 +68,8 @@ class RoomStep:
     shape: tuple[Size, ...]
     dtype: torch.dtype
     device: torch.device
+    order: tuple[int, ...] | None = None
+    """The dimensions from the outermost in memory to the innermost."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class Plan:
             sizes = {s.symbol: n for s, n in known if isinstance(n, int)}
             found = self.bind(sizes)
             while len(self.known) >= MOST_SHAPES:
-                self.known.pop(next(iter(self.known)))
+                self.known.pop(next(iter(self.known)), None)
             self.known[key] = found
         return found
 
@@ -160,10 +162,13 @@ def _bound(step: Step, length: Length) -> _Bound:
         case OperatorStep():
             return _BoundOperator(step)
         case RoomStep():
-            shape = tuple(map(length, step.shape))
+            order = step.order or tuple(range(len(step.shape)))
+            shape = tuple(length(step.shape[d]) for d in order)
+            back = tuple(order.index(d) for d in range(len(order)))
 
             def make_room(values: list[Any]) -> None:
-                values[step.slot] = torch.empty(shape, dtype=step.dtype, device=step.device)
+                room = torch.empty(shape, dtype=step.dtype, device=step.device)
+                values[step.slot] = room if step.order is None else room.permute(back)
 
             return make_room
         case CopyStep():
@@ -290,6 +295,14 @@ class _Shown:
         if self.inner != self.wide:
             x = x.view(self.inner).expand(self.wide)
         return x.reshape(self.shape)
+
+
+def in_order(x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """`x` dense in memory, with its dimensions in this order; itself if it lies so."""
+    turned = x.permute(tuple(order))
+    if turned.is_contiguous():
+        return x
+    return turned.contiguous().permute([order.index(d) for d in range(len(order))])
 
 
 def _product(lengths: Any) -> int:
