@@ -20,7 +20,7 @@ def _afresh() -> None:
 
 
 def check(function: Function, *inputs: Tensor) -> None:
-    """The same results as eager, of the same dtypes and strides, and the same left in the inputs."""
+    """The same results as eager, of the same dtypes and strides, and the same in the inputs."""
     __tracebackhide__ = True
     given, expected = [x.clone() for x in inputs], [x.clone() for x in inputs]
     with torch.no_grad():
