@@ -14,7 +14,8 @@ from blockbuster_fusion.codegen.nest import Kernel as NestKernel
 from blockbuster_fusion.codegen.show import show_nest
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.frontends.torch_backend import backend, options_from
-from blockbuster_fusion.frontends.torch_graph import ElidedCast, name_of
+from blockbuster_fusion.frontends.torch_express import ElidedCast
+from blockbuster_fusion.frontends.torch_graph import name_of
 from blockbuster_fusion.frontends.torch_plan import Fused, Joined, Planned, Unfused
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.show import show

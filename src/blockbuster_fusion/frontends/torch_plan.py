@@ -11,14 +11,11 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.array.axes import Size
-from blockbuster_fusion.array.positional import Layout
+from blockbuster_fusion.array.records import Layout
 from blockbuster_fusion.compiler import compile as compile_program
+from blockbuster_fusion.frontends.torch_express import ElidedCast, Expression, Part, Unexpressed
 from blockbuster_fusion.frontends.torch_graph import (
     Analysis,
-    ElidedCast,
-    Expression,
-    Part,
-    Unexpressed,
     as_size,
     name_of,
     tensors_of,

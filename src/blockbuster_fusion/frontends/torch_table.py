@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import torch
 
 from blockbuster_fusion.array.axes import ONE, Size, product
-from blockbuster_fusion.array.positional import Counting, Operand, Positional, SizeOf, Value
+from blockbuster_fusion.array.positional import Positional
+from blockbuster_fusion.array.records import Counting, Operand, SizeOf, Value
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import Expr, call, const

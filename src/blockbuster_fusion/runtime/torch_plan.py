@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from blockbuster_fusion.array.axes import Size
-from blockbuster_fusion.array.positional import Layout
+from blockbuster_fusion.array.records import Layout
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
 from blockbuster_fusion.runtime.torch_arrays import kit_on

@@ -1,0 +1,211 @@
+"""From records over factors to an array program: atoms become named axes, records operators."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import mul
+
+from blockbuster_fusion.array.axes import Axes, AxesDisagree, Factor, Position, Size
+from blockbuster_fusion.array.primitives import Primitives
+from blockbuster_fusion.array.program import (
+    ArrayInput,
+    ArrayOutput,
+    ArrayProgram,
+    ArrayType,
+    Attribute,
+    Operator,
+)
+from blockbuster_fusion.array.records import (
+    Contraction,
+    Counting,
+    Expressed,
+    Given,
+    Layout,
+    Lookup,
+    Pointwise,
+    Record,
+    Renamed,
+    Summary,
+    Value,
+)
+from blockbuster_fusion.array.table import expand
+from blockbuster_fusion.errors import NotExpressible
+from blockbuster_fusion.ir.axis import Axis, Symbol
+from blockbuster_fusion.ir.combiner import ADD
+from blockbuster_fusion.ir.expr import Expr, arg, const, size
+
+
+class Emitter:
+    """The records as operators over named axes."""
+
+    def __init__(
+        self, name: str, records: Sequence[Record], axes: Axes, sources: Mapping[int, str]
+    ) -> None:
+        self.name, self.records, self.axes, self.sources = name, records, axes, sources
+        self.names: dict[Factor, Axis] = {}
+        self.inputs: list[ArrayInput] = []
+        self.layouts: list[Layout] = []
+        self.operators: list[Operator] = []
+        self.types: list[ArrayType] = []
+        self.values: dict[int, int] = {}
+
+    def program(self, outputs: Mapping[str, Value]) -> Expressed:
+        needed = self.needed(outputs.values())
+        records = [(i, r) for i, r in enumerate(self.records) if i in needed]
+        self.refine([r.made for _, r in records if isinstance(r.made, Renamed)])
+        read = dict.fromkeys(v for _, r in records for v in r.operands)
+        for i in (*read, *(i for i, _ in records if i not in read)):  # as they are first used
+            record = self.records[i]
+            if isinstance(record.made, Given):
+                self.take_in(i, record, record.made)
+        for i, record in records:
+            if not isinstance(record.made, Given):
+                self.values[i] = self.emit(record)
+        given = tuple(
+            ArrayOutput(name, self.values[v.record], self.order(v)) for name, v in outputs.items()
+        )
+        program = ArrayProgram(self.name, tuple(self.inputs), tuple(self.operators), given)
+        seen = tuple(self.layout(name, name, v) for name, v in outputs.items())
+        open_sizes = [(axis, f.size) for f, axis in self.names.items() if not f.size.is_known]
+        return Expressed(program, tuple(self.layouts), seen, tuple(open_sizes))
+
+    def refine(self, renamed: Sequence[Renamed]) -> None:
+        """What is split under one name is split under the other one too."""
+        pairs = [pair for made in renamed for pair in zip(made.old, made.new, strict=True)]
+        try:
+            while any(self.axes.refine([old], [new]) for old, new in pairs):
+                pass  # a split may show in another pair
+        except AxesDisagree as error:
+            raise NotExpressible(what=f"one axis under two names ({error})") from None
+
+    def needed(self, outputs: Iterable[Value]) -> set[int]:
+        stack = [v.record for v in outputs]
+        found: set[int] = set()
+        while stack:
+            i = stack.pop()
+            if i < 0:
+                raise NotExpressible(what="a constant as a result")
+            if i not in found:
+                found.add(i)
+                stack.extend(self.records[i].operands)
+        return found
+
+    def take_in(self, i: int, record: Record, made: Given) -> None:
+        axes = self.atoms(record.axes)
+        taken = {given.name for given in self.inputs}
+        name = made.name
+        number = 2
+        while name in taken:
+            name, number = f"{made.name}_{number}", number + 1
+        kind = ArrayType(tuple(map(self.axis, axes)), record.dtype)
+        self.inputs.append(ArrayInput(name, kind))
+        self.types.append(kind)
+        self.values[i] = len(self.types) - 1
+        positions = tuple(
+            tuple((f.size, True) for f in self.atoms(position)) for position in made.positions
+        )
+        self.layouts.append(Layout(name, self.sources[i], positions))
+
+    def layout(self, name: str, source: str, value: Value) -> Layout:
+        have = set(self.atoms(self.records[value.record].axes))
+        positions = tuple(
+            tuple((f.size, f in have) for f in self.atoms(position)) for position in value.positions
+        )
+        return Layout(name, source, positions)
+
+    def order(self, value: Value) -> tuple[Axis, ...]:
+        """The axes of an output in the order of its positions."""
+        have = set(self.atoms(self.records[value.record].axes))
+        seen = [f for p in value.positions for f in self.atoms(p) if f in have]
+        if len(seen) != len(have):
+            raise NotExpressible(what="a result that does not show all its axes")
+        return tuple(map(self.axis, seen))
+
+    def atoms(self, factors: Sequence[Factor]) -> Position:
+        return self.axes.atoms(factors)
+
+    def axis(self, factor: Factor) -> Axis:
+        """The axis of an atom."""
+        if factor not in self.names:
+            extent = factor.size
+            known: int | Symbol = extent.number if extent.is_known else Symbol(_word(extent))
+            self.names[factor] = Axis(_letter(len(self.names)), known)
+        return self.names[factor]
+
+    def size_of(self, factors: Sequence[Factor]) -> Expr:
+        sizes = [size(self.axis(f)) for f in self.atoms(factors)]
+        return reduce(mul, sizes) if sizes else const(1)
+
+    def emit(self, record: Record) -> int:
+        operands = [self.values[v] for v in record.operands]
+        match record.made:
+            case Pointwise(make):
+                return self.operator("elementwise", operands, expr=make(self.size_of))
+            case Summary(factors, combiner):
+                (made,) = operands
+                for factor in reversed(self.atoms(factors)):
+                    axis = self.axis(factor)
+                    made = self.operator("reduce", [made], axis=axis, combiner=combiner)
+                return made
+            case Contraction(factors):
+                *others, last = self.atoms(factors)
+                made = self.operator("matmul", operands, axis=self.axis(last))
+                for factor in reversed(others):
+                    made = self.operator("reduce", [made], axis=self.axis(factor), combiner=ADD)
+                return made
+            case Counting(factors):
+                return self.count(self.atoms(factors))
+            case Lookup(factors):
+                atoms = self.atoms(factors)
+                if len(atoms) > 1:
+                    raise NotExpressible(what="a lookup along several axes")
+                return self.operator("take", operands, axis=self.axis(atoms[0]))
+            case Renamed(old, new):
+                return self.rename(operands[0], self.atoms(old), self.atoms(new))
+            case other:
+                raise AssertionError(f"{other} is taken in, not made")
+
+    def rename(self, made: int, old: Position, new: Position) -> int:
+        """An array with other names for its axes, all at once: two may be exchanged."""
+        pairs = [(a, b) for a, b in zip(old, new, strict=True) if a is not b]
+        while pairs:
+            taken = {a for a, _ in pairs}
+            before, after = next((pair for pair in pairs if pair[1] not in taken), pairs[0])
+            pairs.remove((before, after))
+            if after in taken:  # a ring of names: one waits under a name of its own
+                waiting = Factor(before.size)
+                pairs.append((waiting, after))
+                after = waiting
+            made = self.operator("rename", [made], old=self.axis(before), new=self.axis(after))
+        return made
+
+    def count(self, atoms: Position) -> int:
+        """The positions along an axis that is split: those of the parts put together."""
+        made = self.operator("index", [], axis=self.axis(atoms[0]))
+        for factor in atoms[1:]:
+            index = self.operator("index", [], axis=self.axis(factor))
+            expr = arg(0) * size(self.axis(factor)) + arg(1)
+            made = self.operator("elementwise", [made, index], expr=expr)
+        return made
+
+    def operator(self, name: str, operands: Sequence[int], **attributes: Attribute) -> int:
+        scratch = Primitives()
+        refs = [scratch.given(str(v), self.types[v]) for v in operands]
+        kind = expand(scratch, name, refs, attributes).type
+        self.operators.append(Operator(name, tuple(operands), tuple(attributes.items()), kind))
+        self.types.append(kind)
+        return len(self.types) - 1
+
+
+def _word(extent: Size) -> str:
+    """A size as one word."""
+    text = "_".join([*extent.symbols] + ([str(extent.number)] if extent.number != 1 else []))
+    return "".join(c if c.isalnum() else "_" for c in text)
+
+
+LETTERS = "BMNKHDELGRTUVWXYZACFIJOPQS"
+
+
+def _letter(number: int) -> str:
+    """A name for an axis."""
+    rounds, at = divmod(number, len(LETTERS))
+    return LETTERS[at] + (str(rounds) if rounds else "")
