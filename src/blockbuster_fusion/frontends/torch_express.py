@@ -134,19 +134,19 @@ class Expression:
 
     def order(self, node: Node) -> list[Node]:
         """The node, after what it needs that is not yet expressed."""
-        found: list[Node] = []
+        found: dict[Node, None] = {}
         stack = [(node, False)]
         while stack:
             n, ready = stack.pop()
             if n in self.values or n in found:
                 continue
             if ready or not self.is_expressed_here(n):
-                found.append(n)
+                found[n] = None
                 continue
             stack.append((n, True))
             if self.analysis.kind(n) is not Kind.GENERATOR:
                 stack.extend((m, False) for m in n.all_input_nodes if tensors_of(m))
-        return found
+        return [*found]
 
     def is_expressed_here(self, node: Node) -> bool:
         """Whether the part computes a node itself rather than being given it."""

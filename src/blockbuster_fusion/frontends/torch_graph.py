@@ -42,21 +42,25 @@ def as_size(extent: Any) -> Size:
 
 
 def _monomial(expr: Any) -> Size:
-    number, symbols = 1, list[str]()
+    number, factors = factored(expr)
+    return Size(number, tuple(sorted(str(factor) for factor in factors)))
+
+
+def factored(expr: Any) -> tuple[int, list[Any]]:
+    """A size as a number times symbols, and times what is no product."""
+    number, factors = 1, list[Any]()
     for factor in sympy.Mul.make_args(sympy.sympify(expr)):
         if factor.is_Integer:
             number *= int(factor)
         elif factor.is_Pow and factor.exp.is_Integer and factor.exp > 0 and factor.base.is_Symbol:
-            symbols += [str(factor.base)] * int(factor.exp)
-        elif factor.is_Add:
+            factors += [factor.base] * int(factor.exp)
+        elif factor.is_Add and factor.primitive()[0].is_Integer:
             common, rest = factor.primitive()
-            if common.is_Integer:
-                number *= int(common)
-                factor = rest
-            symbols.append(str(factor))
+            number *= int(common)
+            factors.append(rest)
         else:
-            symbols.append(str(factor))
-    return Size(number, tuple(sorted(symbols)))
+            factors.append(factor)
+    return number, factors
 
 
 def tensors_of(node: Node) -> list[torch.Tensor]:

@@ -17,6 +17,7 @@ from blockbuster_fusion.frontends.torch_express import ElidedCast, Expression, P
 from blockbuster_fusion.frontends.torch_graph import (
     Analysis,
     as_size,
+    factored,
     name_of,
     tensors_of,
 )
@@ -137,6 +138,7 @@ class _Planner:
         self.slots: dict[Node, int] = {n: i for i, n in enumerate(given)}
         self.count = len(given)
         self.regions = self.analysis.regions()
+        self.by_name = {n.name: n for n in module.graph.nodes}
         self.pieces: dict[Node, tuple[Node, Piece]] = {}
         """Which join a node is a piece of, once it is known where that lies."""
         self.rooms: dict[Node, None] = {}
@@ -364,10 +366,9 @@ class _Planner:
             self.operate(group.node)
             return
         expressed = group.part.expressed
-        nodes = {n.name: n for n in self.analysis.module.graph.nodes}
         inputs = []
         for layout in expressed.inputs:
-            node = nodes[layout.source]
+            node = self.by_name[layout.source]
             wanted = group.part.storage[layout.name]
             seen = tensors_of(node)
             differs = not seen or DTYPES.get(seen[0].dtype) is not wanted
@@ -562,7 +563,8 @@ def _symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
         for tensor in tensors_of(node):
             for extent in tensor.shape:
                 if isinstance(extent, torch.SymInt):
-                    _note_terms(extent.node.expr, expressions)
+                    for factor in factored(extent.node.expr)[1]:
+                        expressions.setdefault(str(factor), factor)
 
     def evaluate(symbol: str, sizes: Mapping[str, int]) -> int:
         if symbol in sizes:
@@ -572,15 +574,3 @@ def _symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
         return int(expr.subs(values))
 
     return [*found.values()], evaluate
-
-
-def _note_terms(expr: Any, expressions: dict[str, Any]) -> None:
-    """Remember the factors of a size by the name that `as_size` gives them."""
-    import sympy
-
-    for factor in sympy.Mul.make_args(expr):
-        if factor.is_Add:
-            common, rest = factor.primitive()
-            factor = rest if common.is_Integer else factor
-        if not factor.is_Integer:
-            expressions.setdefault(str(factor), factor)

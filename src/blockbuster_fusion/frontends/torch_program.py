@@ -139,6 +139,11 @@ class _Writer:
             left = [a for a in x.axes if a not in gone]
             return self.assign(name, f"{x.name}.mean({at})", left, dtype)
         axis = attributes.get("axis")
+        if operator.name == "take" and isinstance(axis, Axis):
+            index, rest = operands[1], [a for a in x.axes if a is not axis]
+            if not any(a in index.axes for a in rest):
+                text = f"{laid_out(x, [axis, *rest])}[{index.name}]"
+                return self.assign(name, text, [*index.axes, *rest], dtype)
         if not isinstance(axis, Axis):
             raise UnknownOperator(name=operator.name, remedy="it has no form in PyTorch here")
         return self.along(name, operands, operator, x.axes.index(axis), attributes)
