@@ -62,7 +62,11 @@ def compile(program: Any, *specs: Any, **options: Any) -> Any:
 
 def _is_torch(x: object) -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor | torch.nn.Module)
+    if torch is None:
+        return False
+    if isinstance(x, list | tuple):
+        return any(map(_is_torch, x))
+    return isinstance(x, torch.Tensor | torch.nn.Module)
 
 
 def _check_torch(function: str) -> None:

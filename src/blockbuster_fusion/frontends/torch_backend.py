@@ -86,7 +86,7 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
             given=repr(mode),
             remedy="leave it out",
         )
-    known = ("target", "strict", "threads", "selection")
+    known = Options.names()
     for name in options or {}:
         if name not in known:
             raise WrongKind(

@@ -8,18 +8,23 @@ import torch
 
 from blockbuster_fusion.frontends.torch_backend import backend
 from blockbuster_fusion.frontends.torch_explain import Explanation
-from blockbuster_fusion.frontends.torch_plan import Planned
-
-OPTIONS = ("target", "strict", "threads", "selection")
+from blockbuster_fusion.frontends.torch_plan import Options, Planned
 
 
 class CompiledModel:
     """A module or function that runs on compiled kernels, compiled anew where guards fail."""
 
-    def __init__(self, model: Callable[..., Any], dynamic: bool | None, **options: Any) -> None:
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        *,
+        dynamic: bool | None = None,
+        mode: str | None = None,
+        **options: Any,
+    ) -> None:
         self.model = model
         self.graphs: list[Planned] = []
-        watched = partial(backend, options=options, watcher=self.graphs.append)
+        watched = partial(backend, mode=mode, options=options, watcher=self.graphs.append)
         self.compiled = torch.compile(model, backend=watched, dynamic=dynamic)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -33,15 +38,13 @@ class CompiledModel:
         return Explanation(tuple(self.graphs))
 
 
-def compile_model(
-    model: Callable[..., Any], *examples: Any, dynamic: bool | None = None, **named: Any
-) -> CompiledModel:
+def compile_model(model: Callable[..., Any], *examples: Any, **named: Any) -> CompiledModel:
     """The model compiled for inference, and run once with the examples, if there are any.
 
-    `target`, `strict`, `threads` and `selection` are options; all else is an example by name.
+    `dynamic`, `mode` and the fields of `Options` are options; all else is an example by name.
     """
-    options = {name: named.pop(name) for name in OPTIONS if name in named}
-    made = CompiledModel(model, dynamic, **options)
+    known = ("dynamic", "mode", *Options.names())
+    made = CompiledModel(model, **{name: named.pop(name) for name in known if name in named})
     if examples or named:
         made(*examples, **named)
     return made
