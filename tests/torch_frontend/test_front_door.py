@@ -373,7 +373,7 @@ def test_explain_takes_names_and_gives_data_and_text() -> None:
     assert data["listing"] == kernel.listing
     assert explanation.coverage == 1.0
     assert explanation.edges_after < explanation.edges_before
-    assert "100.0% of the operators fused" in str(explanation)
+    assert "100.0% of the operators in kernels" in str(explanation)
 
 
 def test_explain_of_a_compiled_model_looks_through_it() -> None:

@@ -174,7 +174,38 @@ def test_gradients_where_a_query_sees_no_key() -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_an_exported_program_takes_only_shapes_that_it_was_exported_for() -> None:
+    class Branching(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.relu() * 2 if x.shape[0] < 6 else x.relu() * 3
+
+    rows = torch.export.Dim("rows", min=2, max=5)
+    exported = torch.export.export(Branching(), (torch.ones(3, 4),), dynamic_shapes=[{0: rows}])
+    compiled = bb.from_torch(exported)
+    assert torch.equal(compiled(torch.ones(4, 4)), torch.full((4, 4), 2.0))
+    for shape in ((9, 4), (3, 5)):
+        with pytest.raises(bb.BlockbusterError, match="dynamic_shapes"):
+            compiled(torch.ones(shape))
+    assert compiled.explanation.coverage == 1
+
+
+def test_parts_of_a_layer_in_a_sequence_are_fused() -> None:
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(8)
+            layers = torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 8)
+            self.inner = torch.nn.Sequential(*layers)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.inner(self.norm(x))
+
+    blocks = torch.nn.Sequential(Block(), Block()).eval()
+    explained = bb.explain(blocks, numbers(3, 8))
+    assert len(explained.regions) == 2
+    assert len(explained.kernels) == 4
+
+
 def test_an_exported_program_takes_no_other_constants() -> None:
     class Scaled(torch.nn.Module):
         def forward(self, x: Tensor, factor: float) -> Tensor:

@@ -103,7 +103,7 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
             function="torch.compile",
             wanted="a number of threads from 1 on",
             given=repr(made.threads),
-            remedy="leave it out for all cores",
+            remedy="leave it out for PyTorch's own number",
         )
     return made
 

@@ -135,7 +135,7 @@ class Explanation:
 
     @cached_property
     def coverage(self) -> float:
-        """The share of the operators that compute inside fused regions."""
+        """The share of the operators that compute which kernels compute, in fused regions."""
         fused = sum(len(_covered(g)) for g in self.graphs)
         whole = fused + len(self.misc) + len(self.fallbacks)
         return fused / whole if whole else float(bool(self.graphs))
@@ -201,7 +201,7 @@ def _text(e: Explanation) -> Iterator[str]:
     yield (
         f"{_count(e.graphs, 'graph')}, {_count(e.regions, 'region')}, "
         f"{_count(e.kernels, 'kernel')}; "
-        f"{e.coverage:.1%} of the operators fused; "
+        f"{e.coverage:.1%} of the operators in kernels; "
         f"{e.edges_before} intermediates in memory before, {e.edges_after} after"
     )
     for reason in e.graph_breaks:

@@ -1,6 +1,7 @@
 """`bb.from_torch`: a program that torch.export has captured, compiled."""
 
-from typing import Any
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._decomp import core_aten_decompositions
@@ -11,7 +12,11 @@ from torch.utils import _pytree as pytree
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.frontends.torch_attention import attention
 from blockbuster_fusion.frontends.torch_backend import options_from
+from blockbuster_fusion.frontends.torch_graph import tensors_of
 from blockbuster_fusion.frontends.torch_plan import Planned, plan
+
+if TYPE_CHECKING:
+    from blockbuster_fusion.frontends.torch_explain import Explanation
 
 
 class ExportedModel:
@@ -44,6 +49,7 @@ class ExportedModel:
                     given=repr(x),
                     remedy="export it again for another value",
                 )
+        self._check_shapes(flat)
         given = iter(flat)
         inputs = [
             next(given) if spec.kind is InputKind.USER_INPUT else held
@@ -61,6 +67,46 @@ class ExportedModel:
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
                 by_name[spec.target].copy_(x)
         return pytree.tree_unflatten(results, self.program.call_spec.out_spec)
+
+    def _check_shapes(self, flat: list[Any]) -> None:
+        """WrongKind where a tensor has a shape that the program was not exported for."""
+        inputs = zip(
+            self.planned.analysis.inputs, self.program.graph_signature.input_specs, strict=True
+        )
+        nodes = [node for node, spec in inputs if spec.kind is InputKind.USER_INPUT]
+        lengths: dict[str, int] = {}
+        for node, x in zip(nodes, flat, strict=True):
+            if not isinstance(x, torch.Tensor):
+                continue
+            (wanted,) = tensors_of(node) or (x,)
+            fits = wanted.dim() == x.dim() and all(
+                self._fits(have, want, lengths)
+                for have, want in zip(x.shape, wanted.shape, strict=True)
+            )
+            if not fits:
+                raise WrongKind(
+                    function="the exported program",
+                    wanted=f"{node.name} of the shape {tuple(map(str, wanted.shape))}",
+                    given=str(tuple(x.shape)),
+                    remedy="export it with dynamic_shapes that allow it",
+                )
+
+    def _fits(self, have: int, want: Any, lengths: dict[str, int]) -> bool:
+        if isinstance(want, int):
+            return have == want
+        symbol = want.node.expr
+        if not symbol.is_Symbol:
+            return True
+        allowed = self.program.range_constraints.get(symbol)
+        in_range = allowed is None or bool(allowed.lower <= have <= allowed.upper)
+        return in_range and lengths.setdefault(str(symbol), have) == have
+
+    @property
+    def explanation(self) -> "Explanation":
+        """What became of each operator."""
+        from blockbuster_fusion.frontends.torch_explain import Explanation
+
+        return Explanation((self.planned,))
 
     def _buffer(self, name: str) -> torch.Tensor:
         held = self.program.state_dict.get(name)
@@ -96,7 +142,9 @@ def from_torch(program: ExportedProgram, **options: Any) -> ExportedModel:
         )
     table = dict(core_aten_decompositions())
     table[torch.ops.aten.scaled_dot_product_attention.default] = attention
-    simple = program.run_decompositions(table)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch copies what it deprecates itself
+        simple = program.run_decompositions(table)
     weights = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
     specs = simple.graph_signature.input_specs
     static = [i for i, spec in enumerate(specs) if spec.kind in weights]

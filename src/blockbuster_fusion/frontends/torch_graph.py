@@ -405,11 +405,12 @@ class Analysis:
 
     def regions(self) -> dict[Node, str]:
         """The region of each node: a layer of the model, or what lies around the layers."""
+        paths = {node: _module_path(node) for node in self.module.graph.nodes}
+        inner = {path[:end] for path in paths.values() for end in range(1, len(path))}
         made: dict[Node, str] = {}
-        for node in self.module.graph.nodes:
-            path = _module_path(node)
+        for node, path in paths.items():
             sources = [made[n] for n in node.all_input_nodes if n in made and n.op not in GIVEN]
-            made[node] = _layer(path) if path else (sources[0] if sources else "")
+            made[node] = _layer(path, inner) if path else (sources[0] if sources else "")
         return made
 
     def described(self) -> list[Op]:
@@ -487,16 +488,18 @@ def short_name(node: Node) -> str:
     return str(target._schema.name.split("::")[1])
 
 
-def _module_path(node: Node) -> str:
+def _module_path(node: Node) -> tuple[str, ...]:
+    """The names of the modules around a node: `L['self'].model.layers.3.mlp`, of which each one."""
     stack = node.meta.get("nn_module_stack")
-    return str([*stack.values()][-1][0]) if stack else ""
+    if not stack:
+        return ()
+    path = str([*stack.values()][-1][0]).replace("['", ".").replace("']", "")
+    return tuple(word for word in path.split(".") if word not in ("", "L", "self"))
 
 
-def _layer(path: str) -> str:
-    """The path of a module up to the first that is one of several: `model.layers.3`."""
-    words = [w for w in path.replace("['", ".").replace("']", "").split(".") if w]
-    words = [w for w in words if w not in ("L", "self")]
-    for i, word in enumerate(words):
-        if word.isdigit():
-            return ".".join(words[: i + 1])
+def _layer(path: tuple[str, ...], inner: set[tuple[str, ...]]) -> str:
+    """The first module of a path that is one of several, and has modules of its own."""
+    for end, word in enumerate(path, 1):
+        if word.isdigit() and path[:end] in inner:
+            return ".".join(path[:end])
     return ""
