@@ -215,3 +215,23 @@ def test_an_exported_program_takes_no_other_constants() -> None:
     assert torch.equal(compiled(torch.ones(3), 3.0), torch.full((3,), 3.0))
     with pytest.raises(bb.BlockbusterError, match="export it again"):
         compiled(torch.ones(3), 5.0)
+
+
+def test_a_part_without_a_kernel_is_halved_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was to be one kernel and is two does not go unnoticed."""
+    from blockbuster_fusion.frontends import torch_plan
+
+    compiled = torch_plan.compile_program
+
+    def refusing(program: bb.ArrayProgram, **options: Any) -> bb.Executable:
+        if len(program.operators) > 1:
+            raise bb.errors.NoKernel(what="all of it", remedy="take less")
+        return compiled(program, **options)
+
+    monkeypatch.setattr(torch_plan, "compile_program", refusing)
+    monkeypatch.setattr(torch_plan, "_COMPILED", {})
+    explained = bb.explain(lambda x: x.tanh().floor(), numbers(3, 5))
+    (reason,) = explained.halved
+    assert "2 operators" in reason
+    assert "all of it" in reason
+    assert len(explained.kernels) == 2

@@ -106,6 +106,7 @@ def test_explained(case: Case) -> None:
     """Nothing falls back, nearly all operators are fused, and each attention is one kernel."""
     explained = bb.explain(case.build(), **case.inputs())
     assert explained.fallbacks == []
+    assert explained.halved == []
     assert explained.coverage >= case.architecture.coverage, explained.misc
     flash = [kernel for kernel in explained.kernels if kernel.is_flash]
     assert len(flash) == case.architecture.attentions

@@ -1,6 +1,6 @@
 """`bb.explain`: what became of each operator of a model, as data and as text."""
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -129,6 +129,11 @@ class Explanation:
         return [_left(u) for g in self.graphs for u in g.unfused if u.is_fallback]
 
     @cached_property
+    def halved(self) -> list[str]:
+        """The parts that should have been one program, had no kernel, and were halved; and why."""
+        return [reason for g in self.graphs for reason in g.halved]
+
+    @cached_property
     def elided_casts(self) -> list[ElidedCast]:
         """The conversions between floats that fusion has made unnecessary."""
         return [cast for g in self.graphs for cast in g.elided]
@@ -181,6 +186,7 @@ class Explanation:
             ],
             "misc": [_plain(x) for x in self.misc],
             "fallbacks": [_plain(x) for x in self.fallbacks],
+            "halved": [*self.halved],
             "elided_casts": [str(cast) for cast in self.elided_casts],
         }
 
@@ -211,7 +217,12 @@ def _text(e: Explanation) -> Iterator[str]:
         for kernel in region.kernels:
             note = " (flash form)" if kernel.is_flash else ""
             yield f"  {kernel.name}{note}: {', '.join(map(_short, kernel.operators))}"
-    for title, found in (("run by PyTorch", e.misc), ("fallbacks", e.fallbacks)):
+    titled: tuple[tuple[str, Sequence[object]], ...] = (
+        ("run by PyTorch", e.misc),
+        ("fallbacks", e.fallbacks),
+        ("parts that were halved", e.halved),
+    )
+    for title, found in titled:
         if found:
             yield f"{title}:"
             yield from (f"  {x}" for x in found)

@@ -104,6 +104,8 @@ class Planned:
     """The nodes that PyTorch runs, views too."""
     joined: list[Node]
     """The concatenations of which kernels store at least one piece in its place."""
+    halved: list[str]
+    """The parts for which there was no kernel as a whole, and why."""
 
     @property
     def fused(self) -> list[Fused]:
@@ -149,6 +151,7 @@ class _Planner:
         self.placed: set[Node] = set()
         self.in_place = self.stored_in_place()
         self.is_settled = False
+        self.halved: list[str] = []
         self.laid_out: set[Node] = set()
         """Results that are known to lie as they should."""
 
@@ -174,7 +177,7 @@ class _Planner:
         inputs = range(len(analysis.inputs))
         symbols, evaluate = _symbols(analysis)
         made = Plan(self.steps, self.count, inputs, outputs, symbols, evaluate)
-        return Planned(made, analysis, self.groups, self.operated, [*self.rooms])
+        return Planned(made, analysis, self.groups, self.operated, [*self.rooms], self.halved)
 
     def settle(self) -> None:
         """Make the views that are still needed, before something is written into their bases.
@@ -254,7 +257,9 @@ class _Planner:
                 if not half:
                     made.append(self.unfused(group[0], f"{type(error).__name__}: {error}"))
                 else:
-                    log.info("a part of %d operators has no kernel: %s", len(group), error)
+                    reason = f"{len(group)} operators from {name_of(group[0])} on: {error}"
+                    log.warning("a part has no kernel and is halved: %s", reason)
+                    self.halved.append(reason)
                     stack += [group[half:], group[:half]]
         return made
 
