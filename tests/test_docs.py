@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from blockbuster_fusion.array import table
-from blockbuster_fusion.frontends import torch_table
+from blockbuster_fusion.frontends.torch import table as torch_table
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", "docs/programs.md", "docs/pytorch.md"]

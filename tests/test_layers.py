@@ -91,7 +91,7 @@ def test_an_offence_is_told(path: str, source: str, sentence: str) -> None:
         ("rules/fuse.py", "from ..ir import Graph\nfrom .base import Rule\nimport numpy"),
         ("cli.py", "from . import ir\nfrom .compiler import compile"),
         ("__init__.py", "from .ir import Graph\nfrom .cli import main"),
-        ("frontends/torch_export.py", "import torch"),
+        ("frontends/torch/export.py", "import torch"),
         ("runtime/triton/launch.py", "from triton import language"),
         ("ir/graph.py", "import torchlike"),
     ],

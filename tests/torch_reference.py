@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.frontends.torch_program import torch_program
+from blockbuster_fusion.frontends.torch.program import torch_program
 
 
 def run(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from blockbuster_fusion.frontends.torch_backend import backend
-from blockbuster_fusion.frontends.torch_explain import Explanation
-from blockbuster_fusion.frontends.torch_plan import Planned
+from blockbuster_fusion.frontends.torch.backend import backend
+from blockbuster_fusion.frontends.torch.explain import Explanation
+from blockbuster_fusion.frontends.torch.planner import Planned
 
 
 class Watched:

@@ -198,7 +198,7 @@ class _Race:
         self, stored: DType, target: str, threads: int | None, *, with_compile: bool
     ) -> None:
         """The compiled program with PyTorch's tensors, and PyTorch itself."""
-        from blockbuster_fusion.frontends.torch_bench import Torch
+        from blockbuster_fusion.frontends.torch.bench import Torch
 
         torch = Torch(self.program, self.arrays, stored, target, threads)
         self.to_numpy, self.wait = torch.to_numpy, torch.wait

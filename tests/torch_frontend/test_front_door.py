@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.errors import WrongKind
-from blockbuster_fusion.frontends import torch_backend
-from blockbuster_fusion.frontends.torch_explain import Explanation
+from blockbuster_fusion.frontends.torch import backend as torch_backend
+from blockbuster_fusion.frontends.torch.explain import Explanation
 from torch_running import Watched
 
 INTERPRETED = {"target": "interpret"}

@@ -169,7 +169,7 @@ def test_gradients_where_a_query_sees_no_key() -> None:
     expected = torch.autograd.grad(attention(q).sum(), q)
     compiled = torch.compile(attention, backend="blockbuster")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("blockbuster_fusion.frontends.torch_backend._warned", True)
+        patch.setattr("blockbuster_fusion.frontends.torch.backend._warned", True)
         found = torch.autograd.grad(compiled(q).sum(), q)
     torch.testing.assert_close(found, expected)
 
@@ -219,7 +219,7 @@ def test_an_exported_program_takes_no_other_constants() -> None:
 
 def test_a_part_without_a_kernel_is_halved_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was to be one kernel and is two does not go unnoticed."""
-    from blockbuster_fusion.frontends import torch_plan
+    from blockbuster_fusion.frontends.torch import planner as torch_plan
 
     compiled = torch_plan.compile_program
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from blockbuster_fusion.frontends.torch_backend import backend
-from blockbuster_fusion.frontends.torch_explain import Explanation
-from blockbuster_fusion.frontends.torch_plan import Options, Planned, plan
-from blockbuster_fusion.frontends.torch_table import TABLE
+from blockbuster_fusion.frontends.torch.backend import backend
+from blockbuster_fusion.frontends.torch.explain import Explanation
+from blockbuster_fusion.frontends.torch.planner import Options, Planned, plan
+from blockbuster_fusion.frontends.torch import rows as _  # noqa: F401
+from blockbuster_fusion.frontends.torch.table import TABLE
 from blockbuster_fusion.select.parts import Kind
 
 aten = torch.ops.aten

@@ -8,8 +8,8 @@ from blockbuster_fusion import compiler
 from blockbuster_fusion.errors import MissingPackage
 
 if TYPE_CHECKING:
-    from blockbuster_fusion.frontends.torch_explain import Explanation
-    from blockbuster_fusion.frontends.torch_export import ExportedModel
+    from blockbuster_fusion.frontends.torch.explain import Explanation
+    from blockbuster_fusion.frontends.torch.export import ExportedModel
 
 
 def explain(
@@ -26,7 +26,7 @@ def explain(
     torch.compile would be given.
     """
     _check_torch("explain")
-    from blockbuster_fusion.frontends.torch_explain import explain as explained
+    from blockbuster_fusion.frontends.torch.explain import explain as explained
 
     return explained(model, *inputs, mode=mode, options=options, dynamic=dynamic, **named)
 
@@ -34,7 +34,7 @@ def explain(
 def from_torch(program: Any, **options: Any) -> "ExportedModel":
     """A program of torch.export, fused and compiled, to be called as the model was."""
     _check_torch("from_torch")
-    from blockbuster_fusion.frontends.torch_export import from_torch as exported
+    from blockbuster_fusion.frontends.torch.export import from_torch as exported
 
     return exported(program, **options)
 
@@ -42,7 +42,7 @@ def from_torch(program: Any, **options: Any) -> "ExportedModel":
 def register_backend() -> None:
     """Make `torch.compile(model, backend="blockbuster")` work without an installed package."""
     _check_torch("register_backend")
-    from blockbuster_fusion.frontends.torch_backend import register_backend as register
+    from blockbuster_fusion.frontends.torch.backend import register_backend as register
 
     register()
 
@@ -54,7 +54,7 @@ def compile(program: Any, *specs: Any, **options: Any) -> Any:
     called once with the examples. Otherwise see `blockbuster_fusion.compiler.compile`.
     """
     if _is_torch(program) or any(map(_is_torch, [*specs, *options.values()])):
-        from blockbuster_fusion.frontends.torch_model import compile_model
+        from blockbuster_fusion.frontends.torch.model import compile_model
 
         return compile_model(program, *specs, **options)
     return compiler.compile(program, *specs, **options)
@@ -71,7 +71,7 @@ def _is_torch(x: object) -> bool:
 
 def _check_torch(function: str) -> None:
     try:
-        from blockbuster_fusion.frontends import torch_backend as _  # noqa: F401
+        from blockbuster_fusion.frontends.torch import backend as _  # noqa: F401
     except ImportError as error:
         name = error.name or "torch"
         raise MissingPackage(function=function, package=name, extra="torch") from error

@@ -11,8 +11,8 @@ from torch.fx import GraphModule
 
 from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
-from blockbuster_fusion.frontends.torch_attention import write_out_attention
-from blockbuster_fusion.frontends.torch_plan import Options, Planned, plan
+from blockbuster_fusion.frontends.torch.attention import write_out_attention
+from blockbuster_fusion.frontends.torch.planner import Options, Planned, plan
 
 NAME = "blockbuster"
 

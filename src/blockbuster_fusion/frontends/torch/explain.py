@@ -13,10 +13,10 @@ from blockbuster_fusion.codegen.flash import is_flash
 from blockbuster_fusion.codegen.nest import Kernel as NestKernel
 from blockbuster_fusion.codegen.show import show_nest
 from blockbuster_fusion.errors import WrongKind
-from blockbuster_fusion.frontends.torch_backend import backend, options_from
-from blockbuster_fusion.frontends.torch_express import ElidedCast
-from blockbuster_fusion.frontends.torch_graph import name_of
-from blockbuster_fusion.frontends.torch_plan import Fused, Joined, Planned, Unfused
+from blockbuster_fusion.frontends.torch.backend import backend, options_from
+from blockbuster_fusion.frontends.torch.express import ElidedCast
+from blockbuster_fusion.frontends.torch.graph import name_of
+from blockbuster_fusion.frontends.torch.planner import Fused, Joined, Planned, Unfused
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.show import show
 from blockbuster_fusion.select.parts import Kind
@@ -310,7 +310,7 @@ def explain(
     """
     options_from(mode, options)
     if isinstance(model, torch.export.ExportedProgram):
-        from blockbuster_fusion.frontends.torch_export import from_torch
+        from blockbuster_fusion.frontends.torch.export import from_torch
 
         return Explanation((from_torch(model, **dict(options or {})).planned,))
     if not callable(model):

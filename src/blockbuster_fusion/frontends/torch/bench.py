@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.frontends.torch_program import torch_program
+from blockbuster_fusion.frontends.torch.program import torch_program
 from blockbuster_fusion.ir.types import DType
 
 

@@ -10,13 +10,13 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from blockbuster_fusion.errors import WrongKind
-from blockbuster_fusion.frontends.torch_attention import attention
-from blockbuster_fusion.frontends.torch_backend import options_from
-from blockbuster_fusion.frontends.torch_graph import tensors_of
-from blockbuster_fusion.frontends.torch_plan import Planned, plan
+from blockbuster_fusion.frontends.torch.attention import attention
+from blockbuster_fusion.frontends.torch.backend import options_from
+from blockbuster_fusion.frontends.torch.graph import tensors_of
+from blockbuster_fusion.frontends.torch.planner import Planned, plan
 
 if TYPE_CHECKING:
-    from blockbuster_fusion.frontends.torch_explain import Explanation
+    from blockbuster_fusion.frontends.torch.explain import Explanation
 
 
 class ExportedModel:
@@ -104,7 +104,7 @@ class ExportedModel:
     @property
     def explanation(self) -> "Explanation":
         """What became of each operator."""
-        from blockbuster_fusion.frontends.torch_explain import Explanation
+        from blockbuster_fusion.frontends.torch.explain import Explanation
 
         return Explanation((self.planned,))
 

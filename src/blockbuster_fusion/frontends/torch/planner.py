@@ -13,15 +13,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.array.records import Layout
 from blockbuster_fusion.compiler import compile as compile_program
-from blockbuster_fusion.frontends.torch_express import ElidedCast, Expression, Part, Unexpressed
-from blockbuster_fusion.frontends.torch_graph import (
+from blockbuster_fusion.frontends.torch.express import ElidedCast, Expression, Part, Unexpressed
+from blockbuster_fusion.frontends.torch.graph import (
     Analysis,
     as_size,
     factored,
     name_of,
     tensors_of,
 )
-from blockbuster_fusion.frontends.torch_table import DTYPES, row_for
+from blockbuster_fusion.frontends.torch.rows import row_for
+from blockbuster_fusion.frontends.torch.table import DTYPES
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.torch_arrays import STORED, kit_on
 from blockbuster_fusion.runtime.torch_plan import (

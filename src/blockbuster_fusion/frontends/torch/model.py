@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from blockbuster_fusion.frontends.torch_backend import backend
-from blockbuster_fusion.frontends.torch_explain import Explanation
-from blockbuster_fusion.frontends.torch_plan import Options, Planned
+from blockbuster_fusion.frontends.torch.backend import backend
+from blockbuster_fusion.frontends.torch.explain import Explanation
+from blockbuster_fusion.frontends.torch.planner import Options, Planned
 
 
 class CompiledModel:

@@ -10,11 +10,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.array.axes import Size
-from blockbuster_fusion.frontends.torch_table import (
-    DTYPES,
-    Row,
-    row_for,
-)
+from blockbuster_fusion.frontends.torch.rows import row_for
+from blockbuster_fusion.frontends.torch.table import DTYPES, Row
 from blockbuster_fusion.select.parts import Kind, Op
 
 INDEXED = {"slice", "select", "split", "split_with_sizes", "unbind", "narrow", "as_strided"}

@@ -11,7 +11,7 @@ from torch.fx import Node
 from blockbuster_fusion.array.positional import Positional
 from blockbuster_fusion.array.records import Expressed, Given, Value
 from blockbuster_fusion.errors import BlockbusterError, NotExpressible
-from blockbuster_fusion.frontends.torch_graph import (
+from blockbuster_fusion.frontends.torch.graph import (
     CASTS,
     Analysis,
     as_size,
@@ -19,14 +19,11 @@ from blockbuster_fusion.frontends.torch_graph import (
     short_name,
     tensors_of,
 )
-from blockbuster_fusion.frontends.torch_table import (
-    DTYPES,
-    computed,
-    converted,
-    counted,
-    row_for,
-    taken,
-)
+from blockbuster_fusion.frontends.torch.rows import row_for
+from blockbuster_fusion.frontends.torch.rows.generators import computed, counted
+from blockbuster_fusion.frontends.torch.rows.pointwise import converted
+from blockbuster_fusion.frontends.torch.rows.views import taken
+from blockbuster_fusion.frontends.torch.table import DTYPES
 from blockbuster_fusion.ir.expr import cast as cast_expr
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.select.parts import Kind

@@ -1,0 +1,1 @@
+"""PyTorch models: captured, cut into parts, expressed over axes, planned and run."""

@@ -1,0 +1,207 @@
+"""Operators that combine along some positions: sums, softmax, norms."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from blockbuster_fusion.array.positional import Positional
+from blockbuster_fusion.array.records import Operand, SizeOf, Value
+from blockbuster_fusion.errors import NotExpressible
+from blockbuster_fusion.frontends.torch.rows.pointwise import converted, function
+from blockbuster_fusion.frontends.torch.table import DTYPES, Entry, reduction
+from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
+from blockbuster_fusion.ir.expr import Expr, call
+from blockbuster_fusion.ir.types import DType
+
+
+def axes_of(x: Value, dims: int | Sequence[int] | None) -> list[int]:
+    """Positions as PyTorch gives them: one, several, from the end, or none for all."""
+    rank = len(x.sizes)
+    if dims is None or dims == []:
+        return [*range(rank)]
+    given = [dims] if isinstance(dims, int) else dims
+    return [d % rank for d in given] if rank else []
+
+
+def _summed_as(p: Positional, x: Value, dtype: torch.dtype | None) -> Value:
+    """`x` in the dtype that a sum is asked for in."""
+    if dtype is None:
+        return x
+    if dtype not in DTYPES:
+        raise NotExpressible(what=f"a sum in {dtype}")
+    return converted(p, x, DTYPES[dtype])
+
+
+def _reduced(combiner: Combiner) -> Entry:
+    def entry(
+        p: Positional,
+        x: Value,
+        dim: Any = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> Value:
+        x = _summed_as(p, x, dtype)
+        if x.dtype is DType.bool_ and combiner in (ADD, MUL):
+            x = converted(p, x, DType.int64)
+        return p.reduce(combiner, x, axes_of(x, dim), keep=keepdim)
+
+    return entry
+
+
+reduction("sum")(_reduced(ADD))
+reduction("prod")(_reduced(MUL))
+reduction("amax")(_reduced(MAX))
+reduction("amin")(_reduced(MIN))
+
+
+@reduction("any", cheap=True)
+def _any(p: Positional, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    truth = converted(p, x, DType.bool_)
+    return p.reduce(MAX, truth, [] if dim == [] else axes_of(x, dim), keep=keepdim)
+
+
+@reduction("all", cheap=True)
+def _all(p: Positional, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    truth = converted(p, x, DType.bool_)
+    return p.reduce(MIN, truth, [] if dim == [] else axes_of(x, dim), keep=keepdim)
+
+
+@reduction("mean")
+def _mean(
+    p: Positional,
+    x: Value,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    x, at = _summed_as(p, x, dtype), axes_of(x, dim)
+    factors = [f for i in at for f in x.positions[i]]
+    total = p.reduce(ADD, x, at, keep=keepdim)
+    return p.sized(lambda size_of, t: t / size_of(factors), total) if factors else total
+
+
+@reduction("_softmax", "softmax")
+def _softmax(p: Positional, x: Value, dim: int, *_: object) -> Value:
+    e = p.elementwise(function("exp"), x)
+    total = p.reduce(ADD, e, axes_of(x, dim), keep=True)
+    return p.elementwise(lambda a, b: a * b, e, p.elementwise(lambda t: 1 / t, total))
+
+
+@reduction("_log_softmax", "log_softmax")
+def _log_softmax(p: Positional, x: Value, dim: int, *_: object) -> Value:
+    total = p.reduce(ADD, p.elementwise(function("exp"), x), axes_of(x, dim), keep=True)
+    return p.elementwise(lambda a, b: a - call("log", b), x, total)
+
+
+def _normalised(
+    p: Positional, x: Value, at: Sequence[int], eps: Operand
+) -> tuple[Value, Value, Value]:
+    """`(x - mean) / sqrt(variance + eps)`, the mean and the inverse deviation."""
+    factors = [f for i in at for f in x.positions[i]]
+    minus = p.sized(lambda size_of, t: -t / size_of(factors), p.reduce(ADD, x, at, keep=True))
+    squares = p.reduce(ADD, p.elementwise(lambda t: t**2, x), at, keep=True)
+
+    def inverse(size_of: SizeOf, s: Expr, m: Expr, e: Expr) -> Expr:
+        return (s / size_of(factors) - m**2 + e) ** -0.5
+
+    scale = p.sized(inverse, squares, minus, eps)
+    shifted = p.elementwise(lambda a, b: a + b, x, minus)
+    made = p.elementwise(lambda a, b: a * b, shifted, scale)
+    return made, p.elementwise(lambda t: -t, minus), scale
+
+
+@reduction("native_layer_norm")
+def _native_layer_norm(
+    p: Positional,
+    x: Value,
+    shape: Sequence[int],
+    weight: Value | None,
+    bias: Value | None,
+    eps: Operand,
+) -> tuple[Value, Value, Value]:
+    rank = len(x.sizes)
+    made, mean, scale = _normalised(p, x, range(rank - len(shape), rank), eps)
+    if weight is not None:
+        made = p.elementwise(lambda a, b: a * b, made, weight)
+    if bias is not None:
+        made = p.elementwise(lambda a, b: a + b, made, bias)
+    return made, mean, scale
+
+
+@reduction("layer_norm")
+def _layer_norm(
+    p: Positional,
+    x: Value,
+    shape: Sequence[int],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: Operand = 1e-5,
+    *_: object,
+) -> Value:
+    return _native_layer_norm(p, x, shape, weight, bias, eps)[0]
+
+
+@reduction("rms_norm")
+def _rms_norm(
+    p: Positional,
+    x: Value,
+    shape: Sequence[int],
+    weight: Value | None = None,
+    eps: Operand | None = None,
+) -> Value:
+    rank = len(x.sizes)
+    at = range(rank - len(shape), rank)
+    factors = [f for i in at for f in x.positions[i]]
+    squares = p.reduce(ADD, p.elementwise(lambda t: t**2, x), at, keep=True)
+    small = torch.finfo(torch.float32).eps if eps is None else eps
+    scale = p.sized(lambda size_of, s, e: (s / size_of(factors) + e) ** -0.5, squares, small)
+    made = p.elementwise(lambda a, b: a * b, x, scale)
+    return made if weight is None else p.elementwise(lambda a, b: a * b, made, weight)
+
+
+def _variance(p: Positional, x: Value, dim: Any, less: float, keepdim: bool) -> tuple[Value, Value]:
+    at = axes_of(x, dim)
+    factors = [f for i in at for f in x.positions[i]]
+    mean = p.sized(lambda size_of, t: t / size_of(factors), p.reduce(ADD, x, at, keep=True))
+    shifted = p.elementwise(lambda a, b: (a - b) ** 2, x, mean)
+    total = p.reduce(ADD, shifted, at, keep=True)
+    variance = p.sized(lambda size_of, t: t / (size_of(factors) - less), total)
+    if keepdim:
+        return variance, mean
+    return p.drop(variance, at), p.drop(mean, at)
+
+
+@reduction("var_mean.correction")
+def _var_mean(
+    p: Positional,
+    x: Value,
+    dim: Any = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Value, Value]:
+    return _variance(p, x, dim, 1 if correction is None else correction, keepdim)
+
+
+@reduction("var_mean.dim")
+def _var_mean_dim(
+    p: Positional, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False
+) -> tuple[Value, Value]:
+    return _variance(p, x, dim, int(unbiased), keepdim)
+
+
+@reduction("var_mean.default")
+def _var_mean_all(p: Positional, x: Value, unbiased: bool = True) -> tuple[Value, Value]:
+    return _variance(p, x, None, int(unbiased), keepdim=False)
+
+
+def _first(entry: Entry) -> Entry:
+    return lambda *arguments, **options: entry(*arguments, **options)[0]
+
+
+reduction("var.correction")(_first(_var_mean))
+reduction("var.dim")(_first(_var_mean_dim))
+reduction("var.default")(_first(_var_mean_all))
