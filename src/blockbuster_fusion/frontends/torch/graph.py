@@ -167,6 +167,8 @@ class Analysis:
         if short_name(node) != "cat":
             return False
         pieces, dim = self.joined(node)
+        if node.meta.get("is_join"):
+            return True
         return len({as_size(tensors_of(p)[0].shape[dim]) for p in pieces}) > 1
 
     def joined(self, node: Node) -> tuple[list[Node], int]:

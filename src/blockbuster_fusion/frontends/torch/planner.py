@@ -21,7 +21,9 @@ from blockbuster_fusion.frontends.torch.graph import (
     name_of,
     tensors_of,
 )
+from blockbuster_fusion.frontends.torch.pieces import move_pieces
 from blockbuster_fusion.frontends.torch.rows import row_for
+from blockbuster_fusion.frontends.torch.simplify import simplify
 from blockbuster_fusion.frontends.torch.table import DTYPES
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.torch_arrays import STORED, kit_on
@@ -126,7 +128,16 @@ def plan(
     module: GraphModule, static: Sequence[int] = (), options: Options | None = None
 ) -> Planned:
     """The plan of a graph whose inputs number `static` are weights."""
-    return _Planner(module, static, options or Options()).planned()
+    options = options or Options()
+    target = options.target or _device_of(module)
+    simplify(module)
+    module = move_pieces(module, static, splits=target != "cuda")
+    return _Planner(module, static, options).planned()
+
+
+def _device_of(module: GraphModule) -> str:
+    tensors = (t for n in module.graph.nodes for t in tensors_of(n) if t.dim())
+    return next((t.device.type for t in tensors), "cpu")
 
 
 _COMPILED: dict[Any, Executable] = {}
