@@ -5,7 +5,7 @@ A front end calls one method for each operator of a model. Positions become sequ
 an ArrayProgram. What has no such form raises `NotExpressible`, and the front end cuts there.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
@@ -240,6 +240,9 @@ class Positional:
         self, combiner: Combiner, x: Value, at: Sequence[int], *, keep: bool = False
     ) -> Value:
         """`x` with some positions combined."""
+        if x.constant is not None and combiner in (MAX, MIN):
+            positions, sizes = _without(x, at, keep=keep)
+            return replace(x, positions=positions, sizes=sizes)
         x = self.as_array(x)
         factors = self.axes.atoms(f for p in at for f in x.positions[p])
         have = self.axes.atoms(self.records[x.record].axes)
@@ -416,7 +419,7 @@ class Positional:
         return self.renamed(y, clash) if clash else y
 
     def renamed(self, y: Value, at: Sequence[int]) -> Value:
-        """`y` with new axes at some positions: an input is taken in again."""
+        """`y` with new axes at some positions."""
         old = self.axes.atoms(f for i in at for f in y.positions[i])
         new = tuple(Factor(f.size) for f in old)
         swap = dict(zip(old, new, strict=True))
@@ -427,22 +430,46 @@ class Positional:
         positions = tuple(moved(p) for p in y.positions)
         if y.constant is not None:
             return replace(y, positions=positions)
-        record = self.records[y.record]
-        have = self.axes.atoms(record.axes)
+        again = self.taken_again(y.record, swap)
+        if again is not None:
+            self.axes.keep_apart(f for p in positions for f in p)
+            return replace(y, positions=positions, record=again)
+        have = self.axes.atoms(self.records[y.record].axes)
         axes = tuple(swap.get(f, f) for f in have)
-        if isinstance(record.made, Given):
-            again = Given(record.made.name, tuple(moved(p) for p in record.made.positions))
-            value = self.record(again, (), axes, y.dtype, positions, y.sizes)
-            self.sources[value.record] = self.sources[y.record]
-            return value
-        if isinstance(record.made, Counting):
-            counted = Counting(moved(record.made.factors))
-            return self.record(counted, (), axes, y.dtype, positions, y.sizes)
         really = [f for f in old if f in have]
         if not really:
             return replace(y, positions=positions)
         made = Renamed(tuple(really), tuple(swap[f] for f in really))
         return self.record(made, (y.record,), axes, y.dtype, positions, y.sizes)
+
+    def taken_again(self, number: int, swap: Mapping[Factor, Factor]) -> int | None:
+        """A record along other axes: an input taken in twice, or positions counted twice, and what
+        is computed from these in whole numbers and truths."""
+        record = self.records[number]
+
+        def moved(factors: Iterable[Factor]) -> Position:
+            return tuple(swap.get(f, f) for f in self.axes.atoms(factors))
+
+        axes = moved(record.axes)
+        if axes == self.axes.atoms(record.axes):
+            return number
+        made, operands = record.made, list[int]()
+        match made:
+            case Given(name, positions):
+                made = Given(name, tuple(moved(p) for p in positions))
+            case Counting(factors):
+                made = Counting(moved(factors))
+            case Pointwise() if not record.dtype.is_float:
+                again = [self.taken_again(v, swap) for v in record.operands]
+                operands = [v for v in again if v is not None]
+                if len(operands) < len(again):
+                    return None
+            case _:
+                return None
+        value = self.record(made, operands, axes, record.dtype, (), ())
+        if number in self.sources:
+            self.sources[value.record] = self.sources[number]
+        return value.record
 
     def as_array(self, x: Value) -> Value:
         """`x` as an array that was recorded."""

@@ -171,8 +171,11 @@ def _light(graph: Graph) -> frozenset[int]:
     """
     found: set[int] = set()
     given = {Value(i) for i in graph.inputs}
+    stored = {value.node for value in graph.output_values}
     for i, node in graph.nodes.items():
-        if isinstance(node.op, Elementwise) and Value(i) not in graph.output_values:
+        readers = [graph.op(user) for user, _ in graph.uses(Value(i))]
+        is_placed = any(isinstance(op, Rename | Pick | Misc) for op in readers)
+        if isinstance(node.op, Elementwise) and not is_placed and i not in stored:
             makers = [v for v in node.inputs if v not in given and v.node not in found]
             if all(isinstance(graph.op(v.node), Pick | Iota) for v in makers):
                 found.add(i)

@@ -518,7 +518,7 @@ class _Moved:
                 return int(arguments[0][dim]) % len(before)
             case "transpose":
                 a, b = (i % len(before) for i in arguments)
-                return {a: b, b: a}.get(dim, dim)
+                return b if dim == a else a if dim == b else dim
             case "t":
                 return len(before) - 1 - dim
             case "unsqueeze":

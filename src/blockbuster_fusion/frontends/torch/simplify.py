@@ -1,26 +1,39 @@
-"""Operators of which only a part is read, as the simpler ones that give that part."""
+"""Graphs with operators that nobody needs left out, before anything is cut into parts."""
 
+import math
 import operator
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import _disable_current_modes
 
-_VALUES = {
-    torch.ops.aten.max.dim: torch.ops.aten.amax.default,
-    torch.ops.aten.min.dim: torch.ops.aten.amin.default,
-}
+from blockbuster_fusion.frontends.torch.graph import tensors_of
+from blockbuster_fusion.frontends.torch.rows import row_for
+
+aten = torch.ops.aten
+
+MOST_ELEMENTS = 1 << 16
+"""How large a constant is worked out while a model is compiled."""
+
+_VALUES = {aten.max.dim: aten.amax.default, aten.min.dim: aten.amin.default}
 """Reductions that give places as well, and those that do not."""
 
 
 def simplify(module: GraphModule) -> None:
-    """Leave out the results that nobody reads: `x.max(-1).values` is `amax`."""
+    """Leave out what nobody reads, and what is the same number everywhere."""
+    _only_values(module)
+    _uniform(module)
+
+
+def _only_values(module: GraphModule) -> None:
+    """`x.max(-1).values` is `amax`."""
     graph = module.graph
     for node in [n for n in graph.nodes if n.op == "call_function" and n.target in _VALUES]:
         users = [*node.users]
         if not all(u.target is operator.getitem and u.args[1] == 0 for u in users):
             continue
         source, dim, *keep = node.args
-        assert isinstance(source, Node)
         for user in users:
             with graph.inserting_before(user):
                 made = graph.call_function(_VALUES[node.target], (source, [dim], *keep))
@@ -28,3 +41,76 @@ def simplify(module: GraphModule) -> None:
             user.replace_all_uses_with(made)
             graph.erase_node(user)
         graph.erase_node(node)
+
+
+def _uniform(module: GraphModule) -> None:
+    """An operator that has no row and depends on no input is worked out here, and a constant where
+    it gives one number: so texts that are not packed are seen not to be."""
+    graph = module.graph
+    depends: dict[Node, bool] = {}
+    changed = False
+    for node in [*graph.nodes]:
+        depends[node] = node.op != "call_function" or any(depends[n] for n in node.all_input_nodes)
+        if depends[node] or row_for(node.target) is not None or not _is_plain(node):
+            continue
+        number = _one_number(node)
+        if number is not None:
+            tensor = tensors_of(node)[0]
+            options: dict[str, Any] = {
+                "dtype": tensor.dtype,
+                "device": tensor.device,
+                "pin_memory": False,
+            }
+            with graph.inserting_before(node):
+                made = graph.call_function(
+                    aten.full.default, ([*map(int, tensor.shape)], number), options
+                )
+            made.meta = dict(node.meta)
+            node.replace_all_uses_with(made)
+            depends[made] = False
+            changed = True
+    if changed:
+        graph.eliminate_dead_code()
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether an operator gives one small array of known size, and the same each time."""
+    value, target = node.meta.get("val"), node.target
+    if not isinstance(value, torch.Tensor) or not isinstance(target, torch._ops.OpOverload):
+        return False
+    is_random = torch.Tag.nondeterministic_seeded in target.tags
+    if is_random or target._schema.is_mutable or value.layout is not torch.strided:
+        return False
+    if not all(isinstance(s, int) for s in value.shape):
+        return False
+    return 0 < math.prod(value.shape) <= MOST_ELEMENTS
+
+
+def _one_number(node: Node) -> int | float | bool | None:
+    """What all elements of a constant are."""
+    with _disable_current_modes(), torch.no_grad():
+        made = _worked_out(node, {})
+        if made is None or made.dtype.is_complex:
+            return None
+        first = made.flatten()[0]
+        number = first.item()
+        is_one = bool((made == first).all()) and math.isfinite(number)
+        return number if is_one else None
+
+
+def _worked_out(node: Node, known: dict[Node, Any]) -> Any:
+    """The value of a node that depends on no input, or None where an operand is too large."""
+    if node not in known:
+        operands = [n for n in node.all_input_nodes if n not in known]
+        is_known = all(_worked_out(n, known) is not None for n in operands)
+        known[node] = None
+        if is_known and _is_plain(node):
+            arguments = torch.fx.map_arg(node.args, lambda n: known[n])
+            options = torch.fx.map_arg(node.kwargs, lambda n: known[n])
+            assert callable(node.target)
+            known[node] = node.target(*arguments, **{**options, **_on_cpu(options)})
+    return known[node]
+
+
+def _on_cpu(options: Any) -> dict[str, Any]:
+    return {"device": "cpu"} if "device" in options else {}
