@@ -300,7 +300,10 @@ class _Moved:
 
     def cuts(self, node: Node) -> _Cuts | None:
         if node not in self.known_cuts:
-            self.known_cuts[node] = self.find_cuts(node)
+            try:
+                self.known_cuts[node] = self.find_cuts(node)
+            except _InTheWay:
+                self.known_cuts[node] = None
         return self.known_cuts[node]
 
     def find_cuts(self, node: Node) -> _Cuts | None:
