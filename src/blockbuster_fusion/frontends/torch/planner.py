@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
@@ -17,6 +18,7 @@ from blockbuster_fusion.frontends.torch.express import ElidedCast, Expression, P
 from blockbuster_fusion.frontends.torch.graph import (
     Analysis,
     as_size,
+    expression_of,
     factored,
     name_of,
     tensors_of,
@@ -556,10 +558,14 @@ def _symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
     """Where the symbols of a graph get their values, and what sizes are in terms of them."""
     found: dict[str, SymbolSource] = {}
     expressions: dict[str, Any] = {}
+    derived: list[tuple[Any, SymbolSource]] = []
 
     def note(expr: Any, slot: int, dim: int | None) -> None:
+        source = SymbolSource(str(expr), slot, dim)
         if expr.is_Symbol:
-            found.setdefault(str(expr), SymbolSource(str(expr), slot, dim))
+            found.setdefault(str(expr), source)
+        elif len(expr.free_symbols) == 1:
+            derived.append((expr, source))
 
     for slot, node in enumerate(analysis.inputs):
         value = node.meta.get("val")
@@ -569,18 +575,25 @@ def _symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
             for dim, extent in enumerate(value.shape):
                 if isinstance(extent, torch.SymInt):
                     note(extent.node.expr, slot, dim)
+    for expr, source in derived:  # torch.export has sizes such as 2*n + 1 of an n that is no size
+        (symbol,) = expr.free_symbols
+        factor = expr.coeff(symbol)
+        rest = expr - factor * symbol
+        if str(symbol) not in found and str(symbol) not in expressions and rest.is_Integer:
+            found[source.symbol] = source
+            expressions[str(symbol)] = (sympy.Symbol(source.symbol) - rest) / factor
     for node in analysis.module.graph.nodes:
         for tensor in tensors_of(node):
             for extent in tensor.shape:
                 if isinstance(extent, torch.SymInt):
-                    for factor in factored(extent.node.expr)[1]:
-                        expressions.setdefault(str(factor), factor)
+                    for factor in factored(expression_of(extent))[1]:
+                        if not factor.is_Symbol:
+                            expressions.setdefault(str(factor), factor)
 
     def evaluate(symbol: str, sizes: Mapping[str, int]) -> int:
         if symbol in sizes:
             return sizes[symbol]
         expr = expressions[symbol]
-        values = {s: sizes[str(s)] for s in expr.free_symbols}
-        return int(expr.subs(values))
+        return int(expr.subs({s: evaluate(str(s), sizes) for s in expr.free_symbols}))
 
     return [*found.values()], evaluate
