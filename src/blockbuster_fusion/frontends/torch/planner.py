@@ -27,16 +27,15 @@ from blockbuster_fusion.frontends.torch.rows import row_for
 from blockbuster_fusion.frontends.torch.table import DTYPES
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.torch_arrays import STORED, kit_on
-from blockbuster_fusion.runtime.torch_plan import (
+from blockbuster_fusion.runtime.torch_plan import Plan, SymbolSource
+from blockbuster_fusion.runtime.torch_steps import (
     CopyStep,
     KernelStep,
     OperatorStep,
     Piece,
-    Plan,
     RoomStep,
     Slot,
     Step,
-    SymbolSource,
     in_order,
 )
 from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
@@ -140,7 +139,7 @@ class _Planner:
         given = [n for n in module.graph.nodes if n.op == "placeholder"]
         weights = frozenset(given[i] for i in static if i < len(given))
         self.analysis = Analysis(module, weights)
-        self.options = options
+        self.static, self.options = frozenset(static), options
         self.groups: list[Group] = []
         self.steps: list[Step] = []
         self.operated: list[Node] = []
@@ -179,7 +178,7 @@ class _Planner:
         outputs = [self.result(x) for x in analysis.results]
         inputs = range(len(analysis.inputs))
         symbols, evaluate = _symbols(analysis)
-        made = Plan(self.steps, self.count, inputs, outputs, symbols, evaluate)
+        made = Plan(self.steps, self.count, inputs, outputs, symbols, evaluate, self.static)
         return Planned(made, analysis, self.groups, self.operated, [*self.rooms], self.halved)
 
     def settle(self) -> None:
