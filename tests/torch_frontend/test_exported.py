@@ -96,6 +96,7 @@ def test_a_maximum_that_is_known_to_be_one_of_its_terms() -> None:
     length = Dim("length", min=2, max=40)
     bias = numbers(1, 64)
     compiled = exported(biased, [{0: length, 1: length}, {}], numbers(9, 9), bias)
+    assert compiled.explanation.coverage == 1
     for n in (9, 40, 2):
         x = numbers(n, n)
         torch.testing.assert_close(compiled(x, bias), biased(x, bias))
