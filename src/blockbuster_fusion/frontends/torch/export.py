@@ -44,12 +44,12 @@ class Domain:
         self.constants = [(i, arg) for i, _, arg in asked if isinstance(arg, ConstantArgument)]
         self.tensors = [(i, node.name, x.shape) for i, node, _ in asked for x in tensors_of(node)]
         self.plan = planned.plan
-        values = [node.meta.get("val") for _, node, _ in asked]
-        extents: list[Any] = [x for x in values if isinstance(x, torch.SymInt)]
+        numbers = (node.meta.get("val") for _, node, _ in asked)
+        extents: list[Any] = [x for x in numbers if isinstance(x, torch.SymInt)]
         extents += [n for _, _, shape in self.tensors for n in shape if not isinstance(n, int)]
         self.symbols = {s for n in extents for s in n.node.expr.free_symbols}
         self.ranges = {s: r for s, r in program.range_constraints.items() if s in self.symbols}
-        mode = detect_fake_mode(values)
+        mode = detect_fake_mode([node.meta.get("val") for node in planned.analysis.inputs])
         shapes = None if mode is None else mode.shape_env
         guards = [] if shapes is None else [shapes.replace(g.expr) for g in shapes.guards]
         self.guards = [g for g in guards if g.free_symbols and g.free_symbols <= self.symbols]
