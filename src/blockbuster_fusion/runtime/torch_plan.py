@@ -11,11 +11,11 @@ import torch
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.runtime.torch_recording import Recording, Untaped
-from blockbuster_fusion.runtime.torch_steps import BoundOperator, OperatorStep, Slot, Step, bound
+from blockbuster_fusion.runtime.torch_steps import BoundStep, Length, Slot, Step, bound
 from blockbuster_fusion.runtime.torch_tape import TensorTape
 
-MOST_BINDINGS = 256
-"""For how many different sizes a plan remembers what follows from them."""
+MOST_BINDINGS = 64
+"""For how many different sizes a plan, and each of its steps, remembers what follows from them."""
 
 log = logging.getLogger("blockbuster_fusion")
 
@@ -47,7 +47,7 @@ class Plan:
         self.room = [None] * (slots - len(inputs))
         self.changing = [slot for slot in inputs if slot not in weights]
         self.symbols, self.evaluate = tuple(symbols), evaluate
-        self.operators = [BoundOperator(s) if isinstance(s, OperatorStep) else None for s in steps]
+        self.sized = [_Sized(step) for step in steps]
         self.last_uses = _last_uses(self.steps, self.outputs)
         self.known: dict[Hashable, _Binding] = {}
 
@@ -87,6 +87,25 @@ def _seen(x: Any) -> Hashable:
     return type(x).__name__
 
 
+class _Sized:
+    """A step, bound once for each of the lengths that it depends on itself."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.lengths = tuple(dict.fromkeys(size for size in step.lengths if size.symbols))
+        self.known: dict[tuple[int, ...], BoundStep] = {}
+
+    def bound(self, length: Length) -> BoundStep:
+        key = tuple(length(size) for size in self.lengths)
+        found = self.known.get(key)
+        if found is None:
+            found = bound(self.step, length)
+            while len(self.known) >= MOST_BINDINGS:
+                self.known.pop(next(iter(self.known)), None)
+            self.known[key] = found
+        return found
+
+
 class _Binding:
     """A plan for inputs that lie in memory in a certain way.
 
@@ -101,19 +120,18 @@ class _Binding:
 
         self.plan, self.calls = plan, 0
         self.tape: TensorTape | None = None
-        self.steps = [
-            ready or bound(step, length)
-            for step, ready in zip(plan.steps, plan.operators, strict=True)
-        ]
+        self.steps = [step.bound(length) for step in plan.sized]
 
     def __call__(self, given: list[Any]) -> list[Any]:
         if self.tape is not None:
             return self.tape(given)
-        self.calls += 1
-        if self.calls != 2:
-            return self.run(given)
+        if self.calls != 1:
+            made = self.run(given)
+            self.calls += 1
+            return made
         recording = Recording(self.plan.steps, self.plan.outputs, given, len(self.plan.room))
         made = self.run(given, recording)
+        self.calls += 1
         try:
             self.tape = TensorTape(recording)
         except Untaped as reason:

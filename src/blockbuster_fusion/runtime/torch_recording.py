@@ -162,7 +162,7 @@ class Recording:
     # ---------------------------------------------------------------- kernels
 
     def kernel(self, bound: BoundKernel, values: list[Any]) -> None:
-        program = bound.program
+        program = bound.program(values)
         if program is None:
             raise Untaped("its kernels are not compiled")
         launches = [launch for launch in program.launches if launch is not None]

@@ -1,7 +1,7 @@
 """The steps of a model's plan, and what each is once the sizes are known: a function of values."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from blockbuster_fusion.array.records import Layout
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
 from blockbuster_fusion.runtime.torch_arrays import kit_on
+
+MOST_PROGRAMS = 16
+"""For how many strides of its arrays a step remembers what follows from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,10 @@ class Piece:
     """The lengths of the pieces before it."""
     length: Size
 
+    @property
+    def lengths(self) -> tuple[Size, ...]:
+        return (*self.before, self.length)
+
 
 @dataclass(frozen=True)
 class KernelStep:
@@ -49,6 +56,13 @@ class KernelStep:
     @property
     def reads(self) -> Iterator[int]:
         return (slot for slot, _, _ in self.inputs)
+
+    @property
+    def lengths(self) -> Iterator[Size]:
+        layouts = [layout for _, layout, _ in (*self.inputs, *self.outputs)]
+        yield from (size for x in layouts for position in x.positions for size, _ in position)
+        yield from (size for _, size in self.sizes)
+        yield from (size for _, _, x in self.outputs if x is not None for size in x.lengths)
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,10 @@ class OperatorStep:
             elif isinstance(x, list | tuple):
                 stack.extend(x)
 
+    @property
+    def lengths(self) -> Iterator[Size]:
+        return iter(())
+
 
 @dataclass(frozen=True)
 class RoomStep:
@@ -87,6 +105,10 @@ class RoomStep:
     def reads(self) -> Iterator[int]:
         return iter(())
 
+    @property
+    def lengths(self) -> Iterator[Size]:
+        return iter(self.shape)
+
 
 @dataclass(frozen=True)
 class CopyStep:
@@ -99,8 +121,13 @@ class CopyStep:
     def reads(self) -> Iterator[int]:
         return iter((self.source,))
 
+    @property
+    def lengths(self) -> Iterator[Size]:
+        return iter(self.piece.lengths)
+
 
 Step = KernelStep | OperatorStep | RoomStep | CopyStep
+"""All have the slots that they `reads`, and the `lengths` that they depend on."""
 
 Length = Callable[[Size], int]
 """How long a size is: what is known once a plan is called."""
@@ -186,7 +213,7 @@ class BoundKernel:
 
     def __init__(self, step: KernelStep, length: Length) -> None:
         self.runner = step.executable.runner
-        self.program: Bound | None = None
+        self.programs: dict[Hashable, Bound] = {}
         self.sizes = tuple((axis, length(size)) for axis, size in step.sizes)
         self.kit = kit_on(step.device)
         self.inputs = [
@@ -204,29 +231,48 @@ class BoundKernel:
         }
 
     def __call__(self, values: list[Any]) -> None:
-        given = []
-        for slot, shape, dtype in self.inputs:
-            x = values[slot]
-            if dtype is not None:
-                x = torch.as_tensor(x, dtype=dtype)
-            given.append(x if shape is None else x.view(shape))
+        given = self.given(values)
         places = {number: place(values) for number, (place, _) in self.pieces.items()}
         into = {number: x.view(self.pieces[number][1]) for number, x in places.items()}
-        made = self.run(given, into)
+        program = self.programs.get(_strides(given, into))
+        if program is None:
+            made = self.runner.run(given, self.sizes, self.kit, into)
+            self.remember(given, into)
+        else:
+            made = program.run(self.kit, given, into)
         for number, ((slot, shown), x) in enumerate(zip(self.outputs, made, strict=True)):
             if number in places:
                 values[slot] = places[number]
             else:
                 values[slot] = x if shown is None else shown(x)
 
-    def run(self, given: list[Any], into: dict[int, torch.Tensor]) -> Sequence[Any]:
-        """The results. All tensors lie as they did in the first call: the plan sees to that."""
-        if self.program is not None:
-            return self.program.run(self.kit, given, into)
-        made = self.runner.run(given, self.sizes, self.kit, into)
+    def given(self, values: list[Any]) -> list[torch.Tensor]:
+        """The inputs, with a dimension for each axis."""
+        given = []
+        for slot, shape, dtype in self.inputs:
+            x = values[slot]
+            if dtype is not None:
+                x = torch.as_tensor(x, dtype=dtype)
+            given.append(x if shape is None else x.view(shape))
+        return given
+
+    def remember(self, given: list[torch.Tensor], into: dict[int, torch.Tensor]) -> None:
+        """Keep the program for tensors with these strides: all else about them is fixed."""
         if isinstance(self.runner, Compiled) and self.runner.is_static:
-            self.program = self.runner.bound_for(given, self.sizes, self.kit, into)
-        return made
+            if len(self.programs) >= MOST_PROGRAMS:
+                self.programs.clear()
+            program = self.runner.bound_for(given, self.sizes, self.kit, into)
+            self.programs[_strides(given, into)] = program
+
+    def program(self, values: list[Any]) -> Bound | None:
+        """What has just been run."""
+        places = {number: place(values) for number, (place, _) in self.pieces.items()}
+        into = {number: x.view(self.pieces[number][1]) for number, x in places.items()}
+        return self.programs.get(_strides(self.given(values), into))
+
+
+def _strides(given: Sequence[torch.Tensor], into: Mapping[int, torch.Tensor]) -> Hashable:
+    return tuple([x.stride() for x in (*given, *into.values())])
 
 
 def _atoms(layout: Layout, length: Length) -> tuple[int, ...]:
