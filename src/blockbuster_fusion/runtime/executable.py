@@ -358,7 +358,7 @@ class Bound:
                 else:
                     arrays[buffer] = self.scratch(kit, scratch, buffer, room.shape)
             launch(kit, arrays)
-        if scratch:
+        if scratch and kit.is_prompt:
             owner.spare[kit.name].append(scratch)
         outputs = []
         for number, (buffer, order, is_first) in enumerate(owner.given_back):

@@ -45,6 +45,7 @@ class Plan:
         """`weights` are inputs that lie in memory as they did in the first call, in each."""
         self.steps, self.outputs = tuple(steps), tuple(outputs)
         self.room = [None] * (slots - len(inputs))
+        self.inputs, self.weights = len(inputs), frozenset(weights)
         self.changing = [slot for slot in inputs if slot not in weights]
         self.symbols, self.evaluate = tuple(symbols), evaluate
         self.sized = [_Sized(step) for step in steps]
@@ -58,15 +59,19 @@ class Plan:
                 values[slot] = values[slot].resolve_neg()
         return self.binding(values)(values)
 
-    def binding(self, values: Sequence[Any]) -> "_Binding":
-        """The plan for inputs that lie in memory like these."""
-        key = (
+    def key(self, values: Sequence[Any]) -> tuple[Hashable, ...]:
+        """What a call depends on beside the numbers in its inputs: how these lie in memory."""
+        return (
             *[
                 values[s.slot] if s.dim is None else values[s.slot].shape[s.dim]
                 for s in self.symbols
             ],
             *[_seen(values[slot]) for slot in self.changing],
         )
+
+    def binding(self, values: Sequence[Any]) -> "_Binding":
+        """The plan for inputs that lie in memory like these."""
+        key = self.key(values)
         found = self.known.get(key)
         if found is None:
             # the length of a nested tensor's ragged dimension is no number

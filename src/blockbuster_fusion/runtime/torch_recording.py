@@ -213,10 +213,10 @@ class Recording:
 
     def operator(self, step: OperatorStep, made: Any, values: list[Any]) -> None:
         reads = tuple(step.reads)
-        if any(tag in _DATA_DEPENDENT for tag in getattr(step.function, "tags", ())):
+        if any(tag in DATA_DEPENDENT for tag in getattr(step.function, "tags", ())):
             raise Untaped(f"data decides how much {step.name} gives")
         is_tensor = isinstance(made, torch.Tensor)
-        if _is_pure(step.function):
+        if is_pure(step.function):
             is_same = step.function in _SIZES or all(slot in self.kept for slot in reads)
             if is_same and (not is_tensor or self.is_kept(step.output, made)):
                 self.kept[step.output] = made
@@ -271,7 +271,7 @@ class Recording:
 
 # ---------------------------------------------------------------- what operators do
 
-_DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 _SIZES = (
     torch.ops.aten.sym_size.int,
     torch.ops.aten.sym_stride.int,
@@ -284,7 +284,7 @@ _PURE = (
 )
 
 
-def _is_pure(function: Any) -> bool:
+def is_pure(function: Any) -> bool:
     """Whether a function does nothing but give its result, which is the same every time."""
     if isinstance(function, OpOverload):
         is_random = torch.Tag.nondeterministic_seeded in function.tags
@@ -292,10 +292,13 @@ def _is_pure(function: Any) -> bool:
     return function in _PURE or getattr(operator, getattr(function, "__name__", ""), 0) is function
 
 
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""What tensors are that are nothing but numbers in memory."""
+
+
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but numbers in the memory of this machine."""
-    is_plain = type(x) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    return is_plain and x.layout is torch.strided and x.device.type == "cpu"
+    """Whether a tensor is nothing but numbers, in the memory of the CPU."""
+    return type(x) in PLAIN and x.layout is torch.strided and x.device.type == "cpu"
 
 
 def _exposed(steps: Sequence[Step], outputs: Sequence[Any]) -> set[int]:
@@ -304,6 +307,6 @@ def _exposed(steps: Sequence[Step], outputs: Sequence[Any]) -> set[int]:
     for step in reversed(steps):
         if not isinstance(step, OperatorStep):
             continue
-        if step.output in found or not _is_pure(step.function):
+        if step.output in found or not is_pure(step.function):
             found.update(step.reads)
     return found
