@@ -8,13 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
+from torch.export import Dim
 
 import blockbuster_fusion as bb
-from zoo import ARCHITECTURES, ZOO, Architecture
+from blockbuster_fusion.frontends.torch.explain import Explanation
+from zoo import ARCHITECTURES, ZOO, Architecture, Takes
 from zoo_reference import eager_errors, reference, relative_errors, tolerances
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 LENGTHS = (24, 17, 9)
+LONGER = 41
 ONE_REGION = ("llama", "qwen2", "qwen3", "mistral", "gpt2", "bert", "vit")
 
 
@@ -37,6 +40,16 @@ class Case:
     def inputs(self, length: int = LENGTHS[0]) -> dict[str, Tensor]:
         return self.architecture.inputs(length, dtype=DTYPES[self.dtype])
 
+    def sizes(self, batch: bool = False) -> dict[str, dict[int, Dim]]:
+        """What torch.export is told of the inputs: the lengths of texts are any, or batches too."""
+        count, words, source = (Dim(x, min=2, max=512) for x in ("batch", "words", "source"))
+        lengths = {"input_ids": source, "attention_mask": source}
+        if self.architecture.takes is Takes.TEXT:
+            lengths = dict.fromkeys(lengths, words)
+        lengths |= {"decoder_input_ids": words, "decoder_attention_mask": words}
+        first = {0: count} if batch else {}
+        return {x: first | ({1: lengths[x]} if x in lengths else {}) for x in self.inputs()}
+
     def check(self, outputs: Sequence[Tensor], inputs: dict[str, Tensor]) -> None:
         """Each output is within twice eager's own error of a float64 run."""
         __tracebackhide__ = True
@@ -47,6 +60,16 @@ class Case:
         found = relative_errors(outputs, exact)
         allowed = tolerances(dtype, eager)
         assert all(x <= y for x, y in zip(found, allowed, strict=True)), (found, allowed)
+
+    def check_fused(self, explained: Explanation) -> None:
+        """Nothing falls back, nearly all operators are fused, and each attention is one kernel."""
+        __tracebackhide__ = True
+        assert explained.fallbacks == []
+        assert explained.halved == []
+        assert explained.coverage >= self.architecture.coverage, explained.misc
+        flash = [kernel for kernel in explained.kernels if kernel.is_flash]
+        assert len(flash) == self.architecture.attentions
+        assert explained.edges_after < explained.edges_before
 
     def __str__(self) -> str:
         lengths = "dynamic" if self.dynamic else "static"
@@ -65,6 +88,14 @@ SHORT = (
 )
 """A few that differ in as much as they can; the others are long."""
 SHORT_STATIC = [replace(case, dynamic=False) for case in SHORT]
+SHORT_EXPORTED = (
+    Case("qwen3", "bfloat16", "sdpa"),
+    Case("mistral", "float32", "sdpa", dynamic=True),
+    Case("gpt2", "bfloat16", "eager", dynamic=True),
+    Case("mpt", "float32", "eager", dynamic=True),
+)
+LEAF_SPEC = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+"""torch.export copies what it deprecates."""
 
 
 def cases(short: Iterable[Case], lengths: Iterable[bool] = (False,)) -> list[object]:
@@ -105,25 +136,43 @@ def test_compiled(case: Case) -> None:
 def test_explained(case: Case) -> None:
     """Nothing falls back, nearly all operators are fused, and each attention is one kernel."""
     explained = bb.explain(case.build(), **case.inputs())
-    assert explained.fallbacks == []
-    assert explained.halved == []
-    assert explained.coverage >= case.architecture.coverage, explained.misc
-    flash = [kernel for kernel in explained.kernels if kernel.is_flash]
-    assert len(flash) == case.architecture.attentions
-    assert explained.edges_after < explained.edges_before
+    case.check_fused(explained)
     if case.dtype == "float32":
         assert explained.elided_casts == []
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch copies what it deprecates
-@pytest.mark.parametrize("case", cases(SHORT_STATIC[1:4]))
+@LEAF_SPEC
+@pytest.mark.parametrize("case", cases(SHORT_EXPORTED, lengths=(False, True)))
 @torch.no_grad()
 def test_exported(case: Case) -> None:
-    """A model that torch.export has captured gives the same, called with the same arguments."""
-    inputs = case.inputs()
-    exported = torch.export.export(case.build(), (), inputs, strict=False)
-    outputs = bb.from_torch(exported)(**inputs)
-    case.check(case.architecture.output(outputs), inputs)
+    """A model that torch.export has captured gives the same, for all lengths if it is for any."""
+    shapes = case.sizes() if case.dynamic else None
+    program = torch.export.export(
+        case.build(), (), case.inputs(), strict=False, dynamic_shapes=shapes
+    )
+    compiled = bb.from_torch(program)
+    for length in (*LENGTHS, LONGER) if case.dynamic else LENGTHS[:1]:
+        inputs = case.inputs(length)
+        case.check(case.architecture.output(compiled(**inputs)), inputs)
+    case.check_fused(compiled.explanation)
+
+
+@LEAF_SPEC
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=() if x in {"bert", "vit"} else pytest.mark.long) for x in ZOO]
+)
+@torch.no_grad()
+def test_exported_for_any_batch(name: str) -> None:
+    """Both the length and the number of texts are any."""
+    case = Case(name, attention=ZOO[name].kinds[-1], dynamic=True)
+    program = torch.export.export(
+        case.build(), (), case.inputs(), strict=False, dynamic_shapes=case.sizes(batch=True)
+    )
+    compiled = bb.from_torch(program)
+    for length, batch in ((LENGTHS[0], 2), (LONGER, 3), (LENGTHS[1], 5)):
+        inputs = case.architecture.inputs(length, batch)
+        case.check(case.architecture.output(compiled(**inputs)), inputs)
+    case.check_fused(compiled.explanation)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

@@ -25,6 +25,10 @@ class Kit(Protocol):
     def name(self) -> Hashable:
         """Kits of one name give and take the same arrays."""
 
+    @property
+    def is_prompt(self) -> bool:
+        """Whether a kernel is done when its launch returns, so that others may have its scratch."""
+
     def seen(self, x: Any) -> Hashable:
         """What binding depends on: how an array lies in memory, and what it holds."""
 
@@ -68,6 +72,7 @@ class NumpyArrays:
     """NumPy's arrays. bfloat16 comes and goes as float32, and is converted."""
 
     name = "numpy"
+    is_prompt = True
 
     def seen(self, x: Array) -> Hashable:
         return x.shape, x.strides, x.dtype

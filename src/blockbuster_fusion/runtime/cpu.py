@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class CpuKernels:
         self.threads = threads or _all_threads()
         library = loaded(self.source, sanitize=sanitize)
         self.functions = {kernel.name: library[kernel.name] for kernel in nest.kernels}
+        self.symbols = {kernel.name: kernel.symbols for kernel in nest.kernels}
 
     def bind(
         self,
@@ -51,26 +52,38 @@ class CpuKernels:
         sizes: Mapping[Symbol, int],
         *,
         elements: int,
-    ) -> Callable[[Sequence[int]], None]:
+    ) -> "CpuLaunch":
         """A launch for buffers that lie like this: it takes their addresses."""
-        function, name = self.functions[kernel.name], kernel.name
         threads = self.threads if elements > ALONE else 1
         flat = [stride for one in strides for stride in one]
-        values = [sizes[symbol] for symbol in kernel.symbols]
-        held_strides = (ctypes.c_int64 * len(flat))(*flat)
-        held_sizes = (ctypes.c_int64 * len(values))(*values)
-        addresses_type = ctypes.c_void_p * len(strides)
-
-        def launch(addresses: Sequence[int]) -> None:
-            # The addresses are an array of their own: other threads may run the same kernel.
-            failed = function(addresses_type(*addresses), held_strides, held_sizes, threads)
-            if failed:
-                raise _failure(failed, name)
-
-        return launch
+        values = [sizes[symbol] for symbol in self.symbols[kernel.name]]
+        return CpuLaunch(kernel.name, self.functions[kernel.name], flat, values, threads)
 
 
-def _failure(code: int, name: str) -> BlockbusterError:
+class CpuLaunch:
+    """A kernel for buffers that lie in a certain way: called with their addresses, it runs."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Any,
+        strides: Sequence[int],
+        sizes: Sequence[int],
+        threads: int,
+    ) -> None:
+        self.name, self.function, self.threads = name, function, threads
+        self.strides = (ctypes.c_int64 * len(strides))(*strides)
+        self.sizes = (ctypes.c_int64 * len(sizes))(*sizes)
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        # The addresses are an array of their own: other threads may run the same kernel.
+        held = (ctypes.c_void_p * len(addresses))(*addresses)
+        failed = self.function(held, self.strides, self.sizes, self.threads)
+        if failed:
+            raise failure(failed, self.name)
+
+
+def failure(code: int, name: str) -> BlockbusterError:
     """What a kernel means by the code that it has returned."""
     if code == OUTSIDE:
         return PlaceOutside(name=name)

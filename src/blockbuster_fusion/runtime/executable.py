@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from blockbuster_fusion.codegen.nest import Along, Buffer, Call, Clear, Kernel, Nest
+from blockbuster_fusion.codegen.nest import Along, Buffer, Call, Clear, Kernel, Nest, Step
 from blockbuster_fusion.codegen.shapes import buffer_shape, layout_order
 from blockbuster_fusion.errors import BadInput
 from blockbuster_fusion.interp.interpreter import in_order, interpret
@@ -201,6 +201,7 @@ class Compiled:
         self.program, self.tiles, self.kernels, self.device = nest, dict(tiles), kernels, device
         self.source = kernels.source
         self.is_static = not any(isinstance(step, Call) for step in nest.steps)
+        self.buffers = [_global_buffers(step) for step in nest.steps]
         self.bound: dict[Hashable, Bound] = {}
         self.numpy = NumpyArrays()
         self.spare: dict[Hashable, list[_Scratch]] = {}
@@ -272,6 +273,17 @@ class Compiled:
         return spares.pop() if spares else _Scratch()
 
 
+def _global_buffers(step: Step) -> tuple[Buffer, ...]:
+    """What a step is handed by whoever launches it."""
+    match step:
+        case Kernel():
+            return step.global_buffers
+        case Clear():
+            return (step.buffer,)
+        case Call():
+            return ()
+
+
 class _Scratch(dict[Buffer, Any]):
     """Flat arrays for the buffers between kernels, kept from call to call."""
 
@@ -294,7 +306,7 @@ class Bound:
             self.admit(name, buffer, shape)
         for name, buffer, shape in zip(owner.names, owner.program.inputs, shapes, strict=True):
             self.check_blocks(name, buffer, shape)
-        self.launches: list[_Launch | None] = [None] * len(owner.program.steps)
+        self.launches: list[Launch | None] = [None] * len(owner.program.steps)
 
     def admit(self, name: str, buffer: Buffer, shape: tuple[int, ...]) -> None:
         """Note what an input says of sizes, or BadInput."""
@@ -335,7 +347,7 @@ class Bound:
                 continue
             launch = self.launches[number]
             if launch is None:
-                launch = self.launches[number] = _Launch(self, step)
+                launch = self.launches[number] = Launch(self, step, owner.buffers[number])
             for room in launch.rooms:
                 buffer = room.buffer
                 if buffer in arrays:
@@ -346,7 +358,7 @@ class Bound:
                 else:
                     arrays[buffer] = self.scratch(kit, scratch, buffer, room.shape)
             launch(kit, arrays)
-        if scratch:
+        if scratch and kit.is_prompt:
             owner.spare[kit.name].append(scratch)
         outputs = []
         for number, (buffer, order, is_first) in enumerate(owner.given_back):
@@ -385,7 +397,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class Room:
     """What to allocate for a buffer: its shape, and how to turn the array of an output."""
 
     buffer: Buffer
@@ -394,24 +406,23 @@ class _Room:
     turned: tuple[int, ...] | None
 
 
-class _Launch:
+class Launch:
     """A kernel, or the clearing of a buffer, for arrays that lie in a certain way."""
 
-    def __init__(self, bound: Bound, step: Kernel | Clear) -> None:
-        self.bound, self.step = bound, step
-        self.buffers = (step.buffer,) if isinstance(step, Clear) else step.global_buffers
+    def __init__(self, bound: Bound, step: Kernel | Clear, buffers: tuple[Buffer, ...]) -> None:
+        self.bound, self.step, self.buffers = bound, step, buffers
         given = bound.owner.program.inputs
         self.rooms = tuple(self.room(b) for b in self.buffers if b not in given)
         self.function: Callable[[Sequence[Any]], None] | None = None
 
-    def room(self, buffer: Buffer) -> _Room:
+    def room(self, buffer: Buffer) -> Room:
         shape = buffer_shape(buffer, self.bound.tiling)
         order = self.bound.owner.layouts.get(buffer)
         if order is None:
-            return _Room(buffer, shape, False, None)
+            return Room(buffer, shape, False, None)
         turned = tuple(order.index(at) for at in range(len(order)))
         laid_out = tuple(shape[at] for at in order)
-        return _Room(buffer, laid_out, True, turned if list(turned) != sorted(turned) else None)
+        return Room(buffer, laid_out, True, turned if list(turned) != sorted(turned) else None)
 
     def __call__(self, kit: Kit, arrays: Arrays) -> None:
         if isinstance(self.step, Clear):

@@ -27,6 +27,7 @@ class TorchArrays:
     def __init__(self, device: torch.device, *, handles: bool) -> None:
         self.device = device
         self.name: Hashable = (str(device), handles)
+        self.is_prompt = device.type == "cpu"
         self.handles = handles
         """Whether kernels take addresses rather than tensors."""
 

@@ -13,6 +13,7 @@ from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.frontends.torch.attention import write_out_attention
 from blockbuster_fusion.frontends.torch.planner import Options, Planned, plan
+from blockbuster_fusion.runtime.torch_replay import replayed
 
 NAME = "blockbuster"
 
@@ -41,7 +42,7 @@ def backend(
         made = plan(graph, _static_inputs(), chosen)
         if watcher is not None:
             watcher(made)
-        return made.plan
+        return replayed(made.plan) if mode in REPLAYING else made.plan
 
     compiled = aot_autograd(
         fw_compiler=inference,
@@ -75,6 +76,8 @@ def _warn_of_training() -> None:
 
 
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+REPLAYING = ("reduce-overhead", "max-autotune")
+"""The modes in which a plan on a GPU is replayed as a CUDA graph."""
 
 
 def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options:

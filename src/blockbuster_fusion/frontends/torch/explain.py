@@ -19,6 +19,7 @@ from blockbuster_fusion.frontends.torch.graph import name_of
 from blockbuster_fusion.frontends.torch.planner import Fused, Joined, Planned, Unfused
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.show import show
+from blockbuster_fusion.runtime.torch_replay import device_of, obstacle
 from blockbuster_fusion.select.parts import Kind
 
 
@@ -134,6 +135,13 @@ class Explanation:
         return [reason for g in self.graphs for reason in g.halved]
 
     @cached_property
+    def unreplayed(self) -> list[str]:
+        """Why CUDA graphs cannot hold those graphs on a GPU that they cannot hold."""
+        plans = [g.plan for g in self.graphs if device_of(g.plan).type == "cuda"]
+        reasons = [obstacle(plan) for plan in plans]
+        return [reason for reason in reasons if reason is not None]
+
+    @cached_property
     def elided_casts(self) -> list[ElidedCast]:
         """The conversions between floats that fusion has made unnecessary."""
         return [cast for g in self.graphs for cast in g.elided]
@@ -187,6 +195,7 @@ class Explanation:
             "misc": [_plain(x) for x in self.misc],
             "fallbacks": [_plain(x) for x in self.fallbacks],
             "halved": [*self.halved],
+            "unreplayed": [*self.unreplayed],
             "elided_casts": [str(cast) for cast in self.elided_casts],
         }
 
@@ -221,6 +230,7 @@ def _text(e: Explanation) -> Iterator[str]:
         ("run by PyTorch", e.misc),
         ("fallbacks", e.fallbacks),
         ("parts that were halved", e.halved),
+        ("not to be replayed as a CUDA graph", e.unreplayed),
     )
     for title, found in titled:
         if found:

@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils._sympy.functions import Max, Min
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.frontends.torch.rows import row_for
@@ -35,7 +36,22 @@ def as_size(extent: Any) -> Size:
     """A size as a product of a number and of symbols."""
     if isinstance(extent, int):
         return Size(extent)
-    return _monomial(extent.node.expr)
+    return _monomial(expression_of(extent))
+
+
+def expression_of(extent: Any) -> Any:
+    """A symbolic size, in which a maximum or minimum that is known to be one of its terms is that.
+
+    torch.export leaves 1 - max(0, 1 - n) where torch.compile decides that it is 1.
+    """
+    expr, known = extent.node.expr, extent.node.shape_env
+    for term in expr.atoms(Max, Min):
+        for x in term.args:
+            bounds = [x >= y if isinstance(term, Max) else x <= y for y in term.args if y != x]
+            if all(known._maybe_evaluate_static(sympy.sympify(bound)) for bound in bounds):
+                expr = expr.xreplace({term: x})
+                break
+    return expr
 
 
 def _monomial(expr: Any) -> Size:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.array.records import Layout
@@ -17,6 +20,7 @@ from blockbuster_fusion.frontends.torch.express import ElidedCast, Expression, P
 from blockbuster_fusion.frontends.torch.graph import (
     Analysis,
     as_size,
+    expression_of,
     factored,
     name_of,
     tensors_of,
@@ -27,16 +31,15 @@ from blockbuster_fusion.frontends.torch.simplify import simplify
 from blockbuster_fusion.frontends.torch.table import DTYPES
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.torch_arrays import STORED, kit_on
-from blockbuster_fusion.runtime.torch_plan import (
+from blockbuster_fusion.runtime.torch_plan import Plan, SymbolSource
+from blockbuster_fusion.runtime.torch_steps import (
     CopyStep,
     KernelStep,
     OperatorStep,
     Piece,
-    Plan,
     RoomStep,
     Slot,
     Step,
-    SymbolSource,
     in_order,
 )
 from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
@@ -149,7 +152,7 @@ class _Planner:
         given = [n for n in module.graph.nodes if n.op == "placeholder"]
         weights = frozenset(given[i] for i in static if i < len(given))
         self.analysis = Analysis(module, weights)
-        self.options = options
+        self.static, self.options = frozenset(static), options
         self.groups: list[Group] = []
         self.steps: list[Step] = []
         self.operated: list[Node] = []
@@ -188,7 +191,7 @@ class _Planner:
         outputs = [self.result(x) for x in analysis.results]
         inputs = range(len(analysis.inputs))
         symbols, evaluate = _symbols(analysis)
-        made = Plan(self.steps, self.count, inputs, outputs, symbols, evaluate)
+        made = Plan(self.steps, self.count, inputs, outputs, symbols, evaluate, self.static)
         return Planned(made, analysis, self.groups, self.operated, [*self.rooms], self.halved)
 
     def settle(self) -> None:
@@ -567,10 +570,14 @@ def _symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
     """Where the symbols of a graph get their values, and what sizes are in terms of them."""
     found: dict[str, SymbolSource] = {}
     expressions: dict[str, Any] = {}
+    derived: list[tuple[Any, SymbolSource]] = []
 
     def note(expr: Any, slot: int, dim: int | None) -> None:
+        source = SymbolSource(str(expr), slot, dim)
         if expr.is_Symbol:
-            found.setdefault(str(expr), SymbolSource(str(expr), slot, dim))
+            found.setdefault(str(expr), source)
+        elif len(expr.free_symbols) == 1:
+            derived.append((expr, source))
 
     for slot, node in enumerate(analysis.inputs):
         value = node.meta.get("val")
@@ -580,18 +587,27 @@ def _symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
             for dim, extent in enumerate(value.shape):
                 if isinstance(extent, torch.SymInt):
                     note(extent.node.expr, slot, dim)
+    for expr, source in derived:  # torch.export has sizes such as 2*n + 1 of an n that is no size
+        (symbol,) = expr.free_symbols
+        factor = expr.coeff(symbol)
+        rest = expr - factor * symbol
+        if str(symbol) not in found and str(symbol) not in expressions and rest.is_Integer:
+            found[source.symbol] = source
+            expressions[str(symbol)] = (sympy.Symbol(source.symbol) - rest) / factor
     for node in analysis.module.graph.nodes:
         for tensor in tensors_of(node):
             for extent in tensor.shape:
                 if isinstance(extent, torch.SymInt):
-                    for factor in factored(extent.node.expr)[1]:
-                        expressions.setdefault(str(factor), factor)
+                    for factor in factored(expression_of(extent))[1]:
+                        if not factor.is_Symbol:
+                            expressions.setdefault(str(factor), factor)
 
     def evaluate(symbol: str, sizes: Mapping[str, int]) -> int:
         if symbol in sizes:
             return sizes[symbol]
         expr = expressions[symbol]
-        values = {s: sizes[str(s)] for s in expr.free_symbols}
-        return int(expr.subs(values))
+        values = {s: evaluate(str(s), sizes) for s in expr.free_symbols}
+        # sympy's own `subs` takes ten times as long
+        return int(sympy_interp(PythonReferenceAnalysis, values, expr))
 
     return [*found.values()], evaluate

@@ -1,0 +1,121 @@
+"""Launches on a tape: many kernels run one after the other by a single call."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from blockbuster_fusion.runtime.cpu import CpuLaunch, failure, loaded
+
+ALIGNED = 64
+"""Arrays in an arena begin at multiples of so many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a buffer lies: so many bytes behind the address of a base."""
+
+    base: int
+    offset: int
+
+
+class Tape:
+    """Launches that one call runs in order.
+
+    What they depend on is fixed, but for the addresses of the bases that their buffers lie in: a
+    call brings these, so that several threads may run a tape at once.
+    """
+
+    def __init__(self, launches: Sequence[tuple[CpuLaunch, Sequence[Place]]]) -> None:
+        self.names = [launch.name for launch, _ in launches]
+        self.launches = (_Launch * len(launches))()
+        self.held: list[Any] = []  # what the launches point to
+        for slot, (launch, places) in zip(self.launches, launches, strict=True):
+            bases = (ctypes.c_int64 * len(places))(*(place.base for place in places))
+            offsets = (ctypes.c_int64 * len(places))(*(place.offset for place in places))
+            self.held.append((launch, bases, offsets))
+            slot.function = ctypes.cast(launch.function, ctypes.c_void_p)
+            slot.strides, slot.sizes = (
+                ctypes.addressof(launch.strides),
+                ctypes.addressof(launch.sizes),
+            )
+            slot.bases, slot.offsets = ctypes.addressof(bases), ctypes.addressof(offsets)
+            slot.count, slot.threads = len(places), launch.threads
+        self.function = _player()
+
+    def __call__(self, addresses: "ctypes.Array[ctypes.c_void_p]") -> None:
+        """Run the launches; `addresses` are those of the bases."""
+        failed = self.function(self.launches, len(self.names), addresses)
+        if failed:
+            at, code = divmod(failed, _CODES)
+            raise failure(code, self.names[at])
+
+
+def packed(spans: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
+    """Where to put arrays of (bytes, first use, last use) in one arena, and how long it is.
+
+    Arrays that are in use at the same time do not overlap; each gets the first gap that will do.
+    """
+    offsets, end = [0] * len(spans), 0
+    taken: list[tuple[int, int, int]] = []  # where it begins, where it ends, when it was last used
+    for number in sorted(range(len(spans)), key=lambda n: spans[n][1]):
+        size, first, last = spans[number]
+        taken = [one for one in taken if one[2] >= first]
+        at = 0
+        for begin, stop, _ in taken:
+            if begin - at >= size:
+                break
+            at = -(-stop // ALIGNED) * ALIGNED
+        offsets[number] = at
+        end = max(end, at + size)
+        taken = sorted([*taken, (at, at + size, last)])
+    return offsets, end
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("sizes", ctypes.c_void_p),
+        ("bases", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+    )
+
+
+_CODES = 256
+"""What a kernel returns is less than this."""
+
+_SOURCE = f"""\
+#include <stdint.h>
+
+struct launch {{
+    int (*function)(void *const *, const int64_t *, const int64_t *, int);
+    const int64_t *strides, *sizes, *bases, *offsets;
+    int64_t count, threads;
+}};
+
+int64_t play(const struct launch *launches, int64_t count, char *const *addresses)
+{{
+    for (int64_t i = 0; i < count; i++) {{
+        const struct launch *one = &launches[i];
+        void *buffers[one->count];
+        for (int64_t j = 0; j < one->count; j++)
+            buffers[j] = addresses[one->bases[j]] + one->offsets[j];
+        int failed = one->function(buffers, one->strides, one->sizes, (int)one->threads);
+        if (failed)
+            return i * {_CODES} + failed;
+    }}
+    return 0;
+}}
+"""
+
+
+@cache
+def _player() -> Any:
+    function = loaded(_SOURCE).play
+    function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    function.restype = ctypes.c_int64
+    return function

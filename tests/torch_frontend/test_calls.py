@@ -1,0 +1,214 @@
+"""Calls with inputs that lie as they did before: they run on a tape, and nothing else changes."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from blockbuster_fusion.errors import PlaceOutside
+from blockbuster_fusion.runtime import torch_plan, torch_recording, torch_tape
+from torch_running import CALLS, Watched
+
+generator = torch.Generator().manual_seed(0)
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    """Heads that are turned and cut, an operator of PyTorch's own, and a result of two uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.up(x).view(*x.shape[:-1], 4, 8).transpose(-3, -2)
+        first, second = h[..., :4], h[..., 4:]
+        turned = torch.cat((-second, first), -1).transpose(-3, -2).flatten(-2)
+        return self.down(F.silu(turned)).cumsum(-1) * 2, h
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Watched:
+    return Watched(function, threads=1, **options)
+
+
+def bindings(made: Watched) -> list[Any]:
+    return [binding for graph in made.graphs for binding in graph.plan.known.values()]
+
+
+def is_taped(made: Watched) -> bool:
+    return all(binding.tape is not None for binding in bindings(made))
+
+
+def same(found: Any, wanted: Any) -> None:
+    torch.testing.assert_close(found, wanted)
+
+
+def test_the_third_call_runs_on_a_tape() -> None:
+    model = Block().eval()
+    made = compiled(model)
+    x = numbers(3, 16)
+    for call in CALLS:
+        same(made(x), model(x))
+        assert is_taped(made) == (call != CALLS[0])
+    (tape,) = (binding.tape for binding in bindings(made))
+    assert any(part.tape is not None for part in tape.parts)
+
+
+def test_other_inputs_and_weights() -> None:
+    """Weights may be written to, and may be others that lie in the same way."""
+    model = Block().eval()
+    made = compiled(model)
+    for call in range(8):
+        x = numbers(3, 16)
+        same(made(x), model(x))
+        with torch.no_grad():
+            model.up.weight.mul_(0.5)
+        if call == 4:
+            model.down.weight.data = numbers(16, 32)
+        if call == 6:
+            model.up.bias = nn.Parameter(numbers(32))
+
+
+def test_other_strides() -> None:
+    def scaled(x: Tensor, y: Tensor) -> Tensor:
+        return (x * 2 + y).softmax(-1)
+
+    made = compiled(scaled, dynamic=True)
+    for _ in CALLS:
+        for x in (
+            numbers(6, 6),
+            numbers(6, 6).t(),
+            numbers(6, 12)[:, ::2],
+            numbers(1, 6).expand(6, 6),
+        ):
+            same(made(x, x), scaled(x, x))
+            same(made(x, x.t()), scaled(x, x.t()))
+
+
+def test_results_are_nobody_elses() -> None:
+    model = Block().eval()
+    made = compiled(model)
+    x = numbers(3, 16)
+    wanted = model(x)
+    for _ in range(5):
+        earlier = made(x)
+        made(numbers(3, 16))
+        same(earlier, wanted)
+        for result in earlier:
+            result.zero_()
+
+
+def test_constants_that_leave_are_made_anew() -> None:
+    def positions(x: Tensor) -> tuple[Tensor, Tensor]:
+        at = torch.arange(5).cumsum(0)
+        return at.view(1, 5), x * at
+
+    made = compiled(positions)
+    x = numbers(5)
+    for _ in range(5):
+        at, scaled = made(x)
+        same(scaled, positions(x)[1])
+        same(at, positions(x)[0])
+        at.zero_()
+
+
+def test_inputs_that_are_written_to() -> None:
+    def written(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
+        cache.index_copy_(1, at, new * 2)
+        return (cache @ new.transpose(-1, -2)).softmax(1) + cache[:, :1, :1]
+
+    made = compiled(written)
+    own, eager = numbers(2, 6, 4), torch.empty(2, 6, 4)
+    eager.copy_(own)
+    for step in range(6):
+        new, at = numbers(2, 1, 4), torch.tensor([step])
+        same(made(own, new, at), written(eager, new, at))
+        same(own, eager)
+    assert is_taped(made)
+
+
+def test_one_tensor_given_twice_and_then_two() -> None:
+    def added(x: Tensor, y: Tensor) -> Tensor:
+        return (x + 1) * y.tanh()
+
+    made = compiled(added)
+    for _ in CALLS:
+        x, y = numbers(4, 4), numbers(4, 4)
+        same(made(x, y), added(x, y))
+        same(made(x, x), added(x, x))
+
+
+def test_threads_share_a_tape() -> None:
+    model = Block().eval()
+    made = compiled(model)
+    inputs = [numbers(3, 16) for _ in range(16)]
+    for x in inputs[: len(CALLS)]:
+        made(x)
+
+    def run(x: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            for _ in range(20):
+                found = made.compiled(x)
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        for x, found in zip(inputs, pool.map(run, inputs), strict=True):
+            same(found, model(x))
+
+
+def test_lookups_outside_of_a_table_raise_on_a_tape() -> None:
+    table = nn.Embedding(5, 4)
+    made = compiled(lambda at: table(at).tanh())
+    for _ in CALLS:
+        made(torch.tensor([0, 4]))
+    assert is_taped(made)
+    with pytest.raises(PlaceOutside):
+        made(torch.tensor([0, 5]))
+    same(made(torch.tensor([3, 1])), table(torch.tensor([3, 1])).tanh())
+
+
+def test_sizes_that_come_once_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_plan, "MOST_BINDINGS", 4)
+    made = compiled(lambda x, w: (x @ w).softmax(0), dynamic=True)
+    w = numbers(4, 4)
+    for length in (*range(2, 12), 5, 5, 5, 3):
+        x = numbers(length, 4)
+        same(made(x, w), (x @ w).softmax(0))
+    assert len(bindings(made)) == 4
+
+
+@pytest.mark.parametrize(
+    ("owner", "limit"), [(torch_tape, "MOST_ARENA"), (torch_recording, "MOST_KEPT")]
+)
+def test_large_arrays_are_freed(monkeypatch: pytest.MonkeyPatch, owner: Any, limit: str) -> None:
+    """What is large is not kept, and where the arena would be large there is no tape."""
+
+    def weighed(x: Tensor) -> Tensor:
+        return (x * torch.arange(8).cumsum(0)).cumsum(0).tanh() @ x.softmax(-1).t()
+
+    monkeypatch.setattr(owner, limit, 0)
+    made = compiled(weighed)
+    x = numbers(8, 8)
+    for _ in CALLS:
+        same(made(x), weighed(x))
+
+
+def test_what_has_no_compiled_kernels_has_no_tape() -> None:
+    made = Watched(lambda x: x.softmax(-1), target="interpret")
+    for _ in CALLS:
+        made(numbers(3, 4))
+    assert not is_taped(made)
