@@ -83,6 +83,15 @@ def test_an_operator_joins_the_part_of_its_latest_operand() -> None:
     assert parts(*hidden, made, residual) == [[0, 1], [2, 3]]
 
 
+def test_products_with_weights_meet_in_one_part() -> None:
+    """Both halves of a gated perceptron, and two products that are added; but no two layers."""
+    gate, up = [projection(), pointwise(0)], projection()
+    assert parts(*gate, up, pointwise(1, 2)) == [[0, 1, 2, 3]]
+    assert parts(projection(), projection(), projection(), pointwise(0, 1, 2)) == [[0, 1, 2, 3]]
+    other = output(pointwise(0))
+    assert parts(projection(), other, projection(), pointwise(1, 2)) == [[0, 1], [2, 3]]
+
+
 def test_a_pointwise_operator_always_joins() -> None:
     assert parts(projection(), pointwise(0), pointwise(1), pointwise(0, 2)) == [[0, 1, 2, 3]]
     assert parts(product(), reduction(0), pointwise(0, 1)) == [[0, 1, 2]]

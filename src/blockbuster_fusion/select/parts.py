@@ -16,7 +16,8 @@ looks at the kind of each operator alone:
 - A product of two computed arrays begins a part, but for the second of two, one of which makes an
   operand of the other: attention. Where only one side is computed, and by no product, it may join.
 - A pointwise operator takes over a part that it alone reads, if that is one product of computed
-  arrays: scores wait for a bias that is made after them.
+  arrays: scores wait for a bias that is made after them. On a CPU, a part of products with weights
+  takes over another product with a weight: the two halves of a gated perceptron.
 - At last, a pointwise operator that only a later part reads moves there, if what it reads is stored
   anyway: half a norm does not stay behind.
 """
@@ -146,16 +147,25 @@ class _Partition:
     def fetch(self, i: int, op: Op) -> None:
         """Take over the parts that only this operator reads, if they are a product and no more."""
         own = self.part[i]
-        products = [v for v in self.members[own] if self.operators[v].kind is Kind.CONTRACTION]
-        for part in {self.part[v] for v in op.operands} - {own}:
-            if not products and self.is_lone_product(part, own, op.region):
-                products = self.members.pop(part)
-                self.members[own] += products
-                for v in products:
+        for part in sorted({self.part[v] for v in op.operands} - {own}, reverse=True):
+            products = [v for v in self.members[own] if self.operators[v].kind is Kind.CONTRACTION]
+            if self.is_lone_product(part, own, op.region) and self.go_together(products, part):
+                taken = self.members.pop(part)
+                self.members[own] += taken
+                for v in taken:
                     self.part[v] = own
 
+    def go_together(self, products: Sequence[int], part: int) -> bool:
+        """Whether a lone product may be computed beside others: none, or all of them weights'."""
+        (lone,) = (v for v in self.members[part] if self.operators[v].kind is Kind.CONTRACTION)
+        if not products:
+            return not self.operators[lone].has_weight
+        every = [self.operators[v] for v in (*products, lone)]
+        is_chain = any(lone in self.before(v, part, self.part[v]) for v in products)
+        return not self.apart and not is_chain and all(op.has_weight for op in every)
+
     def is_lone_product(self, part: int, reader: int, region: str) -> bool:
-        """Whether a part is one product of computed arrays that nobody reads but another part."""
+        """Whether a part is one product and what follows, and read by one other part alone."""
         members = self.members[part]
         kinds = [self.operators[v].kind for v in members]
         if kinds.count(Kind.CONTRACTION) != 1 or set(kinds) > {Kind.CONTRACTION, Kind.POINTWISE}:
@@ -166,7 +176,7 @@ class _Partition:
             users <= {part, reader}
             and not waiting
             and not any(
-                op.has_weight or op.is_stored or op.is_output or op.region != region
+                op.is_stored or op.is_output or op.region != region
                 for op in (self.operators[v] for v in members)
             )
         )
@@ -176,13 +186,13 @@ class _Partition:
         members = [self.operators[v] for v in self.members[part]]
         return all(m.kind is Kind.POINTWISE and m.region == op.region for m in members)
 
-    def before(self, i: int, part: int) -> set[int]:
-        """What an operator depends on inside a part."""
+    def before(self, i: int, *parts: int) -> set[int]:
+        """What an operator depends on inside some parts."""
         found: set[int] = set()
         stack = [*self.operators[i].operands]
         while stack:
             v = stack.pop()
-            if v not in found and self.part[v] == part:
+            if v not in found and self.part[v] in parts:
                 found.add(v)
                 stack.extend(self.operators[v].operands)
         return found

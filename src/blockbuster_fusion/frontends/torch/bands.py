@@ -117,7 +117,7 @@ def through_view(band: Band, shown: Sequence[Place], viewed: Sequence[Place]) ->
     whole, inner = sympy.prod(shown[a:b]), sympy.prod(shown[band.dim + 1 : b])
     period = (shown[band.dim] if band.period is None else band.period) * inner
     start, stop = band.start * inner, band.stop * inner
-    for dim in range(c, d):
+    for dim in range(c, min(d, len(viewed))):
         step = sympy.prod(viewed[dim + 1 : d])
         parts = [x / step for x in (start, stop, period)]
         times = viewed[dim] * step / period

@@ -589,10 +589,9 @@ class _Moved:
         return self.emit(node.target, (made, *node.args[1:]), node, node.kwargs)
 
     def moved_product(self, node: Node, bands: Bands) -> Node:
-        if not self.splits:
-            raise _InTheWay
         name = short_name(node)
-        if name not in ("mm", "addmm", "bmm") or node.kwargs:
+        is_plain = name in ("mm", "addmm", "bmm") and not node.kwargs
+        if not is_plain or not self.splits or not self.analysis.has_weight(node):
             raise _InTheWay
         *bias, x, y = node.args
         assert isinstance(x, Node)
