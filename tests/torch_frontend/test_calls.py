@@ -207,6 +207,28 @@ def test_large_arrays_are_freed(monkeypatch: pytest.MonkeyPatch, owner: Any, lim
         same(made(x), weighed(x))
 
 
+def test_picking_by_places_and_by_a_mask() -> None:
+    """How much a mask picks is different from call to call, so that there is no tape."""
+
+    def by_places(x: Tensor, at: Tensor) -> Tensor:
+        return (x.softmax(-1) > 0.2)[at[:, None], at] * 2 + x.tanh()[at][:, :2]
+
+    made = compiled(by_places)
+    for start in range(4):
+        x, at = numbers(5, 5), torch.tensor([start, 2])
+        same(made(x, at), by_places(x, at))
+    assert is_taped(made)
+
+    def by_mask(x: Tensor) -> Tensor:
+        return (x.tanh() * 2)[x > 0]
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        made = compiled(by_mask)
+        for _ in range(4):
+            x = numbers(4, 4)
+            same(made(x), by_mask(x))
+
+
 def test_what_has_no_compiled_kernels_has_no_tape() -> None:
     made = Watched(lambda x: x.softmax(-1), target="interpret")
     for _ in CALLS:

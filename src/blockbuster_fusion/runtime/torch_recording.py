@@ -213,7 +213,7 @@ class Recording:
 
     def operator(self, step: OperatorStep, made: Any, values: list[Any]) -> None:
         reads = tuple(step.reads)
-        if any(tag in DATA_DEPENDENT for tag in getattr(step.function, "tags", ())):
+        if depends_on_data(step.function) or _picks_by_mask(step, values):
             raise Untaped(f"data decides how much {step.name} gives")
         is_tensor = isinstance(made, torch.Tensor)
         if is_pure(step.function):
@@ -271,7 +271,9 @@ class Recording:
 
 # ---------------------------------------------------------------- what operators do
 
-DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+_DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+INDEX = torch.ops.aten.index.Tensor
+"""What it gives depends in size on what is in its indices only where these are masks."""
 _SIZES = (
     torch.ops.aten.sym_size.int,
     torch.ops.aten.sym_stride.int,
@@ -282,6 +284,19 @@ _PURE = (
     *(torch.Tensor.reshape, torch.Tensor.permute, torch.Tensor.unsqueeze, torch.Tensor.expand),
     *(torch.Tensor.clone, torch.as_tensor, in_order),
 )
+
+
+def depends_on_data(function: Any) -> bool:
+    """Whether the size of what a function gives depends on numbers in what it is given."""
+    tags = getattr(function, "tags", ())
+    return function is not INDEX and any(tag in _DATA_DEPENDENT for tag in tags)
+
+
+def _picks_by_mask(step: OperatorStep, values: Sequence[Any]) -> bool:
+    if step.function is not INDEX:
+        return False
+    indices = [values[x.number] for x in step.arguments[1] if isinstance(x, Slot)]
+    return any(x.dtype in (torch.bool, torch.uint8) for x in indices)
 
 
 def is_pure(function: Any) -> bool:

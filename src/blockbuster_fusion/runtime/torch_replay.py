@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 
 from blockbuster_fusion.runtime.executable import Compiled
 from blockbuster_fusion.runtime.torch_plan import Plan
-from blockbuster_fusion.runtime.torch_recording import DATA_DEPENDENT, PLAIN, is_pure
+from blockbuster_fusion.runtime.torch_recording import PLAIN, depends_on_data, is_pure
 from blockbuster_fusion.runtime.torch_steps import KernelStep, OperatorStep, RoomStep, Slot
 
 MOST_GRAPHS = 16
@@ -216,7 +216,7 @@ def _why_not(step: OperatorStep) -> str | None:
     if not isinstance(function, OpOverload):
         is_known = is_pure(function) or function.__module__.startswith("blockbuster_fusion")
         return None if is_known else f"{step.name} may do anything"
-    if any(tag in DATA_DEPENDENT for tag in function.tags):
+    if depends_on_data(function):
         return f"data decides how much {step.name} gives"
     if torch.Tag.nondeterministic_seeded in function.tags:
         return f"{step.name} is random"
