@@ -46,7 +46,7 @@ class Watched:
                 same(x, y, tolerance or TOLERANCE)
 
 
-CALLS = ("step by step", "recorded", "on a tape")
+CALLS = ("recorded", "on a tape", "on a tape again")
 """What the first calls with inputs that lie in the same way are."""
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}

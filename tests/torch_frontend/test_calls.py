@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from blockbuster_fusion.errors import PlaceOutside
 from blockbuster_fusion.runtime import torch_plan, torch_recording, torch_tape
+from blockbuster_fusion.runtime.torch_places import Untaped
+from blockbuster_fusion.runtime.torch_tape import TensorTape
 from torch_running import CALLS, Watched
 
 generator = torch.Generator().manual_seed(0)
@@ -45,26 +47,26 @@ def compiled(function: Callable[..., Any], **options: Any) -> Watched:
     return Watched(function, threads=1, **options)
 
 
-def bindings(made: Watched) -> list[Any]:
-    return [binding for graph in made.graphs for binding in graph.plan.known.values()]
+def tapes(made: Watched) -> list[TensorTape | Untaped]:
+    return [tape for graph in made.graphs for tape in graph.plan.tapes.values()]
 
 
 def is_taped(made: Watched) -> bool:
-    return all(binding.tape is not None for binding in bindings(made))
+    return all(isinstance(tape, TensorTape) for tape in tapes(made))
 
 
 def same(found: Any, wanted: Any) -> None:
     torch.testing.assert_close(found, wanted)
 
 
-def test_the_third_call_runs_on_a_tape() -> None:
+def test_the_second_call_runs_on_a_tape() -> None:
     model = Block().eval()
     made = compiled(model)
     x = numbers(3, 16)
-    for call in CALLS:
+    for _ in CALLS:
         same(made(x), model(x))
-        assert is_taped(made) == (call != CALLS[0])
-    (tape,) = (binding.tape for binding in bindings(made))
+    (tape,) = tapes(made)
+    assert isinstance(tape, TensorTape)
     assert any(part.tape is not None for part in tape.parts)
 
 
@@ -181,14 +183,122 @@ def test_lookups_outside_of_a_table_raise_on_a_tape() -> None:
     same(made(torch.tensor([3, 1])), table(torch.tensor([3, 1])).tanh())
 
 
-def test_sizes_that_come_once_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forms_of_inputs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of sizes that are fixed has a tape for each way in which its inputs lie."""
     monkeypatch.setattr(torch_plan, "MOST_BINDINGS", 4)
-    made = compiled(lambda x, w: (x @ w).softmax(0), dynamic=True)
-    w = numbers(4, 4)
-    for length in (*range(2, 12), 5, 5, 5, 3):
-        x = numbers(length, 4)
-        same(made(x, w), (x @ w).softmax(0))
-    assert len(bindings(made)) == 4
+    made = compiled(lambda x: (x * 2).tanh())
+    made(numbers(3, 4))
+    (graph,) = made.graphs
+    for step in (*range(1, 8), 2, 2, 7, 1):
+        x = numbers(3, 4 * step)[:, ::step]
+        same(graph.plan(x), [(x * 2).tanh()])
+    assert len(tapes(made)) == 4
+
+
+# ---------------------------------------------------------------- sizes that vary
+
+
+def grown(cache: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """A step of attention over a cache that it makes longer."""
+    cache = torch.cat((cache, new.tanh()), 1)
+    return (new @ cache.mT).softmax(-1) @ cache, cache
+
+
+def positions(x: Tensor) -> Tensor:
+    at = torch.arange(x.shape[0])
+    return (x * at[:, None]).softmax(-1) + x.shape[0]
+
+
+def broadcast(x: Tensor) -> tuple[Tensor, Tensor]:
+    n = x.shape[0]
+    means = x.mean(0).expand(n, 4)
+    return means.repeat_interleave(2, 0) * 2, (x.tanh()[:, None] @ x.t()).reshape(n, n)
+
+
+def turned(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    h = (x @ x.t()).unflatten(1, (-1, 1))
+    return x.t() * 2, h.transpose(0, 1).flatten(1).tanh(), h[1:, :-1].clone()
+
+
+def cut(x: Tensor) -> Tensor:
+    first, second = (x.exp() + 1).chunk(2, -1)
+    return torch.cat((second.sigmoid(), first.cumsum(0)), 0).flip(0) @ first[-1]
+
+
+@pytest.mark.parametrize("function", [positions, broadcast, turned, cut])
+def test_one_tape_serves_all_sizes(function: Callable[[Tensor], Any]) -> None:
+    made = compiled(function, dynamic=True)
+    earlier: list[tuple[Any, Any]] = []
+    for length in (5, 7, 2, 64, 65, 300, 3, 5):
+        for x in (numbers(length, 4), numbers(4, length).t(), numbers(length, 8)[:, 3:7]):
+            earlier.append((made(x), function(x)))
+    for found, wanted in earlier:
+        same(found, wanted)
+    assert is_taped(made)
+    assert len(tapes(made)) == len(made.graphs)
+
+
+def test_a_cache_that_grows() -> None:
+    made = compiled(grown, dynamic=True)
+    cache = numbers(2, 4, 8)
+    for _ in range(12):
+        new = numbers(2, 1, 8)
+        found, wanted = made(cache, new), grown(cache, new)
+        same(found, wanted)
+        cache = found[1]
+    assert is_taped(made)
+    assert len(tapes(made)) == 1
+
+
+def test_a_cache_that_grows_to_more_than_a_thread_takes() -> None:
+    made = Watched(grown, threads=2, dynamic=True)
+    for length in (4, 3000, 5):
+        cache, new = numbers(2, length, 8), numbers(2, 1, 8)
+        same(made(cache, new), grown(cache, new))
+
+
+def test_inputs_of_any_size_that_are_written_to() -> None:
+    def written(x: Tensor, y: Tensor) -> Tensor:
+        x.mul_(y.softmax(-1))
+        return (x @ y.t()).tanh() + x[:1, :1]
+
+    made = compiled(written, dynamic=True)
+    for length in (3, 6, 2, 9):
+        x, y = numbers(length, 4), numbers(length, 4)
+        own = x.clone()
+        same(made(own, y), written(x, y))
+        same(own, x)
+    assert is_taped(made)
+
+
+def test_threads_with_sizes_of_their_own_share_a_tape() -> None:
+    made = compiled(broadcast, dynamic=True)
+    inputs = [numbers(length, 4) for length in range(2, 18)]
+    made(inputs[3])
+
+    def run(x: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            for _ in range(20):
+                found = made.compiled(x)
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        for x, found in zip(inputs, pool.map(run, inputs), strict=True):
+            same(found, broadcast(x))
+
+
+def test_lookups_of_any_number_outside_of_a_table_raise() -> None:
+    table = nn.Embedding(5, 4)
+    made = compiled(lambda at: table(at).tanh(), dynamic=True)
+    for length in (3, 4, 7):
+        at = torch.arange(length) % 5
+        same(made(at), table(at).tanh())
+    assert is_taped(made)
+    with pytest.raises(PlaceOutside):
+        made(torch.arange(6))
+
+
+# ---------------------------------------------------------------- where there is no tape
 
 
 @pytest.mark.parametrize(

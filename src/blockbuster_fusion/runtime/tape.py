@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from blockbuster_fusion.runtime.cpu import CpuLaunch, failure, loaded
 
@@ -20,36 +20,52 @@ class Place:
     offset: int
 
 
+class SizedLaunch(Protocol):
+    """A kernel whose launch depends on sizes, which the values of a call tell."""
+
+    name: str
+
+    def launch(self, values: Sequence[Any]) -> CpuLaunch: ...
+
+
 class Tape:
     """Launches that one call runs in order.
 
-    What they depend on is fixed, but for the addresses of the bases that their buffers lie in: a
-    call brings these, so that several threads may run a tape at once.
+    A call brings the addresses of the bases that their buffers lie in, and the values that tell
+    the sizes of some, so that several threads may run a tape at once.
     """
 
-    def __init__(self, launches: Sequence[tuple[CpuLaunch, Sequence[Place]]]) -> None:
-        self.names = [launch.name for launch, _ in launches]
+    def __init__(self, launches: Sequence[tuple[CpuLaunch | SizedLaunch, Sequence[Place]]]) -> None:
         self.launches = (_Launch * len(launches))()
+        self.sized: list[tuple[int, SizedLaunch]] = []
         self.held: list[Any] = []  # what the launches point to
-        for slot, (launch, places) in zip(self.launches, launches, strict=True):
+        for at, (launch, places) in enumerate(launches):
+            slot = self.launches[at]
             bases = (ctypes.c_int64 * len(places))(*(place.base for place in places))
             offsets = (ctypes.c_int64 * len(places))(*(place.offset for place in places))
             self.held.append((launch, bases, offsets))
-            slot.function = ctypes.cast(launch.function, ctypes.c_void_p)
-            slot.strides, slot.sizes = (
-                ctypes.addressof(launch.strides),
-                ctypes.addressof(launch.sizes),
-            )
             slot.bases, slot.offsets = ctypes.addressof(bases), ctypes.addressof(offsets)
-            slot.count, slot.threads = len(places), launch.threads
+            slot.count = len(places)
+            if isinstance(launch, CpuLaunch):
+                slot.fill(launch)
+            else:
+                self.sized.append((at, launch))
         self.function = _player()
 
-    def __call__(self, addresses: "ctypes.Array[ctypes.c_void_p]") -> None:
+    def __call__(
+        self, addresses: "ctypes.Array[ctypes.c_void_p]", values: Sequence[Any] = ()
+    ) -> None:
         """Run the launches; `addresses` are those of the bases."""
-        failed = self.function(self.launches, len(self.names), addresses)
+        launches = self.launches
+        if self.sized:
+            launches = type(launches).from_buffer_copy(launches)
+            made = [(at, launch.launch(values)) for at, launch in self.sized]
+            for at, launch in made:
+                launches[at].fill(launch)
+        failed = self.function(launches, len(launches), addresses)
         if failed:
             at, code = divmod(failed, _CODES)
-            raise failure(code, self.names[at])
+            raise failure(code, self.held[at][0].name)
 
 
 def packed(spans: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
@@ -83,6 +99,13 @@ class _Launch(ctypes.Structure):
         ("count", ctypes.c_int64),
         ("threads", ctypes.c_int64),
     )
+
+    def fill(self, launch: CpuLaunch) -> None:
+        """Note all but where the buffers lie; the launch has to live as long as this."""
+        self.function = ctypes.cast(launch.function, ctypes.c_void_p)
+        self.strides = ctypes.addressof(launch.strides)
+        self.sizes = ctypes.addressof(launch.sizes)
+        self.threads = launch.threads
 
 
 _CODES = 256

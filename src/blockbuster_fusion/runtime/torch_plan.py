@@ -4,13 +4,13 @@ import logging
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 
 from blockbuster_fusion.array.axes import Size
-from blockbuster_fusion.runtime.torch_recording import Recording, Untaped
+from blockbuster_fusion.runtime.torch_places import Untaped
+from blockbuster_fusion.runtime.torch_recording import Recording
 from blockbuster_fusion.runtime.torch_steps import BoundStep, Length, Slot, Step, bound
 from blockbuster_fusion.runtime.torch_tape import TensorTape
 
@@ -30,7 +30,11 @@ class SymbolSource:
 
 
 class Plan:
-    """The steps of a model, ready to be called with its inputs, which lie in the first slots."""
+    """The steps of a model, ready to be called with its inputs, which lie in the first slots.
+
+    The first call with inputs of one form runs step by step and is recorded; later ones run on its
+    tape. Where there is none, each runs step by step.
+    """
 
     def __init__(
         self,
@@ -41,54 +45,100 @@ class Plan:
         symbols: Sequence[SymbolSource],
         evaluate: Callable[[str, Mapping[str, int]], int],
         weights: Collection[int] = (),
+        varying: Collection[int] = (),
     ) -> None:
-        """`weights` are inputs that lie in memory as they did in the first call, in each."""
+        """`weights` are inputs that lie in memory as they did in the first call, in each;
+        `varying` are those with sizes or strides that depend on symbols."""
         self.steps, self.outputs = tuple(steps), tuple(outputs)
         self.room = [None] * (slots - len(inputs))
         self.inputs, self.weights = len(inputs), frozenset(weights)
         self.changing = [slot for slot in inputs if slot not in weights]
+        self.varying = frozenset(self.changing).intersection(varying)
         self.symbols, self.evaluate = tuple(symbols), evaluate
         self.sized = [_Sized(step) for step in steps]
         self.last_uses = _last_uses(self.steps, self.outputs)
-        self.known: dict[Hashable, _Binding] = {}
+        self.tapes: dict[Hashable, TensorTape | Untaped] = {}
 
     def __call__(self, *given: Any) -> list[Any]:
         values = [*given]
         for slot in self.changing:
             if isinstance(values[slot], torch.Tensor) and values[slot].is_neg():
                 values[slot] = values[slot].resolve_neg()
-        return self.binding(values)(values)
+        form = self.form(values)
+        tape = self.tapes.get(form)
+        if isinstance(tape, TensorTape):
+            return tape(values, self.length(values))
+        if tape is not None:
+            return self.run(values)
+        recording = Recording(self.steps, self.outputs, values, len(self.room), self.varying)
+        made = self.run(values, recording)
+        keep(self.tapes, form, self.taped(recording), MOST_BINDINGS)
+        return made
+
+    def taped(self, recording: Recording) -> TensorTape | Untaped:
+        try:
+            return TensorTape(recording)
+        except Untaped as reason:
+            log.debug("a plan has no tape: %s", reason)
+            return reason
+
+    def run(self, given: Sequence[Any], recording: Recording | None = None) -> list[Any]:
+        """The results, step by step."""
+        values, length = [*given, *self.room], self.length(given)
+        for step, dead in zip(self.sized, self.last_uses, strict=True):
+            bound = step.bound(length)
+            bound(values)
+            if recording is not None:
+                recording.note(bound, values)
+            for slot in dead:
+                values[slot] = None
+        return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
+
+    def form(self, values: Sequence[Any]) -> Hashable:
+        """What a tape depends on: how inputs lie in memory, but for those that vary."""
+        return tuple(
+            [
+                _kind(values[slot]) if slot in self.varying else _seen(values[slot])
+                for slot in self.changing
+            ]
+        )
 
     def key(self, values: Sequence[Any]) -> tuple[Hashable, ...]:
         """What a call depends on beside the numbers in its inputs: how these lie in memory."""
-        return (
-            *[
-                values[s.slot] if s.dim is None else values[s.slot].shape[s.dim]
-                for s in self.symbols
-            ],
-            *[_seen(values[slot]) for slot in self.changing],
-        )
+        return (*self.sizes(values), *[_seen(values[slot]) for slot in self.changing])
 
-    def binding(self, values: Sequence[Any]) -> "_Binding":
-        """The plan for inputs that lie in memory like these."""
-        key = self.key(values)
-        found = self.known.get(key)
-        if found is None:
-            # the length of a nested tensor's ragged dimension is no number
-            named = zip(self.symbols, key, strict=False)
-            found = _Binding(self, {s.symbol: n for s, n in named if isinstance(n, int)})
-            while len(self.known) >= MOST_BINDINGS:
-                self.known.pop(next(iter(self.known)), None)
-            self.known[key] = found
-        return found
+    def sizes(self, values: Sequence[Any]) -> list[Any]:
+        """The values of the symbols."""
+        return [
+            values[s.slot] if s.dim is None else values[s.slot].shape[s.dim] for s in self.symbols
+        ]
+
+    def length(self, values: Sequence[Any]) -> Length:
+        """What tells how long sizes are in a call."""
+        named = zip(self.symbols, self.sizes(values), strict=True)
+        # the length of a nested tensor's ragged dimension is no number
+        sizes = {s.symbol: n for s, n in named if isinstance(n, int)}
+        evaluate = self.evaluate
+
+        def length(size: Size) -> int:
+            return math.prod([size.number, *[evaluate(symbol, sizes) for symbol in size.symbols]])
+
+        return length
 
 
 def _seen(x: Any) -> Hashable:
-    """What a plan's binding depends on, of an input."""
+    """How an input lies in memory."""
     if isinstance(x, torch.Tensor):
         return type(x), x.shape, x.stride(), x.dtype, x.device
     if isinstance(x, int):
         return x
+    return type(x).__name__
+
+
+def _kind(x: Any) -> Hashable:
+    """What an input is, however it lies in memory."""
+    if isinstance(x, torch.Tensor):
+        return type(x), x.dim(), x.dtype, x.device, x.layout
     return type(x).__name__
 
 
@@ -98,61 +148,22 @@ class _Sized:
     def __init__(self, step: Step) -> None:
         self.step = step
         self.lengths = tuple(dict.fromkeys(size for size in step.lengths if size.symbols))
-        self.known: dict[tuple[int, ...], BoundStep] = {}
+        self.known: dict[Hashable, BoundStep] = {}
 
     def bound(self, length: Length) -> BoundStep:
-        key = tuple(length(size) for size in self.lengths)
+        key = tuple([length(size) for size in self.lengths])
         found = self.known.get(key)
         if found is None:
             found = bound(self.step, length)
-            while len(self.known) >= MOST_BINDINGS:
-                self.known.pop(next(iter(self.known)), None)
-            self.known[key] = found
+            keep(self.known, key, found, MOST_BINDINGS)
         return found
 
 
-class _Binding:
-    """A plan for inputs that lie in memory in a certain way.
-
-    The first call runs step by step; sizes that come once, as those of a growing cache do, cost
-    no more. The second one is recorded, and from the third on there is a tape.
-    """
-
-    def __init__(self, plan: Plan, sizes: Mapping[str, int]) -> None:
-        @cache
-        def length(size: Size) -> int:
-            return math.prod([size.number, *(plan.evaluate(s, sizes) for s in size.symbols)])
-
-        self.plan, self.calls = plan, 0
-        self.tape: TensorTape | None = None
-        self.steps = [step.bound(length) for step in plan.sized]
-
-    def __call__(self, given: list[Any]) -> list[Any]:
-        if self.tape is not None:
-            return self.tape(given)
-        if self.calls != 1:
-            made = self.run(given)
-            self.calls += 1
-            return made
-        recording = Recording(self.plan.steps, self.plan.outputs, given, len(self.plan.room))
-        made = self.run(given, recording)
-        self.calls += 1
-        try:
-            self.tape = TensorTape(recording)
-        except Untaped as reason:
-            log.debug("a plan has no tape: %s", reason)
-        return made
-
-    def run(self, given: list[Any], recording: Recording | None = None) -> list[Any]:
-        """The results, step by step."""
-        values = [*given, *self.plan.room]
-        for step, dead in zip(self.steps, self.plan.last_uses, strict=True):
-            step(values)
-            if recording is not None:
-                recording.note(step, values)
-            for slot in dead:
-                values[slot] = None
-        return [values[x.number] if isinstance(x, Slot) else x for x in self.plan.outputs]
+def keep(known: dict[Hashable, Any], key: Hashable, value: Any, most: int) -> None:
+    """Remember a value, and forget the oldest ones beyond so many."""
+    while len(known) >= most:
+        known.pop(next(iter(known)), None)
+    known[key] = value
 
 
 def _last_uses(steps: Sequence[Step], outputs: Sequence[Any]) -> list[tuple[int, ...]]:

@@ -1,101 +1,67 @@
 """One call of a plan, recorded: which kernels ran, and where in whose memory their arrays lay.
 
 Views that only kernels look at are offsets and are not run again; what is the same in every call
-is kept. `torch_tape.py` makes a tape of it.
+is kept. What depends on sizes *varies*: it is a tensor in every call, and a kernel is told how it
+lies. `torch_tape.py` makes a tape of it.
 """
 
-import math
-import operator
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.array.records import Layout
 from blockbuster_fusion.codegen.nest import Buffer
 from blockbuster_fusion.codegen.shapes import contiguous
 from blockbuster_fusion.runtime.cpu import CpuLaunch
+from blockbuster_fusion.runtime.executable import Bound, Launch
 from blockbuster_fusion.runtime.torch_arrays import STORED
+from blockbuster_fusion.runtime.torch_operators import (
+    SIZES,
+    depends_on_data,
+    is_plain,
+    is_pure,
+    picks_by_mask,
+)
+from blockbuster_fusion.runtime.torch_places import Base, Launched, Lying, Ran, Untaped
+from blockbuster_fusion.runtime.torch_sized import SizedKernel, SizedRoom, is_sized
 from blockbuster_fusion.runtime.torch_steps import (
     BoundCopy,
     BoundKernel,
     BoundOperator,
     BoundRoom,
     BoundStep,
+    KernelStep,
     OperatorStep,
+    Piece,
+    RoomStep,
     Slot,
     Step,
-    in_order,
+    atoms,
+    merged,
+    merging,
 )
 
 MOST_KEPT = 1 << 16
 """The bytes of the largest tensor that is kept because it is the same in every call."""
 
 
-class Untaped(Exception):
-    """Why there is no tape."""
-
-
-@dataclass(slots=True, eq=False)
-class Base:
-    """A stretch of memory: a tensor's in a slot, or one that the tape has to make room for."""
-
-    address: int
-    """Where it was in the recorded call."""
-    slot: int | None
-    shape: tuple[int, ...] = ()
-    dtype: torch.dtype = torch.uint8
-    shown: dict[int, None] = field(default_factory=dict)
-    """The slots in room made by the tape that somebody else than a kernel looks at."""
-
-    @property
-    def bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Lying:
-    """How a tensor lies in memory."""
-
-    base: Base
-    offset: int
-    """In bytes."""
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is all of its base, in order."""
-        is_dense = contiguous(self.shape) == self.stride
-        return is_dense and not self.offset and math.prod(self.shape) == math.prod(self.base.shape)
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A kernel that was launched, and where its buffers lay."""
-
-    launch: CpuLaunch
-    places: tuple[tuple[Base, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """A step that PyTorch ran."""
-
-    step: Callable[[list[Any]], None]
-    reads: tuple[int, ...]
-    makes: tuple[int, ...]
-
-
 class Recording:
     """What happens in one call of a plan, told step by step."""
 
     def __init__(
-        self, steps: Sequence[Step], outputs: Sequence[Any], given: Sequence[Any], room: int
+        self,
+        steps: Sequence[Step],
+        outputs: Sequence[Any],
+        given: Sequence[Any],
+        room: int,
+        varying: Collection[int],
     ) -> None:
-        """`given` are the inputs, and there is room for so many other values."""
+        """`given` are the inputs, of which some are `varying`: other calls bring other sizes.
+
+        There is room for so many other values.
+        """
         self.outputs, self.slots = outputs, len(given) + room
         self.refusal: Untaped | None = None
         self.exposed = _exposed(steps, outputs)
@@ -104,11 +70,15 @@ class Recording:
         """Views that nobody but kernels has looked at."""
         self.kept: dict[int, Any] = {}
         """What is the same in every call."""
+        self.varying = {*varying}
+        """The slots whose tensors lie otherwise in other calls, or whose numbers are others."""
+        self.lengths: dict[Size, int] = {}
+        """The slots of sizes."""
         self.actions: list[Launched | Ran] = []
         for slot, x in enumerate(given):
             if isinstance(x, torch.Tensor):
                 self.lies(slot, x)
-            elif isinstance(x, int):
+            elif isinstance(x, int) and slot not in varying:
                 self.kept[slot] = x
         self.given = tuple(self.lying)
 
@@ -126,11 +96,14 @@ class Recording:
                 self.kernel(bound, values)
             case BoundOperator():
                 self.operator(bound.step, values[bound.output], values)
+            case BoundRoom() if not all(size.is_known for size in bound.step.shape):
+                self.room(bound.step)
             case BoundRoom():
                 room = values[bound.slot]
                 self.lies(bound.slot, room, Base(room.data_ptr(), None, bound.shape, bound.dtype))
             case BoundCopy():
-                self.run(bound, (bound.source, bound.place.slot))
+                place = self.piece(bound.step.piece)
+                self.do(torch.Tensor.copy_, Slot(place), Slot(bound.source))
 
     def finish(self) -> list[int]:
         """The slots of the results, which are tensors then; or Untaped."""
@@ -145,7 +118,7 @@ class Recording:
 
     def lies(self, slot: int, x: torch.Tensor, base: Base | None = None) -> None:
         """Note where a tensor lies; without a base, it is one."""
-        if _is_plain(x):
+        if is_plain(x):
             base = base or Base(x.data_ptr(), slot)
             offset = x.data_ptr() - base.address if x.numel() else 0
             self.lying[slot] = Lying(base, offset, tuple(x.shape), tuple(x.stride()), x.dtype)
@@ -159,46 +132,77 @@ class Recording:
         self.slots += 1
         return self.slots - 1
 
+    # ---------------------------------------------------------------- what depends on sizes
+
+    def varies(self, slot: int) -> None:
+        """The tensor in a slot lies otherwise in other calls."""
+        self.varying.add(slot)
+        self.lying[slot] = Lying(Base(0, slot), 0, (), (), torch.uint8)
+
+    def do(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        output: int | None = None,
+        **options: Any,
+    ) -> int:
+        """Run what gives a tensor that varies; its slot."""
+        slot = self.new_slot() if output is None else output
+        step = OperatorStep(function.__name__, function, arguments, options, slot)
+        self.run(BoundOperator(step), tuple(step.reads), slot)
+        self.varies(slot)
+        return slot
+
+    def length_at(self, size: Size) -> int:
+        """The slot of a size."""
+        if size not in self.lengths:
+            self.lengths[size] = self.new_slot()
+            self.varying.add(self.lengths[size])
+        return self.lengths[size]
+
+    def length(self, size: Size) -> int | Slot:
+        """A size as an argument."""
+        return size.number if size.is_known else Slot(self.length_at(size))
+
+    def is_fixed(self, piece: Piece) -> bool:
+        """Whether a piece lies in the same place of its array in every call."""
+        return piece.slot not in self.varying and all(size.is_known for size in piece.lengths)
+
+    def room(self, step: RoomStep) -> None:
+        order = step.order or tuple(range(len(step.shape)))
+        shape = [self.length(step.shape[d]) for d in order]
+        room = self.do(torch.empty, shape, dtype=step.dtype, device=step.device)
+        back = [order.index(d) for d in range(len(order))]
+        self.do(torch.Tensor.permute, Slot(room), back, output=step.slot)
+
+    def piece(self, piece: Piece, output: int | None = None) -> int:
+        """The slot of a piece of an array."""
+        before = [self.length(size) for size in piece.before]
+        start = OperatorStep("sum", sum, (before,), {}, self.new_slot())
+        self.run(BoundOperator(start), tuple(start.reads), start.output)
+        where = Slot(start.output), self.length(piece.length)
+        return self.do(torch.narrow, Slot(piece.slot), piece.dim, *where, output=output)
+
     # ---------------------------------------------------------------- kernels
 
     def kernel(self, bound: BoundKernel, values: list[Any]) -> None:
         program = bound.program(values)
         if program is None:
             raise Untaped("its kernels are not compiled")
-        launches = [launch for launch in program.launches if launch is not None]
-        rooms = {room.buffer: room.shape for launch in launches for room in launch.rooms}
-        places: dict[Buffer, tuple[Base, int]] = {}
-        for buffer, (slot, _, dtype) in zip(
-            program.owner.program.inputs, bound.inputs, strict=True
+        buffers = _Buffers(self, bound.step, program)
+        for buffer, (given, layout, dtype) in zip(
+            program.owner.program.inputs, bound.step.inputs, strict=True
         ):
-            places[buffer] = self.place(self.converted(slot, dtype, values))
-        merged: list[OperatorStep] = []
-        for number, (slot, shown) in enumerate(bound.outputs):
-            buffer, _, is_first = program.owner.given_back[number]
-            if buffer in places or not is_first:
-                raise Untaped("a kernel gives one array twice, or what it was given")
-            x: torch.Tensor = values[slot]
-            if number in bound.pieces:
-                self.lies(slot, x, self.place(bound.pieces[number][0].slot)[0])
-                places[buffer] = self.place(slot)
-                continue
-            base = Base(x.data_ptr(), None, rooms[buffer], STORED[buffer.dtype])
-            places[buffer] = (base, 0)
-            if shown is None or x.untyped_storage().nbytes() <= base.bytes:
-                self.lies(slot, x, base)
-            else:  # broadcast and then merged, which copies
-                raw = self.new_slot()
-                self.lying[raw] = Lying(base, 0, base.shape, contiguous(base.shape), base.dtype)
-                merged.append(OperatorStep("merge", shown, (Slot(raw),), {}, slot))
-        for buffer, shape in rooms.items():
-            places.setdefault(buffer, (Base(0, None, shape, STORED[buffer.dtype]), 0))
-        for launch in launches:
-            if not isinstance(launch.function, CpuLaunch):
-                raise Untaped("its kernels are not launched by address")
-            self.actions.append(Launched(launch.function, tuple(places[b] for b in launch.buffers)))
-        for step in merged:
-            self.run(BoundOperator(step), tuple(step.reads), step.output)
-            self.lies(step.output, values[step.output])
+            buffers.read(buffer, self.converted(given, dtype, values), layout)
+        merges = [
+            merge
+            for number, (slot, _, _) in enumerate(bound.step.outputs)
+            for merge in buffers.stored(number, values[slot])
+        ]
+        buffers.make_room()
+        self.actions += map(buffers.launched, buffers.launches)
+        for step in merges:
+            self.operator(step, values[step.output], values)
 
     def converted(self, slot: int, dtype: torch.dtype | None, values: list[Any]) -> int:
         """The slot of an input, as a tensor of the dtype that a kernel wants."""
@@ -213,11 +217,12 @@ class Recording:
 
     def operator(self, step: OperatorStep, made: Any, values: list[Any]) -> None:
         reads = tuple(step.reads)
-        if depends_on_data(step.function) or _picks_by_mask(step, values):
+        if depends_on_data(step.function) or picks_by_mask(step, values):
             raise Untaped(f"data decides how much {step.name} gives")
         is_tensor = isinstance(made, torch.Tensor)
-        if is_pure(step.function):
-            is_same = step.function in _SIZES or all(slot in self.kept for slot in reads)
+        is_varied = not self.varying.isdisjoint(reads)
+        if is_pure(step.function) and not is_varied:
+            is_same = step.function in SIZES or all(slot in self.kept for slot in reads)
             if is_same and (not is_tensor or self.is_kept(step.output, made)):
                 self.kept[step.output] = made
                 if is_tensor:
@@ -229,15 +234,17 @@ class Recording:
                 self.lies(step.output, made, source)
                 return
         self.run(BoundOperator(step), reads, step.output)
+        if is_varied and not (is_tensor and made.dim() == 0):
+            self.varying.add(step.output)
         if is_tensor:
             self.lies(step.output, made)
 
     def is_kept(self, slot: int, x: torch.Tensor) -> bool:
-        return slot not in self.exposed and _is_plain(x) and x.nbytes <= MOST_KEPT
+        return slot not in self.exposed and is_plain(x) and x.nbytes <= MOST_KEPT
 
     def source(self, x: torch.Tensor, reads: Iterable[int], values: list[Any]) -> Base | None:
         """Where that lies of which an operator gave a view."""
-        if not _is_plain(x):
+        if not is_plain(x):
             return None
         storage = x.untyped_storage()._cdata
         for slot in reads:
@@ -269,51 +276,92 @@ class Recording:
         return found is not None and found.base.slot is None and found.base.dtype is found.dtype
 
 
-# ---------------------------------------------------------------- what operators do
+class _Buffers:
+    """Where the buffers of a kernel step lie."""
 
-_DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-INDEX = torch.ops.aten.index.Tensor
-"""What it gives depends in size on what is in its indices only where these are masks."""
-_SIZES = (
-    torch.ops.aten.sym_size.int,
-    torch.ops.aten.sym_stride.int,
-    torch.ops.aten.sym_numel.default,
-)
-"""What depends on how an array lies in memory, and not on what is in it."""
-_PURE = (
-    *(torch.Tensor.reshape, torch.Tensor.permute, torch.Tensor.unsqueeze, torch.Tensor.expand),
-    *(torch.Tensor.clone, torch.as_tensor, in_order),
-)
+    def __init__(self, recording: Recording, step: KernelStep, program: Bound) -> None:
+        self.recording, self.step, self.program = recording, step, program
+        self.sizes = [(axis, recording.length_at(size)) for axis, size in step.sizes]
+        if not {axis.extent for axis, _ in self.sizes}.issuperset(program.extents.sizes):
+            raise Untaped("an input alone tells a size")
+        self.launches = [launch for launch in program.launches if launch is not None]
+        self.rooms = {room.buffer: room for launch in self.launches for room in launch.rooms}
+        self.places: dict[Buffer, tuple[Base, int]] = {}
+        self.tensors: dict[Buffer, int] = {}
+        """The slots of those that vary."""
 
+    def vary(self, buffer: Buffer, slot: int, order: Sequence[int] = ()) -> None:
+        """A buffer is the tensor in a slot, which has its axes in an order."""
+        if [*order] != sorted(order):
+            back = [order.index(at) for at in range(len(order))]
+            slot = self.recording.do(torch.Tensor.permute, Slot(slot), back)
+        self.tensors[buffer] = slot
+        self.places[buffer] = self.recording.place(slot)
 
-def depends_on_data(function: Any) -> bool:
-    """Whether the size of what a function gives depends on numbers in what it is given."""
-    tags = getattr(function, "tags", ())
-    return function is not INDEX and any(tag in _DATA_DEPENDENT for tag in tags)
+    def read(self, buffer: Buffer, slot: int, layout: Layout) -> None:
+        self.places[buffer] = self.recording.place(slot)
+        if slot in self.recording.varying:
+            self.vary(buffer, slot if layout.is_plain else self.axes_of(slot, layout))
 
+    def axes_of(self, slot: int, layout: Layout) -> int:
+        """The slot of a tensor with a dimension for each axis."""
+        shape = atoms(layout, self.recording.length)
+        return self.recording.do(torch.Tensor.view, Slot(slot), shape)
 
-def _picks_by_mask(step: OperatorStep, values: Sequence[Any]) -> bool:
-    if step.function is not INDEX:
-        return False
-    indices = [values[x.number] for x in step.arguments[1] if isinstance(x, Slot)]
-    return any(x.dtype in (torch.bool, torch.uint8) for x in indices)
+    def stored(self, number: int, x: torch.Tensor) -> Iterator[OperatorStep]:
+        """Where an output lies, and how it becomes what the model sees, where that is a step."""
+        recording, (slot, layout, piece) = self.recording, self.step.outputs[number]
+        buffer, order, is_first = self.program.owner.given_back[number]
+        if buffer in self.places or not is_first:
+            raise Untaped("a kernel gives one array twice, or what it was given")
+        is_known = all(size.is_known for position in layout.positions for size, _ in position)
+        if piece is not None:
+            if recording.is_fixed(piece):
+                recording.lies(slot, x, recording.place(piece.slot)[0])
+                self.places[buffer] = recording.place(slot)
+            else:
+                self.vary(buffer, self.axes_of(recording.piece(piece, slot), layout), order)
+            return
+        if is_sized(buffer):
+            raw = slot if layout.is_plain else recording.new_slot()
+            self.vary(buffer, self.room(buffer, raw), order)
+        else:
+            base = Base(x.data_ptr(), None, self.rooms[buffer].shape, STORED[buffer.dtype])
+            self.places[buffer] = (base, 0)
+            if is_known and (layout.is_plain or x.untyped_storage().nbytes() <= base.bytes):
+                recording.lies(slot, x, base)
+                return
+            raw = recording.new_slot()  # broadcast and then merged, which copies
+            shape = base.shape
+            recording.lying[raw] = Lying(base, 0, shape, contiguous(shape), base.dtype)
+        if raw != slot:
+            arguments = (Slot(raw), *merging(layout, recording.length))
+            yield OperatorStep("merged", merged, arguments, {}, slot)
 
+    def room(self, buffer: Buffer, slot: int) -> int:
+        room = SizedRoom(self.program, buffer, self.sizes, slot)
+        self.recording.run(room, tuple(n for _, n in self.sizes), slot)
+        self.recording.varies(slot)
+        return slot
 
-def is_pure(function: Any) -> bool:
-    """Whether a function does nothing but give its result, which is the same every time."""
-    if isinstance(function, OpOverload):
-        is_random = torch.Tag.nondeterministic_seeded in function.tags
-        return function.namespace == "aten" and not function._schema.is_mutable and not is_random
-    return function in _PURE or getattr(operator, getattr(function, "__name__", ""), 0) is function
+    def make_room(self) -> None:
+        """Room for what only the kernels see."""
+        for buffer, room in self.rooms.items():
+            if buffer in self.places:
+                continue
+            if is_sized(buffer):
+                self.vary(buffer, self.room(buffer, self.recording.new_slot()))
+            else:
+                self.places[buffer] = (Base(0, None, room.shape, STORED[buffer.dtype]), 0)
 
-
-PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""What tensors are that are nothing but numbers in memory."""
-
-
-def _is_plain(x: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but numbers, in the memory of the CPU."""
-    return type(x) in PLAIN and x.layout is torch.strided and x.device.type == "cpu"
+    def launched(self, launch: Launch) -> Launched:
+        function = launch.function
+        if not isinstance(function, CpuLaunch):
+            raise Untaped("its kernels are not launched by address")
+        places = tuple(self.places[b] for b in launch.buffers)
+        if len(function.sizes) or any(b in self.tensors for b in launch.buffers):
+            return Launched(SizedKernel(launch, self.tensors, self.sizes), places)
+        return Launched(function, places)
 
 
 def _exposed(steps: Sequence[Step], outputs: Sequence[Any]) -> set[int]:

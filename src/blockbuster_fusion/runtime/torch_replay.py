@@ -14,8 +14,8 @@ import torch
 from torch._ops import OpOverload
 
 from blockbuster_fusion.runtime.executable import Compiled
-from blockbuster_fusion.runtime.torch_plan import Plan
-from blockbuster_fusion.runtime.torch_recording import PLAIN, depends_on_data, is_pure
+from blockbuster_fusion.runtime.torch_operators import PLAIN, depends_on_data, is_pure
+from blockbuster_fusion.runtime.torch_plan import Plan, keep
 from blockbuster_fusion.runtime.torch_steps import KernelStep, OperatorStep, RoomStep, Slot
 
 MOST_GRAPHS = 16
@@ -103,11 +103,11 @@ class ReplayedPlan:
             key = (*self.plan.key(given), *addresses)
             if key not in self.known:
                 if key not in self.counted:
-                    _keep(self.counted, key, None, MOST_COUNTED)
+                    keep(self.counted, key, None, MOST_COUNTED)
                     return self.plan(*given)
                 fits = all(self.is_fit(x) for x in given)
                 made = _Replay(self.plan, self.fixed, given) if fits else None
-                _keep(self.known, key, made, MOST_GRAPHS)
+                keep(self.known, key, made, MOST_GRAPHS)
             replay = self.known[key]
             return self.plan(*given) if replay is None else replay(self.graphs, given)
 
@@ -173,12 +173,6 @@ def _fresh(x: Any) -> Any:
         return x
     made = _span(x).clone()
     return made.as_strided(x.shape, x.stride())
-
-
-def _keep(known: dict[Hashable, Any], key: Hashable, value: Any, most: int) -> None:
-    while len(known) >= most:
-        known.pop(next(iter(known)))
-    known[key] = value
 
 
 # ---------------------------------------------------------------- what a graph can hold

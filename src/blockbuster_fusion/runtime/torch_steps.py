@@ -1,13 +1,12 @@
 """The steps of a model's plan, and what each is once the sizes are known: a function of values."""
 
-import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.array.axes import Size, product
 from blockbuster_fusion.array.records import Layout
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
@@ -140,42 +139,40 @@ class BoundOperator:
     """An operator, called with what lies in its slots."""
 
     def __init__(self, step: OperatorStep) -> None:
-        self.step = step
-        self.function, self.options, self.output = step.function, step.options, step.output
-        self.arguments = [
-            (i, a) for i, a in enumerate(step.arguments) if _has_slot(a)
-        ]  # the others are what they are
-        self.template = [*step.arguments]
-        self.is_plain = not any(_has_slot(v) for v in step.options.values())
+        self.step, self.output = step, step.output
+        self.function = _call_of(step)
 
     def __call__(self, values: list[Any]) -> None:
-        arguments = self.template.copy()
-        for i, argument in self.arguments:
-            arguments[i] = _filled(argument, values)
-        options = self.options
-        if not self.is_plain:
-            options = {k: _filled(v, values) for k, v in options.items()}
-        values[self.output] = self.function(*arguments, **options)
+        values[self.output] = self.function(values)
 
 
-def _has_slot(argument: Any) -> bool:
-    if isinstance(argument, list | tuple):
-        return any(map(_has_slot, argument))
-    return isinstance(argument, Slot)
+def _call_of(step: OperatorStep) -> Callable[[list[Any]], Any]:
+    """A function of the values that calls the operator: written out, which costs least."""
+    names: dict[str, Any] = {"function": step.function}
 
+    def text(argument: Any) -> str:
+        if isinstance(argument, Slot):
+            return f"values[{argument.number}]"
+        if isinstance(argument, list | tuple):
+            inside = "".join(f"{text(a)}, " for a in argument)
+            return f"[{inside}]" if isinstance(argument, list) else f"({inside})"
+        name = f"x{len(names)}"
+        names[name] = argument
+        return name
 
-def _filled(argument: Any, values: Sequence[Any]) -> Any:
-    if isinstance(argument, Slot):
-        return values[argument.number]
-    if isinstance(argument, list | tuple):
-        return type(argument)(_filled(a, values) for a in argument)
-    return argument
+    given = [text(a) for a in step.arguments]
+    if step.options:
+        options = ", ".join(f"{name!r}: {text(x)}" for name, x in step.options.items())
+        given.append(f"**{{{options}}}")
+    made: Callable[[list[Any]], Any] = eval(f"lambda values: function({', '.join(given)})", names)
+    return made
 
 
 class BoundRoom:
     """Room of a known shape."""
 
     def __init__(self, step: RoomStep, length: Length) -> None:
+        self.step = step
         order = step.order or tuple(range(len(step.shape)))
         self.slot, self.dtype, self.device = step.slot, step.dtype, step.device
         self.shape = tuple(length(step.shape[d]) for d in order)
@@ -202,6 +199,7 @@ class BoundCopy:
     """A piece that is copied to its place."""
 
     def __init__(self, step: CopyStep, length: Length) -> None:
+        self.step = step
         self.source, self.place = step.source, BoundPiece(step.piece, length)
 
     def __call__(self, values: list[Any]) -> None:
@@ -212,20 +210,20 @@ class BoundKernel:
     """A kernel for sizes that are known: how each tensor is to be seen is worked out."""
 
     def __init__(self, step: KernelStep, length: Length) -> None:
-        self.runner = step.executable.runner
+        self.step, self.runner = step, step.executable.runner
         self.programs: dict[Hashable, Bound] = {}
         self.sizes = tuple((axis, length(size)) for axis, size in step.sizes)
         self.kit = kit_on(step.device)
         self.inputs = [
-            (slot, None if layout.is_plain else _atoms(layout, length), dtype)
+            (slot, None if layout.is_plain else atoms(layout, length), dtype)
             for slot, layout, dtype in step.inputs
         ]
         self.outputs = [
-            (slot, None if layout.is_plain else Shown(layout, length))
+            (slot, None if layout.is_plain else merging(layout, length))
             for slot, layout, _ in step.outputs
         ]
         self.pieces = {
-            number: (BoundPiece(piece, length), _atoms(layout, length))
+            number: (BoundPiece(piece, length), atoms(layout, length))
             for number, (_, layout, piece) in enumerate(step.outputs)
             if piece is not None
         }
@@ -240,11 +238,11 @@ class BoundKernel:
             self.remember(given, into)
         else:
             made = program.run(self.kit, given, into)
-        for number, ((slot, shown), x) in enumerate(zip(self.outputs, made, strict=True)):
+        for number, ((slot, how), x) in enumerate(zip(self.outputs, made, strict=True)):
             if number in places:
                 values[slot] = places[number]
             else:
-                values[slot] = x if shown is None else shown(x)
+                values[slot] = x if how is None else merged(x, *how)
 
     def given(self, values: list[Any]) -> list[torch.Tensor]:
         """The inputs, with a dimension for each axis."""
@@ -275,26 +273,26 @@ def _strides(given: Sequence[torch.Tensor], into: Mapping[int, torch.Tensor]) ->
     return tuple([x.stride() for x in (*given, *into.values())])
 
 
-def _atoms(layout: Layout, length: Length) -> tuple[int, ...]:
-    """The shape of an input with a dimension for each of its axes."""
-    return tuple(length(size) for position in layout.positions for size, _ in position)
+def atoms(layout: Layout, length: Callable[[Size], Any]) -> list[Any]:
+    """The shape of an array with a dimension for each of its axes."""
+    return [length(size) for position in layout.positions for size, _ in position]
 
 
-class Shown:
-    """A result of a kernel as the model sees it: merged, and broadcast along what it lacks."""
+def merging(layout: Layout, length: Callable[[Size], Any]) -> tuple[list[Any], ...]:
+    """What `merged` needs beside a result to give it as the model sees it."""
+    factors = [factor for position in layout.positions for factor in position]
+    inner = [length(size) if has else 1 for size, has in factors]
+    shape = [length(product(size for size, _ in position)) for position in layout.positions]
+    return inner, atoms(layout, length), shape
 
-    def __init__(self, layout: Layout, length: Length) -> None:
-        factors = [(length(size), has) for position in layout.positions for size, has in position]
-        self.inner = tuple(n if has else 1 for n, has in factors)
-        self.wide = tuple(n for n, _ in factors)
-        self.shape = tuple(
-            math.prod(length(size) for size, _ in position) for position in layout.positions
-        )
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.inner != self.wide:
-            x = x.view(self.inner).expand(self.wide)
-        return x.reshape(self.shape)
+def merged(
+    x: torch.Tensor, inner: Sequence[int], wide: Sequence[int], shape: Sequence[int]
+) -> torch.Tensor:
+    """A result of a kernel, broadcast along what it lacks, and its axes merged."""
+    if inner != wide:
+        x = x.view(inner).expand(wide)
+    return x.reshape(shape)
 
 
 BoundStep = BoundKernel | BoundOperator | BoundRoom | BoundCopy

@@ -1,5 +1,7 @@
 """A plan's call on a tape, for inputs that lie in memory as those of a recorded call did.
 
+Inputs whose sizes vary may lie as they like: what depends on them is worked out in each call.
+
 All kernels up to the next of PyTorch's own operators are one call, and arrays that only kernels see
 share one arena. What leaves a call is a tensor of its own, and nothing that a call writes to is
 kept, so that several threads may run one tape.
@@ -13,15 +15,9 @@ from typing import Any
 import torch
 
 from blockbuster_fusion.runtime.tape import Place, Tape, packed
-from blockbuster_fusion.runtime.torch_recording import (
-    Base,
-    Launched,
-    Lying,
-    Ran,
-    Recording,
-    Untaped,
-)
-from blockbuster_fusion.runtime.torch_steps import Slot
+from blockbuster_fusion.runtime.torch_places import Base, Launched, Lying, Ran, Untaped
+from blockbuster_fusion.runtime.torch_recording import Recording
+from blockbuster_fusion.runtime.torch_steps import Length, Slot
 
 MOST_ARENA = 4 << 20
 """The bytes of the longest arena. Kernels over more take so long that a tape gains nothing, and
@@ -66,10 +62,14 @@ class TensorTape:
         self.parts, self.arena = made.parts, made.arena
         self.addresses, self.given = made.addresses, made.given
         self.template = [recording.kept.get(slot) for slot in range(recording.slots)]
+        self.lengths = tuple(recording.lengths.items())
         self.outputs = tuple(recording.outputs)
 
-    def __call__(self, given: Sequence[Any]) -> list[Any]:
+    def __call__(self, given: Sequence[Any], length: Length) -> list[Any]:
+        """The results; `length` tells the sizes of this call."""
         values = [*given, *self.template[len(given) :]]
+        for size, slot in self.lengths:
+            values[slot] = length(size)
         addresses = type(self.addresses).from_buffer_copy(self.addresses)
         arena = torch.empty(self.arena, dtype=torch.uint8)
         addresses[_ARENA] = arena.data_ptr()
@@ -82,7 +82,7 @@ class TensorTape:
                 for slot, view in fresh.shown:
                     values[slot] = x if view is None else x.as_strided(*view)
             if part.tape is not None:
-                part.tape(addresses)
+                part.tape(addresses, values)
             elif part.step is not None:
                 part.step(values)
                 for slot, base in part.made:
@@ -113,7 +113,8 @@ class _Assembly:
         if self.arena > MOST_ARENA:
             raise Untaped("its arrays are large")
         self.places = {base: Place(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
-        others = dict.fromkeys([*shown, *(base for base in bases if base.slot is not None)])
+        launched = [base for a in self.actions if isinstance(a, Launched) for base, _ in a.places]
+        others = dict.fromkeys([*shown, *(base for base in launched if base.slot is not None)])
         self.places |= {base: Place(n, 0) for n, base in enumerate(others, start=_ARENA + 1)}
         self.addresses = (ctypes.c_void_p * (len(others) + 1))()
         for slot, x in recording.kept.items():  # these never change

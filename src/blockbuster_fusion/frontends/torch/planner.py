@@ -10,8 +10,7 @@ import sympy
 import torch
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
+from torch.utils._sympy.printers import PythonPrinter
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.array.records import Layout
@@ -191,7 +190,10 @@ class _Planner:
         outputs = [self.result(x) for x in analysis.results]
         inputs = range(len(analysis.inputs))
         symbols, evaluate = _symbols(analysis)
-        made = Plan(self.steps, self.count, inputs, outputs, symbols, evaluate, self.static)
+        varying = [slot for slot, node in enumerate(analysis.inputs) if _varies(node)]
+        made = Plan(
+            self.steps, self.count, inputs, outputs, symbols, evaluate, self.static, varying
+        )
         return Planned(made, analysis, self.groups, self.operated, [*self.rooms], self.halved)
 
     def settle(self) -> None:
@@ -566,6 +568,29 @@ def _hint(node: Node, dim: int | None) -> int:
     return 2 if hint is None else int(hint)
 
 
+def _varies(node: Node) -> bool:
+    """Whether an input is a size, or has sizes or strides that depend on some."""
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride()))
+    return isinstance(value, torch.SymInt)
+
+
+class _SizePrinter(PythonPrinter):
+    """Expressions as Python, in which `sizes` has the values of the symbols that are not derived
+    from others."""
+
+    def __init__(self, derived: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.derived = derived
+
+    def _print_Symbol(self, symbol: sympy.Symbol) -> str:
+        name = str(symbol)
+        if name in self.derived:
+            return f"({self.doprint(self.derived[name])})"
+        return f"sizes[{name!r}]"
+
+
 def _symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
     """Where the symbols of a graph get their values, and what sizes are in terms of them."""
     found: dict[str, SymbolSource] = {}
@@ -602,12 +627,15 @@ def _symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
                         if not factor.is_Symbol:
                             expressions.setdefault(str(factor), factor)
 
+    functions: dict[str, Callable[[Mapping[str, int]], int]] = {}
+
     def evaluate(symbol: str, sizes: Mapping[str, int]) -> int:
         if symbol in sizes:
             return sizes[symbol]
-        expr = expressions[symbol]
-        values = {s: evaluate(str(s), sizes) for s in expr.free_symbols}
-        # sympy's own `subs` takes ten times as long
-        return int(sympy_interp(PythonReferenceAnalysis, values, expr))
+        if symbol not in functions:
+            derived = {name: x for name, x in expressions.items() if name not in found}
+            text = _SizePrinter(derived).doprint(expressions[symbol])
+            functions[symbol] = eval(f"lambda sizes: int({text})", {"math": math})
+        return functions[symbol](sizes)
 
     return [*found.values()], evaluate
