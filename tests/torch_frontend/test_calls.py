@@ -238,6 +238,19 @@ def test_one_tape_serves_all_sizes(function: Callable[[Tensor], Any]) -> None:
     assert len(tapes(made)) == len(made.graphs)
 
 
+def test_sizes_that_come_again_have_a_tape_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_plan, "MOST_REPEATS", 2)
+    made = compiled(broadcast, dynamic=True)
+    for length in (3, 5, 5, 5, 5, 4, 5, 4):
+        x = numbers(length, 4)
+        same(made(x), broadcast(x))
+    general, own = tapes(made)
+    assert isinstance(general, TensorTape)
+    assert isinstance(own, TensorTape)
+    assert general.lengths
+    assert not own.lengths
+
+
 def test_a_cache_that_grows() -> None:
     made = compiled(grown, dynamic=True)
     cache = numbers(2, 4, 8)

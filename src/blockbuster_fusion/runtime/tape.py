@@ -24,6 +24,7 @@ class SizedLaunch(Protocol):
     """A kernel whose launch depends on sizes, which the values of a call tell."""
 
     name: str
+    function: Any
 
     def launch(self, values: Sequence[Any]) -> CpuLaunch: ...
 
@@ -45,6 +46,7 @@ class Tape:
             offsets = (ctypes.c_int64 * len(places))(*(place.offset for place in places))
             self.held.append((launch, bases, offsets))
             slot.bases, slot.offsets = ctypes.addressof(bases), ctypes.addressof(offsets)
+            slot.function = ctypes.cast(launch.function, ctypes.c_void_p)
             slot.count = len(places)
             if isinstance(launch, CpuLaunch):
                 slot.fill(launch)
@@ -101,8 +103,7 @@ class _Launch(ctypes.Structure):
     )
 
     def fill(self, launch: CpuLaunch) -> None:
-        """Note all but where the buffers lie; the launch has to live as long as this."""
-        self.function = ctypes.cast(launch.function, ctypes.c_void_p)
+        """Note how the buffers lie; the launch has to live as long as this."""
         self.strides = ctypes.addressof(launch.strides)
         self.sizes = ctypes.addressof(launch.sizes)
         self.threads = launch.threads

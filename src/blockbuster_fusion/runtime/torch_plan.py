@@ -16,6 +16,8 @@ from blockbuster_fusion.runtime.torch_tape import TensorTape
 
 MOST_BINDINGS = 64
 """For how many different sizes a plan, and each of its steps, remembers what follows from them."""
+MOST_REPEATS = 64
+"""How often the same sizes come in a row until they have a tape of their own."""
 
 log = logging.getLogger("blockbuster_fusion")
 
@@ -33,7 +35,8 @@ class Plan:
     """The steps of a model, ready to be called with its inputs, which lie in the first slots.
 
     The first call with inputs of one form runs step by step and is recorded; later ones run on its
-    tape. Where there is none, each runs step by step.
+    tape, whatever their sizes. Sizes that come again and again are recorded once more, for a tape
+    that works out nothing. Where there is no tape, calls run step by step.
     """
 
     def __init__(
@@ -58,22 +61,35 @@ class Plan:
         self.sized = [_Sized(step) for step in steps]
         self.last_uses = _last_uses(self.steps, self.outputs)
         self.tapes: dict[Hashable, TensorTape | Untaped] = {}
+        self.last: tuple[Hashable, int] = (None, 0)
 
     def __call__(self, *given: Any) -> list[Any]:
         values = [*given]
         for slot in self.changing:
             if isinstance(values[slot], torch.Tensor) and values[slot].is_neg():
                 values[slot] = values[slot].resolve_neg()
-        form = self.form(values)
-        tape = self.tapes.get(form)
+        key: Hashable = self.key(values)
+        varying = frozenset[int]()
+        tape = self.tapes.get(key)
+        if tape is None and self.varying and not self.is_repeated(key):
+            key, varying = self.form(values), self.varying
+            tape = self.tapes.get(key)
+        length = self.length(values)
         if isinstance(tape, TensorTape):
-            return tape(values, self.length(values))
+            return tape(values, length)
         if tape is not None:
-            return self.run(values)
-        recording = Recording(self.steps, self.outputs, values, len(self.room), self.varying)
-        made = self.run(values, recording)
-        keep(self.tapes, form, self.taped(recording), MOST_BINDINGS)
+            return self.run(values, length)
+        room = len(self.room)
+        recording = Recording(self.steps, self.outputs, values, room, length, varying)
+        made = self.run(values, length, recording)
+        keep(self.tapes, key, self.taped(recording), MOST_BINDINGS)
         return made
+
+    def is_repeated(self, key: Hashable) -> bool:
+        """Whether a call is like those before it."""
+        last, count = self.last
+        self.last = (key, count + 1 if key == last else 1)
+        return self.last[1] > MOST_REPEATS
 
     def taped(self, recording: Recording) -> TensorTape | Untaped:
         try:
@@ -82,9 +98,11 @@ class Plan:
             log.debug("a plan has no tape: %s", reason)
             return reason
 
-    def run(self, given: Sequence[Any], recording: Recording | None = None) -> list[Any]:
+    def run(
+        self, given: Sequence[Any], length: Length, recording: Recording | None = None
+    ) -> list[Any]:
         """The results, step by step."""
-        values, length = [*given, *self.room], self.length(given)
+        values = [*given, *self.room]
         for step, dead in zip(self.sized, self.last_uses, strict=True):
             bound = step.bound(length)
             bound(values)
@@ -95,7 +113,7 @@ class Plan:
         return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
 
     def form(self, values: Sequence[Any]) -> Hashable:
-        """What a tape depends on: how inputs lie in memory, but for those that vary."""
+        """What is the same in calls with other sizes: how inputs lie that do not vary."""
         return tuple(
             [
                 _kind(values[slot]) if slot in self.varying else _seen(values[slot])

@@ -12,7 +12,7 @@ import torch
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.array.records import Layout
-from blockbuster_fusion.codegen.nest import Buffer
+from blockbuster_fusion.codegen.nest import Along, Buffer, BufferAxis
 from blockbuster_fusion.codegen.shapes import contiguous
 from blockbuster_fusion.runtime.cpu import CpuLaunch
 from blockbuster_fusion.runtime.executable import Bound, Launch
@@ -25,7 +25,7 @@ from blockbuster_fusion.runtime.torch_operators import (
     picks_by_mask,
 )
 from blockbuster_fusion.runtime.torch_places import Base, Launched, Lying, Ran, Untaped
-from blockbuster_fusion.runtime.torch_sized import SizedKernel, SizedRoom, is_sized
+from blockbuster_fusion.runtime.torch_sized import SizedKernel, blocks
 from blockbuster_fusion.runtime.torch_steps import (
     BoundCopy,
     BoundKernel,
@@ -33,6 +33,7 @@ from blockbuster_fusion.runtime.torch_steps import (
     BoundRoom,
     BoundStep,
     KernelStep,
+    Length,
     OperatorStep,
     Piece,
     RoomStep,
@@ -56,12 +57,14 @@ class Recording:
         outputs: Sequence[Any],
         given: Sequence[Any],
         room: int,
+        length: Length,
         varying: Collection[int],
     ) -> None:
         """`given` are the inputs, of which some are `varying`: other calls bring other sizes.
 
-        There is room for so many other values.
+        Where none is, sizes are what `length` says. There is room for so many other values.
         """
+        self.length_now, self.is_fixed = length, not varying
         self.outputs, self.slots = outputs, len(given) + room
         self.refusal: Untaped | None = None
         self.exposed = _exposed(steps, outputs)
@@ -96,7 +99,7 @@ class Recording:
                 self.kernel(bound, values)
             case BoundOperator():
                 self.operator(bound.step, values[bound.output], values)
-            case BoundRoom() if not all(size.is_known for size in bound.step.shape):
+            case BoundRoom() if not self.knows(bound.step.shape):
                 self.room(bound.step)
             case BoundRoom():
                 room = values[bound.slot]
@@ -153,6 +156,12 @@ class Recording:
         self.varies(slot)
         return slot
 
+    def number(self, function: Callable[..., int], *arguments: Any) -> Slot:
+        """Run what gives a number that depends on sizes."""
+        step = OperatorStep(function.__name__, function, arguments, {}, self.new_slot())
+        self.run(BoundOperator(step), tuple(step.reads), step.output)
+        return Slot(step.output)
+
     def length_at(self, size: Size) -> int:
         """The slot of a size."""
         if size not in self.lengths:
@@ -160,17 +169,20 @@ class Recording:
             self.varying.add(self.lengths[size])
         return self.lengths[size]
 
+    def knows(self, sizes: Iterable[Size]) -> bool:
+        """Whether sizes are the same in every call."""
+        return self.is_fixed or all(size.is_known for size in sizes)
+
     def length(self, size: Size) -> int | Slot:
         """A size as an argument."""
-        return size.number if size.is_known else Slot(self.length_at(size))
-
-    def is_fixed(self, piece: Piece) -> bool:
-        """Whether a piece lies in the same place of its array in every call."""
-        return piece.slot not in self.varying and all(size.is_known for size in piece.lengths)
+        return self.length_now(size) if self.knows([size]) else Slot(self.length_at(size))
 
     def room(self, step: RoomStep) -> None:
-        order = step.order or tuple(range(len(step.shape)))
+        order = step.order or range(len(step.shape))
         shape = [self.length(step.shape[d]) for d in order]
+        if step.order is None:
+            self.do(torch.empty, shape, output=step.slot, dtype=step.dtype, device=step.device)
+            return
         room = self.do(torch.empty, shape, dtype=step.dtype, device=step.device)
         back = [order.index(d) for d in range(len(order))]
         self.do(torch.Tensor.permute, Slot(room), back, output=step.slot)
@@ -178,9 +190,9 @@ class Recording:
     def piece(self, piece: Piece, output: int | None = None) -> int:
         """The slot of a piece of an array."""
         before = [self.length(size) for size in piece.before]
-        start = OperatorStep("sum", sum, (before,), {}, self.new_slot())
-        self.run(BoundOperator(start), tuple(start.reads), start.output)
-        where = Slot(start.output), self.length(piece.length)
+        known = [n for n in before if isinstance(n, int)]
+        start = sum(known) if len(known) == len(before) else self.number(sum, before)
+        where = start, self.length(piece.length)
         return self.do(torch.narrow, Slot(piece.slot), piece.dim, *where, output=output)
 
     # ---------------------------------------------------------------- kernels
@@ -281,8 +293,10 @@ class _Buffers:
 
     def __init__(self, recording: Recording, step: KernelStep, program: Bound) -> None:
         self.recording, self.step, self.program = recording, step, program
-        self.sizes = [(axis, recording.length_at(size)) for axis, size in step.sizes]
-        if not {axis.extent for axis, _ in self.sizes}.issuperset(program.extents.sizes):
+        sizes = () if recording.is_fixed else step.sizes
+        self.sizes = [(axis, recording.length_at(size)) for axis, size in sizes]
+        self.lengths = {axis.extent: slot for axis, slot in self.sizes}
+        if not (recording.is_fixed or self.lengths.keys() >= program.extents.sizes.keys()):
             raise Untaped("an input alone tells a size")
         self.launches = [launch for launch in program.launches if launch is not None]
         self.rooms = {room.buffer: room for launch in self.launches for room in launch.rooms}
@@ -314,15 +328,15 @@ class _Buffers:
         buffer, order, is_first = self.program.owner.given_back[number]
         if buffer in self.places or not is_first:
             raise Untaped("a kernel gives one array twice, or what it was given")
-        is_known = all(size.is_known for position in layout.positions for size, _ in position)
+        is_known = recording.knows(size for position in layout.positions for size, _ in position)
         if piece is not None:
-            if recording.is_fixed(piece):
+            if piece.slot not in recording.varying and recording.knows(piece.lengths):
                 recording.lies(slot, x, recording.place(piece.slot)[0])
                 self.places[buffer] = recording.place(slot)
             else:
                 self.vary(buffer, self.axes_of(recording.piece(piece, slot), layout), order)
             return
-        if is_sized(buffer):
+        if self.is_sized(buffer):
             raw = slot if layout.is_plain else recording.new_slot()
             self.vary(buffer, self.room(buffer, raw), order)
         else:
@@ -338,18 +352,34 @@ class _Buffers:
             arguments = (Slot(raw), *merging(layout, recording.length))
             yield OperatorStep("merged", merged, arguments, {}, slot)
 
+    def is_sized(self, buffer: Buffer) -> bool:
+        """Whether it depends on sizes how long a buffer is."""
+        return any(axis.dim.axis.extent in self.lengths for axis in buffer.axes)
+
     def room(self, buffer: Buffer, slot: int) -> int:
-        room = SizedRoom(self.program, buffer, self.sizes, slot)
-        self.recording.run(room, tuple(n for _, n in self.sizes), slot)
-        self.recording.varies(slot)
-        return slot
+        """Room for a buffer that varies, in the order of its layout."""
+        shape = [self.length(axis) for axis in buffer.axes]
+        order = self.program.owner.layouts.get(buffer, range(len(shape)))
+        laid_out = [shape[at] for at in order]
+        return self.recording.do(torch.empty, laid_out, output=slot, dtype=STORED[buffer.dtype])
+
+    def length(self, axis: BufferAxis) -> int | Slot:
+        """How long a buffer is along an axis."""
+        dim, tiling = axis.dim, self.program.tiling
+        is_cut = axis.along is Along.BLOCKS and dim.packed
+        if isinstance(dim.axis.extent, int):
+            return len(tiling.starts(dim)) if is_cut else dim.axis.extent
+        extent = Slot(self.lengths[dim.axis.extent])
+        if not is_cut:
+            return extent
+        return self.recording.number(blocks, extent, None if dim.unit else tiling.starts(dim).step)
 
     def make_room(self) -> None:
         """Room for what only the kernels see."""
         for buffer, room in self.rooms.items():
             if buffer in self.places:
                 continue
-            if is_sized(buffer):
+            if self.is_sized(buffer):
                 self.vary(buffer, self.room(buffer, self.recording.new_slot()))
             else:
                 self.places[buffer] = (Base(0, None, room.shape, STORED[buffer.dtype]), 0)
@@ -359,7 +389,7 @@ class _Buffers:
         if not isinstance(function, CpuLaunch):
             raise Untaped("its kernels are not launched by address")
         places = tuple(self.places[b] for b in launch.buffers)
-        if len(function.sizes) or any(b in self.tensors for b in launch.buffers):
+        if (self.sizes and len(function.sizes)) or any(b in self.tensors for b in launch.buffers):
             return Launched(SizedKernel(launch, self.tensors, self.sizes), places)
         return Launched(function, places)
 

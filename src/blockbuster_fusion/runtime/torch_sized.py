@@ -1,44 +1,19 @@
-"""What a tape works out anew in each call, since it depends on sizes: room for arrays, launches."""
+"""What a tape works out anew in each call, since it depends on sizes: lengths and launches."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from blockbuster_fusion.codegen.nest import Buffer, Kernel
 from blockbuster_fusion.codegen.shapes import buffer_shape
-from blockbuster_fusion.interp.tiling import Extents, Tiling
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.runtime.cpu import CpuLaunch
-from blockbuster_fusion.runtime.executable import Bound, Launch
-from blockbuster_fusion.runtime.torch_arrays import STORED
+from blockbuster_fusion.runtime.executable import Launch
 
 
-def is_sized(buffer: Buffer) -> bool:
-    """Whether it depends on sizes how long a buffer is."""
-    return any(isinstance(axis.dim.axis.extent, Symbol) for axis in buffer.axes)
-
-
-class SizedRoom:
-    """Room for a buffer of a program, made in a slot."""
-
-    def __init__(
-        self, program: Bound, buffer: Buffer, sizes: Sequence[tuple[Axis, int]], slot: int
-    ) -> None:
-        """`sizes` are the slots of the lengths of axes."""
-        self.tiles, self.buffer = program.owner.tiles, buffer
-        self.sizes, self.slot = sizes, slot
-        order = program.owner.layouts.get(buffer)
-        self.order = range(len(buffer.axes)) if order is None else order
-        self.dtype = STORED[buffer.dtype]
-
-    def __call__(self, values: list[Any]) -> None:
-        extents = Extents()
-        for axis, slot in self.sizes:
-            extents.bind(axis, values[slot], "the caller's sizes")
-        shape = buffer_shape(self.buffer, Tiling(extents, self.tiles))
-        values[self.slot] = torch.empty([shape[at] for at in self.order], dtype=self.dtype)
+def blocks(extent: int, tile: int | None) -> int:
+    """How many blocks an axis has; without a tile it is one, unless there is nothing."""
+    return min(extent, 1) if tile is None else -(-extent // tile)
 
 
 class SizedKernel:
@@ -50,7 +25,7 @@ class SizedKernel:
         assert isinstance(launch.step, Kernel)
         assert isinstance(launch.function, CpuLaunch)
         self.kernel, self.kernels = launch.step, launch.bound.owner.kernels
-        self.name = launch.step.name
+        self.name, self.function = launch.step.name, launch.function.function
         self.sizes = [(x.extent, slot) for x, slot in sizes if isinstance(x.extent, Symbol)]
         self.strides: list[int | tuple[int, ...]] = []
         """For each buffer, where its tensor is, or its strides."""
