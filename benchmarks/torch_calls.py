@@ -3,7 +3,8 @@
     python benchmarks/torch_calls.py [--save benchmarks/results/torch_calls.json] [--no-inductor]
 
 A Llama with random weights, float32. Calls: two layers, hidden size 64, one token, so that kernels
-take next to no time; eager, Inductor and Blockbuster are called in turns in one process. Compiling:
+take next to no time; eager, Inductor and Blockbuster are called in turns in one process. Growing:
+the same model with a DynamicCache that grows by a word at each call, from 8 to 200. Compiling:
 2 and 32 layers of hidden size 256, each in a process of its own, with an empty cache of kernels and
 once more with what that left; PyTorch's own share is what its backend "aot_eager" takes.
 """
@@ -25,6 +26,7 @@ import torch
 from blockbuster_fusion.bench import versions
 
 ROUNDS, WARM = 300, 20
+GROWN = range(8, 200)
 
 
 def llama(layers: int, hidden: int) -> torch.nn.Module:
@@ -64,6 +66,34 @@ def calls(with_inductor: bool) -> dict[str, object]:
                 call(**given)
                 if number >= WARM:
                     times[name].append(time.perf_counter() - start)
+    return compared(times)
+
+
+def growing(with_inductor: bool) -> dict[str, object]:
+    """The median time of a word while a cache grows, in microseconds."""
+    from transformers import DynamicCache
+
+    torch.set_num_threads(1)
+    model, word = llama(2, 64), torch.tensor([[5]])
+    contenders: dict[str, Callable[..., object]] = {"eager": model}
+    for backend in ("blockbuster", *(("inductor",) if with_inductor else ())):
+        contenders[backend] = torch.compile(model, backend=backend, dynamic=True)
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    with torch.no_grad():
+        for _ in range(2):  # what is compiled in the first round is measured in the second
+            times = {name: [] for name in contenders}
+            caches = {name: DynamicCache() for name in contenders}
+            for name, call in contenders.items():
+                call(input_ids=torch.arange(GROWN.start)[None], past_key_values=caches[name])
+            for _ in GROWN:
+                for name, call in contenders.items():
+                    start = time.perf_counter()
+                    call(input_ids=word, past_key_values=caches[name])
+                    times[name].append(time.perf_counter() - start)
+    return compared(times)
+
+
+def compared(times: Mapping[str, list[float]]) -> dict[str, object]:
     medians = {name: 1e6 * statistics.median(t) for name, t in times.items()}
     ratios = {name: medians["eager"] / m for name, m in medians.items()}
     return {"microseconds": medians, "times_as_fast_as_eager": ratios}
@@ -117,8 +147,10 @@ def main() -> None:
         layers, backend = options.measure
         print(compile_time(int(layers), backend))
         return
-    found = {"calls": calls(not options.no_inductor)}
+    found: dict[str, object] = {"calls": calls(not options.no_inductor)}
     print(found["calls"], flush=True)
+    found["growing"] = growing(not options.no_inductor)
+    print(found["growing"], flush=True)
     found["compiling"] = compiling(not options.no_inductor)
     if options.save:
         made = {"date": str(date.today()), "versions": versions(), **found}

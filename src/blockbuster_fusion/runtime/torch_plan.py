@@ -60,6 +60,7 @@ class Plan:
         self.symbols, self.evaluate = tuple(symbols), evaluate
         self.sized = [_Sized(step) for step in steps]
         self.last_uses = _last_uses(self.steps, self.outputs)
+        self.known: dict[Hashable, list[BoundStep]] = {}
         self.tapes: dict[Hashable, TensorTape | Untaped] = {}
         self.last: tuple[Hashable, int] = (None, 0)
 
@@ -102,12 +103,15 @@ class Plan:
         self, given: Sequence[Any], length: Length, recording: Recording | None = None
     ) -> list[Any]:
         """The results, step by step."""
-        values = [*given, *self.room]
-        for step, dead in zip(self.sized, self.last_uses, strict=True):
-            bound = step.bound(length)
-            bound(values)
+        values, sizes = [*given, *self.room], tuple(self.sizes(given))
+        steps = self.known.get(sizes)
+        if steps is None:
+            steps = [step.bound(length) for step in self.sized]
+            keep(self.known, sizes, steps, MOST_BINDINGS)
+        for step, dead in zip(steps, self.last_uses, strict=True):
+            step(values)
             if recording is not None:
-                recording.note(bound, values)
+                recording.note(step, values)
             for slot in dead:
                 values[slot] = None
         return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
