@@ -301,6 +301,7 @@ def page(rows: list[Row], versions: Mapping[str, str]) -> str:
     words = ", ".join(f"{package} {number}" for package, number in versions.items())
     sizes = {"lengths": len(LENGTHS), "long": LONG, "warm": WARM, "many": MANY, "few": FEW}
     parts = [HEADING.format(versions=words, **sizes)]
+    rows = [row for row in rows if {"explain", "compile"} <= {*row["seconds"]}]
     for kind in dict.fromkeys((row["dtype"], row["attention"]) for row in rows):
         chosen = [row for row in rows if (row["dtype"], row["attention"]) == kind]
         parts.append(f"\n## {kind[0]}, {kind[1]} attention\n\n{_summary(chosen)}\n\n")
