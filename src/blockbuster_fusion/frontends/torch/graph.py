@@ -164,7 +164,7 @@ class Analysis:
             is_empty = all(0 in t.shape for t in tensors_of(node))
             return Kind.VIEW if is_empty and known and known.kind is Kind.VIEW else Kind.MISC
         if short_name(node) == "index" and not self.is_counted(node):
-            return Kind.POINTWISE if self.is_lookup(node) else Kind.MISC
+            return Kind.MISC if self.lookup_at(node) is None else Kind.POINTWISE
         is_misc = self.is_join(node) or (
             short_name(node) == "convolution" and not self.is_patchwise(node)
         )
@@ -213,12 +213,26 @@ class Analysis:
             return node.args[0]
         return None
 
-    def is_lookup(self, node: Node) -> bool:
-        """Whether an index operator looks up along one axis alone."""
-        indices = node.args[1]
+    def lookup_at(self, node: Node) -> int | None:
+        """The one axis along which an index operator looks up at places that are data; it may walk
+        along others beside it, whose indices are counted."""
+        source, indices = node.args[:2]
+        assert isinstance(source, Node)
         assert isinstance(indices, list | tuple)
-        given = [i for i in indices if isinstance(i, Node)]
-        return len(given) == 1 and tensors_of(given[0])[0].dtype in (torch.int64, torch.int32)
+        given = {at: i for at, i in enumerate(indices) if isinstance(i, Node)}
+        shape = tensors_of(source)[0].shape
+        walked = {
+            at
+            for at, i in given.items()
+            if len(given) > 1 and self.is_positions(i)
+            if as_size(tensors_of(i)[0].numel()) == as_size(shape[at])
+        }
+        data = [at for at in given if at not in walked]
+        is_apart = max(given) - min(given) >= len(given)
+        if len(data) != 1 or is_apart:
+            return None
+        dtype = tensors_of(given[data[0]])[0].dtype
+        return data[0] if dtype in (torch.int64, torch.int32) else None
 
     def is_positions(self, node: Node) -> bool:
         while node.op == "call_function" and short_name(node) != "arange":
