@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.functions import Max, Min
 
 from blockbuster_fusion.array.axes import Size
@@ -83,6 +84,11 @@ def tensors_of(node: Node) -> list[torch.Tensor]:
     return [x for x in given if isinstance(x, torch.Tensor)]
 
 
+def is_empty(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is known to have no elements."""
+    return any(isinstance(s, int) and s == 0 for s in tensor.shape)
+
+
 def name_of(node: Node) -> str:
     """An operator's name, as PyTorch writes it: `aten.mm.default`."""
     return str(node.target)
@@ -138,8 +144,10 @@ class Analysis:
                 return "sparse and nested tensors are not laid out in strides"
             if tensor.is_sparse or tensor.is_quantized:
                 return "sparse and quantised tensors are not laid out in strides"
-            if any(isinstance(s, int) and s == 0 for s in tensor.shape):
+            if is_empty(tensor):
                 return "an axis of length 0"
+            if any(isinstance(s, torch.SymInt) and free_unbacked_symbols(s) for s in tensor.shape):
+                return "sizes that depend on data"
         devices = {t.device.type for t in seen if t.dim()}
         if len(devices) > 1 or not devices <= {"cpu", "cuda"}:
             return f"tensors on {', '.join(sorted(devices))}"
@@ -161,8 +169,8 @@ class Analysis:
         row = self.row(node)
         if row is None:
             known = row_for(node.target)
-            is_empty = all(0 in t.shape for t in tensors_of(node))
-            return Kind.VIEW if is_empty and known and known.kind is Kind.VIEW else Kind.MISC
+            is_view = known is not None and known.kind is Kind.VIEW
+            return Kind.VIEW if is_view and all(map(is_empty, tensors_of(node))) else Kind.MISC
         if short_name(node) == "index" and not self.is_counted(node):
             return Kind.MISC if self.lookup_at(node) is None else Kind.POINTWISE
         is_misc = self.is_join(node) or (
@@ -180,7 +188,7 @@ class Analysis:
 
     def is_join(self, node: Node) -> bool:
         """Whether pieces of different lengths are joined, which is done in memory."""
-        if short_name(node) != "cat":
+        if short_name(node) != "cat" or self.refusal(node) is not None:
             return False
         pieces, dim = self.joined(node)
         if node.meta.get("is_join"):
@@ -194,7 +202,7 @@ class Analysis:
         dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
         assert isinstance(dim, int)
         rank = tensors_of(node)[0].dim()
-        pieces = [p for p in given if isinstance(p, Node) and 0 not in tensors_of(p)[0].shape]
+        pieces = [p for p in given if isinstance(p, Node) and not is_empty(tensors_of(p)[0])]
         return pieces, dim % rank
 
     def is_counted(self, node: Node) -> bool:

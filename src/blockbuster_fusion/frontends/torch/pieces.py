@@ -164,7 +164,7 @@ class _Moved:
 
     def made(self, node: Node) -> Node:
         """An old node in the new graph."""
-        if node.op != "call_function" or not tensors_of(node) or _is_empty(node):
+        if node.op != "call_function" or not tensors_of(node) or self.analysis.refusal(node):
             return self.copy(node)
         self.asking = [node]
         try:
@@ -411,7 +411,7 @@ class _Moved:
 
     def may_move(self, node: Node) -> bool:
         """Whether a node is in the layer that asks, or is light enough to be split anywhere."""
-        if self.analysis.has_effect(node) or _is_empty(node):
+        if self.analysis.has_effect(node) or self.analysis.refusal(node):
             return False
         asker = self.asking[0]
         assert isinstance(asker, Node)
@@ -781,10 +781,6 @@ class _Moved:
                     yield key
             else:
                 stack.extend(self.askers.get(key, ()))
-
-
-def _is_empty(node: Node) -> bool:
-    return any(isinstance(s, int) and s == 0 for t in tensors_of(node) for s in t.shape)
 
 
 def _is_turning(name: str) -> bool:
