@@ -446,6 +446,12 @@ LOOKUPS = Group(
         "ids": torch.tensor([[3, 0, 6], [1, 1, 2]]),
         "rows": torch.tensor([4, 4, 0]),
         "places": torch.tensor([[1, 0], [4, 2], [0, 0], [3, 3], [2, 1], [0, 4], [1, 1]]),
+        "words": numbers(3, 7, 5),
+        "batches": numbers(2, 3, 7),
+        "last": torch.tensor([-1, 0, 6]),
+        "one": numbers(1, 7, 5),
+        "first": torch.tensor([3]),
+        "bias": numbers(5),
     },
     (
         case("aten.embedding", "table", "ids", call=lambda w, i: aten.embedding(w, i) * 2),
@@ -454,6 +460,20 @@ LOOKUPS = Group(
         case("aten.index_select", "table", "rows",
              call=lambda w, i: aten.index_select(w, -1, i) + 1),
         case("aten.gather", "table", "places", call=lambda w, i: aten.gather(w, 1, i) * 2),
+        case("aten.index", "table", "rows", call=lambda w, i: w[i] * 2),
+        case("aten.index", "bias", "rows", call=lambda w, i: aten.index.Tensor(w, [i.amax()]) * 2),
+        case("aten.index", "table", "ids", call=lambda w, i: w[:, i - 3] * 2),
+        case("aten.index", "words", "last", call=lambda x, i: x[torch.arange(3), i] * 2),
+        case("aten.index", "words", "last", call=lambda x, i: x[torch.arange(3)[:, None], i] * 2),
+        case("aten.index", "words", "places",
+             call=lambda x, i: x[torch.arange(3)[:, None], i[:3]] * 2),
+        case("aten.index", "words", "places",
+             call=lambda x, i: x[i.clamp(max=2)[..., None], torch.arange(7)[:, None, None]] * 2),
+        case("aten.index", "batches", "last", call=lambda x, i: x[:, torch.arange(3), i] * 2),
+        case("aten.index", "batches", "last",
+             call=lambda x, i: x[torch.arange(2)[:, None], torch.arange(3), i] * 2),
+        case("aten.index", "one", "first", call=lambda x, i: x[torch.arange(1), i] * 2),
+        case("aten.index", "one", "last", call=lambda x, i: x[torch.arange(1), i] * 2),
     ),
 )  # fmt: skip
 
@@ -470,7 +490,7 @@ def each(*groups: Group) -> pytest.MarkDecorator:
 ELSEWHERE = {
     # parts of arrays: test_views.py
     "aten.slice", "aten.select", "aten.split", "aten.split_with_sizes", "aten.unbind",
-    "aten.narrow", "aten.as_strided", "aten.diagonal", "aten.index",
+    "aten.narrow", "aten.as_strided", "aten.diagonal",
     # gone before a backend sees them, or of no defined value
     "aten.lift_fresh", "aten.empty",
 }  # fmt: skip

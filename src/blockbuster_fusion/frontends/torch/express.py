@@ -222,7 +222,9 @@ class Expression:
         elif short_name(node) == "index" and analysis.kind(node) is Kind.POINTWISE:
             self.covered[node] = None
             x, indices = self.arguments(node, tensor)
-            made = taken(self.program, x, indices)
+            at = analysis.lookup_at(node)
+            assert at is not None
+            made = taken(self.program, x, indices, at)
         elif short_name(node) == "full_like":
             fill = self.argument(node.args[1])
             made = row.emit(self.program, [as_size(s) for s in tensor.shape], fill, tensor.dtype)

@@ -77,7 +77,7 @@ class Moved(Builder):
 
     def made(self, node: Node) -> Node:
         """An old node in the new graph."""
-        if node.op != "call_function" or not tensors_of(node) or _is_empty(node):
+        if node.op != "call_function" or not tensors_of(node) or self.analysis.refusal(node):
             return self.copy(node)
         self.asking = [node]
         try:
@@ -243,7 +243,7 @@ class Moved(Builder):
 
     def may_move(self, node: Node) -> bool:
         """Whether a node is in the layer that asks, or is light enough to be split anywhere."""
-        if self.analysis.has_effect(node) or _is_empty(node):
+        if self.analysis.has_effect(node) or self.analysis.refusal(node):
             return False
         asker = self.asking[0]
         assert isinstance(asker, Node)
@@ -373,10 +373,6 @@ class Moved(Builder):
     def moved_full(self, node: Node, bands: Bands) -> Node:
         sizes = [self.number(s) for s in lengths_of(extents(tensors_of(node)[0]), bands)]
         return self.emit(node.target, (sizes, *node.args[1:]), node, node.kwargs)
-
-
-def _is_empty(node: Node) -> bool:
-    return any(isinstance(s, int) and s == 0 for t in tensors_of(node) for s in t.shape)
 
 
 def _overlap(band: Band, at: Place, end: Place) -> tuple[Place, Place]:

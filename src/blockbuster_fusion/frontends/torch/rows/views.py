@@ -94,19 +94,27 @@ def _index(p: Positional, x: Value, indices: Sequence[Value | None]) -> Value:
     sizes: list[Size] = [ONE] * rank
     for at, index in enumerate(indices):
         assert index is not None
-        wide = [i for i, s in enumerate(index.sizes) if s != ONE]
-        if x.sizes[at] == ONE and not wide and is_number(index, 0):
+        place = _walking(p, index, x.sizes[at])
+        if place is None:
             continue
-        if index.constant is not None or len(wide) != 1 or index.sizes[wide[0]] != x.sizes[at]:
-            raise NotExpressible(what="an index that is data")
-        if not isinstance(p.records[index.record].made, Counting):
-            raise NotExpressible(what="an index that is data")
-        place = wide[0] + rank - len(index.sizes)
         if sizes[place] != ONE:
             raise NotExpressible(what="an index along a diagonal")
-        x = p.fitted(index, wide[0], x, at)
+        x = p.fitted(index, place, x, at)
         positions[place], sizes[place] = x.positions[at], x.sizes[at]
     return Value(tuple(positions), tuple(sizes), x.dtype, x.record, x.constant)
+
+
+def _walking(p: Positional, index: Value, extent: Size) -> int | None:
+    """Which position of a counted index, from its end, walks along all of an axis; None along one
+    of length 1."""
+    wide = [i for i, s in enumerate(index.sizes) if s != ONE]
+    if extent == ONE and not wide and is_number(index, 0):
+        return None
+    if index.constant is not None or len(wide) != 1 or index.sizes[wide[0]] != extent:
+        raise NotExpressible(what="an index that is data")
+    if not isinstance(p.records[index.record].made, Counting):
+        raise NotExpressible(what="an index that is data")
+    return wide[0] - len(index.sizes)
 
 
 @pointwise("embedding", cheap=False)
@@ -124,12 +132,25 @@ def _gather(p: Positional, x: Value, dim: int, index: Value, **_: object) -> Val
     return p.take_along(x, index, dim % len(x.sizes))
 
 
-def taken(p: Positional, x: Value, indices: Sequence[Value | None]) -> Value:
-    """`x` indexed by one array of numbers, which may count from the end."""
-    ((at, index),) = ((i, v) for i, v in enumerate(indices) if v is not None)
+def taken(p: Positional, x: Value, indices: Sequence[Value | None], at: int) -> Value:
+    """`x` at numbers, which may count from the end, along one axis; the other indices are counted,
+    and their axes are walked together with the numbers."""
+    index = indices[at]
+    assert index is not None
     factors = x.positions[at]
 
     def from_start(size_of: Any, i: Expr) -> Expr:
         return call("where", i < 0, i + cast_expr(size_of(factors), DType.int64), i)
 
-    return p.take(x, p.sized(from_start, index, dtype=DType.int64), at)
+    rank = max(len(v.sizes) for v in indices if v is not None)
+    index = p.sized(from_start, index, dtype=DType.int64)
+    index = p.view(index, (*(ONE,) * (rank - len(index.sizes)), *index.sizes))
+    walked: dict[int, int] = {}
+    for i, counted in enumerate(indices):
+        if counted is None or i == at:
+            continue
+        place = _walking(p, counted, x.sizes[i])
+        if place is not None and place in walked.values():
+            raise NotExpressible(what="an index along a diagonal")
+        walked[i] = place or 0
+    return p.take(x, index, at, walked)
