@@ -13,9 +13,7 @@ product for nothing, what asked for it is remembered as staying, and the graph i
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -34,6 +32,7 @@ from blockbuster_fusion.frontends.torch.bands import (
     place,
     through_view,
 )
+from blockbuster_fusion.frontends.torch.fakes import NONE, meta_like, worked_out
 from blockbuster_fusion.frontends.torch.graph import Analysis, short_name, tensors_of
 from blockbuster_fusion.select.parts import Kind
 
@@ -43,7 +42,7 @@ MOST_ROUNDS = 8
 """How often a graph is built before everything that is left in doubt stays."""
 SAME_PLACE = frozenset({"clone", "alias", "detach", "_to_copy", "lift_fresh_copy", "contiguous"})
 RESHAPING = frozenset({"view", "_unsafe_view", "reshape"})
-LOOKUPS = frozenset({"embedding", "index_select", "gather", "index", "cat"})
+LOOKUPS = frozenset({"embedding", "index_select", "gather", "index", "constant_pad_nd", "cat"})
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "any", "all", "prod"})
 COMBINED = {"sum": aten.add.Tensor, "amax": aten.maximum.default, "amin": aten.minimum.default}
 """How the reductions of two pieces become that of both."""
@@ -666,18 +665,16 @@ class _Moved:
         target: Any,
         arguments: tuple[Any, ...],
         like: Node,
-        options: Mapping[str, Any] = MappingProxyType({}),
+        options: Mapping[str, Any] = NONE,
     ) -> Node:
         """A node of the new graph, which stands where an old one does."""
-        with _mode_of(tensors_of(like)[0]):
-            value = target(*map(_value, arguments), **_values(options))
+        value = worked_out(target, arguments, like, options)
         return self.placed(target, arguments, options, like, value)
 
     def reshaped(self, x: Node, lengths: Sequence[Place], like: Node) -> Node:
         """A view in another shape; where it lies is decided by whoever stores it."""
         sizes = [self.number(s) for s in lengths]
-        with _mode_of(tensors_of(like)[0]):
-            value = tensors_of(x)[0].reshape([_value(s) for s in sizes])
+        value = worked_out(torch.Tensor.reshape, (x, sizes), like)
         return self.placed(aten.view.default, (x, sizes), {}, like, value)
 
     def placed(
@@ -696,8 +693,7 @@ class _Moved:
             after = max([self.latest.get(like, self.wholes[like]), *made.all_input_nodes])
             after.append(made)
             self.latest[like] = made
-        made.meta = {k: v for k, v in like.meta.items() if k not in ("val", "tensor_meta")}
-        made.meta["val"] = value
+        made.meta = meta_like(like, value)
         self.known[key] = made
         return made
 
@@ -835,25 +831,8 @@ def _overlap(band: Band, at: Place, end: Place) -> tuple[Place, Place]:
     raise _InTheWay
 
 
-def _mode_of(tensor: torch.Tensor) -> Any:
-    mode = getattr(tensor, "fake_mode", None)
-    return nullcontext() if mode is None else mode
-
-
-def _value(given: Any) -> Any:
-    if isinstance(given, Node):
-        return given.meta["val"]
-    if isinstance(given, list | tuple):
-        return [_value(x) for x in given]
-    return given
-
-
 def _frozen(given: Any) -> Any:
     """Arguments as a key."""
     if isinstance(given, list | tuple):
         return tuple(_frozen(x) for x in given)
     return type(given), given
-
-
-def _values(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: _value(v) for k, v in options.items()}
