@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from blockbuster_fusion.frontends.torch.bands import Band, extents, through_view
+from blockbuster_fusion.frontends.torch.pieces.bands import Band, extents, through_view
 from torch_running import Watched
 
 generator = torch.Generator().manual_seed(0)
@@ -264,6 +264,10 @@ CASES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "an empty piece": lambda x, w: torch.cat((x @ w, x[:, 6:]), -1) * 2,
     "a list of one": lambda x, w: torch.cat([x @ w]) * 2,
     "pieces in pieces": lambda x, w: torch.cat([torch.cat([x @ w, x], -1) * 2, x], -1) + 1,
+    "pieces of two dtypes": lambda x, w: (torch.cat((x @ w, x > 0), -1) * 2)[:, 5:10] + 1,
+    "how many of pieces": lambda x, w: torch.cat((x > 0, x[:, :1] > 1), -1).sum(-1, keepdim=True),
+    "far before the start": lambda x, w: (x @ w)[-100:3, -100:-6].relu(),
+    "scores that overflow": lambda x, w: torch.cat((x @ w * 1e3, x), -1).softmax(-1)[:, :8] * 2,
     "a transposed product": lambda x, w: (x @ w).t()[1:3].relu(),
     "a part of a lookup": lambda x, w: w[torch.tensor([1, 3, 0])][:, 2:5] * 2,
     "a part of an arange": lambda x, w: torch.arange(8)[2:8] + x,

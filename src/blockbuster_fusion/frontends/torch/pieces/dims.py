@@ -1,0 +1,138 @@
+"""What operators do to the dimensions of their operands: slices, views, reductions."""
+
+import operator
+from typing import Any
+
+import sympy
+from torch.fx import Node
+
+from blockbuster_fusion.frontends.torch.graph import short_name, tensors_of
+from blockbuster_fusion.frontends.torch.pieces.bands import Band, Bands, Place, extents, place
+
+SAME_PLACE = frozenset({"clone", "alias", "detach", "_to_copy", "lift_fresh_copy", "contiguous"})
+RESHAPING = frozenset({"view", "_unsafe_view", "reshape"})
+TURNING = frozenset({"permute", "transpose", "t", "unsqueeze", "squeeze", "expand"})
+REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "any", "all", "prod", "_softmax"})
+
+
+class InTheWay(Exception):
+    """A part that has no form further up: it is a part of what lies in memory."""
+
+
+def shown(node: Node) -> tuple[Node, Bands] | None:
+    """Of what a slice is a part, and which."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Node) or node.op != "call_function":
+        return None
+    if node.target is operator.getitem:
+        return _shown_by_split(node, source)
+    name = short_name(node)
+    if name not in ("slice", "select"):
+        return None
+    lengths = extents(tensors_of(source)[0])
+    arguments: Any = node.args[1:]
+    dim = _dim(arguments[0] if arguments else 0, len(lengths))
+    start: Any = arguments[1] if len(arguments) > 1 else 0
+    if start is not None and not isinstance(start, int):
+        return None
+    first = place(start or 0)
+    if first < 0:
+        first = lengths[dim] + first
+        if first.is_Integer and first < 0:
+            first = place(0)
+    if name == "select":
+        return source, (Band(dim, first, first + 1),)
+    width = extents(tensors_of(node)[0])[dim]
+    step: Any = arguments[3] if len(arguments) > 3 else 1
+    if step == 1:
+        return (source, (Band(dim, first, first + width),)) if _is_simple(width) else None
+    times = lengths[dim] / place(step) if isinstance(step, int) else None
+    if times is None or not times.is_Integer or times != width or not first < step:
+        return None
+    return source, (Band(dim, first, first + 1, place(step)),)
+
+
+def _shown_by_split(node: Node, split: Node) -> tuple[Node, Bands] | None:
+    name = short_name(split)
+    source = split.args[0] if split.args else None
+    at = node.args[1]
+    if name not in ("split", "split_with_sizes", "unbind") or not isinstance(source, Node):
+        return None
+    assert isinstance(at, int)
+    dim = _dim_of_split(split)
+    if name == "unbind":
+        return source, (Band(dim, place(at), place(at + 1)),)
+    widths = [extents(t)[dim] for t in tensors_of(split)]
+    start = sum(widths[:at], start=place(0))
+    return source, (Band(dim, start, start + widths[at]),)
+
+
+def _dim(dim: Any, rank: int) -> int:
+    assert isinstance(dim, int)
+    return dim % rank
+
+
+def _dim_of_split(split: Node) -> int:
+    source = split.args[0]
+    assert isinstance(source, Node)
+    at = 1 if short_name(split) == "unbind" else 2
+    given = split.args[at] if len(split.args) > at else split.kwargs.get("dim", 0)
+    return _dim(given, tensors_of(source)[0].dim())
+
+
+def lost_dim(node: Node) -> int | None:
+    """The dimension of its operand that a slice of one place does not have any more."""
+    if short_name(node) == "select":
+        return _dim(node.args[1], tensors_of(node)[0].dim() + 1)
+    split = node.args[0]
+    if node.target is operator.getitem and isinstance(split, Node):
+        return _dim_of_split(split) if short_name(split) == "unbind" else None
+    return None
+
+
+def _is_simple(width: Place) -> bool:
+    """Whether a length is no choice between two."""
+    choices = {"Max", "Min", "Piecewise"}
+    return not any(type(x).__name__ in choices for x in sympy.preorder_traversal(width))
+
+
+def source_dim(node: Node, dim: int) -> int | None:
+    """Which dimension of its operand a dimension of a view is; None for a broadcast one."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    before, after = tensors_of(source)[0].shape, tensors_of(node)[0].shape
+    arguments: Any = node.args[1:]
+    match short_name(node):
+        case name if name in SAME_PLACE:
+            return dim
+        case "permute":
+            return int(arguments[0][dim]) % len(before)
+        case "transpose":
+            a, b = (i % len(before) for i in arguments)
+            return b if dim == a else a if dim == b else dim
+        case "t":
+            return len(before) - 1 - dim
+        case "unsqueeze":
+            at = arguments[0] % len(after)
+            return None if dim == at else dim - (dim > at)
+        case "squeeze" if arguments:
+            given = arguments[0] if isinstance(arguments[0], list | tuple) else arguments[:1]
+            gone = {d % len(before) for d in given if before[d] == 1}
+            left = [d for d in range(len(before)) if d not in gone]
+            return left[dim]
+        case "expand":
+            at = dim - (len(after) - len(before))
+            is_broadcast = at < 0 or (before[at] == 1 and after[dim] != 1)
+            return None if is_broadcast else at
+    raise InTheWay
+
+
+def reduced_dims(node: Node) -> tuple[Node, list[int]] | None:
+    """What a reduction reduces, and along which dimensions."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Node) or short_name(node) not in REDUCTIONS:
+        return None
+    rank = tensors_of(source)[0].dim()
+    given: Any = node.args[1] if len(node.args) > 1 else None
+    dims = [given] if isinstance(given, int) else [*(given or range(rank))]
+    return source, [d % rank for d in dims]
