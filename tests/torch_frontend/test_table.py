@@ -127,6 +127,11 @@ def tensors(names: str, *inputs: str) -> list[Case]:
     return [case(f"aten.{n}", *inputs, call=getattr(aten, n).Tensor) for n in names.split()]
 
 
+def padded_twice(x: Tensor, pads: list[int], fill: float) -> tuple[Tensor, Tensor]:
+    """An input padded, and something computed."""
+    return aten.constant_pad_nd(x, pads, fill), aten.constant_pad_nd(x + x, pads, fill) * 2
+
+
 SPECIAL = torch.tensor(
     [nan, -inf, inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -3.0, 6.5, 1e-30,
      -1e-30, 19.0, 21.0, 87.0, -87.0, 103.0, -104.0, 1e30, -1e30, 7.25, -3.75, 0.1, -0.1, 0.9]
@@ -477,8 +482,23 @@ LOOKUPS = Group(
     ),
 )  # fmt: skip
 
+PADDED = Group(
+    "padding before and behind, of any dtype, and taking away",
+    {"x": numbers(2, 3, 5), "one": numbers(2, 1, 3), "i": wholes(3, 4), "p": truths(3, 4)},
+    tuple(
+        case("aten.constant_pad_nd", source, call=partial(padded_twice, pads=pads, fill=fill))
+        for source, pads, fill in (
+            *(("x", [1, 2], 0), ("x", [0, 0, 2, 0], -1.5), ("x", [0, 0, 0, 0, 0, 3], -inf)),
+            *(("x", [1, -1], 0.5), ("x", [0, 0, -2, 4], nan), ("x", [0, 0], 1)),
+            *(("x", [-1, -2], 0), ("x", [0, -1, -1, -1], 0), ("x", [1, 2, 0, 1, 3, 0], 2)),
+            *(("x", [-1, 2, -1, 0, 1, 1], 0), ("one", [0, 0, 2, 1], 3), ("one", [0, 0, -1, 1], 3)),
+            *(("i", [1, 2], 7), ("i", [1, 0, 1, 0], 0.0), ("p", [1, 2], True), ("p", [3, -1], 0)),
+        )
+    ),
+)
+
 GROUPS = (
-    UNARY, BINARY, CHOICES, DTYPES, REDUCTIONS, PRODUCTS, PATCHES, VIEWS, GENERATED, LOOKUPS,
+    UNARY, BINARY, CHOICES, DTYPES, REDUCTIONS, PRODUCTS, PATCHES, VIEWS, GENERATED, LOOKUPS, PADDED
 )  # fmt: skip
 
 

@@ -214,7 +214,7 @@ class Analysis:
     def table(self, node: Node) -> Node | None:
         """What a node looks something up in."""
         name = short_name(node)
-        if name in ("embedding", "index_select", "gather") or (
+        if name in ("embedding", "index_select", "gather", "constant_pad_nd") or (
             name == "index" and self.kind(node) is Kind.POINTWISE
         ):
             assert isinstance(node.args[0], Node)
@@ -317,11 +317,12 @@ class Analysis:
         return [*found]
 
     def is_demanded(self, node: Node) -> bool:
-        """Whether somebody other than a kernel reads a node, or a view of it."""
+        """Whether somebody other than a kernel reads a node, or a view of it, or a lookup does."""
         stack, seen = [node], set[Node]()
         while stack:
-            for user in stack.pop().users:
-                if user.op == "output" or self.kind(user) is Kind.MISC:
+            n = stack.pop()
+            for user in n.users:
+                if user.op == "output" or self.kind(user) is Kind.MISC or self.table(user) is n:
                     return True
                 if user not in seen and self.kind(user) is Kind.VIEW:
                     seen.add(user)

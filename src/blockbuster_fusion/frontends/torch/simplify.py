@@ -1,13 +1,15 @@
-"""Graphs with operators that nobody needs left out, before anything is cut into parts."""
+"""Graphs in simpler operators, and without those that nobody needs, before they are cut."""
 
 import math
 import operator
+import sys
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from blockbuster_fusion.frontends.torch.fakes import inserted
 from blockbuster_fusion.frontends.torch.graph import tensors_of
 from blockbuster_fusion.frontends.torch.rows import row_for
 
@@ -21,9 +23,10 @@ _VALUES = {aten.max.dim: aten.amax.default, aten.min.dim: aten.amin.default}
 
 
 def simplify(module: GraphModule) -> None:
-    """Leave out what nobody reads, and what is the same number everywhere."""
+    """Leave out what nobody reads, and what is the same number everywhere; pad axis by axis."""
     _only_values(module)
     _uniform(module)
+    _pads_apart(module)
 
 
 def _only_values(module: GraphModule) -> None:
@@ -71,6 +74,36 @@ def _uniform(module: GraphModule) -> None:
             changed = True
     if changed:
         graph.eliminate_dead_code()
+
+
+def _pads_apart(module: GraphModule) -> None:
+    """Padding along several axes is along one after the other, and taking away is a slice."""
+    graph = module.graph
+    for node in graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default):
+        source, pads, *fill = node.args
+        rank = tensors_of(node)[0].dim()
+        pairs = {rank - 1 - i // 2: pads[i : i + 2] for i in range(0, len(pads), 2)}
+        pairs = {dim: pair for dim, pair in pairs.items() if [*pair] != [0, 0]}
+        taken = [d for d, (a, b) in pairs.items() if _is_negative(a) and _is_negative(b)]
+        if not taken and len(pairs) < 2:
+            continue
+        made = source
+        with graph.inserting_before(node):
+            for dim in taken:
+                before, after = pairs.pop(dim)
+                where = (dim, -before, after or sys.maxsize)
+                made = inserted(graph, aten.slice.Tensor, (made, *where), node)
+            for dim, pair in pairs.items():
+                wide = [*(0,) * (2 * (rank - 1 - dim)), *pair]
+                made = inserted(graph, node.target, (made, wide, *fill), node)
+            if not pairs:  # an array of its own, which no slice is
+                made = inserted(graph, aten.clone.default, (made,), node)
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+
+
+def _is_negative(pad: Any) -> bool:
+    return isinstance(pad, int) and pad <= 0
 
 
 def _is_plain(node: Node) -> bool:

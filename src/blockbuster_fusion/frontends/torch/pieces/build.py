@@ -1,13 +1,12 @@
 """The new graph, node by node."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
+from blockbuster_fusion.frontends.torch.fakes import NONE, meta_like, worked_out
 from blockbuster_fusion.frontends.torch.graph import tensors_of
 from blockbuster_fusion.frontends.torch.pieces.bands import Bands, Place, extents
 from blockbuster_fusion.frontends.torch.pieces.dims import InTheWay
@@ -38,18 +37,16 @@ class Builder:
         target: Any,
         arguments: tuple[Any, ...],
         like: Node,
-        options: Mapping[str, Any] = MappingProxyType({}),
+        options: Mapping[str, Any] = NONE,
     ) -> Node:
         """A node of the new graph, which stands where an old one does."""
-        with _mode_of(tensors_of(like)[0]):
-            value = target(*map(_value, arguments), **_values(options))
+        value = worked_out(target, arguments, like, options)
         return self.placed(target, arguments, options, like, value)
 
     def reshaped(self, x: Node, lengths: Sequence[Place], like: Node) -> Node:
         """A view in another shape; where it lies is decided by whoever stores it."""
         sizes = [self.number(s) for s in lengths]
-        with _mode_of(tensors_of(like)[0]):
-            value = tensors_of(x)[0].reshape([_value(s) for s in sizes])
+        value = worked_out(torch.Tensor.reshape, (x, sizes), like)
         return self.placed(aten.view.default, (x, sizes), {}, like, value)
 
     def placed(
@@ -68,8 +65,7 @@ class Builder:
             after = max([self.latest.get(like, self.wholes[like]), *made.all_input_nodes])
             after.append(made)
             self.latest[like] = made
-        made.meta = {k: v for k, v in like.meta.items() if k not in ("val", "tensor_meta")}
-        made.meta["val"] = value
+        made.meta = meta_like(like, value)
         self.known[key] = made
         return made
 
@@ -113,25 +109,8 @@ class Builder:
         return self.emit(aten.slice.Tensor, (x, dim, self.number(start), self.number(stop)), like)
 
 
-def _mode_of(tensor: torch.Tensor) -> Any:
-    mode = getattr(tensor, "fake_mode", None)
-    return nullcontext() if mode is None else mode
-
-
-def _value(given: Any) -> Any:
-    if isinstance(given, Node):
-        return given.meta["val"]
-    if isinstance(given, list | tuple):
-        return [_value(x) for x in given]
-    return given
-
-
 def _frozen(given: Any) -> Any:
     """Arguments as a key."""
     if isinstance(given, list | tuple):
         return tuple(_frozen(x) for x in given)
     return type(given), given
-
-
-def _values(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: _value(v) for k, v in options.items()}

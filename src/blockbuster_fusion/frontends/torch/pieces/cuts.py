@@ -17,7 +17,7 @@ from blockbuster_fusion.frontends.torch.pieces.bands import (
 from blockbuster_fusion.frontends.torch.pieces.dims import RESHAPING, InTheWay, source_dim
 from blockbuster_fusion.select.parts import Kind
 
-LOOKUPS = frozenset({"embedding", "index_select", "gather", "index", "cat"})
+LOOKUPS = frozenset({"embedding", "index_select", "gather", "index", "constant_pad_nd", "cat"})
 """Pointwise operators of which an element does not come from the same place of its operands."""
 
 

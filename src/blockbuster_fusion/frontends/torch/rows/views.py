@@ -5,7 +5,7 @@ from typing import Any
 
 from blockbuster_fusion.array.axes import ONE, Size
 from blockbuster_fusion.array.positional import Positional
-from blockbuster_fusion.array.records import Counting, Value
+from blockbuster_fusion.array.records import Counting, Operand, Value
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.frontends.torch.rows.pointwise import is_number
 from blockbuster_fusion.frontends.torch.rows.reductions import axes_of
@@ -130,6 +130,43 @@ def _index_select(p: Positional, x: Value, dim: int, index: Value) -> Value:
 @pointwise("gather", cheap=False)
 def _gather(p: Positional, x: Value, dim: int, index: Value, **_: object) -> Value:
     return p.take_along(x, index, dim % len(x.sizes))
+
+
+@pointwise("constant_pad_nd", cheap=False)
+def _constant_pad_nd(
+    p: Positional, x: Value, sizes: Sequence[Size], pads: Sequence[Operand], fill: Operand = 0
+) -> Value:
+    """`x` along one axis at places shifted by what is put before it, and the fill outside of it.
+
+    `pads` are what comes before and behind, of the last axis first; negative ones take away.
+    """
+    padded = [i for i, pad in enumerate(pads) if not is_number(pad, 0)]
+    if not padded:
+        return x
+    at = len(sizes) - 1 - padded[0] // 2
+    if padded[-1] // 2 != padded[0] // 2:
+        raise NotExpressible(what="padding along several axes")
+    before, extent, factors = pads[padded[0] // 2 * 2], sizes[at], x.positions[at]
+    place = p.counting(extent)
+    if not is_number(before, 0):
+        place = p.elementwise(lambda i, b: i - b, place, before)
+
+    def is_inside(size_of: Any, i: Expr) -> Expr:
+        return (i >= 0) & (i < cast_expr(size_of(factors), DType.int64))
+
+    def nearest(size_of: Any, i: Expr) -> Expr:
+        last = cast_expr(size_of(factors), DType.int64) - 1
+        return call("minimum", call("maximum", i, 0), last)
+
+    if x.sizes[at] == ONE:
+        inside = p.elementwise(lambda i: call("eq", i, 0), place)
+    else:
+        inside = p.sized(is_inside, place, dtype=DType.bool_)
+        x = p.take(x, p.sized(nearest, place, dtype=DType.int64), at)
+    inside = p.view(inside, (extent, *(ONE for _ in sizes[at + 1 :])))
+    if not isinstance(fill, Value):
+        fill = p.constant(fill, (), x.dtype)
+    return p.elementwise(lambda c, t, v: call("where", c, t, v), inside, x, fill)
 
 
 def taken(p: Positional, x: Value, indices: Sequence[Value | None], at: int) -> Value:
