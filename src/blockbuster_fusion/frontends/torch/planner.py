@@ -16,6 +16,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.array.records import Layout
 from blockbuster_fusion.compiler import compile as compile_program
+from blockbuster_fusion.frontends.torch.complexes import pair_complex
 from blockbuster_fusion.frontends.torch.express import ElidedCast, Expression, Part, Unexpressed
 from blockbuster_fusion.frontends.torch.graph import (
     Analysis,
@@ -134,6 +135,7 @@ def plan(
     options = options or Options()
     target = options.target or _device_of(module)
     simplify(module)
+    pair_complex(module)
     module = move_pieces(module, static, splits=target != "cuda")
     return _Planner(module, static, options).planned()
 
