@@ -1,7 +1,7 @@
 """Nodes that are added to a graph, with what they give worked out without data."""
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -41,10 +41,14 @@ def meta_like(like: Node, value: Any) -> dict[str, Any]:
     return {**kept, "val": value}
 
 
-def mode_of(tensor: torch.Tensor) -> Any:
-    """The mode in which operators on a tensor without data work."""
+@contextmanager
+def mode_of(tensor: torch.Tensor) -> Iterator[None]:
+    """The mode in which operators on a tensor without data work; what it takes for granted of
+    sizes is no condition of the graph's."""
     mode = getattr(tensor, "fake_mode", None)
-    return nullcontext() if mode is None else mode
+    sizes = None if mode is None else mode.shape_env
+    with mode or nullcontext(), nullcontext() if sizes is None else sizes.suppress_guards():
+        yield
 
 
 def shown(given: Any) -> Any:

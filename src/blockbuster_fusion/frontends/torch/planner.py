@@ -136,8 +136,17 @@ def plan(
     target = options.target or _device_of(module)
     simplify(module)
     pair_complex(module)
-    module = move_pieces(module, static, splits=target != "cuda")
-    return _Planner(module, static, options).planned()
+    stays = ""
+    try:
+        module = move_pieces(module, static, splits=target != "cuda")
+    except Exception as error:  # whatever it is: the model runs without, and `explain` says so
+        if options.strict:
+            raise
+        stays = f"slices and concatenations stay where they are: {type(error).__name__}: {error}"
+        log.warning(stays)
+    made = _Planner(module, static, options).planned()
+    made.halved += [stays] if stays else []
+    return made
 
 
 def _device_of(module: GraphModule) -> str:

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from blockbuster_fusion.frontends.torch.fakes import inserted
 from blockbuster_fusion.frontends.torch.graph import tensors_of
 from blockbuster_fusion.frontends.torch.rows import row_for
+from blockbuster_fusion.runtime.torch_recording import is_pure
 
 aten = torch.ops.aten
 
@@ -48,7 +49,8 @@ def _only_values(module: GraphModule) -> None:
 
 def _uniform(module: GraphModule) -> None:
     """An operator that has no row and depends on no input is worked out here, and a constant where
-    it gives one number: so texts that are not packed are seen not to be."""
+    it gives one number. So where a model looks for the borders of texts that are packed into one
+    (`cumsum` of what is not one more than the last position), it is seen that there are none."""
     graph = module.graph
     depends: dict[Node, bool] = {}
     changed = False
@@ -111,8 +113,7 @@ def _is_plain(node: Node) -> bool:
     value, target = node.meta.get("val"), node.target
     if not isinstance(value, torch.Tensor) or not isinstance(target, torch._ops.OpOverload):
         return False
-    is_random = torch.Tag.nondeterministic_seeded in target.tags
-    if is_random or target._schema.is_mutable or value.layout is not torch.strided:
+    if not is_pure(target) or "empty" in str(target) or value.layout is not torch.strided:
         return False
     if not all(isinstance(s, int) for s in value.shape):
         return False
@@ -128,6 +129,7 @@ def _one_number(node: Node) -> int | float | bool | None:
         first = made.flatten()[0]
         number = first.item()
         is_one = bool((made == first).all()) and math.isfinite(number)
+        is_one = is_one and bool((made.signbit() == first.signbit()).all())
         return number if is_one else None
 
 

@@ -113,4 +113,4 @@ def _frozen(given: Any) -> Any:
     """Arguments as a key."""
     if isinstance(given, list | tuple):
         return tuple(_frozen(x) for x in given)
-    return type(given), given
+    return type(given), repr(given) if isinstance(given, float) else given  # -0.0 is not 0.0

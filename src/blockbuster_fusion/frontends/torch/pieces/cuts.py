@@ -63,6 +63,19 @@ class Pieces:
                 found.add(node)
         return found
 
+    def is_strided_anew(self, node: Node) -> bool:
+        """Whether `as_strided` looks at the memory that a node, or a view of it, lies in."""
+        stack, seen = [node], set[Node]()
+        while stack:
+            for user in stack.pop().users:
+                if short_name(user) == "as_strided":
+                    return True
+                is_view = user.op == "call_function" and self.analysis.kind(user) is Kind.VIEW
+                if is_view and user not in seen:
+                    seen.add(user)
+                    stack.append(user)
+        return False
+
     def elementwise_readers(self, node: Node) -> set[Node]:
         """The operators that read a node, or a view of it, element by element."""
         found: set[Node] = set()

@@ -1,6 +1,7 @@
 """What operators do to the dimensions of their operands: slices, views, reductions."""
 
 import operator
+import sys
 from typing import Any
 
 import sympy
@@ -19,40 +20,45 @@ class InTheWay(Exception):
     """A part that has no form further up: it is a part of what lies in memory."""
 
 
-def shown(node: Node) -> tuple[Node, Bands] | None:
+def slice_of(node: Node) -> tuple[Node, Bands] | None:
     """Of what a slice is a part, and which."""
     source = node.args[0] if node.args else None
     if not isinstance(source, Node) or node.op != "call_function":
         return None
     if node.target is operator.getitem:
-        return _shown_by_split(node, source)
+        return _slice_by_split(node, source)
     name = short_name(node)
     if name not in ("slice", "select"):
         return None
     lengths = extents(tensors_of(source)[0])
-    arguments: Any = node.args[1:]
-    dim = _dim(arguments[0] if arguments else 0, len(lengths))
-    start: Any = arguments[1] if len(arguments) > 1 else 0
-    if start is not None and not isinstance(start, int):
+    dim_, start, stop, step = (*node.args[1:], *(0, 0, None, 1)[len(node.args) - 1 :])
+    dim = _dim(dim_, len(lengths))
+    width = extents(tensors_of(node)[0])[dim] if name == "slice" else place(1)
+    first = _first(start or 0, None if name == "select" else stop, lengths[dim], width)
+    if first is None or not _is_simple(width):
         return None
-    first = place(start or 0)
-    if first < 0:
-        first = lengths[dim] + first
-        if first.is_Integer and first < 0:
-            first = place(0)
-    if name == "select":
-        return source, (Band(dim, first, first + 1),)
-    width = extents(tensors_of(node)[0])[dim]
-    step: Any = arguments[3] if len(arguments) > 3 else 1
-    if step == 1:
-        return (source, (Band(dim, first, first + width),)) if _is_simple(width) else None
+    if name == "select" or step == 1:
+        return source, (Band(dim, first, first + width),)
     times = lengths[dim] / place(step) if isinstance(step, int) else None
-    if times is None or not times.is_Integer or times != width or not first < step:
+    is_even = times is not None and times.is_Integer and times == width
+    if not is_even or not first.is_Integer or not first < step:
         return None
     return source, (Band(dim, first, first + 1, place(step)),)
 
 
-def _shown_by_split(node: Node, split: Node) -> tuple[Node, Bands] | None:
+def _first(start: Any, stop: Any, length: Place, width: Place) -> Place | None:
+    """Where a slice begins, counted from the beginning, as far as that is known."""
+    if not isinstance(start, int):
+        return None
+    if start >= 0:
+        return place(start)
+    if length.is_Integer:
+        return place(max(0, int(length) + start))
+    is_open = stop is None or (isinstance(stop, int) and stop >= sys.maxsize)
+    return length - width if is_open and width != 1 else None
+
+
+def _slice_by_split(node: Node, split: Node) -> tuple[Node, Bands] | None:
     name = short_name(split)
     source = split.args[0] if split.args else None
     at = node.args[1]
@@ -133,6 +139,8 @@ def reduced_dims(node: Node) -> tuple[Node, list[int]] | None:
     if not isinstance(source, Node) or short_name(node) not in REDUCTIONS:
         return None
     rank = tensors_of(source)[0].dim()
+    if not rank:
+        return None
     given: Any = node.args[1] if len(node.args) > 1 else None
     dims = [given] if isinstance(given, int) else [*(given or range(rank))]
     return source, [d % rank for d in dims]

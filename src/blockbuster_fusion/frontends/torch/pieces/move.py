@@ -26,7 +26,7 @@ from blockbuster_fusion.frontends.torch.pieces.dims import (
     InTheWay,
     lost_dim,
     reduced_dims,
-    shown,
+    slice_of,
     source_dim,
 )
 from blockbuster_fusion.select.parts import Kind
@@ -81,8 +81,8 @@ class Moved(Builder):
             return self.copy(node)
         self.asking = [node]
         try:
-            slice_ = shown(node)
-            if slice_ is not None:
+            slice_ = slice_of(node)
+            if slice_ is not None and not self.pieces.is_strided_anew(node):
                 found = self.part(*slice_)
                 return self.copy(node) if slice_ in self.unmoved else self.squeezed(node, found)
             if node in self.pieces.divided:
@@ -223,7 +223,7 @@ class Moved(Builder):
             raise InTheWay
         if self.is_one_of_several(node):
             raise InTheWay
-        slice_ = shown(node)
+        slice_ = slice_of(node)
         if slice_ is not None:
             return self.moved_slice(node, slice_, bands)
         name, kind = short_name(node), analysis.kind(node)
