@@ -3,7 +3,7 @@
     python benchmarks/coverage.py [--only llama] [--dtype float32 bfloat16] [--attention sdpa]
         [--parts explain compile]
 
-Each model is measured in a process of its own; what it finds is kept in
+Lengths and memory are measured in a process of their own for each model; what is found is kept in
 benchmarks/results/coverage.json, beside what was found before, and shown in docs/coverage.md.
 """
 
@@ -34,6 +34,8 @@ FEW, MANY = 2, 512
 """Images, where there are no words."""
 PARTS = ("explain", "compile", "lengths", "blockbuster", "eager", "inductor")
 """What is found out of a model; the last three are the memory that a call takes."""
+QUICK = frozenset({"explain", "compile"})
+"""Parts that need no process of their own."""
 PACKAGES = ("blockbuster-fusion", "torch", "transformers", "numpy")
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 """Arrays are given back to the system when they are freed, so that its count is of live ones."""
@@ -44,7 +46,13 @@ Row = dict[str, object]
 # ---------------------------------------------------------------- one model
 
 
-def measure(name: str, dtype_name: str, attention: str, parts: Iterable[str]) -> Row:
+def measure(
+    name: str,
+    dtype_name: str,
+    attention: str,
+    parts: Iterable[str],
+    told: Callable[[Row], None] = lambda row: None,
+) -> Row:
     """Some parts of a model's row; what fails is told under `failed`, and the rest is kept."""
     row: Row = {"name": name, "dtype": dtype_name, "attention": attention, "failed": {}}
     runs = {"explain": explained, "compile": exactness, "lengths": recompilations}
@@ -59,7 +67,7 @@ def measure(name: str, dtype_name: str, attention: str, parts: Iterable[str]) ->
             sentence = next(iter(str(error).strip().splitlines()), "")
             row["failed"][part] = f"{type(error).__name__}: {sentence}"[:300]
         row.setdefault("seconds", {})[part] = round(time.perf_counter() - start, 2)
-        show(row)  # in case the next part ends the process
+        told(row)  # in case the next part ends the process
     return row
 
 
@@ -223,7 +231,7 @@ def measure_apart(name: str, dtype: str, attention: str, options: argparse.Names
     if ended:
         last = next(iter(complaint.strip().splitlines()[-1:]), "")
         row["failed"]["process"] = f"{ended} {last}".strip()[:300]
-    return row | {"date": date.today().isoformat()}
+    return row
 
 
 def keep(rows: Iterable[Row]) -> list[Row]:
@@ -371,7 +379,7 @@ def main() -> None:
     parser.add_argument("--measure", metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        measure(options.measure, options.dtype[0], options.attention[0], options.parts)
+        measure(options.measure, options.dtype[0], options.attention[0], options.parts, show)
         return
 
     from zoo import ZOO
@@ -386,8 +394,11 @@ def main() -> None:
     ]
     for at, (name, dtype, attention) in enumerate(chosen, 1):
         start = time.perf_counter()
-        row = measure_apart(name, dtype, attention, options)
-        rows = keep([row])
+        if QUICK.issuperset(options.parts):
+            row = measure(name, dtype, attention, options.parts)
+        else:
+            row = measure_apart(name, dtype, attention, options)
+        rows = keep([row | {"date": date.today().isoformat()}])
         versions = json.loads(RESULTS.read_text())["versions"]
         PAGE.write_text(page(rows, versions))
         told = "; ".join(f"{part}: {why}" for part, why in row["failed"].items()) or "measured"
