@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import blockbuster_fusion as bb
 from torch_running import Watched
 
 generator = torch.Generator().manual_seed(0)
@@ -31,7 +32,8 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
     """DeepSeek-V2's rotary embedding of (batch, head, word, place)."""
     turns = angles(positions.float(), x.shape[-1] // 2)
     frequencies = torch.polar(torch.ones_like(turns), turns) * 1.5
-    return as_real(as_complex(x) * frequencies.unsqueeze(0).unsqueeze(1)).type_as(x)
+    frequencies = frequencies.unsqueeze(0).unsqueeze(1).to(x.device)
+    return as_real(as_complex(x) * frequencies).type_as(x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -47,6 +49,17 @@ def test_of_lengths_that_change() -> None:
         watched.check(numbers(2, 3, length, 8), torch.arange(length))
     assert len(watched.graphs) == 1
     assert watched.explanation.fallbacks == watched.explanation.misc == []
+
+
+def test_in_an_exported_program() -> None:
+    class Rotary(torch.nn.Module):
+        def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+            return rotate(x, positions)
+
+    given = numbers(2, 3, 5, 8), torch.arange(5)
+    compiled = bb.from_torch(torch.export.export(Rotary(), given), target="interpret")
+    torch.testing.assert_close(compiled(*given), rotate(*given))
+    assert compiled.explanation.fallbacks == compiled.explanation.misc == []
 
 
 def test_arrays_that_are_given_are_seen_as_pairs() -> None:

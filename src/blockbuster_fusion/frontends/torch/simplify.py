@@ -25,9 +25,19 @@ _VALUES = {aten.max.dim: aten.amax.default, aten.min.dim: aten.amin.default}
 
 def simplify(module: GraphModule) -> None:
     """Leave out what nobody reads, and what is the same number everywhere; pad axis by axis."""
+    _no_checks(module)
     _only_values(module)
     _uniform(module)
     _pads_apart(module)
+
+
+def _no_checks(module: GraphModule) -> None:
+    """torch.export has checks of dtypes, which hold in every call, beside conversions."""
+    graph = module.graph
+    for node in graph.find_nodes(
+        op="call_function", target=aten._assert_tensor_metadata.default, sort=False
+    ):
+        graph.erase_node(node)
 
 
 def _only_values(module: GraphModule) -> None:
