@@ -31,8 +31,9 @@ def slice_of(node: Node) -> tuple[Node, Bands] | None:
     if name not in ("slice", "select"):
         return None
     lengths = extents(tensors_of(source)[0])
-    dim_, start, stop, step = (*node.args[1:], *(0, 0, None, 1)[len(node.args) - 1 :])
-    dim = _dim(dim_, len(lengths))
+    given: list[Any] = [*node.args[1:]]
+    given += [0, 0, None, 1][len(given) :]
+    dim, start, stop, step = _dim(given[0], len(lengths)), *given[1:]
     width = extents(tensors_of(node)[0])[dim] if name == "slice" else place(1)
     first = _first(start or 0, None if name == "select" else stop, lengths[dim], width)
     if first is None or not _is_simple(width):
