@@ -1,8 +1,9 @@
 """How much of each model in the zoo is fused, how exactly, and how much memory a call takes.
 
     python benchmarks/coverage.py [--only llama] [--dtype float32 bfloat16] [--attention sdpa]
+        [--parts explain compile]
 
-Each model is measured in a process of its own; what it finds is kept in
+Lengths and memory are measured in a process of their own for each model; what is found is kept in
 benchmarks/results/coverage.json, beside what was found before, and shown in docs/coverage.md.
 """
 
@@ -31,6 +32,10 @@ WARM, LONG = 24, 1000
 """Words in the calls before the memory of a call is measured, and in that call."""
 FEW, MANY = 2, 512
 """Images, where there are no words."""
+PARTS = ("explain", "compile", "lengths", "blockbuster", "eager", "inductor")
+"""What is found out of a model; the last three are the memory that a call takes."""
+QUICK = frozenset({"explain", "compile"})
+"""Parts that need no process of their own."""
 PACKAGES = ("blockbuster-fusion", "torch", "transformers", "numpy")
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 """Arrays are given back to the system when they are freed, so that its count is of live ones."""
@@ -41,27 +46,28 @@ Row = dict[str, object]
 # ---------------------------------------------------------------- one model
 
 
-def measure(name: str, dtype_name: str, attention: str, inductor: bool) -> Row:
-    """All about one model; what fails is told under `failed`, and the rest is kept."""
+def measure(
+    name: str,
+    dtype_name: str,
+    attention: str,
+    parts: Iterable[str],
+    told: Callable[[Row], None] = lambda row: None,
+) -> Row:
+    """Some parts of a model's row; what fails is told under `failed`, and the rest is kept."""
     row: Row = {"name": name, "dtype": dtype_name, "attention": attention, "failed": {}}
-    parts: dict[str, Callable[[], Row]] = {
-        "explain": lambda: explained(name, dtype_name, attention),
-        "compile": lambda: exactness(name, dtype_name, attention),
-        "lengths": lambda: recompilations(name, dtype_name, attention),
-    }
-    for contender in ("blockbuster", "eager", *(("inductor",) if inductor else ())):
-        parts[f"memory of {contender}"] = lambda contender=contender: {
-            f"{contender}_bytes": peak_memory(name, dtype_name, attention, contender)
-        }
-    for part, run in parts.items():
+    runs = {"explain": explained, "compile": exactness, "lengths": recompilations}
+    for part in parts:
         start = time.perf_counter()
         try:
-            row |= run()
+            if part in runs:
+                row |= runs[part](name, dtype_name, attention)
+            else:
+                row[f"{part}_bytes"] = peak_memory(name, dtype_name, attention, part)
         except Exception as error:
             sentence = next(iter(str(error).strip().splitlines()), "")
             row["failed"][part] = f"{type(error).__name__}: {sentence}"[:300]
         row.setdefault("seconds", {})[part] = round(time.perf_counter() - start, 2)
-        show(row)  # in case the next part ends the process
+        told(row)  # in case the next part ends the process
     return row
 
 
@@ -203,7 +209,7 @@ def measure_apart(name: str, dtype: str, attention: str, options: argparse.Names
     """What a process of its own finds, however it ends."""
     command = [sys.executable, "-W", "ignore", __file__, "--measure", name]
     command += ["--dtype", dtype, "--attention", attention]
-    command += [] if options.inductor else ["--no-inductor"]
+    command += ["--parts", *options.parts]
     row: Row = {"name": name, "dtype": dtype, "attention": attention, "failed": {}}
     try:
         done = subprocess.run(
@@ -225,7 +231,7 @@ def measure_apart(name: str, dtype: str, attention: str, options: argparse.Names
     if ended:
         last = next(iter(complaint.strip().splitlines()[-1:]), "")
         row["failed"]["process"] = f"{ended} {last}".strip()[:300]
-    return row | {"date": date.today().isoformat()}
+    return row
 
 
 def keep(rows: Iterable[Row]) -> list[Row]:
@@ -236,8 +242,11 @@ def keep(rows: Iterable[Row]) -> list[Row]:
     merged: dict[tuple[object, ...], Row] = {}
     for row in [*known, *rows]:
         key = (row["dtype"], row["attention"], row["name"])
-        before = merged.get(key, {})
-        merged[key] = {k: before[k] for k in ("inductor_bytes",) if k in before} | row
+        before = merged.get(key, {"failed": {}, "seconds": {}})
+        done = row.get("seconds", {})
+        failed = {part: why for part, why in before["failed"].items() if part not in done}
+        merged[key] = before | row | {"failed": failed | row["failed"]}
+        merged[key]["seconds"] = before.get("seconds", {}) | done
     places = {name: place for place, name in enumerate(ZOO)}
     kept = [row for row in merged.values() if row["name"] in places]
     kept.sort(key=lambda row: (row["dtype"] != "float32", row["attention"], places[row["name"]]))
@@ -261,7 +270,7 @@ padding. Made by
 
     python benchmarks/coverage.py --dtype float32 bfloat16 --attention eager sdpa
 
-(`--no-inductor` keeps Inductor's memory as it was measured before, and takes a third of the time)
+(`--parts explain compile` leaves out lengths and memory, and keeps what was found of them before)
 with {versions}.
 The figures are kept in `benchmarks/results/coverage.json`.
 
@@ -300,6 +309,7 @@ def page(rows: list[Row], versions: Mapping[str, str]) -> str:
     words = ", ".join(f"{package} {number}" for package, number in versions.items())
     sizes = {"lengths": len(LENGTHS), "long": LONG, "warm": WARM, "many": MANY, "few": FEW}
     parts = [HEADING.format(versions=words, **sizes)]
+    rows = [row for row in rows if {"explain", "compile"} <= {*row["seconds"]}]
     for kind in dict.fromkeys((row["dtype"], row["attention"]) for row in rows):
         chosen = [row for row in rows if (row["dtype"], row["attention"]) == kind]
         parts.append(f"\n## {kind[0]}, {kind[1]} attention\n\n{_summary(chosen)}\n\n")
@@ -364,12 +374,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these models alone")
     parser.add_argument("--dtype", nargs="+", default=["float32"])
     parser.add_argument("--attention", nargs="+", default=["sdpa"], choices=["eager", "sdpa"])
-    parser.add_argument("--no-inductor", dest="inductor", action="store_false")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--timeout", type=float, default=600, help="seconds for a model")
     parser.add_argument("--measure", metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        measure(options.measure, options.dtype[0], options.attention[0], options.inductor)
+        measure(options.measure, options.dtype[0], options.attention[0], options.parts, show)
         return
 
     from zoo import ZOO
@@ -384,8 +394,11 @@ def main() -> None:
     ]
     for at, (name, dtype, attention) in enumerate(chosen, 1):
         start = time.perf_counter()
-        row = measure_apart(name, dtype, attention, options)
-        rows = keep([row])
+        if QUICK.issuperset(options.parts):
+            row = measure(name, dtype, attention, options.parts)
+        else:
+            row = measure_apart(name, dtype, attention, options)
+        rows = keep([row | {"date": date.today().isoformat()}])
         versions = json.loads(RESULTS.read_text())["versions"]
         PAGE.write_text(page(rows, versions))
         told = "; ".join(f"{part}: {why}" for part, why in row["failed"].items()) or "measured"

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from blockbuster_fusion.frontends.torch.bands import Band, extents, through_view
+from blockbuster_fusion.frontends.torch import planner
+from blockbuster_fusion.frontends.torch.pieces.bands import Band, extents, through_view
 from torch_running import Watched
 
 generator = torch.Generator().manual_seed(0)
@@ -238,6 +239,46 @@ def test_what_is_written_afterwards() -> None:
     watched.check(numbers(4, 6))
 
 
+def test_the_last_of_a_text_that_may_be_shorter() -> None:
+    watched = Watched(lambda x: (x * 2)[:, -3:].relu() * 2, dynamic=True, target="interpret")
+    for n in (5, 2, 3, 1, 8):
+        watched.check(numbers(2, n, 4))
+
+
+def test_a_slice_from_a_place_that_is_given() -> None:
+    watched = Watched(lambda x, s: (x * 2)[:, s:] + 1)
+    for s in (1, 2, 3):
+        watched.check(numbers(4, 6), s)
+    assert watched.explanation.fallbacks == []
+
+
+def test_an_operator_of_somebodys_own_is_called_each_time() -> None:
+    calls = []
+
+    @torch.library.custom_op("blockbuster_tests::tick", mutates_args=())
+    def tick() -> Tensor:
+        calls.append(1)
+        return torch.full((4,), float(len(calls)))
+
+    @tick.register_fake
+    def _() -> Tensor:
+        return torch.empty(4)
+
+    watched = Watched(lambda x: x * 2 + tick(), target="interpret")
+    assert [float(watched(torch.zeros(4))[0]) for _ in range(3)] == [1, 2, 3]
+
+
+def test_what_goes_wrong_with_pieces_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model runs as it is, and the explanation says why."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(planner, "move_pieces", broken)
+    watched = check(lambda x: (x * 2)[:, 1:] + 1, numbers(4, 6))
+    assert "lost" in watched.explanation.halved[0]
+
+
 CASES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "a slice of a slice": lambda x, w: (x @ w)[:, 1:7][:, 2:4] * 2,
     "steps of a slice": lambda x, w: (x @ w)[:, 1:7][:, ::2] * (x @ w)[:, 1:7][:, 1::2],
@@ -264,6 +305,18 @@ CASES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "an empty piece": lambda x, w: torch.cat((x @ w, x[:, 6:]), -1) * 2,
     "a list of one": lambda x, w: torch.cat([x @ w]) * 2,
     "pieces in pieces": lambda x, w: torch.cat([torch.cat([x @ w, x], -1) * 2, x], -1) + 1,
+    "pieces of two dtypes": lambda x, w: (torch.cat((x @ w, x > 0), -1) * 2)[:, 5:10] + 1,
+    "how many of pieces": lambda x, w: torch.cat((x > 0, x[:, :1] > 1), -1).sum(-1, keepdim=True),
+    "far before the start": lambda x, w: (x @ w)[-100:3, -100:-6].relu(),
+    "negative zeros": lambda x, w: ((x @ w / 0.0)[:, :3], (x @ w / -0.0)[:, :3]),
+    "a sum of one number": lambda x, w: x[0, 0].sum(0) * 2 + x[1],
+    "steps from before the start": lambda x, w: (x @ w)[:, -20::2] * 2,
+    "strides of a slice": lambda x, w: (x @ w)[:, 2:4].as_strided((4, 2), (8, 1), 0) + 1,
+    "lengths one of two kinds": lambda x, w: torch.cat((x[:, :1] > 0, x[:, 1:2] > 0), -1).sum(
+        -1, keepdim=True
+    ),
+    "whole numbers and others": lambda x, w: torch.cat(((x * 5).long() + 1, x * 3), -1)[:, 2:4],
+    "scores that overflow": lambda x, w: torch.cat((x @ w * 1e3, x), -1).softmax(-1)[:, :8] * 2,
     "a transposed product": lambda x, w: (x @ w).t()[1:3].relu(),
     "a part of a lookup": lambda x, w: w[torch.tensor([1, 3, 0])][:, 2:5] * 2,
     "a part of an arange": lambda x, w: torch.arange(8)[2:8] + x,

@@ -127,6 +127,11 @@ def tensors(names: str, *inputs: str) -> list[Case]:
     return [case(f"aten.{n}", *inputs, call=getattr(aten, n).Tensor) for n in names.split()]
 
 
+def padded_twice(x: Tensor, pads: list[int], fill: float) -> tuple[Tensor, Tensor]:
+    """An input padded, and something computed."""
+    return aten.constant_pad_nd(x, pads, fill), aten.constant_pad_nd(x + x, pads, fill) * 2
+
+
 SPECIAL = torch.tensor(
     [nan, -inf, inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -3.0, 6.5, 1e-30,
      -1e-30, 19.0, 21.0, 87.0, -87.0, 103.0, -104.0, 1e30, -1e30, 7.25, -3.75, 0.1, -0.1, 0.9]
@@ -446,6 +451,12 @@ LOOKUPS = Group(
         "ids": torch.tensor([[3, 0, 6], [1, 1, 2]]),
         "rows": torch.tensor([4, 4, 0]),
         "places": torch.tensor([[1, 0], [4, 2], [0, 0], [3, 3], [2, 1], [0, 4], [1, 1]]),
+        "words": numbers(3, 7, 5),
+        "batches": numbers(2, 3, 7),
+        "last": torch.tensor([-1, 0, 6]),
+        "one": numbers(1, 7, 5),
+        "first": torch.tensor([3]),
+        "bias": numbers(5),
     },
     (
         case("aten.embedding", "table", "ids", call=lambda w, i: aten.embedding(w, i) * 2),
@@ -454,11 +465,40 @@ LOOKUPS = Group(
         case("aten.index_select", "table", "rows",
              call=lambda w, i: aten.index_select(w, -1, i) + 1),
         case("aten.gather", "table", "places", call=lambda w, i: aten.gather(w, 1, i) * 2),
+        case("aten.index", "table", "rows", call=lambda w, i: w[i] * 2),
+        case("aten.index", "bias", "rows", call=lambda w, i: aten.index.Tensor(w, [i.amax()]) * 2),
+        case("aten.index", "table", "ids", call=lambda w, i: w[:, i - 3] * 2),
+        case("aten.index", "words", "last", call=lambda x, i: x[torch.arange(3), i] * 2),
+        case("aten.index", "words", "last", call=lambda x, i: x[torch.arange(3)[:, None], i] * 2),
+        case("aten.index", "words", "places",
+             call=lambda x, i: x[torch.arange(3)[:, None], i[:3]] * 2),
+        case("aten.index", "words", "places",
+             call=lambda x, i: x[i.clamp(max=2)[..., None], torch.arange(7)[:, None, None]] * 2),
+        case("aten.index", "batches", "last", call=lambda x, i: x[:, torch.arange(3), i] * 2),
+        case("aten.index", "batches", "last",
+             call=lambda x, i: x[torch.arange(2)[:, None], torch.arange(3), i] * 2),
+        case("aten.index", "one", "first", call=lambda x, i: x[torch.arange(1), i] * 2),
+        case("aten.index", "one", "last", call=lambda x, i: x[torch.arange(1), i] * 2),
     ),
 )  # fmt: skip
 
+PADDED = Group(
+    "padding before and behind, of any dtype, and taking away",
+    {"x": numbers(2, 3, 5), "one": numbers(2, 1, 3), "i": wholes(3, 4), "p": truths(3, 4)},
+    tuple(
+        case("aten.constant_pad_nd", source, call=partial(padded_twice, pads=pads, fill=fill))
+        for source, pads, fill in (
+            *(("x", [1, 2], 0), ("x", [0, 0, 2, 0], -1.5), ("x", [0, 0, 0, 0, 0, 3], -inf)),
+            *(("x", [1, -1], 0.5), ("x", [0, 0, -2, 4], nan), ("x", [0, 0], 1)),
+            *(("x", [-1, -2], 0), ("x", [0, -1, -1, -1], 0), ("x", [1, 2, 0, 1, 3, 0], 2)),
+            *(("x", [-1, 2, -1, 0, 1, 1], 0), ("one", [0, 0, 2, 1], 3), ("one", [0, 0, -1, 1], 3)),
+            *(("i", [1, 2], 7), ("i", [1, 0, 1, 0], 0.0), ("p", [1, 2], True), ("p", [3, -1], 0)),
+        )
+    ),
+)
+
 GROUPS = (
-    UNARY, BINARY, CHOICES, DTYPES, REDUCTIONS, PRODUCTS, PATCHES, VIEWS, GENERATED, LOOKUPS,
+    UNARY, BINARY, CHOICES, DTYPES, REDUCTIONS, PRODUCTS, PATCHES, VIEWS, GENERATED, LOOKUPS, PADDED
 )  # fmt: skip
 
 
@@ -470,7 +510,7 @@ def each(*groups: Group) -> pytest.MarkDecorator:
 ELSEWHERE = {
     # parts of arrays: test_views.py
     "aten.slice", "aten.select", "aten.split", "aten.split_with_sizes", "aten.unbind",
-    "aten.narrow", "aten.as_strided", "aten.diagonal", "aten.index",
+    "aten.narrow", "aten.as_strided", "aten.diagonal",
     # gone before a backend sees them, or of no defined value
     "aten.lift_fresh", "aten.empty",
 }  # fmt: skip

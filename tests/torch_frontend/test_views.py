@@ -209,12 +209,36 @@ def test_pieces_of_another_dtype() -> None:
     Watched(mixed, target="interpret").check(numbers(3), torch.arange(4))
 
 
-def test_padding() -> None:
-    def padded(x: Tensor) -> tuple[Tensor, Tensor]:
-        pad = torch.nn.functional.pad
-        return pad(torch.exp(x), (1, 2)), pad(x, (0, 0, 2, 0), value=-1.0) * 2
+pad = torch.nn.functional.pad
 
-    Watched(padded, target="interpret").check(numbers(4, 6))
+
+def test_a_shift_is_one_kernel_with_what_it_is_mixed_with() -> None:
+    """RWKV's words each see the one before."""
+
+    def mixed(x: Tensor, share: Tensor) -> Tensor:
+        return x * share + pad(x, (0, 0, 1, -1)) * (1 - share)
+
+    watched = check(mixed, numbers(2, 5, 4), numbers(4), target="cpu")
+    assert len(watched.explanation.kernels) == 1
+
+
+def test_padding_of_lengths_and_by_lengths_that_change() -> None:
+    def padded(x: Tensor, before: int) -> tuple[Tensor, ...]:
+        long = x.shape[0]
+        return pad(x, (1, 2)) * 2, pad(x, (0, 0, before, long)) * 2, pad(x, (0, 0, 9 - long, 0)) * 2
+
+    watched = Watched(padded, dynamic=True, target="interpret")
+    for length, before in ((4, 2), (7, 3), (5, 5)):
+        watched.check(numbers(length, 3), before)
+    assert len(watched.graphs) == 1
+    assert watched.explanation.fallbacks == watched.explanation.misc == []
+
+
+def test_what_is_left_of_an_array_is_another_one() -> None:
+    x = numbers(4, 6)
+    made = Watched(lambda x: pad(x, (-1, 0, 0, -2)), target="interpret")(x)
+    assert torch.equal(made, x[:2, 1:])
+    assert made.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
 
 
 # ------------------------------------------------------------------------ rotary embeddings

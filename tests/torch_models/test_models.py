@@ -15,6 +15,8 @@ from blockbuster_fusion.frontends.torch.explain import Explanation
 from zoo import ARCHITECTURES, ZOO, Architecture, Takes
 from zoo_reference import eager_errors, reference, relative_errors, tolerances
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*lru_cache:UserWarning")  # of transformers' own
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 LENGTHS = (24, 17, 9)
 LONGER = 41

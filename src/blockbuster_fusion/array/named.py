@@ -199,7 +199,8 @@ class Emitter:
 def _word(extent: Size) -> str:
     """A size as one word."""
     text = "_".join([*extent.symbols] + ([str(extent.number)] if extent.number != 1 else []))
-    return "".join(c if c.isalnum() else "_" for c in text)
+    made = "".join(c if c.isalnum() else "_" for c in text)
+    return made if made.isidentifier() else f"n_{made}"
 
 
 LETTERS = "BMNKHDELGRTUVWXYZACFIJOPQS"

@@ -8,6 +8,7 @@ an ArrayProgram. What has no such form raises `NotExpressible`, and the front en
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from types import MappingProxyType
 
 from blockbuster_fusion.array.axes import (
     ONE,
@@ -257,22 +258,38 @@ class Positional:
         made = Summary(tuple(dict.fromkeys(f for f in have if f in factors)), combiner)
         return self.record(made, (x.record,), axes, x.dtype, positions, sizes)
 
-    def take(self, table: Value, index: Value, at: int) -> Value:
-        """`table` at the places along a position that `index` says, whose positions stand there."""
+    def take(
+        self,
+        table: Value,
+        index: Value,
+        at: int,
+        walked: Mapping[int, int] = MappingProxyType({}),
+    ) -> Value:
+        """`table` at the places along a position that `index` says, whose positions stand there.
+
+        `walked` are neighbours of that position, each with the one of the index that it is walked
+        together with.
+        """
         index = self.index_apart(table, index)
-        before, after = table.positions[:at], table.positions[at + 1 :]
-        positions = (*before, *index.positions, *after)
-        sizes = (*table.sizes[:at], *index.sizes, *table.sizes[at + 1 :])
-        return self.looked_up(table, index, at, positions, sizes)
+        wide = [
+            (table, i, j) for i, j in walked.items() if ONE not in (table.sizes[i], index.sizes[j])
+        ]
+        index = self.agreed(index, wide)
+        here = [*zip(index.positions, index.sizes, strict=True)]
+        for i, j in walked.items():
+            if table.sizes[i] != ONE:
+                here[j] = (table.positions[i], table.sizes[i])
+        first, last = min((at, *walked)), max((at, *walked))
+        have = [*zip(table.positions, table.sizes, strict=True)]
+        made = [*have[:first], *here, *have[last + 1 :]]
+        return self.looked_up(table, index, at, [p for p, _ in made], [s for _, s in made])
 
     def take_along(self, table: Value, index: Value, at: int) -> Value:
         """The same where the index has all the other positions of the table, walked together."""
         for i, (have, want) in enumerate(zip(table.sizes, index.sizes, strict=True)):
             if i != at and have != want:
                 raise NotExpressible(what="a lookup in a part of a table")
-        own = self.index_apart(table, index)
-        own = self.agreed(own, [(table, i, i) for i in range(len(table.sizes)) if i != at])
-        return self.looked_up(table, own, at, own.positions, own.sizes)
+        return self.take(table, index, at, {i: i for i in range(len(table.sizes)) if i != at})
 
     def index_apart(self, table: Value, index: Value) -> Value:
         if index.constant is not None:

@@ -59,7 +59,7 @@ class Domain:
     def check(self, inputs: Sequence[Any]) -> None:
         """WrongKind where the program was not exported for these inputs."""
         for slot, argument in self.constants:
-            if argument.value != inputs[slot]:
+            if argument.value != inputs[slot] and repr(argument.value) != repr(inputs[slot]):
                 raise WrongKind(
                     function=FUNCTION,
                     wanted=f"{argument.name} = {argument.value!r}, as it was exported with",

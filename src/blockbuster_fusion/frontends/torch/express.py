@@ -222,10 +222,17 @@ class Expression:
         elif short_name(node) == "index" and analysis.kind(node) is Kind.POINTWISE:
             self.covered[node] = None
             x, indices = self.arguments(node, tensor)
-            made = taken(self.program, x, indices)
+            at = analysis.lookup_at(node)
+            assert at is not None
+            made = taken(self.program, x, indices, at)
         elif short_name(node) == "full_like":
             fill = self.argument(node.args[1])
             made = row.emit(self.program, [as_size(s) for s in tensor.shape], fill, tensor.dtype)
+        elif short_name(node) == "constant_pad_nd":
+            given: Any = node.args
+            x = self.argument(given[0], is_table=True)
+            pads, *fill = ([self.argument(a) for a in given[1]], *map(self.argument, given[2:]))
+            made = row.emit(self.program, x, [as_size(s) for s in tensor.shape], pads, *fill)
         elif short_name(node) == "cat":
             pieces, dim = analysis.joined(node)
             made = self.program.stack([self.value(p) for p in pieces], dim)

@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.functions import Max, Min
 
 from blockbuster_fusion.array.axes import Size
@@ -83,6 +84,11 @@ def tensors_of(node: Node) -> list[torch.Tensor]:
     return [x for x in given if isinstance(x, torch.Tensor)]
 
 
+def is_empty(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is known to have no elements."""
+    return any(isinstance(s, int) and s == 0 for s in tensor.shape)
+
+
 def name_of(node: Node) -> str:
     """An operator's name, as PyTorch writes it: `aten.mm.default`."""
     return str(node.target)
@@ -138,8 +144,10 @@ class Analysis:
                 return "sparse and nested tensors are not laid out in strides"
             if tensor.is_sparse or tensor.is_quantized:
                 return "sparse and quantised tensors are not laid out in strides"
-            if any(isinstance(s, int) and s == 0 for s in tensor.shape):
+            if is_empty(tensor):
                 return "an axis of length 0"
+            if any(isinstance(s, torch.SymInt) and free_unbacked_symbols(s) for s in tensor.shape):
+                return "sizes that depend on data"
         devices = {t.device.type for t in seen if t.dim()}
         if len(devices) > 1 or not devices <= {"cpu", "cuda"}:
             return f"tensors on {', '.join(sorted(devices))}"
@@ -161,10 +169,10 @@ class Analysis:
         row = self.row(node)
         if row is None:
             known = row_for(node.target)
-            is_empty = all(0 in t.shape for t in tensors_of(node))
-            return Kind.VIEW if is_empty and known and known.kind is Kind.VIEW else Kind.MISC
+            is_view = known is not None and known.kind is Kind.VIEW
+            return Kind.VIEW if is_view and all(map(is_empty, tensors_of(node))) else Kind.MISC
         if short_name(node) == "index" and not self.is_counted(node):
-            return Kind.POINTWISE if self.is_lookup(node) else Kind.MISC
+            return Kind.MISC if self.lookup_at(node) is None else Kind.POINTWISE
         is_misc = self.is_join(node) or (
             short_name(node) == "convolution" and not self.is_patchwise(node)
         )
@@ -180,7 +188,7 @@ class Analysis:
 
     def is_join(self, node: Node) -> bool:
         """Whether pieces of different lengths are joined, which is done in memory."""
-        if short_name(node) != "cat":
+        if short_name(node) != "cat" or self.refusal(node) is not None:
             return False
         pieces, dim = self.joined(node)
         if node.meta.get("is_join"):
@@ -194,7 +202,7 @@ class Analysis:
         dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
         assert isinstance(dim, int)
         rank = tensors_of(node)[0].dim()
-        pieces = [p for p in given if isinstance(p, Node) and 0 not in tensors_of(p)[0].shape]
+        pieces = [p for p in given if isinstance(p, Node) and not is_empty(tensors_of(p)[0])]
         return pieces, dim % rank
 
     def is_counted(self, node: Node) -> bool:
@@ -206,19 +214,33 @@ class Analysis:
     def table(self, node: Node) -> Node | None:
         """What a node looks something up in."""
         name = short_name(node)
-        if name in ("embedding", "index_select", "gather") or (
+        if name in ("embedding", "index_select", "gather", "constant_pad_nd") or (
             name == "index" and self.kind(node) is Kind.POINTWISE
         ):
             assert isinstance(node.args[0], Node)
             return node.args[0]
         return None
 
-    def is_lookup(self, node: Node) -> bool:
-        """Whether an index operator looks up along one axis alone."""
-        indices = node.args[1]
+    def lookup_at(self, node: Node) -> int | None:
+        """The one axis along which an index operator looks up at places that are data; it may walk
+        along others beside it, whose indices are counted."""
+        source, indices = node.args[:2]
+        assert isinstance(source, Node)
         assert isinstance(indices, list | tuple)
-        given = [i for i in indices if isinstance(i, Node)]
-        return len(given) == 1 and tensors_of(given[0])[0].dtype in (torch.int64, torch.int32)
+        given = {at: i for at, i in enumerate(indices) if isinstance(i, Node)}
+        shape = tensors_of(source)[0].shape
+        walked = {
+            at
+            for at, i in given.items()
+            if len(given) > 1 and self.is_positions(i)
+            if as_size(tensors_of(i)[0].numel()) == as_size(shape[at])
+        }
+        data = [at for at in given if at not in walked]
+        is_apart = max(given) - min(given) >= len(given)
+        if len(data) != 1 or is_apart:
+            return None
+        dtype = tensors_of(given[data[0]])[0].dtype
+        return data[0] if dtype in (torch.int64, torch.int32) else None
 
     def is_positions(self, node: Node) -> bool:
         while node.op == "call_function" and short_name(node) != "arange":
@@ -295,11 +317,12 @@ class Analysis:
         return [*found]
 
     def is_demanded(self, node: Node) -> bool:
-        """Whether somebody other than a kernel reads a node, or a view of it."""
+        """Whether somebody other than a kernel reads a node, or a view of it, or a lookup does."""
         stack, seen = [node], set[Node]()
         while stack:
-            for user in stack.pop().users:
-                if user.op == "output" or self.kind(user) is Kind.MISC:
+            n = stack.pop()
+            for user in n.users:
+                if user.op == "output" or self.kind(user) is Kind.MISC or self.table(user) is n:
                     return True
                 if user not in seen and self.kind(user) is Kind.VIEW:
                     seen.add(user)

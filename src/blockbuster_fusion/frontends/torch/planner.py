@@ -15,6 +15,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.array.records import Layout
 from blockbuster_fusion.compiler import compile as compile_program
+from blockbuster_fusion.frontends.torch.complexes import pair_complex
 from blockbuster_fusion.frontends.torch.express import ElidedCast, Expression, Part, Unexpressed
 from blockbuster_fusion.frontends.torch.graph import (
     Analysis,
@@ -133,8 +134,18 @@ def plan(
     options = options or Options()
     target = options.target or _device_of(module)
     simplify(module)
-    module = move_pieces(module, static, splits=target != "cuda")
-    return _Planner(module, static, options).planned()
+    pair_complex(module)
+    stays = ""
+    try:
+        module = move_pieces(module, static, splits=target != "cuda")
+    except Exception as error:  # whatever it is: the model runs without, and `explain` says so
+        if options.strict:
+            raise
+        stays = f"slices and concatenations stay where they are: {type(error).__name__}: {error}"
+        log.warning(stays)
+    made = _Planner(module, static, options).planned()
+    made.halved += [stays] if stays else []
+    return made
 
 
 def _device_of(module: GraphModule) -> str:

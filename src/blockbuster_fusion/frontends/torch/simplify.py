@@ -1,15 +1,18 @@
-"""Graphs with operators that nobody needs left out, before anything is cut into parts."""
+"""Graphs in simpler operators, and without those that nobody needs, before they are cut."""
 
 import math
 import operator
+import sys
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from blockbuster_fusion.frontends.torch.fakes import inserted
 from blockbuster_fusion.frontends.torch.graph import tensors_of
 from blockbuster_fusion.frontends.torch.rows import row_for
+from blockbuster_fusion.runtime.torch_recording import is_pure
 
 aten = torch.ops.aten
 
@@ -21,9 +24,20 @@ _VALUES = {aten.max.dim: aten.amax.default, aten.min.dim: aten.amin.default}
 
 
 def simplify(module: GraphModule) -> None:
-    """Leave out what nobody reads, and what is the same number everywhere."""
+    """Leave out what nobody reads, and what is the same number everywhere; pad axis by axis."""
+    _no_checks(module)
     _only_values(module)
     _uniform(module)
+    _pads_apart(module)
+
+
+def _no_checks(module: GraphModule) -> None:
+    """torch.export has checks of dtypes, which hold in every call, beside conversions."""
+    graph = module.graph
+    for node in graph.find_nodes(
+        op="call_function", target=aten._assert_tensor_metadata.default, sort=False
+    ):
+        graph.erase_node(node)
 
 
 def _only_values(module: GraphModule) -> None:
@@ -45,7 +59,8 @@ def _only_values(module: GraphModule) -> None:
 
 def _uniform(module: GraphModule) -> None:
     """An operator that has no row and depends on no input is worked out here, and a constant where
-    it gives one number: so texts that are not packed are seen not to be."""
+    it gives one number. So where a model looks for the borders of texts that are packed into one
+    (`cumsum` of what is not one more than the last position), it is seen that there are none."""
     graph = module.graph
     depends: dict[Node, bool] = {}
     changed = False
@@ -73,13 +88,42 @@ def _uniform(module: GraphModule) -> None:
         graph.eliminate_dead_code()
 
 
+def _pads_apart(module: GraphModule) -> None:
+    """Padding along several axes is along one after the other, and taking away is a slice."""
+    graph = module.graph
+    for node in graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default):
+        source, pads, *fill = node.args
+        rank = tensors_of(node)[0].dim()
+        pairs = {rank - 1 - i // 2: pads[i : i + 2] for i in range(0, len(pads), 2)}
+        pairs = {dim: pair for dim, pair in pairs.items() if [*pair] != [0, 0]}
+        taken = [d for d, (a, b) in pairs.items() if _is_negative(a) and _is_negative(b)]
+        if not taken and len(pairs) < 2:
+            continue
+        made = source
+        with graph.inserting_before(node):
+            for dim in taken:
+                before, after = pairs.pop(dim)
+                where = (dim, -before, after or sys.maxsize)
+                made = inserted(graph, aten.slice.Tensor, (made, *where), node)
+            for dim, pair in pairs.items():
+                wide = [*(0,) * (2 * (rank - 1 - dim)), *pair]
+                made = inserted(graph, node.target, (made, wide, *fill), node)
+            if not pairs:  # an array of its own, which no slice is
+                made = inserted(graph, aten.clone.default, (made,), node)
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+
+
+def _is_negative(pad: Any) -> bool:
+    return isinstance(pad, int) and pad <= 0
+
+
 def _is_plain(node: Node) -> bool:
     """Whether an operator gives one small array of known size, and the same each time."""
     value, target = node.meta.get("val"), node.target
     if not isinstance(value, torch.Tensor) or not isinstance(target, torch._ops.OpOverload):
         return False
-    is_random = torch.Tag.nondeterministic_seeded in target.tags
-    if is_random or target._schema.is_mutable or value.layout is not torch.strided:
+    if not is_pure(target) or "empty" in str(target) or value.layout is not torch.strided:
         return False
     if not all(isinstance(s, int) for s in value.shape):
         return False
@@ -95,6 +139,7 @@ def _one_number(node: Node) -> int | float | bool | None:
         first = made.flatten()[0]
         number = first.item()
         is_one = bool((made == first).all()) and math.isfinite(number)
+        is_one = is_one and bool((made.signbit() == first.signbit()).all())
         return number if is_one else None
 
 

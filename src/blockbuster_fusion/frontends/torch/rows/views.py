@@ -5,7 +5,7 @@ from typing import Any
 
 from blockbuster_fusion.array.axes import ONE, Size
 from blockbuster_fusion.array.positional import Positional
-from blockbuster_fusion.array.records import Counting, Value
+from blockbuster_fusion.array.records import Counting, Operand, Value
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.frontends.torch.rows.pointwise import is_number
 from blockbuster_fusion.frontends.torch.rows.reductions import axes_of
@@ -94,19 +94,27 @@ def _index(p: Positional, x: Value, indices: Sequence[Value | None]) -> Value:
     sizes: list[Size] = [ONE] * rank
     for at, index in enumerate(indices):
         assert index is not None
-        wide = [i for i, s in enumerate(index.sizes) if s != ONE]
-        if x.sizes[at] == ONE and not wide and is_number(index, 0):
+        place = _walking(p, index, x.sizes[at])
+        if place is None:
             continue
-        if index.constant is not None or len(wide) != 1 or index.sizes[wide[0]] != x.sizes[at]:
-            raise NotExpressible(what="an index that is data")
-        if not isinstance(p.records[index.record].made, Counting):
-            raise NotExpressible(what="an index that is data")
-        place = wide[0] + rank - len(index.sizes)
         if sizes[place] != ONE:
             raise NotExpressible(what="an index along a diagonal")
-        x = p.fitted(index, wide[0], x, at)
+        x = p.fitted(index, place, x, at)
         positions[place], sizes[place] = x.positions[at], x.sizes[at]
     return Value(tuple(positions), tuple(sizes), x.dtype, x.record, x.constant)
+
+
+def _walking(p: Positional, index: Value, extent: Size) -> int | None:
+    """Which position of a counted index, from its end, walks along all of an axis; None along one
+    of length 1."""
+    wide = [i for i, s in enumerate(index.sizes) if s != ONE]
+    if extent == ONE and not wide and is_number(index, 0):
+        return None
+    if index.constant is not None or len(wide) != 1 or index.sizes[wide[0]] != extent:
+        raise NotExpressible(what="an index that is data")
+    if not isinstance(p.records[index.record].made, Counting):
+        raise NotExpressible(what="an index that is data")
+    return wide[0] - len(index.sizes)
 
 
 @pointwise("embedding", cheap=False)
@@ -124,12 +132,62 @@ def _gather(p: Positional, x: Value, dim: int, index: Value, **_: object) -> Val
     return p.take_along(x, index, dim % len(x.sizes))
 
 
-def taken(p: Positional, x: Value, indices: Sequence[Value | None]) -> Value:
-    """`x` indexed by one array of numbers, which may count from the end."""
-    ((at, index),) = ((i, v) for i, v in enumerate(indices) if v is not None)
+@pointwise("constant_pad_nd", cheap=False)
+def _constant_pad_nd(
+    p: Positional, x: Value, sizes: Sequence[Size], pads: Sequence[Operand], fill: Operand = 0
+) -> Value:
+    """`x` along one axis at places shifted by what is put before it, and the fill outside of it.
+
+    `pads` are what comes before and behind, of the last axis first; negative ones take away.
+    """
+    padded = [i for i, pad in enumerate(pads) if not is_number(pad, 0)]
+    if not padded:
+        return x
+    at = len(sizes) - 1 - padded[0] // 2
+    if padded[-1] // 2 != padded[0] // 2:
+        raise NotExpressible(what="padding along several axes")
+    before, extent, factors = pads[padded[0] // 2 * 2], sizes[at], x.positions[at]
+    place = p.counting(extent)
+    if not is_number(before, 0):
+        place = p.elementwise(lambda i, b: i - b, place, before)
+
+    def is_inside(size_of: Any, i: Expr) -> Expr:
+        return (i >= 0) & (i < cast_expr(size_of(factors), DType.int64))
+
+    def nearest(size_of: Any, i: Expr) -> Expr:
+        last = cast_expr(size_of(factors), DType.int64) - 1
+        return call("minimum", call("maximum", i, 0), last)
+
+    if x.sizes[at] == ONE:
+        inside = p.elementwise(lambda i: call("eq", i, 0), place)
+    else:
+        inside = p.sized(is_inside, place, dtype=DType.bool_)
+        x = p.take(x, p.sized(nearest, place, dtype=DType.int64), at)
+    inside = p.view(inside, (extent, *(ONE for _ in sizes[at + 1 :])))
+    if not isinstance(fill, Value):
+        fill = p.constant(fill, (), x.dtype)
+    return p.elementwise(lambda c, t, v: call("where", c, t, v), inside, x, fill)
+
+
+def taken(p: Positional, x: Value, indices: Sequence[Value | None], at: int) -> Value:
+    """`x` at numbers, which may count from the end, along one axis; the other indices are counted,
+    and their axes are walked together with the numbers."""
+    index = indices[at]
+    assert index is not None
     factors = x.positions[at]
 
     def from_start(size_of: Any, i: Expr) -> Expr:
         return call("where", i < 0, i + cast_expr(size_of(factors), DType.int64), i)
 
-    return p.take(x, p.sized(from_start, index, dtype=DType.int64), at)
+    rank = max(len(v.sizes) for v in indices if v is not None)
+    index = p.sized(from_start, index, dtype=DType.int64)
+    index = p.view(index, (*(ONE,) * (rank - len(index.sizes)), *index.sizes))
+    walked: dict[int, int] = {}
+    for i, counted in enumerate(indices):
+        if counted is None or i == at:
+            continue
+        place = _walking(p, counted, x.sizes[i])
+        if place is not None and place in walked.values():
+            raise NotExpressible(what="an index along a diagonal")
+        walked[i] = place or 0
+    return p.take(x, index, at, walked)
