@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from blockbuster_fusion.frontends.torch.fakes import inserted
 from blockbuster_fusion.frontends.torch.graph import tensors_of
 from blockbuster_fusion.frontends.torch.rows import row_for
-from blockbuster_fusion.runtime.torch_recording import is_pure
+from blockbuster_fusion.runtime.torch_operators import is_pure
 
 aten = torch.ops.aten
 
