@@ -357,3 +357,14 @@ def test_what_has_no_compiled_kernels_has_no_tape() -> None:
     for _ in CALLS:
         made(numbers(3, 4))
     assert not is_taped(made)
+
+
+def test_calls_where_another_device_is_the_default() -> None:
+    """What a call makes for kernels lies where they run."""
+    watched = Watched(lambda x, n: torch.relu(x @ x.t()) @ x + n)
+    x = torch.randn(4, 8)
+    wanted = watched.function(x, 3)
+    with torch.device("meta"):
+        found = [watched(x, 3) for _ in range(4)]
+    for made in found:
+        torch.testing.assert_close(made, wanted)

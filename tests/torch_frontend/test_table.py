@@ -17,7 +17,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from blockbuster_fusion.frontends.torch.backend import backend
 from blockbuster_fusion.frontends.torch.explain import Explanation
-from blockbuster_fusion.frontends.torch.planner import Options, Planned, plan
+from blockbuster_fusion.frontends.torch.groups import Options
+from blockbuster_fusion.frontends.torch.planner import Planned, plan
 from blockbuster_fusion.frontends.torch.table import TABLE
 from blockbuster_fusion.select.parts import Kind
 

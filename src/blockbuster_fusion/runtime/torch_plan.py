@@ -184,7 +184,7 @@ class _Sized:
 def keep(known: dict[Hashable, Any], key: Hashable, value: Any, most: int) -> None:
     """Remember a value, and forget the oldest ones beyond so many."""
     while len(known) >= most:
-        known.pop(next(iter(known)), None)
+        known.pop([*known][0], None)  # noqa: RUF015  (other threads may change it meanwhile)
     known[key] = value
 
 

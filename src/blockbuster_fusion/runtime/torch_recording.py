@@ -39,6 +39,7 @@ from blockbuster_fusion.runtime.torch_steps import (
     RoomStep,
     Slot,
     Step,
+    as_array,
     atoms,
     merged,
     merging,
@@ -220,9 +221,8 @@ class Recording:
         """The slot of an input, as a tensor of the dtype that a kernel wants."""
         if dtype is None:
             return slot
-        options = {"dtype": dtype}
-        step = OperatorStep("convert", torch.as_tensor, (Slot(slot),), options, self.new_slot())
-        self.operator(step, torch.as_tensor(values[slot], dtype=dtype), values)
+        step = OperatorStep("convert", as_array, (Slot(slot), dtype), {}, self.new_slot())
+        self.operator(step, as_array(values[slot], dtype), values)
         return step.output
 
     # ---------------------------------------------------------------- operators

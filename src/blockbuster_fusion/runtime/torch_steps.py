@@ -206,6 +206,13 @@ class BoundCopy:
         self.place(values).copy_(values[self.source])
 
 
+def as_array(x: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A number, or an array of another dtype, as an array of this one."""
+    if isinstance(x, torch.Tensor):
+        return x.to(dtype)
+    return torch.tensor(x, dtype=dtype, device="cpu")
+
+
 class BoundKernel:
     """A kernel for sizes that are known: how each tensor is to be seen is worked out."""
 
@@ -250,7 +257,7 @@ class BoundKernel:
         for slot, shape, dtype in self.inputs:
             x = values[slot]
             if dtype is not None:
-                x = torch.as_tensor(x, dtype=dtype)
+                x = as_array(x, dtype)
             given.append(x if shape is None else x.view(shape))
         return given
 

@@ -71,13 +71,13 @@ class TensorTape:
         for size, slot in self.lengths:
             values[slot] = length(size)
         addresses = type(self.addresses).from_buffer_copy(self.addresses)
-        arena = torch.empty(self.arena, dtype=torch.uint8)
+        arena = torch.empty(self.arena, dtype=torch.uint8, device="cpu")
         addresses[_ARENA] = arena.data_ptr()
         for slot, base in self.given:
             addresses[base] = values[slot].data_ptr()
         for part in self.parts:
             for fresh in part.fresh:
-                x = torch.empty(fresh.shape, dtype=fresh.dtype)
+                x = torch.empty(fresh.shape, dtype=fresh.dtype, device="cpu")
                 addresses[fresh.base] = x.data_ptr()
                 for slot, view in fresh.shown:
                     values[slot] = x if view is None else x.as_strided(*view)

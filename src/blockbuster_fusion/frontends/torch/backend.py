@@ -12,7 +12,8 @@ from torch.fx import GraphModule
 from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.frontends.torch.attention import write_out_attention
-from blockbuster_fusion.frontends.torch.planner import Options, Planned, plan
+from blockbuster_fusion.frontends.torch.groups import Options
+from blockbuster_fusion.frontends.torch.planner import Planned, plan
 from blockbuster_fusion.runtime.torch_replay import replayed
 
 NAME = "blockbuster"

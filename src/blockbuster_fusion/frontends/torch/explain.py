@@ -16,7 +16,8 @@ from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.frontends.torch.backend import backend, options_from
 from blockbuster_fusion.frontends.torch.express import ElidedCast
 from blockbuster_fusion.frontends.torch.graph import name_of
-from blockbuster_fusion.frontends.torch.planner import Fused, Joined, Planned, Unfused
+from blockbuster_fusion.frontends.torch.groups import Fused, Joined, Unfused
+from blockbuster_fusion.frontends.torch.planner import Planned
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.show import show
 from blockbuster_fusion.runtime.torch_replay import device_of, obstacle

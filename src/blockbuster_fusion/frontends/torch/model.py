@@ -8,7 +8,8 @@ import torch
 
 from blockbuster_fusion.frontends.torch.backend import backend
 from blockbuster_fusion.frontends.torch.explain import Explanation
-from blockbuster_fusion.frontends.torch.planner import Options, Planned
+from blockbuster_fusion.frontends.torch.groups import Options
+from blockbuster_fusion.frontends.torch.planner import Planned
 
 
 class CompiledModel:

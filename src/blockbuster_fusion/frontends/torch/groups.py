@@ -1,0 +1,220 @@
+"""The parts of a graph: each with its kernels, and what is left to PyTorch with the reason."""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.compiler import compile as compile_program
+from blockbuster_fusion.frontends.torch.express import Expression, Part, Unexpressed
+from blockbuster_fusion.frontends.torch.graph import (
+    Analysis,
+    name_of,
+    tensors_of,
+)
+from blockbuster_fusion.frontends.torch.rows import row_for
+from blockbuster_fusion.frontends.torch.sizes import hint, symbols
+from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.runtime.torch_arrays import STORED, kit_on
+from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
+
+log = logging.getLogger("blockbuster_fusion")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller may say about how a model is compiled."""
+
+    target: str | None = None
+    """"cpu", "cuda" or "interpret"; by default where the model's tensors are."""
+    strict: bool = False
+    """Keep every conversion where the model has it, and raise instead of running eagerly."""
+    threads: int | None = None
+    selection: Selection | None = None
+    """How a graph is cut into parts; by default by the policy of select/parts.py."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(cls))
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A part with its kernels."""
+
+    part: Part
+    region: str
+    executable: Executable
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """An operator that PyTorch runs, and why."""
+
+    node: Node
+    region: str
+    reason: str
+    is_fallback: bool
+    """Whether the operator table knows it, so that a kernel was to be expected."""
+
+    @property
+    def operator(self) -> str:
+        return name_of(self.node)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Arrays put behind one another in memory: kernels store them there in the first place."""
+
+    node: Node
+    region: str
+
+
+Group = Fused | Unfused | Joined
+
+
+_COMPILED: dict[Any, Executable] = {}
+"""The executables of this process: equal layers share theirs."""
+
+
+class Grouping:
+    """The groups of a graph in the making, in the order in which they are run."""
+
+    def __init__(self, analysis: Analysis, options: Options) -> None:
+        self.analysis, self.options = analysis, options
+        self.regions = analysis.regions()
+        self.groups: list[Group] = []
+        self.halved: list[str] = []
+        """The parts for which there was no kernel as a whole, and why."""
+
+    def grouped(self) -> list[Group]:
+        """All operators of the graph, fused, joined or left to PyTorch."""
+        analysis = self.analysis
+        described = analysis.described()
+        for numbers in self.selection().parts(described):
+            nodes = [analysis.operators[i] for i in numbers]
+            if analysis.is_join(nodes[0]):
+                self.groups.append(Joined(nodes[0], self.regions[nodes[0]]))
+            elif described[numbers[0]].kind is Kind.MISC:
+                self.leave(nodes[0])
+            else:
+                self.groups += self.fused(nodes)
+        return self.groups
+
+    def selection(self) -> Selection:
+        target = self.options.target or device_of(self.analysis.operators).type
+        return self.options.selection or Layerwise(apart=target == "cuda")
+
+    def leave(self, node: Node, reason: str | None = None) -> None:
+        self.groups.append(self.unfused(node, reason))
+
+    def unfused(self, node: Node, reason: str | None = None) -> Unfused:
+        known = row_for(node.target) is not None
+        if reason is None:
+            refusal = self.analysis.refusal(node) if known else None
+            reason = refusal or "not in the operator table"
+            known = False  # its dtype or its layout, or an index that is data
+        if known and self.options.strict:
+            raise Unexpressed(operator=name_of(node), reason=reason, node=node)
+        if known:
+            log.warning("%s runs eagerly: %s", name_of(node), reason)
+        return Unfused(node, self.regions[node], reason, known)
+
+    def fused(self, nodes: Sequence[Node]) -> list[Group]:
+        """Nodes as one part, or as several where they do not go together."""
+        made: list[Group] = []
+        stack = [[*nodes]]
+        while stack:
+            group = stack.pop()
+            try:
+                made.append(self.compiled(group))
+            except Unexpressed as error:
+                log.debug("cut at %s", error)
+                stack += reversed(self.cut(group, error.at, str(error.reason), made))
+            except Exception as error:  # whatever it is: the model runs, and `explain` says why
+                if self.options.strict:
+                    raise
+                half = len(group) // 2
+                if not half:
+                    made.append(self.unfused(group[0], f"{type(error).__name__}: {error}"))
+                else:
+                    reason = f"{len(group)} operators from {name_of(group[0])} on: {error}"
+                    log.warning("a part has no kernel and is halved: %s", reason)
+                    self.halved.append(reason)
+                    stack += [group[half:], group[:half]]
+        return made
+
+    def cut(self, group: list[Node], at: Node, reason: str, made: list[Group]) -> list[list[Node]]:
+        """The parts of a group that has no form because of one node."""
+        if len(group) == 1:
+            made.append(self.unfused(at, reason))
+            return []
+        after = {at}
+        for node in group:
+            bases = {self.analysis.owner(self.analysis.base(n)) for n in node.all_input_nodes}
+            if bases & after:
+                after.add(node)
+        before = [n for n in group if n not in after]
+        rest = [n for n in group if n in after]
+        return [before, rest] if before else [[at], [n for n in rest if n is not at]]
+
+    def compiled(self, group: list[Node]) -> Fused:
+        inside = set(group)
+        results = [needed for n in group for needed in self.analysis.needed(n, inside)]
+        strict = self.options.strict
+        part = Expression(self.analysis, group, self.name(group), strict).part(results)
+        target = self.options.target or device_of(group).type
+        threads = self.options.threads or torch.get_num_threads()
+        storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
+        key = (part.expressed.program, storage, target, threads)
+        if key not in _COMPILED:
+            made = compile_program(
+                part.expressed.program,
+                target=target,
+                dtype=part.storage,
+                threads=threads if target == "cpu" else None,
+            )
+            if target == "cuda":  # Triton compiles when a kernel is first launched
+                self.try_out(part, made, device_of(group))
+            _COMPILED[key] = made
+        return Fused(part, self.regions[group[0]], _COMPILED[key])
+
+    def try_out(self, part: Part, executable: Executable, device: torch.device) -> None:
+        """Run a part once on zeros, so that what fails in it fails now and not in the model."""
+        found, evaluate = symbols(self.analysis)
+        hints = {s.symbol: hint(self.analysis.inputs[s.slot], s.dim) for s in found}
+
+        def length(size: Size) -> int:
+            return math.prod([size.number, *(evaluate(s, hints) for s in size.symbols)])
+
+        with _disable_current_modes(), torch.no_grad():
+            given = [
+                torch.zeros(
+                    [length(size) for position in layout.positions for size, _ in position],
+                    dtype=STORED[part.storage[layout.name]],
+                    device=device,
+                )
+                for layout in part.expressed.inputs
+            ]
+            sizes = tuple((axis, length(size)) for axis, size in part.expressed.sizes)
+            executable.runner.run(given, sizes, kit_on(device))
+
+    def name(self, group: Sequence[Node]) -> str:
+        """A name for a part that is the same in every layer."""
+        kinds = [
+            name_of(n).split(".")[1].strip("_")
+            for n in group
+            if self.analysis.kind(n) in (Kind.CONTRACTION, Kind.REDUCTION)
+        ]
+        return "_".join(dict.fromkeys(kinds)) or "pointwise"
+
+
+def device_of(group: Sequence[Node]) -> torch.device:
+    devices = (t.device for n in group for t in tensors_of(n) if t.dim())
+    return next(devices, torch.device("cpu"))
