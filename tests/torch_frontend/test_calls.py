@@ -368,3 +368,17 @@ def test_calls_where_another_device_is_the_default() -> None:
         found = [watched(x, 3) for _ in range(4)]
     for made in found:
         torch.testing.assert_close(made, wanted)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.view_as_complex(x).conj().imag + 1,
+        lambda x: torch.fft.rfft(x).conj().imag.sum(-1),
+    ],
+)
+def test_what_is_negated_where_it_is_read(function: Callable[..., Any]) -> None:
+    """PyTorch only notes that the imaginary parts of a conjugate are to be negated."""
+    watched = Watched(function)
+    for _ in range(2):
+        watched.check(torch.randn(4, 2))

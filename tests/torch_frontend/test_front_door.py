@@ -95,8 +95,10 @@ def test_bad_modes_and_options_are_refused(given: dict[str, Any], sentence: str)
     [
         ({"target": "abacus"}, "target 'abacus': unknown; known are cpu, cuda, interpret"),
         ({"threads": 0}, "takes a number of threads from 1 on, not 0; leave it out"),
+        ({"strict": "yes"}, "takes strict as True or False, not 'yes'"),
+        ({"selection": 3}, "takes a selection with a method `parts`"),
     ],
-    ids=["target", "threads"],
+    ids=["target", "threads", "strict", "selection"],
 )
 def test_bad_values_of_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(bb.BlockbusterError, match=sentence):

@@ -232,6 +232,8 @@ class Recording:
         if depends_on_data(step.function) or picks_by_mask(step, values):
             raise Untaped(f"data decides how much {step.name} gives")
         is_tensor = isinstance(made, torch.Tensor)
+        if is_tensor and (made.is_neg() or made.is_conj()):
+            raise Untaped(f"what {step.name} gives is negated where it is read")
         is_varied = not self.varying.isdisjoint(reads)
         if is_pure(step.function) and not is_varied:
             is_same = step.function in SIZES or all(slot in self.kept for slot in reads)

@@ -258,6 +258,8 @@ class BoundKernel:
             x = values[slot]
             if dtype is not None:
                 x = as_array(x, dtype)
+            elif x.is_neg():
+                x = x.resolve_neg()
             given.append(x if shape is None else x.view(shape))
         return given
 

@@ -100,9 +100,23 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
                 remedy="see docs/pytorch.md",
             )
     made = Options(**dict(options or {}))
+    if not isinstance(made.strict, bool):
+        raise WrongKind(
+            function="torch.compile",
+            wanted="strict as True or False",
+            given=repr(made.strict),
+            remedy="leave it out for False",
+        )
+    if made.selection is not None and not callable(getattr(made.selection, "parts", None)):
+        raise WrongKind(
+            function="torch.compile",
+            wanted="a selection with a method `parts`, as select/parts.py has it",
+            given=repr(made.selection),
+            remedy="leave it out for the usual policy",
+        )
     if made.target is not None:
         check_target(made.target)
-    if made.threads is not None and (not isinstance(made.threads, int) or made.threads < 1):
+    if made.threads is not None and (type(made.threads) is not int or made.threads < 1):
         raise WrongKind(
             function="torch.compile",
             wanted="a number of threads from 1 on",

@@ -220,6 +220,8 @@ def _text(e: Explanation) -> Iterator[str]:
         f"{e.coverage:.1%} of the operators in kernels; "
         f"{e.edges_before} intermediates in memory before, {e.edges_after} after"
     )
+    if not e.graphs:
+        yield "torch.compile has captured nothing of it: TORCH_LOGS=graph_breaks says why"
     for reason in e.graph_breaks:
         yield f"graph break: {reason}"
     for region in e.regions:

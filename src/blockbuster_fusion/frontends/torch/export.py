@@ -43,6 +43,9 @@ class Domain:
         self.slots = [i for i, _, _ in asked]
         self.constants = [(i, arg) for i, _, arg in asked if isinstance(arg, ConstantArgument)]
         self.tensors = [(i, node.name, x.shape) for i, node, _ in asked for x in tensors_of(node)]
+        self.kinds = [
+            (i, node.name, x.dtype, x.device) for i, node, _ in asked for x in tensors_of(node)
+        ]
         self.plan = planned.plan
         numbers = (node.meta.get("val") for _, node, _ in asked)
         extents: list[Any] = [x for x in numbers if isinstance(x, torch.SymInt)]
@@ -67,6 +70,15 @@ class Domain:
                     remedy="export it again for another value",
                 )
         given = [inputs[slot] for slot in self.slots]
+        for slot, name, dtype, device in self.kinds:
+            x = inputs[slot]
+            if not isinstance(x, torch.Tensor) or x.dtype is not dtype or x.device != device:
+                raise WrongKind(
+                    function=FUNCTION,
+                    wanted=f"{name} as a tensor of {dtype} on {device}",
+                    given=_kind(x),
+                    remedy="convert it, or export the model for what it is called with",
+                )
         seen = tuple(x.shape if isinstance(x, torch.Tensor) else x for x in given)
         if seen in self.known:
             return
@@ -106,6 +118,12 @@ class Domain:
             if not guard.subs(values):
                 return f" with {guard}"
         return None
+
+
+def _kind(x: object) -> str:
+    if isinstance(x, torch.Tensor):
+        return f"one of {x.dtype} on {x.device}"
+    return type(x).__name__
 
 
 def _shown(x: object) -> str:

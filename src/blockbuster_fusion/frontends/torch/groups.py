@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.compiler import compile as compile_program
+from blockbuster_fusion.errors import NoCompiler
 from blockbuster_fusion.frontends.torch.express import Expression, Part, Unexpressed
 from blockbuster_fusion.frontends.torch.graph import (
     Analysis,
@@ -90,6 +91,7 @@ class Grouping:
         self.analysis, self.options = analysis, options
         self.regions = analysis.regions()
         self.groups: list[Group] = []
+        self.has_told = False
         self.halved: list[str] = []
         """The parts for which there was no kernel as a whole, and why."""
 
@@ -137,6 +139,11 @@ class Grouping:
             except Unexpressed as error:
                 log.debug("cut at %s", error)
                 stack += reversed(self.cut(group, error.at, str(error.reason), made))
+            except NoCompiler as error:
+                if self.options.strict:
+                    raise
+                self.tell_of_no_compiler(error)
+                made += [Unfused(n, self.regions[n], str(error), is_fallback=True) for n in group]
             except Exception as error:  # whatever it is: the model runs, and `explain` says why
                 if self.options.strict:
                     raise
@@ -149,6 +156,11 @@ class Grouping:
                     self.halved.append(reason)
                     stack += [group[half:], group[:half]]
         return made
+
+    def tell_of_no_compiler(self, error: NoCompiler) -> None:
+        if not self.has_told:
+            self.has_told = True
+            log.warning("the model runs eagerly: %s", error)
 
     def cut(self, group: list[Node], at: Node, reason: str, made: list[Group]) -> list[list[Node]]:
         """The parts of a group that has no form because of one node."""
