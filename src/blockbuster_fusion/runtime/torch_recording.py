@@ -221,8 +221,9 @@ class Recording:
         """The slot of an input, as a tensor of the dtype that a kernel wants."""
         if dtype is None:
             return slot
-        step = OperatorStep("convert", as_array, (Slot(slot), dtype), {}, self.new_slot())
-        self.operator(step, as_array(values[slot], dtype), values)
+        wanted = (dtype, torch.device("cpu"))
+        step = OperatorStep("convert", as_array, (Slot(slot), *wanted), {}, self.new_slot())
+        self.operator(step, as_array(values[slot], *wanted), values)
         return step.output
 
     # ---------------------------------------------------------------- operators

@@ -206,11 +206,11 @@ class BoundCopy:
         self.place(values).copy_(values[self.source])
 
 
-def as_array(x: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A number, or an array of another dtype, as an array of this one."""
+def as_array(x: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A number, or an array of another dtype, as an array of this one where a kernel runs."""
     if isinstance(x, torch.Tensor):
-        return x.to(dtype)
-    return torch.tensor(x, dtype=dtype, device="cpu")
+        return x.to(device, dtype)
+    return torch.tensor(x, dtype=dtype, device=device)
 
 
 class BoundKernel:
@@ -257,7 +257,7 @@ class BoundKernel:
         for slot, shape, dtype in self.inputs:
             x = values[slot]
             if dtype is not None:
-                x = as_array(x, dtype)
+                x = as_array(x, dtype, self.step.device)
             elif x.is_neg():
                 x = x.resolve_neg()
             given.append(x if shape is None else x.view(shape))
