@@ -286,7 +286,7 @@ The figures are kept in `benchmarks/results/coverage.json`.
 - **memory**: by how many MiB the process grows in the first call with {long} words
   ({many} images), having been compiled for any length and called with {warm} words ({few} images):
   results, intermediate arrays and scratch, by whichever allocator; not weights or code. In
-  brackets Inductor's growth, then eager's.
+  brackets Inductor's growth, then eager's. A dash: not measured.
 """
 
 COLUMNS = (
