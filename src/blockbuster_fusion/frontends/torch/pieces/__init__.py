@@ -10,12 +10,13 @@ The graph is built anew: each old node has a form in the new graph, and parts of
 theirs. At first everything moves that can. Where this would compute something twice, or split a
 product for nothing, what asked for it is remembered as staying, and the graph is built again.
 
-For example, `q * cos + cat((-q[8:], q[:8])) * sin` consists of two pieces, because the concatenation
-does. Both pieces are computed from parts of `q`, which is a product: so two products with parts of
-its weight take its place. Were `q` normed before, the norm's mean would still need all of `q`, which
-would be computed whole and in parts: a doubt. The sum is what divided it, and stays undivided in the
-next round. There only the slices ask for parts of `q`, while the sum needs all of it: a doubt again,
-and with nobody else to blame `q` is stored. The third round has none.
+For example, `q * cos + cat((-q[8:], q[:8])) * sin` consists of two pieces, because the
+concatenation does. Both pieces are computed from parts of `q`, which is a product: so two
+products with parts of its weight take its place. Were `q` normed before, the norm's mean would
+still need all of `q`, which would be computed whole and in parts: a doubt. The sum is what
+divided it, and stays undivided in the next round. There only the slices ask for parts of `q`,
+while the sum needs all of it: a doubt again, and with nobody else to blame `q` is stored. The
+third round has none.
 """
 
 from collections.abc import Sequence
