@@ -1,6 +1,6 @@
 """mode="reduce-overhead" on a CUDA device: the same results, and times.
 
-    python benchmarks/torch_modes.py [--no-inductor] [--rounds 50] [--save FILE]
+python benchmarks/torch_modes.py [--no-inductor] [--rounds 50] [--save FILE]
 """
 
 import argparse
