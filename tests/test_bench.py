@@ -79,7 +79,8 @@ def test_numbers_that_cannot_be(
     with pytest.raises(SystemExit) as stopped:
         main(["bench", "attention", option, number])
     assert stopped.value.code == 2
-    assert f"argument {option}: {sentence}" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error == f"blockbuster: argument {option}: {sentence}; see `blockbuster bench --help`\n"
 
 
 def test_where_json_cannot_be_written(

@@ -1,5 +1,12 @@
 """The command line, as a user runs it."""
 
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,7 +21,7 @@ from blockbuster_fusion.errors import WrongKind
 def test_trace_prints_every_step(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", name]) == 0
     printed = capsys.readouterr().out
-    steps = bb.fuse(bb.examples.find(name), "paper").trace
+    steps = bb.fuse(bb.examples.find(name)).trace
     assert all(f"{step}, " in printed for step in steps)
     assert printed.count("forall m in range(M):") >= len(steps)
 
@@ -34,7 +41,7 @@ def test_trace_saved_and_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_table(capsys: pytest.CaptureFixture[str], golden) -> None:
-    assert main(["table"]) == 0
+    assert main(["table", "--rules", "paper"]) == 0
     golden(capsys.readouterr().out)
 
 
@@ -68,11 +75,11 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "sentence"),
     [
         (["trace", "flash"], "unknown example 'flash': try one of"),
-        (["trace"], "name an example, or a saved trace with --load"),
-        (["trace", "attention", "--load", "x"], "name an example, or a saved trace with --load"),
+        (["trace"], "name a program, or a saved trace with --load"),
+        (["trace", "attention", "--load", "x"], "name a program, or a saved trace with --load"),
         (["trace", "--load", "missing.json"], "missing.json: cannot be read"),
         (["trace", "attention", "--size", "MM"], "--size MM: write it as NAME=NUMBER"),
-        (["trace", "attention", "--size", "ZZ=3"], "the program's sizes are DD, LL, MM, NN"),
+        (["trace", "attention", "--size", "ZZ=3"], "--size ZZ=3: unknown; known are D, DD"),
         (["trace", "attention", "--tile", "Q=3"], "tiles['Q']"),
         (["trace", "attention", "--tile", "M=0"], "--tile M=0: write it as NAME=NUMBER, with a"),
         (["emit", "attention", "--tile", "M=-1"], "with a positive whole number"),
@@ -120,6 +127,156 @@ def test_interrupted(
     monkeypatch.setattr(cli, f"_{command}", interrupted)
     assert main([command]) == 130
     assert capsys.readouterr().err == ""
+
+
+PROGRAMS = """
+import blockbuster_fusion as bb
+
+def scores(Q: "M D", K: bb.array("N D")):
+    return bb.ops.softmax(Q @ K.T)
+"""
+
+
+@pytest.fixture
+def function(tmp_path: Path) -> str:
+    """A function of a file, as a command names it."""
+    file = tmp_path / "mine.py"
+    file.write_text(PROGRAMS)
+    return f"{file}:scores"
+
+
+COMMANDS = {
+    "trace": (["trace", "--steps", "none"], "initial block program"),
+    "fuse": (["fuse"], "snapshot 1, "),
+    "pareto": (["fuse", "--pareto"], "unit dims"),
+    "check": (["check"], "snapshot"),
+    "show": (["show"], "forall m in range(M):"),
+    "emit": (["emit"], "scores, made by Blockbuster"),
+    "bench": (["bench", "--seconds", "0.01", "--size", "M=8,N=8,D=8"], "scores on cpu"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_takes_a_function_of_a_file(
+    command: str,
+    function: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    which = shutil.which  # without a C++ compiler, torch.compile is left out: it takes long
+    monkeypatch.setattr(shutil, "which", lambda name: None if "++" in name else which(name))
+    arguments, expected = COMMANDS[command]
+    assert main([*arguments, function]) == 0
+    assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["trace", "--steps", "none"], ["fuse", "--pareto"], ["emit"]])
+def test_sizes_are_given_by_axis_or_by_symbol(
+    command: list[str], function: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = []
+    for sizes in (["--size", "M=96", "--size", "D=32"], ["--size", "MM=96,DD=32"]):
+        assert main([*command, function, *sizes]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert main([*command, function]) == 0
+    assert capsys.readouterr().out != printed[0]
+
+
+@pytest.mark.parametrize("command", ["trace", "emit", "bench"])
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ("Z=3", "--size Z=3: unknown; known are D, DD, M, MM, N, NN"),
+        ("M=3,MM=4", "--size MM=4: axis M has 4 elements, but axis M of extents['M'] has 3"),
+        ("M=3,M=4", "--size M=4: M is given as 3 as well"),
+    ],
+)
+def test_sizes_that_cannot_be(
+    command: str, sizes: str, sentence: str, function: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, function, "--size", sizes]) == 1
+    assert capsys.readouterr().err.startswith(f"blockbuster: {sentence}")
+
+
+def test_every_command_has_the_same_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("trace", "fuse", "check", "emit", "bench", "table"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert "rule set (default: extended)" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["trase"], ["emit"], ["emit", "attention", "--target", "tpu"], ["fuse", "--no"]]
+)
+def test_usage_is_told_in_a_sentence(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("blockbuster: ")
+    assert line.endswith(" --help`")
+
+
+def test_warnings_and_the_log_have_the_prefix(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def noisy(options: object) -> None:
+        for _ in range(2):
+            warnings.warn("blockbuster: told once\nand no more", stacklevel=1)
+        logging.getLogger("blockbuster_fusion").warning("a part has no kernel")
+
+    monkeypatch.setattr(cli, "_list", noisy)
+    assert main(["list"]) == 0
+    expected = "blockbuster: warning: told once\nblockbuster: a part has no kernel\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_an_error_that_an_interruption_causes_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken_off(options: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("a library turns it into its own error") from None
+
+    monkeypatch.setattr(cli, "_list", broken_off)
+    assert main(["list"]) == 130
+    assert capsys.readouterr().err == ""
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+SLOW_IMPORT = """
+import sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "blockbuster_fusion":
+            print("importing", flush=True)
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+import blockbuster_command
+sys.exit(blockbuster_command.main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
+def test_interrupted_while_it_is_imported() -> None:
+    source = Path(bb.__file__).parents[1]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_IMPORT, "list"],
+        env={**os.environ, "PYTHONPATH": str(source)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (130, "")
 
 
 @pytest.mark.parametrize("option", ["tiles", "sizes"])

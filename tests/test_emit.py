@@ -195,10 +195,10 @@ def test_functions_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["emit", "attention", "--snapshot", "99"], "snapshot 99: there are 2, numbered from 1"),
         (["bench", "matmul-relu", "--snapshot", "9"], "snapshot 9: there is 1, numbered from 1"),
         (["emit", "attention", "--snapshot", "0"], "snapshot 0: they are numbered from 1"),
-        (["emit", "attention", "--size", "ZZ=3"], "extent ZZ: unknown"),
+        (["emit", "attention", "--size", "ZZ=3"], "--size ZZ=3: unknown; known are D, DD"),
         (["emit", "attention", "--tile", "Z=3"], "tiles['Z']"),
         (["emit", "attention", "-o", "no/such/folder/f.c"], "No such file"),
-        (["bench", "attention", "--size", "ZZ=3"], "the program's sizes are"),
+        (["bench", "attention", "--size", "ZZ=3"], "--size ZZ=3: unknown; known"),
     ],
 )
 def test_bad_arguments_get_a_sentence(

@@ -9,7 +9,20 @@ import pytest
 PACKAGE = "blockbuster_fusion"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LAYERS = (
-    *("errors", "ir", "interp", "array", "rules", "fusion", "safety", "cost", "codegen", "runtime"),
+    *(
+        "version",
+        "errors",
+        "messages",
+        "ir",
+        "interp",
+        "array",
+        "rules",
+        "fusion",
+        "safety",
+        "cost",
+        "codegen",
+        "runtime",
+    ),
     *("tune", "select", "compiler", "frontends", "viz", "examples", "programs", "emit", "bench"),
     *("options", "cli"),
     "__init__",  # the public face: may import all, and no layer may import from it

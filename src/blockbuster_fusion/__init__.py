@@ -34,6 +34,7 @@ from blockbuster_fusion.rules.sets import RULE_SETS, RuleSet
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.safety.adversarial import adversarial
 from blockbuster_fusion.safety.check import check
+from blockbuster_fusion.version import __version__
 
 __all__ = [
     "RULE_SETS",
@@ -47,6 +48,7 @@ __all__ = [
     "RuleSet",
     "Schedule",
     "Trace",
+    "__version__",
     "adversarial",
     "apply",
     "array",

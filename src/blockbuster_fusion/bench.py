@@ -26,6 +26,7 @@ from blockbuster_fusion.compiler import Snapshot, fuse, unfused
 from blockbuster_fusion.compiler import compile as compile_program
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.interp.interpreter import interpret
+from blockbuster_fusion.interp.tiling import given_extents
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.types import DType
@@ -124,6 +125,7 @@ def bench(
     threads: int | None = None,
     snapshot: Snapshot = None,
     tiles: Mapping[str, int] | None = None,
+    rules: str = "extended",
     seconds: float = 2.0,
     with_compile: bool = True,
 ) -> Result:
@@ -141,6 +143,7 @@ def bench(
         threads=threads,
         snapshot=snapshot,
         tiles=dict((tiles or {}).items()),
+        rules=rules,
     )
     stored = DType(dtype or "float32")
     race = _Race(program, made, _inputs(program, lengths))
@@ -300,22 +303,14 @@ def interleaved(
 def default_lengths(program: ArrayProgram, target: str, given: Mapping[str, int]) -> dict[str, int]:
     """A length for every axis of the inputs: what is given by symbol or axis, or the usual."""
     axes = dict.fromkeys(axis for i in program.inputs for axis in i.type.axes)
-    known = {name for axis in axes for name in (axis.name, str(axis.extent))}
-    for name in given:
-        if name not in known:
-            words = ", ".join(sorted({str(a.extent) for a in axes if isinstance(a.extent, Symbol)}))
-            message = f"--size {name}: the program's sizes are {words or 'all fixed'}"
-            raise BlockbusterError(message=message)
+    known = given_extents(axes, given)
     batch, usual = LENGTHS[target]
     alone = {dim.axis for dim in lower(program).dims if not dim.packed}
     heads = HEAD if "attention" in program.name else {}
     made = {}
     for axis in axes:
-        if isinstance(axis.extent, int):
-            made[axis.name] = axis.extent
-            continue
         length = heads.get(axis.name, batch if axis in alone else usual)
-        made[axis.name] = given.get(axis.name, given.get(axis.extent.name, length))
+        made[axis.name] = known.of(axis) if known.knows(axis) else length
     return made
 
 

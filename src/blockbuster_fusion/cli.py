@@ -5,7 +5,6 @@ import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from blockbuster_fusion import examples
@@ -18,19 +17,26 @@ from blockbuster_fusion.errors import BlockbusterError, UnknownExample, WrongKin
 from blockbuster_fusion.fusion.pareto import Alternative, alternatives, tried_sets, unit_sets
 from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.interp.meter import meter
-from blockbuster_fusion.ir.axis import Dim, Symbol
+from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.show import show
 from blockbuster_fusion.ir.text import to_text
+from blockbuster_fusion.messages import INTERRUPTED, complain, prefixed_messages
 from blockbuster_fusion.options import (
     BENCH_EXAMPLE,
     EMIT_EXAMPLE,
+    FUNCTION,
     PROGRAM,
+    Parser,
     add_choices,
     add_rules,
+    add_sizes,
     add_target,
+    add_tiles,
+    all_sizes,
     check_writable,
+    given_sizes,
     numbers,
     positive,
     seconds,
@@ -39,25 +45,27 @@ from blockbuster_fusion.options import (
 from blockbuster_fusion.programs import find_program
 from blockbuster_fusion.safety.check import check
 from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.version import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; the exit code."""
-    try:
-        return _run(arguments)
-    except UnknownExample as error:
-        return _failed(_suggestion(str(error.name)) or str(error))
-    except BlockbusterError as error:
-        return _failed(str(error))
-    except BrokenPipeError:  # `blockbuster … | head` is no error
-        sys.stderr.close()
-        return 0
-    except OSError as error:
-        return _failed(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except MemoryError:
-        return _failed("there is not enough memory for these sizes: choose smaller ones")
-    except KeyboardInterrupt:
-        return 130
+    with prefixed_messages() as interruption:
+        try:
+            return _run(arguments)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except BrokenPipeError:  # `blockbuster … | head` is no error
+            sys.stderr.close()
+            return 0
+        except Exception as error:
+            if interruption.happened:  # what it broke off may have raised an error of its own
+                return INTERRUPTED
+            sentence = _sentence(error)
+            if sentence is None:
+                raise
+            complain(sentence)
+            return 1
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -70,95 +78,99 @@ def _run(arguments: Sequence[str] | None) -> int:
     return 0
 
 
-def _failed(sentence: str) -> int:
-    print(f"blockbuster: {sentence}", file=sys.stderr)
-    return 1
+def _sentence(error: Exception) -> str | None:
+    """The message for an error that a user can mend; None for a defect of the package."""
+    match error:
+        case UnknownExample():
+            return _suggestion(str(error.name)) or str(error)
+        case BlockbusterError():
+            return str(error)
+        case OSError():
+            return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        case MemoryError():
+            return "there is not enough memory for these sizes: choose smaller ones"
+    return None
 
 
 def _suggestion(name: str) -> str | None:
-    """What is said of a name that is nearly an example's."""
+    """The message for a name that is nearly an example's."""
     near = difflib.get_close_matches(name.lower().replace("_", "-"), examples.EXAMPLES, 1)
     return f"unknown example {name!r}: did you mean {near[0]}?" if near else None
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="blockbuster", description="Operator fusion for AI inference, at the level of blocks."
     )
-    parser.add_argument("--version", action="version", version=f"blockbuster {_version()}")
+    parser.add_argument("--version", action="version", version=f"blockbuster {__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="command")
+    raw = argparse.RawDescriptionHelpFormatter
 
-    trace = commands.add_parser("trace", help="fuse an example and print every step")
-    trace.add_argument("example", nargs="?", help="an example's name, see `blockbuster list`")
-    add_rules(trace, "paper")
+    def command(name: str, text: str, epilog: str = FUNCTION) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, epilog=epilog, formatter_class=raw)
+
+    trace = command("trace", "fuse a program and print every step")
+    trace.add_argument("program", nargs="?", help=PROGRAM)
+    add_rules(trace)
     trace.add_argument(
         "--steps", choices=["all", "last", "none"], default="all", help="which listings to print"
     )
-    trace.add_argument(
-        "--size", metavar="S=N", action="append", default=[], help="an extent, for traffic: MM=512"
-    )
-    trace.add_argument(
-        "--tile", metavar="D=N", action="append", default=[], help="a tile, for traffic: M=64"
-    )
+    add_sizes(trace, "a length, for traffic: M=512 (default: 512, batch 4)")
+    add_tiles(trace, "a tile, for traffic: M=64")
     trace.add_argument("--save", metavar="FILE", help="write the trace as JSON")
-    trace.add_argument("--load", metavar="FILE", help="print a saved trace instead of an example")
+    trace.add_argument("--load", metavar="FILE", help="print a saved trace instead of a program's")
     trace.set_defaults(run=_trace)
 
-    fused = commands.add_parser("fuse", help="fuse an example: its snapshots, and why not more")
-    fused.add_argument("example", help="an example's name")
-    add_rules(fused, "extended")
+    fused = command("fuse", "fuse a program: its snapshots, and why not more")
+    fused.add_argument("program", help=PROGRAM)
+    add_rules(fused)
     fused.add_argument(
         "--unit",
         metavar="D",
         action="append",
         default=[],
-        help="a dim that has one block, or several: D,K",
+        help="an axis that has one block, or several: D,K",
     )
     fused.add_argument(
         "--pareto", action="store_true", help="every snapshot for every set of unit dims, measured"
     )
     fused.add_argument("--raw", action="store_true", help="as the rules made it, not made safe")
     fused.add_argument("--all", action="store_true", help="with --pareto: the dominated ones too")
-    fused.add_argument(
-        "--size",
-        metavar="S=N",
-        action="append",
-        default=[],
-        help="an extent (default 512, batch 4)",
-    )
-    fused.add_argument("--tile", metavar="D=N", action="append", default=[], help="a tile: M=64")
+    add_sizes(fused, "with --pareto, a length: M=512 (default: 512, batch 4)")
+    add_tiles(fused, "with --pareto, a tile: M=64")
     fused.set_defaults(run=_fuse)
 
-    checked = commands.add_parser("check", help="how exact an example's snapshots are")
-    checked.add_argument("example", help="an example's name")
-    add_rules(checked, "extended")
+    checked = command("check", "how exact a program's snapshots are")
+    checked.add_argument("program", help=PROGRAM)
+    add_rules(checked)
     dtypes = ["float32", "bfloat16", "float16"]
     checked.add_argument("--dtype", default="float32", choices=dtypes, help="how lists are stored")
     checked.set_defaults(run=_check)
 
-    listing = commands.add_parser("show", help="print an example's block program")
-    listing.add_argument("example", help="an example's name")
+    listing = command("show", "print a program's block program, unfused")
+    listing.add_argument("program", help=PROGRAM)
     listing.add_argument("--text", action="store_true", help="the text form, which loads again")
     listing.add_argument("--lock", action="store_true", help="reductions in parallel, with a lock")
     listing.set_defaults(run=_show)
 
-    raw = argparse.RawDescriptionHelpFormatter
-    text = "write a program's kernels as a standalone file"
-    emitted = commands.add_parser("emit", help=text, epilog=EMIT_EXAMPLE, formatter_class=raw)
+    emitted = command("emit", "write a program's kernels as a standalone file", EMIT_EXAMPLE)
     emitted.add_argument("program", help=PROGRAM)
     add_target(emitted)
-    add_rules(emitted, "extended")
-    add_choices(emitted, "a size that is fixed: D=64 (default: sizes are arguments)")
-    emitted.add_argument("-o", "--output", metavar="FILE", help="where to (default: printed)")
+    add_rules(emitted)
+    add_choices(emitted)
+    add_sizes(emitted, "a size that is fixed: D=64 (default: sizes are arguments)")
+    text = "where to (default: printed); a C file gets its header FILE.h beside it"
+    emitted.add_argument("-o", "--output", metavar="FILE", help=text)
     emitted.set_defaults(run=_emit)
 
-    text = "a program compiled, against PyTorch"
-    measured = commands.add_parser("bench", help=text, epilog=BENCH_EXAMPLE, formatter_class=raw)
+    measured = command("bench", "a program compiled, against PyTorch", BENCH_EXAMPLE)
     measured.add_argument("program", help=PROGRAM)
     add_target(measured)
+    add_rules(measured)
+    add_choices(measured)
     usual = " or ".join(f"{n} (batches {b}) on {name}" for name, (b, n) in LENGTHS.items())
-    add_choices(measured, f"a size: M=1024 (default: {usual}; 64 for the width of a head)")
+    add_sizes(measured, f"a length: M=1024 (default: {usual}; 64 for the width of a head)")
     text = "for the CPU (default: as many as there are)"
     measured.add_argument("--threads", type=positive, metavar="N", help=text)
     text = "how long each contender is run (default: %(default)s)"
@@ -171,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.set_defaults(run=_demo)
 
     table = commands.add_parser("table", help="buffered edges that are left, for every example")
-    add_rules(table, "paper")
+    add_rules(table)
     table.set_defaults(run=_table)
 
     names = commands.add_parser("list", help="the examples")
@@ -179,27 +191,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _version() -> str:
-    try:
-        return version("blockbuster-fusion")
-    except PackageNotFoundError:
-        return "(not installed)"
-
-
 def _trace(options: argparse.Namespace) -> None:
-    if (options.example is None) == (options.load is None):
-        raise BlockbusterError(message="trace: name an example, or a saved trace with --load")
-    sizes = numbers("--size", options.size)
+    if (options.program is None) == (options.load is None):
+        raise BlockbusterError(message="trace: name a program, or a saved trace with --load")
+    sizes: Mapping[str, int] = {}
     tiles: dict[Dim | str, int] = dict(numbers("--tile", options.tile).items())
     if options.load:
         trace = Trace.load(options.load)
         title = f"{options.load}: {len(trace)} steps by the {trace.rules.name} rules\n"
     else:
-        program = examples.find(options.example)
+        program = find_program(options.program)
         trace = fuse(lower(program), options.rules).trace
         title = f"{program}\n"
-    if sizes or tiles:
-        sizes = _all_sizes(trace.initial, sizes)
+    if options.size or tiles:
+        sizes = all_sizes(trace.initial, options.size)
         meter(trace.initial, sizes, tiles)  # what is wrong with them is said before all else
     print(title)
     _print_program("initial block program", trace.initial, options.steps == "all", sizes, tiles)
@@ -236,27 +241,13 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.rstrip().splitlines())
 
 
-def _all_sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
-    """Every symbolic size of a program: those that are given, 512 for the others."""
-    extents = {dim.axis.extent for dim in graph.dims}
-    symbols = sorted(extent.name for extent in extents if isinstance(extent, Symbol))
-    unknown = [name for name in given if name not in symbols]
-    if unknown:
-        message = (
-            f"--size {unknown[0]}: the program's sizes are {', '.join(symbols) or 'all fixed'}"
-        )
-        raise BlockbusterError(message=message)
-    batch = {str(d.axis.extent) for d in graph.dims if not d.packed}
-    return {name: given.get(name, 4 if name in batch else 512) for name in symbols}
-
-
 def _fuse(options: argparse.Namespace) -> None:
-    graph = lower(examples.find(options.example))
+    graph = lower(find_program(options.program))
     tiles: dict[Dim | str, int] = dict(numbers("--tile", options.tile).items())
     _check_modes(options)
     options.unit = [name for given in options.unit for name in given.split(",")]
     if options.pareto:
-        sizes = _all_sizes(graph, numbers("--size", options.size))
+        sizes = all_sizes(graph, options.size)
         _print_alternatives(alternatives(graph, options.rules, sizes, tiles), options.all)
         left_out = len(unit_sets(graph)) - len(tried_sets(graph))
         if left_out:
@@ -301,12 +292,12 @@ def _print_alternatives(rows: Sequence[Alternative], everything: bool) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    program = examples.find(options.example)
+    program = find_program(options.program)
     print(check(program, dtype=options.dtype, rules=options.rules))
 
 
 def _show(options: argparse.Namespace) -> None:
-    graph = lower(examples.find(options.example))
+    graph = lower(find_program(options.program))
     if options.text:
         print(to_text(graph), end="")
     else:
@@ -314,13 +305,14 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _emit(options: argparse.Namespace) -> None:
+    program = find_program(options.program)
     with _numbered_from_1(options.snapshot):
         text = emit(
-            find_program(options.program),
+            program,
             target=options.target,
             snapshot=snapshot_index(options.snapshot),
             tiles=numbers("--tile", options.tile),
-            sizes=numbers("--size", options.size),
+            sizes=given_sizes(lower(program), options.size),
             dtype=options.dtype,
             rules=options.rules,
             file=options.output,
@@ -349,12 +341,14 @@ def _numbered_from_1(given: int | None) -> Iterator[None]:
 def _bench(options: argparse.Namespace) -> None:
     if options.json:
         check_writable(Path(options.json))
+    program = find_program(options.program)
     with _numbered_from_1(options.snapshot):
         result = bench(
-            find_program(options.program),
+            program,
             target=options.target,
-            sizes=numbers("--size", options.size),
+            sizes=given_sizes(lower(program), options.size),
             dtype=options.dtype,
+            rules=options.rules,
             threads=options.threads,
             snapshot=snapshot_index(options.snapshot),
             tiles=numbers("--tile", options.tile),

@@ -1,0 +1,64 @@
+"""Messages of the command line: each line on stderr begins with `blockbuster:`."""
+
+import logging
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+PREFIX = "blockbuster: "
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C ended, as shells have it."""
+
+
+def complain(message: str) -> None:
+    """Prints a message on stderr, with the prefix before each of its lines."""
+    for line in message.splitlines() or [""]:
+        print(f"{PREFIX}{line.removeprefix(PREFIX)}", file=sys.stderr)
+
+
+@dataclass
+class Interruption:
+    """Notes whether Ctrl-C was pressed: what it breaks off may raise another error."""
+
+    happened: bool = False
+
+    def notice(self, signum: int, frame: FrameType | None) -> None:
+        self.happened = True
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def prefixed_messages() -> Iterator[Interruption]:
+    """Sends warnings and the package's log to stderr with the prefix, and notes Ctrl-C."""
+    interruption = Interruption()
+    handler, log = _Handler(logging.WARNING), logging.getLogger("blockbuster_fusion")
+    on_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, interruption.notice) if on_main else None
+    log.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            if not sys.warnoptions:
+                warnings.simplefilter("once")
+            warnings.showwarning = _show_warning
+            yield interruption
+    finally:
+        log.removeHandler(handler)
+        if on_main:
+            signal.signal(signal.SIGINT, before)
+
+
+class _Handler(logging.Handler):
+    """Prints records of the log as messages."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(record.getMessage())
+
+
+def _show_warning(message: Warning | str, *where: object, **named: object) -> None:
+    first = (str(message).strip().splitlines() or [type(message).__name__])[0]
+    complain(f"warning: {first.removeprefix(PREFIX)}")
