@@ -33,10 +33,11 @@ from blockbuster_fusion.codegen.nest import Along, Buffer, Contract, For, Kernel
 from blockbuster_fusion.codegen.schedule import Schedule, scheduled
 from blockbuster_fusion.codegen.triton import print_triton
 from blockbuster_fusion.codegen.triton_names import function_name
+from blockbuster_fusion.codegen.triton_plan import axis_length
 from blockbuster_fusion.compiler import with_known_sizes
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.runtime.triton_launch import Launcher, axis_length, load
+from blockbuster_fusion.runtime.triton_launch import Launcher, load
 from blockbuster_fusion.safety.safe import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 

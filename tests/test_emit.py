@@ -123,6 +123,21 @@ def test_a_triton_file_tests_itself(tmp_path: Path) -> None:
     assert done.stderr == f"PyTorch finds no GPU here: {remedy}\n"
 
 
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = sys.modules["triton"] = None
+from blockbuster_fusion.cli import main
+raise SystemExit(main(["emit", "attention", "--target", "cuda"]))
+"""
+
+
+def test_a_triton_file_is_written_without_torch_and_triton() -> None:
+    """It is text: only whoever runs it needs the packages."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == emit(bb.examples.attention(), target="cuda")
+
+
 @LINUX
 def test_bfloat16_is_not_interpreted(tmp_path: Path) -> None:
     text = emit(bb.examples.matmul_relu(), target="cuda", dtype="bfloat16")

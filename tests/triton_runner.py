@@ -7,8 +7,9 @@ import torch
 
 from blockbuster_fusion.codegen.nest import Buffer, Clear, Kernel, Nest
 from blockbuster_fusion.codegen.triton import print_triton
+from blockbuster_fusion.codegen.triton_plan import axis_length
 from blockbuster_fusion.ir.axis import Dim, Symbol
-from blockbuster_fusion.runtime.triton_launch import TORCH, TritonKernels, axis_length
+from blockbuster_fusion.runtime.triton_launch import TORCH, TritonKernels
 
 
 def sizes_of(nest: Nest, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -21,7 +21,8 @@ from blockbuster_fusion.codegen.standalone import (
 from blockbuster_fusion.codegen.standalone_triton import TritonLaunch, triton_file, uses_bfloat16
 from blockbuster_fusion.codegen.triton import print_triton
 from blockbuster_fusion.codegen.triton_names import function_name
-from blockbuster_fusion.compiler import Choice, choose, first_with_kernels, lacks, unfused
+from blockbuster_fusion.codegen.triton_plan import Planner
+from blockbuster_fusion.compiler import Choice, choose, first_with_kernels, unfused
 from blockbuster_fusion.errors import BadTarget
 from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.interp.tiling import Extents, Tiling
@@ -146,19 +147,13 @@ def _test_lengths(reference: Graph, tiles: Mapping[Dim, int]) -> dict[Symbol, in
 
 def _launches(made: Printed, test: Test) -> list[TritonLaunch]:
     """How the kernels are launched in the test."""
-    try:
-        from blockbuster_fusion.runtime.triton_launch import Launcher, load
-    except ImportError as error:
-        raise lacks("cuda", error) from error
-    module = load(made.source)
     sizes = {symbol.name: length for symbol, length in test.tiling.extents.sizes.items()}
     launches = []
     for kernel in made.nest.kernels:
-        function = function_name(kernel)
-        launcher = Launcher(kernel, getattr(module, function))
-        plan, names = launcher.plan(sizes, made.tiles, {}), launcher.names
+        planner = Planner(kernel)
+        plan, names = planner.plan(sizes, made.tiles, {}), planner.names
         numbers: dict[str, int | bool] = {}
-        for buffer in launcher.buffers:
+        for buffer in planner.buffers:
             numbers |= zip(names.strides[buffer], test.strides(buffer), strict=True)
         scratch: dict[str, tuple[DType, int]] = {}
         for buffer, shape in plan.scratch:
@@ -167,9 +162,9 @@ def _launches(made: Printed, test: Test) -> list[TritonLaunch]:
             scratch[names.pointers[buffer]] = (buffer.dtype, shape[0] * steps[0])
         launches.append(
             TritonLaunch(
-                function,
+                function_name(kernel),
                 plan.grid[0],
-                {names.pointers[buffer]: buffer for buffer in launcher.buffers},
+                {names.pointers[buffer]: buffer for buffer in planner.buffers},
                 numbers | dict(plan.constants),
                 scratch,
                 plan.options,

@@ -18,6 +18,29 @@ ALONE = 1 << 14
 """Up to so many elements one thread is done before others would have woken up."""
 
 
+class _Threads:
+    """The most threads that kernels of this process may use.
+
+    The threads of OpenMP's pool do not survive a fork, and the pool waits for them for ever: in a
+    child that was forked, kernels run on one thread.
+    """
+
+    most = 1 << 30
+
+    @classmethod
+    def limit(cls) -> None:
+        cls.most = 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Threads.limit)
+
+
+def most_threads() -> int:
+    """The most threads that a kernel may use in this process."""
+    return _Threads.most
+
+
 class CpuKernels:
     """The kernels of a program, compiled for this CPU.
 
@@ -78,7 +101,8 @@ class CpuLaunch:
     def __call__(self, addresses: Sequence[int]) -> None:
         # The addresses are an array of their own: other threads may run the same kernel.
         held = (ctypes.c_void_p * len(addresses))(*addresses)
-        failed = self.function(held, self.strides, self.sizes, self.threads)
+        threads = min(self.threads, most_threads())
+        failed = self.function(held, self.strides, self.sizes, threads)
         if failed:
             raise failure(failed, self.name)
 

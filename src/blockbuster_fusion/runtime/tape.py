@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
-from blockbuster_fusion.runtime.cpu import CpuLaunch, failure, loaded
+from blockbuster_fusion.runtime.cpu import CpuLaunch, failure, loaded, most_threads
 
 ALIGNED = 64
 """Arrays in an arena begin at multiples of so many bytes."""
@@ -64,7 +64,7 @@ class Tape:
             made = [(at, launch.launch(values)) for at, launch in self.sized]
             for at, launch in made:
                 launches[at].fill(launch)
-        failed = self.function(launches, len(launches), addresses)
+        failed = self.function(launches, len(launches), addresses, most_threads())
         if failed:
             at, code = divmod(failed, _CODES)
             raise failure(code, self.held[at][0].name)
@@ -121,14 +121,15 @@ struct launch {{
     int64_t count, threads;
 }};
 
-int64_t play(const struct launch *launches, int64_t count, char *const *addresses)
+int64_t play(const struct launch *launches, int64_t count, char *const *addresses, int64_t most)
 {{
     for (int64_t i = 0; i < count; i++) {{
         const struct launch *one = &launches[i];
         void *buffers[one->count];
         for (int64_t j = 0; j < one->count; j++)
             buffers[j] = addresses[one->bases[j]] + one->offsets[j];
-        int failed = one->function(buffers, one->strides, one->sizes, (int)one->threads);
+        int64_t threads = one->threads < most ? one->threads : most;
+        int failed = one->function(buffers, one->strides, one->sizes, (int)threads);
         if (failed)
             return i * {_CODES} + failed;
     }}
@@ -140,6 +141,6 @@ int64_t play(const struct launch *launches, int64_t count, char *const *addresse
 @cache
 def _player() -> Any:
     function = loaded(_SOURCE).play
-    function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
     function.restype = ctypes.c_int64
     return function

@@ -1,7 +1,6 @@
 """Triton kernels loaded, launched, and compiled for machines that are not there."""
 
 import importlib.util
-import math
 import re
 import subprocess
 import tempfile
@@ -16,19 +15,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from blockbuster_fusion.codegen.nest import Along, Buffer, BufferAxis, Kernel, Nest, Space, written
+from blockbuster_fusion.codegen.nest import Buffer, Kernel, Nest
 from blockbuster_fusion.codegen.triton import print_triton
-from blockbuster_fusion.codegen.triton_names import ParameterNames, function_name
-from blockbuster_fusion.errors import BadExtent, BadTile
-from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.codegen.triton_names import function_name
+from blockbuster_fusion.codegen.triton_plan import Plan, Planner
+from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.runtime.cache import cached, digest
-
-SMALLEST, USUAL = 16, 64
-"""The shortest block that a dot takes, and the length of a block that nobody chose."""
-OPTIONS = {"num_stages": 3, "group": 8}
-MOST_ACCUMULATED = 72
-"""How many numbers a thread of four warps may accumulate before there are eight."""
 
 TORCH = {dtype: getattr(torch, dtype.value) for dtype in DType}
 POINTERS = {
@@ -108,67 +101,15 @@ def _write(file: Path, source: str) -> None:
     file.write_text(source, encoding="utf-8")
 
 
-# -------------------------------------------------------------------------- sizes
-
-
-def extent(axis: Axis, sizes: Mapping[str, int]) -> int:
-    """The length of an axis."""
-    if isinstance(axis.extent, int):
-        return axis.extent
-    if axis.extent.name not in sizes:
-        raise BadExtent(name=axis.extent.name, problem="its size was not given")
-    return sizes[axis.extent.name]
-
-
-def block_length(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-    """How long the blocks of a dim are: a power of two, and long enough for a dot."""
-    if not dim.packed:
-        return 1
-    whole = max(SMALLEST, 1 << (extent(dim.axis, sizes) - 1).bit_length())
-    if dim.unit:
-        return whole
-    chosen = tiles.get(dim, min(whole, USUAL))
-    if chosen < 1 or chosen & (chosen - 1):
-        raise BadTile(name=dim.label, problem=f"{chosen} is no power of two")
-    return chosen
-
-
-def block_count(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-    """How many blocks a dim has."""
-    return -(-extent(dim.axis, sizes) // block_length(dim, sizes, tiles))
-
-
-def axis_length(axis: BufferAxis, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-    """How many entries a buffer has along an axis."""
-    match axis.along:
-        case Along.AXIS:
-            return extent(axis.dim.axis, sizes)
-        case Along.BLOCKS:
-            return block_count(axis.dim, sizes, tiles)
-        case Along.BLOCK:
-            return block_length(axis.dim, sizes, tiles)
-
-
 # ------------------------------------------------------------------------ launching
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a launch needs that does not depend on the tensors."""
-
-    grid: tuple[int, int, int]
-    scratch: tuple[tuple[Buffer, tuple[int, ...]], ...]
-    constants: Mapping[str, int | bool]
-    options: Mapping[str, int]
-
-
-class Launcher:
+class Launcher(Planner):
     """One kernel: what its function is called with."""
 
     def __init__(self, kernel: Kernel, function: Any) -> None:
-        self.kernel, self.function = kernel, function
-        self.names = ParameterNames(kernel)
-        self.buffers = tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)
+        super().__init__(kernel)
+        self.function = function
         self.parameters: list[str] = list(function.arg_names)
         at = {name: i for i, name in enumerate(self.parameters)}
         self.pointers = [at.get(self.names.pointers[b]) for b in self.buffers]
@@ -197,42 +138,6 @@ class Launcher:
             run(*arguments, **options)
 
         return launch if plan.grid[0] else lambda tensors: None
-
-    def plan(
-        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]
-    ) -> Plan:
-        counts = [block_count(index.dim, sizes, tiles) for index in self.kernel.grid]
-        programs = math.prod(counts)
-        scratch = tuple(
-            (buffer, (programs, *(axis_length(a, sizes, tiles) for a in buffer.axes)))
-            for buffer in self.names.copies
-        )
-        chosen = {"num_warps": self.warps(sizes, tiles), **OPTIONS, **options}
-        constants = self.constants(sizes, tiles, chosen.pop("group"))
-        return Plan((programs, 1, 1), scratch, constants, chosen)
-
-    def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-        """Four, or eight where the accumulators of four would not stay in registers."""
-        makes = [made for s in self.kernel.statements if (made := written(s)) is not None]
-        kept = {tile for tile in makes if makes.count(tile) > 1}
-        total = sum(
-            math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans) for tile in kept
-        )
-        return 8 if total > MOST_ACCUMULATED * 32 * 4 else 4
-
-    def constants(
-        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], group: int
-    ) -> dict[str, int | bool]:
-        """Sizes and blocks by the names of their parameters."""
-        made: dict[str, int | bool] = {"GROUP": group}
-        for symbol, name in self.names.sizes.items():
-            made[name] = extent(Axis(symbol.name, symbol), sizes)
-        for dim, name in self.names.blocks.items():
-            length = block_length(dim, sizes, tiles)
-            made[name] = length
-            long = extent(dim.axis, sizes)
-            made[self.names.evens[dim]] = long > 0 and long % length == 0
-        return made
 
 
 def _scratch(buffer: Buffer, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:

@@ -228,5 +228,9 @@ class Grouping:
 
 
 def device_of(group: Sequence[Node]) -> torch.device:
-    devices = (t.device for n in group for t in tensors_of(n) if t.dim())
-    return next(devices, torch.device("cpu"))
+    """The device that a group runs on: that of its results, which may be single numbers.
+
+    A number on the CPU goes with tensors on any device, so it counts only where all are there.
+    """
+    devices = (t.device for n in group for t in tensors_of(n))
+    return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))

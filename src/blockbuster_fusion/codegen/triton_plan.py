@@ -1,0 +1,109 @@
+"""Launches of Triton kernels as numbers: blocks, grids and constants, from sizes and tiles."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from blockbuster_fusion.codegen.nest import Along, Buffer, BufferAxis, Kernel, Space, written
+from blockbuster_fusion.codegen.triton_names import ParameterNames
+from blockbuster_fusion.errors import BadExtent, BadTile
+from blockbuster_fusion.ir.axis import Axis, Dim
+
+SMALLEST, USUAL = 16, 64
+"""The shortest block that a dot takes, and the length of a block that nobody chose."""
+OPTIONS = {"num_stages": 3, "group": 8}
+MOST_ACCUMULATED = 72
+"""How many numbers a thread of four warps may accumulate before there are eight."""
+
+
+def extent(axis: Axis, sizes: Mapping[str, int]) -> int:
+    """The length of an axis."""
+    if isinstance(axis.extent, int):
+        return axis.extent
+    if axis.extent.name not in sizes:
+        raise BadExtent(name=axis.extent.name, problem="its size was not given")
+    return sizes[axis.extent.name]
+
+
+def block_length(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    """How long the blocks of a dim are: a power of two, and long enough for a dot."""
+    if not dim.packed:
+        return 1
+    whole = max(SMALLEST, 1 << (extent(dim.axis, sizes) - 1).bit_length())
+    if dim.unit:
+        return whole
+    chosen = tiles.get(dim, min(whole, USUAL))
+    if chosen < 1 or chosen & (chosen - 1):
+        raise BadTile(name=dim.label, problem=f"{chosen} is no power of two")
+    return chosen
+
+
+def block_count(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    """How many blocks a dim has."""
+    return -(-extent(dim.axis, sizes) // block_length(dim, sizes, tiles))
+
+
+def axis_length(axis: BufferAxis, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    """How many entries a buffer has along an axis."""
+    match axis.along:
+        case Along.AXIS:
+            return extent(axis.dim.axis, sizes)
+        case Along.BLOCKS:
+            return block_count(axis.dim, sizes, tiles)
+        case Along.BLOCK:
+            return block_length(axis.dim, sizes, tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a launch needs that does not depend on the tensors."""
+
+    grid: tuple[int, int, int]
+    scratch: tuple[tuple[Buffer, tuple[int, ...]], ...]
+    constants: Mapping[str, int | bool]
+    options: Mapping[str, int]
+
+
+class Planner:
+    """Plans the launches of one kernel: names its parameters, and gives those that are numbers."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.names = ParameterNames(kernel)
+        self.buffers = tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)
+
+    def plan(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]
+    ) -> Plan:
+        counts = [block_count(index.dim, sizes, tiles) for index in self.kernel.grid]
+        programs = math.prod(counts)
+        scratch = tuple(
+            (buffer, (programs, *(axis_length(a, sizes, tiles) for a in buffer.axes)))
+            for buffer in self.names.copies
+        )
+        chosen = {"num_warps": self.warps(sizes, tiles), **OPTIONS, **options}
+        constants = self.constants(sizes, tiles, chosen.pop("group"))
+        return Plan((programs, 1, 1), scratch, constants, chosen)
+
+    def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+        """Four, or eight where the accumulators of four would not stay in registers."""
+        makes = [made for s in self.kernel.statements if (made := written(s)) is not None]
+        kept = {tile for tile in makes if makes.count(tile) > 1}
+        total = sum(
+            math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans) for tile in kept
+        )
+        return 8 if total > MOST_ACCUMULATED * 32 * 4 else 4
+
+    def constants(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], group: int
+    ) -> dict[str, int | bool]:
+        """Sizes and blocks by the names of their parameters."""
+        made: dict[str, int | bool] = {"GROUP": group}
+        for symbol, name in self.names.sizes.items():
+            made[name] = extent(Axis(symbol.name, symbol), sizes)
+        for dim, name in self.names.blocks.items():
+            length = block_length(dim, sizes, tiles)
+            made[name] = length
+            long = extent(dim.axis, sizes)
+            made[self.names.evens[dim]] = long > 0 and long % length == 0
+        return made
