@@ -1,28 +1,45 @@
 """Standalone files: they compile, test themselves, and notice when they are wrong."""
 
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
+import lookup_programs
+from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.cli import main
 from blockbuster_fusion.codegen.standalone import samples, scattered
-from blockbuster_fusion.emit import emit
+from blockbuster_fusion.emit import emit as emit_files
 from blockbuster_fusion.errors import BadTarget, BlockbusterError, NoKernel
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.programs import find_program
 from blockbuster_fusion.runtime.cc import compiler
 
 
-def run_c(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def emit(program: bb.ArrayProgram, **options: Any) -> str:
+    """The text of a standalone file."""
+    return emit_files(program, **options).source
+
+
+WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+C = [*compiler(), "-std=gnu11"]
+CPP = ["g++", "-x", "c++", "-std=gnu++17"]
+HAS_CPP = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+
+
+def run_c(text: str, folder: Path, language: Sequence[str] = C) -> subprocess.CompletedProcess[str]:
     (folder / "kernel.c").write_text(text)
-    options = ["-O1", "-march=native", "-std=gnu11", "-fopenmp", "-Wall", "-Werror"]
+    options = ["-O1", "-march=native", "-fopenmp", *WARNINGS, "-DBLOCKBUSTER_MAIN"]
     program = str(folder / "kernel")
     subprocess.run(
-        [*compiler(), *options, str(folder / "kernel.c"), "-o", program, "-lm"], check=True
+        [*language, *options, str(folder / "kernel.c"), "-o", program, "-lm"], check=True
     )
     return subprocess.run([program, "2"], capture_output=True, text=True)
 
@@ -43,6 +60,91 @@ def test_a_c_file_tests_itself(name: str, options: dict, tmp_path: Path) -> None
     assert done.stdout.endswith("ok\n")
     assert bb.examples.find(name).name in text.splitlines()[1]
     assert "forall m in range(M):" in text
+
+
+def of_every_kind(X: Array, Y: Array, k: Array) -> dict[str, Array]:
+    """Operators with helpers of their own, integers and truths."""
+    o = bb.ops
+    return {
+        "a": o.where(X > Y, X // Y, X % Y) + o.sign(X),
+        "b": o.maximum(X, Y) ** 2 + o.tanh(X) * o.exp(Y),
+        "c": (k // 3) % 5 + o.maximum(k, 2),
+        "d": (X > 0) & (Y < 1),
+    }
+
+
+@HAS_CPP
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [
+        (bb.examples.attention(), {"dtype": "float16"}),
+        (bb.examples.rmsnorm_swiglu(), {"dtype": "bfloat16", "snapshot": 0}),
+        (bb.examples.causal_attention(), {}),
+        (lookup_programs.traced("cross_entropy"), {}),
+        (bb.trace(of_every_kind, X="M N", Y="M N", k=bb.array("M N", dtype="int64")), {}),
+    ],
+    ids=lambda given: given.name if isinstance(given, bb.ArrayProgram) else "",
+)
+def test_a_file_is_c_plus_plus_too(program: bb.ArrayProgram, options: dict, tmp_path: Path) -> None:
+    done = run_c(emit(program, **options), tmp_path, CPP)
+    assert done.stdout.endswith("ok\n"), done.stdout + done.stderr
+
+
+PROGRAM = """
+#include <stdio.h>
+#include "attention.h"
+#include "mlp.h"
+
+int main(void) {
+    const float Q[] = {1, 2, 3, 4, 5, 6}, KT[] = {1, 0, 0, 1}, VT[] = {2, 4, 1, 3};
+    float O[6], C[6];
+    if (run_attention(Q, KT, VT, O, 3, 2, 2, 2, 1)) return 1;
+    if (run_matmul_relu(Q, KT, C, 3, 2, 2, 1)) return 2;
+    for (int i = 0; i < 6; i++) printf("%.9g %.9g\\n", O[i], C[i]);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("language", ["c", pytest.param("c++", marks=HAS_CPP)])
+def test_files_are_linked_into_a_program(language: str, tmp_path: Path) -> None:
+    for name, file in (("attention", "attention.c"), ("matmul-relu", "mlp.c")):
+        assert main(["emit", name, "-o", str(tmp_path / file)]) == 0
+        flags = ["-O1", "-march=native", "-fopenmp", *WARNINGS, "-c"]
+        subprocess.run([*C, *flags, file], cwd=tmp_path, check=True)
+    (tmp_path / "main.c").write_text(PROGRAM)
+    flags = [*WARNINGS, "-fopenmp", "-x", language, "main.c", "-x", "none"]
+    objects = ["attention.o", "mlp.o", "-lm", "-o", "program"]
+    linker = C if language == "c" else ["g++"]
+    subprocess.run([*linker, *flags, *objects], cwd=tmp_path, check=True)
+    done = subprocess.run([str(tmp_path / "program")], capture_output=True, text=True, check=True)
+    found = np.array([line.split() for line in done.stdout.splitlines()], float).T
+    Q, KT = np.arange(1.0, 7).reshape(3, 2), np.eye(2)
+    VT = np.array([[2.0, 4], [1, 3]])
+    weights = np.exp(Q @ KT.T * 2**-0.5)
+    expected = (weights / weights.sum(-1, keepdims=True)) @ VT.T
+    np.testing.assert_allclose(found[0], expected.ravel(), rtol=1e-6)
+    np.testing.assert_allclose(found[1], Q.ravel(), rtol=1e-6)
+
+
+def test_the_header_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emit", "attention", "--size", "D=64,L=64", "--header"]) == 0
+    printed = capsys.readouterr().out
+    assert "Q[MM, 64]: float32, read" in printed
+    assert "O[MM, 64]: float32, written" in printed
+    assert "int run_attention(const float *Q, const float *KT, const float *VT," in printed
+    file = tmp_path / "attention.c"
+    assert main(["emit", "attention", "-o", str(file)]) == 0
+    assert f"written to {file} and {tmp_path / 'attention.h'}" in capsys.readouterr().out
+    assert main(["emit", "attention", "-o", str(tmp_path / "attention.h")]) == 1
+    assert "name the C file" in capsys.readouterr().err
+
+
+def test_known_heads_make_flash_attention() -> None:
+    text = emit(bb.examples.attention(), sizes={"D": 64, "L": 64})
+    nest = text.partition("The loop nest, whose names the code uses:")[2].partition("*/")[0]
+    loops = [line.strip(" *") for line in nest.splitlines() if re.search(r"\b(for|grid) ", line)]
+    assert loops == ["grid m in M.0:", "for n in N.0:"]
 
 
 def test_a_wrong_kernel_is_noticed(tmp_path: Path) -> None:

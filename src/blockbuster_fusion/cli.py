@@ -160,8 +160,9 @@ def _parser() -> argparse.ArgumentParser:
     add_rules(emitted)
     add_choices(emitted)
     add_sizes(emitted, "a size that is fixed: D=64 (default: sizes are arguments)")
-    text = "where to (default: printed); a C file gets its header FILE.h beside it"
+    text = "where to (default: printed); a C file gets a header of the same name"
     emitted.add_argument("-o", "--output", metavar="FILE", help=text)
+    emitted.add_argument("--header", action="store_true", help="the header of the C file alone")
     emitted.set_defaults(run=_emit)
 
     measured = command("bench", "a program compiled, against PyTorch", BENCH_EXAMPLE)
@@ -305,9 +306,15 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _emit(options: argparse.Namespace) -> None:
+    if options.header and options.target != "cpu":
+        raise BlockbusterError(message="emit: --header goes with --target cpu only")
+    file = None if options.output is None else Path(options.output)
+    if file is not None and file.suffix == ".h":
+        message = f"emit: {file} is a header's name: name the C file, and {file.name} is beside it"
+        raise BlockbusterError(message=message)
     program = find_program(options.program)
     with _numbered_from_1(options.snapshot):
-        text = emit(
+        emitted = emit(
             program,
             target=options.target,
             snapshot=snapshot_index(options.snapshot),
@@ -317,11 +324,15 @@ def _emit(options: argparse.Namespace) -> None:
             rules=options.rules,
             file=options.output,
         )
-    if options.output is None:
-        print(text, end="")
+    if file is None:
+        print(emitted.header if options.header else emitted.source, end="")
         return
-    Path(options.output).write_text(text, encoding="utf-8")
-    print(f"written to {options.output}")
+    written = {} if options.header else {file: emitted.source}
+    if emitted.header is not None:
+        written[file.with_suffix(".h")] = emitted.header
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")
+    print(f"written to {' and '.join(map(str, written))}")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -10,14 +11,8 @@ from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.codegen.c import print_c
 from blockbuster_fusion.codegen.nest import Nest
 from blockbuster_fusion.codegen.shapes import contiguous
-from blockbuster_fusion.codegen.standalone import (
-    Test,
-    Wanted,
-    c_file,
-    header,
-    places_below,
-    samples,
-)
+from blockbuster_fusion.codegen.standalone import Test, Wanted, header, places_below, samples
+from blockbuster_fusion.codegen.standalone_c import c_file, c_header
 from blockbuster_fusion.codegen.standalone_triton import TritonLaunch, triton_file, uses_bfloat16
 from blockbuster_fusion.codegen.triton import print_triton
 from blockbuster_fusion.codegen.triton_names import function_name
@@ -36,6 +31,15 @@ TEST_SIZE, TEST_BATCH = 100, 2
 """How long axes are in the test of a file that no loop walks in blocks, and batches."""
 
 COMPILE = "cc -O2 -march=native -std=gnu11 -fopenmp -ffp-contract=fast -fno-math-errno"
+TEST = "-DBLOCKBUSTER_MAIN"
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A standalone kernel file, and the header of one in C."""
+
+    source: str
+    header: str | None = None
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,8 @@ def emit(
     dtype: str | None = None,
     rules: str = "extended",
     file: str | None = None,
-) -> str:
-    """The text of a standalone kernel file, which tests itself when it is run.
+) -> Emitted:
+    """The text of a standalone kernel file, which can test itself.
 
     `sizes` are fixed in the kernels; the others are arguments, and in the test of one and a half
     blocks (2 for batches). `file` is where the text will be, for the commands that it shows.
@@ -82,8 +86,9 @@ def emit(
     lines += ["", *_how_to_test(program, made, test, file)]
     comment = header(lines, show(made.choice.graph), made.nest)
     if target == "cpu":
-        return c_file(made.source, test, comment)
-    return triton_file(made.source, test, _launches(made, test), comment)
+        name = Path(file or f"{program.name}.c").name
+        return Emitted(c_file(made.source, test, comment), c_header(test, name))
+    return Emitted(triton_file(made.source, test, _launches(made, test), comment))
 
 
 def _printed(choice: Choice) -> Printed:
@@ -106,7 +111,7 @@ def _how_to_test(
 ) -> tuple[str, str]:
     if made.choice.target == "cpu":
         name = shlex.quote(file or f"{program.name}.c")
-        return "To test it:", f"    {COMPILE} {name} -lm && ./a.out"
+        return "To test it:", f"    {COMPILE} {TEST} {name} -lm && ./a.out"
     alone = " (with TRITON_INTERPRET=1 where there is no GPU)"
     where = " on a GPU" if uses_bfloat16(test) else alone
     return f"To test it{where}:", f"    python {shlex.quote(file or f'{program.name}.py')}"

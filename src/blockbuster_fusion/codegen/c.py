@@ -88,7 +88,8 @@ class _Kernel(Statements):
             stored = STORED[buffer.dtype]
             self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
             const = "" if buffer in self.stored_to else "const "
-            self.line(f"{const}{stored} *const {self.name(buffer)} = buffers[{i}];")
+            kind = f"{const}{stored} *"
+            self.line(f"{kind}const {self.name(buffer)} = ({kind})buffers[{i}];")
             for axis in buffer.axes:
                 name = self.stride(buffer, axis)
                 self.line(f"const int64_t {name} = strides[{at}];")

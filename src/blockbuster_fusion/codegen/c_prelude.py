@@ -11,8 +11,9 @@ HEADER = """\
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define RESTRICT __restrict__
+#define MIN(a, b) ((int64_t)(a) < (int64_t)(b) ? (int64_t)(a) : (int64_t)(b))
+#define MAX(a, b) ((int64_t)(a) > (int64_t)(b) ? (int64_t)(a) : (int64_t)(b))
 #define BLOCKS(extent, block) (((extent) + (block) - 1) / (block))
 """
 
@@ -41,7 +42,7 @@ INLINE size_t reserve(size_t *bytes, int64_t n, size_t size) {
 }
 
 static char *allocate(size_t bytes) {
-    char *memory = aligned_alloc(64, bytes + 64);
+    char *memory = (char *)aligned_alloc(64, bytes + 64);
     if (memory) memset(memory, 0, bytes + 64);
     return memory;
 }
@@ -308,7 +309,7 @@ def _load(stored: str, held: str) -> str:
     """A block into a tile, turned where its columns are what lies side by side in memory."""
     return f"""\
 /* tile[i][j] = block[i*b_i + j*b_j] */
-static void load_{stored}_{held}({held} *restrict tile, int64_t t_i, const {stored} *restrict block,
+static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stored} *RESTRICT block,
                          int64_t b_i, int64_t b_j, int64_t I, int64_t J) {{
     enum {{ TURN = 16 }};
     if (b_j == 1) {{
@@ -349,8 +350,8 @@ def _take(stored: str, held: str, index: str) -> str:
     return f"""\
 /* tile[i][j] = table[places[j]*step + i*t_i + j*t_j] */
 static void take_{stored}_{held}_{index}(
-    {held} *restrict tile, int64_t row, const {stored} *restrict table, int64_t length,
-    const {index} *restrict places, int64_t step, int64_t t_i, int64_t t_j, int64_t I, int64_t J,
+    {held} *RESTRICT tile, int64_t row, const {stored} *RESTRICT table, int64_t length,
+    const {index} *RESTRICT places, int64_t step, int64_t t_i, int64_t t_j, int64_t I, int64_t J,
     int *outside) {{
     enum {{ BAND = 16 }};
     for (int64_t j = 0; j < J; j += BAND) {{
@@ -369,8 +370,8 @@ static void take_{stored}_{held}_{index}(
 def _store(stored: str, held: str) -> str:
     return f"""\
 /* block[i*b_i + j*b_j] = tile[i][j] */
-static void store_{stored}_{held}({stored} *restrict block, int64_t b_i, int64_t b_j,
-                          const {held} *restrict tile, int64_t t_i, int64_t I, int64_t J) {{
+static void store_{stored}_{held}({stored} *RESTRICT block, int64_t b_i, int64_t b_j,
+                          const {held} *RESTRICT tile, int64_t t_i, int64_t I, int64_t J) {{
     enum {{ TURN = 16 }};
     if (b_j == 1) {{
         for (int64_t i = 0; i < I; i++)

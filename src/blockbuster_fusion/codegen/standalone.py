@@ -4,7 +4,6 @@ The test fills the inputs with numbers that any language can make again, runs th
 compares some elements of the outputs with what the unfused program gives in float64.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockbuster_fusion.codegen.c_expr import HELD
 from blockbuster_fusion.codegen.nest import (
     Buffer,
     Call,
@@ -21,7 +19,6 @@ from blockbuster_fusion.codegen.nest import (
     Load,
     Lookup,
     Nest,
-    Space,
 )
 from blockbuster_fusion.codegen.shapes import buffer_shape, contiguous, layout_order
 from blockbuster_fusion.codegen.show import show_nest
@@ -170,162 +167,9 @@ def _indented(text: str) -> list[str]:
     return [f"    {line}".rstrip() for line in text.rstrip().splitlines()]
 
 
-# ---------------------------------------------------------------------------- C
-
-
-def c_file(source: str, test: Test, comment: Sequence[str]) -> str:
-    """A C file with kernels and a `main` that tests them."""
-    head = ["/*", *(f" * {line}".rstrip().replace("*/", "* /") for line in comment), " */"]
-    return "\n".join([*head, "", source.rstrip(), "", *_c_main(test), ""])
-
-
-_C_HELPERS = """\
-/* ------------------------------------------------------------------ the test of this file */
-
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* Numbers between -1 and 1 that can be made again anywhere. */
-static double sample(uint64_t at) {
-    at += 0x9E3779B97F4A7C15u;
-    at = (at ^ (at >> 30)) * 0xBF58476D1CE4E5B9u;
-    at = (at ^ (at >> 27)) * 0x94D049BB133111EBu;
-    at ^= at >> 31;
-    return (double)(at >> 40) / 8388608.0 - 1.0;
-}
-
-static void *room(int64_t count, size_t size) {
-    void *made = calloc(count > 0 ? (size_t)count : 1, size);
-    if (made == NULL) {
-        fprintf(stderr, "not enough memory\\n");
-        exit(1);
-    }
-    return made;
-}
-
-/* The largest error of some elements, relative to the largest number of the array. */
-static int check(const char *name, const double *found, const double *wanted, int count,
-                 double scale, double tolerance) {
-    double worst = 0.0;
-    int good = 1;
-    for (int i = 0; i < count; i++) {
-        int same = found[i] == wanted[i] || (isnan(found[i]) && isnan(wanted[i]));
-        double error = same ? 0.0 : fabs(found[i] - wanted[i]) / scale;
-        good &= error <= tolerance; /* which NaN is not */
-        if (error > worst) worst = error;
-    }
-    printf("%s: %s, largest error %.2g of %d elements (allowed: %.2g)\\n", name,
-           good ? "ok" : "WRONG", worst, count, tolerance);
-    return good;
-}"""
-
-_C_BFLOAT16 = """
-static uint16_t narrowed(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (uint16_t)((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
-}
-
-static double widened(uint16_t x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float made;
-    memcpy(&made, &bits, sizeof made);
-    return made;
-}"""
-
-_C_STORED = HELD | {DType.float16: "_Float16", DType.bfloat16: "uint16_t"}
-
-
-def _c_main(test: Test) -> list[str]:
-    lines = [*_C_HELPERS.splitlines()]
-    if any(buffer.dtype is DType.bfloat16 for buffer in test.buffers):
-        lines += _C_BFLOAT16.splitlines()
-    below = test.places_below
-    lines += ["", "int main(int argc, char **argv) {"]
-    lines.append("    int threads = argc > 1 ? atoi(argv[1]) : 1;")
-    for number, buffer in enumerate(test.buffers):
-        kind, name, count = _C_STORED[buffer.dtype], array_name(buffer), test.count(buffer)
-        axes = ", ".join(
-            f"{a.dim} {n}" for a, n in zip(buffer.axes, test.shape(buffer), strict=True)
-        )
-        lines.append(f"    {kind} *{name} = room({count}, sizeof *{name}); /* {axes} */")
-        if buffer in test.nest.inputs:
-            sample = f"sample((uint64_t){number} << 32 | (uint64_t)i)"
-            value = _c_value(buffer.dtype, sample, below.get(buffer))
-            lines.append(f"    for (int64_t i = 0; i < {count}; i++) {name}[i] = {value};")
-    for step in test.steps():
-        lines += _c_step(step, test)
-    lines.append("    int good = 1;")
-    for buffer, wanted in test.outputs:
-        lines += _c_check(buffer, wanted)
-    return [*lines, '    puts(good ? "ok" : "WRONG");', "    return !good;", "}"]
-
-
 def array_name(buffer: Buffer) -> str:
-    """What a buffer's array is called in the test."""
+    """The name of a buffer's array in the test."""
     return f"array_{buffer.name}"
-
-
-def _c_value(dtype: DType, number: str, below: int | None) -> str:
-    if below is not None:
-        return f"({HELD[dtype]})((1.0 + {number}) / 2.0 * {below})"
-    if dtype is DType.bfloat16:
-        return f"narrowed((float){number})"
-    if dtype is DType.bool_:
-        return f"{number} > 0.0"
-    if not dtype.is_float:
-        return f"({HELD[dtype]})(4.0 * {number})"
-    return f"({_C_STORED[dtype]}){number}"
-
-
-def _c_step(step: Kernel | Clear, test: Test) -> list[str]:
-    if isinstance(step, Clear):
-        name = array_name(step.buffer)
-        return [f"    memset({name}, 0, {test.count(step.buffer)} * sizeof *{name});"]
-    buffers = [b for b in step.buffers if b.space is Space.GLOBAL]
-    strides = [stride for b in buffers for stride in test.strides(b)]
-    sizes = test.tiling.extents.sizes
-    values = [sizes[symbol] for symbol in step.symbols]
-    return [
-        "    {",
-        f"        void *buffers[] = {{{', '.join(array_name(b) for b in buffers)}}};",
-        f"        int64_t strides[] = {{{', '.join(map(str, [*strides, 0]))}}};",
-        f"        int64_t sizes[] = {{{', '.join(map(str, [*values, 0]))}}};",
-        f"        if ({step.name}(buffers, strides, sizes, threads)) {{",
-        f'            fprintf(stderr, "{step.name}: not enough memory\\n");',
-        "            return 1;",
-        "        }",
-        "    }",
-    ]
-
-
-def _c_check(buffer: Buffer, wanted: Wanted) -> list[str]:
-    name, count = array_name(buffer), len(wanted.at)
-    read = "widened({})" if buffer.dtype is DType.bfloat16 else "(double){}"
-    places = ", ".join(map(str, wanted.at)) or "0"
-    values = ", ".join(map(_c_number, wanted.values)) or "0"
-    element = read.format(f"{name}[at[i]]")
-    return [
-        "    {",
-        *wrapped(f"        static const int64_t at[] = {{{places}}};"),
-        *wrapped(f"        static const double wanted[] = {{{values}}};"),
-        f"        double found[{max(count, 1)}];",
-        f"        for (int i = 0; i < {count}; i++) found[i] = {element};",
-        f'        good &= check("{buffer.name}", found, wanted, {count}, {wanted.scale!r}, '
-        f"{TOLERANCE[buffer.dtype]!r});",
-        "    }",
-    ]
-
-
-def _c_number(x: float) -> str:
-    if math.isnan(x):
-        return "NAN"
-    if math.isinf(x):
-        return "INFINITY" if x > 0 else "-INFINITY"
-    return repr(x)
 
 
 def wrapped(line: str, width: int = 100) -> list[str]:
