@@ -139,9 +139,15 @@ def shrunk(
         if candidate is None:
             break
         found = outcome(fuzzer, candidate, seconds)
-        if found is not None and found.kind == failure.kind:
+        if found is not None and _is_like(found, failure):
             case, failure, smaller = candidate, found, fuzzer.shrink(candidate)
     return case, failure
+
+
+def _is_like(one: Failure, other: Failure) -> bool:
+    """Whether two failures are of one kind, and their causes begin alike."""
+    causes = (failure.cause.partition(":")[0] for failure in (one, other))
+    return one.kind == other.kind and len({*causes}) == 1
 
 
 def tried(fuzzer: Fuzzer, seed: int, seconds: float, budget: float) -> Found | None:

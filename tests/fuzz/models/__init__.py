@@ -1,0 +1,1 @@
+"""Random PyTorch models: made, compiled, and judged against eager and float64."""

@@ -1,0 +1,269 @@
+"""The judge of a random model: its compiled form against eager and a run in float64.
+
+A result may be twice as far from float64 as eager's is, in norm. Where eager is exact by luck, the
+bar is what rounding costs: the model is run in float64 with the operands of each operator disturbed
+by an eps of their dtype, and four times the largest error of such runs is allowed.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockbuster_fusion.frontends.torch.backend import backend
+from blockbuster_fusion.frontends.torch.planner import Planned
+from fuzz.models.program import NAMES, Kind, Program, Role, execute
+
+SAMPLES = 4
+"""Disturbed runs that a result is compared with."""
+CALLS = 2
+"""Calls with inputs of one form: recorded, and on a tape."""
+OTHER = "aot_eager_decomp_partition"
+"""PyTorch's own backend with the same decompositions: what it gets wrong is not ours."""
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """A way in which a compiled model is not what eager is."""
+
+    kind: str
+    """One of: raises, fallback, structure, dtype, shape, strides, aliasing, class, value, whole."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass
+class Outcome:
+    """The results of a call, and the tensors that the model was given, as the call left them."""
+
+    results: list[Tensor]
+    given: dict[str, Tensor]
+
+    def all(self) -> list[tuple[str, Tensor]]:
+        numbered = [(f"result {i}", x) for i, x in enumerate(self.results)]
+        return [*numbered, *self.given.items()]
+
+
+def module(program: Program) -> torch.nn.Module:
+    """The program as a module of PyTorch."""
+    names: dict[str, Any] = dict(NAMES)
+    exec(compile(program.source, "<model>", "exec"), names)
+    made: torch.nn.Module = names["Model"]().eval()
+    return made
+
+
+def called(program: Program, model: Callable[..., Any], held: torch.nn.Module, n: int) -> Outcome:
+    """A call of a model, whose own tensors are first set to what they were when it was made."""
+    given = {g.name: g.make(n) for g in program.inputs}
+    with torch.no_grad():
+        for g in program.given:
+            if g.role is not Role.INPUT:
+                getattr(held, g.name).copy_(g.make(n))
+        made = model(*given.values())
+    for g in program.given:
+        if g.role is not Role.INPUT:
+            given[g.name] = getattr(held, g.name)
+    return Outcome([*made], given)
+
+
+def judged(
+    program: Program, *, strict: bool = False, dynamic: bool | None = None
+) -> list[Complaint]:
+    """What is wrong with the compiled form of a program."""
+    graphs: list[Planned] = []
+    options = {"strict": strict, "threads": 1}
+    ours = partial(backend, options=options, watcher=graphs.append)
+    found = compared(program, ours, dynamic)
+    if strict and any("Unexpressed: " in c.text for c in found):  # a row says what it cannot do
+        return judged(program, dynamic=dynamic)
+    found += [Complaint("fallback", text) for g in graphs for text in faults(g)]
+    if not found:
+        return []
+    theirs = {c.kind for c in compared(program, OTHER, dynamic)}
+    return [c for c in found if c.kind not in theirs]
+
+
+def faults(planned: Planned) -> Iterator[str]:
+    """The parts that run eagerly because something failed, not because a row refused them."""
+    yield from planned.halved
+    for left in planned.unfused:
+        word = left.reason.partition(":")[0]
+        if left.is_fallback and word.isidentifier() and word not in REFUSALS:
+            yield f"{left.operator}: {left.reason}"
+
+
+REFUSALS = ("NotExpressible", "Unexpressed")
+
+
+def compared(program: Program, backend: Any, dynamic: bool | None) -> list[Complaint]:
+    """What is wrong with what a backend makes of a program."""
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model, eager = module(program), module(program)
+            compiled = torch.compile(model, backend=backend, dynamic=dynamic)
+            for n in program.calls:
+                wanted = called(program, eager, eager, n)
+                for _ in range(CALLS):
+                    found = called(program, compiled, model, n)
+                    complaints = [*differences(program, n, found, wanted)]
+                    if complaints:
+                        return complaints
+        except Exception as error:
+            return [Complaint("raises", f"{type(error).__name__}: {error}")]
+        finally:
+            torch._dynamo.reset()
+    return []
+
+
+# ---------------------------------------------------------------- form
+
+
+def differences(program: Program, n: int, found: Outcome, wanted: Outcome) -> Iterator[Complaint]:
+    """How a call differs from eager's."""
+    if len(found.results) != len(wanted.results):
+        yield Complaint("structure", f"{len(found.results)} results, eager {len(wanted.results)}")
+        return
+    for (name, x), (_, y) in zip(found.all(), wanted.all(), strict=True):
+        for kind in ("dtype", "shape"):
+            if getattr(x, kind) != getattr(y, kind):
+                yield Complaint(kind, f"{name}: {getattr(x, kind)}, eager {getattr(y, kind)}")
+                return
+        if _strides(x) != _strides(y):
+            yield Complaint("strides", f"{name}: {x.stride()}, eager {y.stride()}, {[*x.shape]}")
+    ours, theirs = _shared(found), _shared(wanted)
+    for pair in sorted(ours.keys() | theirs.keys()):
+        if ours.get(pair) != theirs.get(pair):
+            text = (
+                f"{pair[0]} and {pair[1]}: {_told(ours.get(pair))}, eager {_told(theirs.get(pair))}"
+            )
+            yield Complaint("aliasing", text)
+            break
+    yield from wrong_values(program, n, found, wanted)
+
+
+def _strides(x: Tensor) -> list[int]:
+    """The strides that matter."""
+    if not x.numel():
+        return []
+    return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]
+
+
+def _shared(outcome: Outcome) -> dict[tuple[str, str], int]:
+    """The pairs of tensors that lie in one memory, and how far apart they begin."""
+    made: dict[tuple[str, str], int] = {}
+    known = [(name, x) for name, x in outcome.all() if x.numel()]
+    for i, (one, x) in enumerate(known):
+        for other, y in known[:i]:
+            if x.untyped_storage()._cdata == y.untyped_storage()._cdata:
+                made[other, one] = x.data_ptr() - y.data_ptr()
+    return made
+
+
+def _told(distance: int | None) -> str:
+    return "apart" if distance is None else f"in one memory, {distance} bytes from each other"
+
+
+# ---------------------------------------------------------------- values
+
+
+def wrong_values(program: Program, n: int, found: Outcome, wanted: Outcome) -> Iterator[Complaint]:
+    """The results, and the tensors written to, that are further from float64 than they may be."""
+    exact: list[Tensor] | None = None
+    disturbed: list[list[Tensor]] | None = None
+    for i, ((name, x), (_, y)) in enumerate(zip(found.all(), wanted.all(), strict=True)):
+        if _same(x, y):
+            continue
+        if exact is None:
+            exact = in_float64(program, n, found)
+        if _is_close(x, y, exact[i]):
+            continue
+        if disturbed is None:
+            disturbed = [in_float64(program, n, found, seed) for seed in range(1, SAMPLES + 1)]
+        complaint = misfit(name, x, y, exact[i], [sample[i] for sample in disturbed])
+        if complaint is not None:
+            yield complaint
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    return torch.equal(x, y) or bool(((x == y) | ((x != x) & (y != y))).all())
+
+
+def _is_close(x: Tensor, y: Tensor, exact: Tensor) -> bool:
+    """Whether a result is as good as eager's, or as its own dtype allows."""
+    if not x.is_floating_point():
+        return False
+    x, y, eps = x.double(), y.double(), torch.finfo(x.dtype).eps
+    if not torch.equal(_classes(x), _classes(y)):
+        return False
+    fine = x.isfinite() & exact.isfinite()
+    own, eager = (x - exact)[fine].norm(), (y - exact)[fine].norm()
+    return bool(own <= 2 * eager or own <= 4 * eps * exact[fine].norm())
+
+
+def _classes(x: Tensor) -> Tensor:
+    """Of each number: 0 finite, 1 NaN, 2 and 3 the infinities."""
+    return x.isnan() + 2 * x.isposinf() + 3 * x.isneginf()
+
+
+def misfit(
+    name: str, x: Tensor, y: Tensor, exact: Tensor, samples: Sequence[Tensor]
+) -> Complaint | None:
+    """The complaint about a result, beside eager's, an exact one, and disturbed ones."""
+    if not x.is_floating_point():
+        all_ = torch.stack([t.double() for t in (y, exact, *samples)])
+        outside = (x.double() < all_.amin(0)) | (x.double() > all_.amax(0))
+        if not outside.any():
+            return None
+        at = outside.nonzero()[0].tolist()
+        return Complaint("whole", f"{name} at {at}: {x[tuple(at)]}, eager {y[tuple(at)]}")
+    narrow = [t.to(x.dtype) for t in (y, exact, *samples)]
+    allowed = torch.stack([_classes(t) for t in narrow])
+    wrong = (allowed != _classes(x)).all(0)
+    if wrong.any():
+        at = wrong.nonzero()[0].tolist()
+        return Complaint("class", f"{name} at {at}: {x[tuple(at)]}, eager {y[tuple(at)]}")
+    fine = x.isfinite() & exact.isfinite() & torch.stack([t.isfinite() for t in narrow]).all(0)
+    errors = [float((t.double() - exact)[fine].norm()) for t in (x, y, *samples)]
+    own, eager, rest = errors[0], errors[1], max(errors[2:])
+    eps = torch.finfo(x.dtype).eps
+    if own <= max(2 * eager, 4 * rest, 4 * eps * float(exact[fine].norm())):
+        return None
+    size = float(exact[fine].norm())
+    return Complaint(
+        "value", f"{name}: error {own:.3g}, eager {eager:.3g}, disturbed {rest:.3g}, of {size:.3g}"
+    )
+
+
+def in_float64(program: Program, n: int, like: Outcome, seed: int = 0) -> list[Tensor]:
+    """The results and the given tensors of a run in float64; with a seed, of a disturbed one."""
+    values: dict[str, Any] = {g.name: g.make(n, torch.float64) for g in program.given}
+    plain: dict[str, Any] = {g.name: g.make(n) for g in program.given}
+    noise = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for line in program.lines:
+            execute(line, plain)
+            if not seed or line.kind is not Kind.COMPUTE:
+                execute(line, values, torch.float64)
+                continue
+            named = [*line.reads, *line.makes]
+            floats = [plain[k].dtype for k in named if plain[k].is_floating_point()]
+            eps = max((torch.finfo(dtype).eps for dtype in floats), default=0.0)
+            own = dict(values)
+            for name in line.reads:
+                x = values[name]
+                if x.is_floating_point():
+                    factors = torch.rand(x.shape, generator=noise, dtype=torch.float64) * 2 - 1
+                    own[name] = x * (1 + eps * factors)
+            execute(line, own, torch.float64)
+            for name in line.makes:
+                values[name] = own[name]
+    wanted = [*program.results, *like.given]
+    return [values[name] for name in wanted]
