@@ -260,13 +260,17 @@ def _fuse(options: argparse.Namespace) -> None:
         also = f" ({counts[1]} when made safe)" if counts[0] != counts[1] else ""
         print(f"snapshot {number + 1}, {counts[0]} interior buffered edges{also}")
     best = fusion.most_fused
+    shown = (fusion.fused if options.raw else fusion.snapshots)[best]
     print(f"\nsnapshot {best + 1}:\n")
-    print(show((fusion.fused if options.raw else fusion.snapshots)[best]))
+    print(show(shown))
     if isinstance(fusion, SafeFusion) and not options.raw:
         for choice in fusion.safety[best].choices:
             print(f"made safe: {choice}")
-    for reason in fusion.why_not():
-        print(f"left in global memory: {reason}")
+    left = {(edge.path, edge.value, edge.consumer) for edge in buffered(shown)}
+    for reason in fusion.why_not(best, shown=shown):
+        edge = reason.edge
+        if (edge.path, edge.value, edge.consumer) in left:
+            print(f"left in global memory: {reason}")
 
 
 def _check_modes(options: argparse.Namespace) -> None:

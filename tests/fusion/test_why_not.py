@@ -1,9 +1,12 @@
 """Why an intermediate is left, as data and as sentences; and the alternatives, measured."""
 
+import re
+
 import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.fusion.pareto import alternatives, unit_sets
 from blockbuster_fusion.rules.peel_first import PeelFirst
 from rewriting import fire
@@ -27,6 +30,59 @@ def test_every_edge_that_is_left_has_a_reason() -> None:
                 reasons = fusion.why_not(number)
                 assert [reason.edge for reason in reasons] == bb.buffered(snapshot)
                 assert all(reason.refusals or reason.barrier for reason in reasons[-1:])
+
+
+def softmax_of_product(X: Array, W: Array) -> Array:
+    return bb.ops.softmax(X @ W.T)
+
+
+def table_of_products(ids: Array, W: Array, U: Array) -> Array:
+    return (W @ U.T)[ids] * 2
+
+
+def test_reasons_have_the_names_of_the_listing(golden) -> None:
+    """Softmax waits for its sum, a norm after a matmul for its mean, a lookup for its table."""
+    programs = {
+        "softmax": bb.fuse(bb.examples.softmax(), "paper"),
+        "softmax of a product": bb.fuse(bb.trace(softmax_of_product, X="M K", W="N K")),
+        "post-norm-linear": bb.fuse(bb.examples.post_norm_linear(), "paper"),
+        "lookup": bb.fuse(
+            bb.trace(table_of_products, ids=bb.array("S", dtype="int64"), W="V D", U="E D")
+        ),
+    }
+    texts = []
+    for name, fusion in programs.items():
+        texts += [f"# {name}", bb.show(fusion.fused[fusion.most_fused])]
+        texts += [str(reason) for reason in fusion.why_not()]
+    golden("\n".join(texts) + "\n")
+
+
+@pytest.mark.parametrize("rules", ["paper", "extended"])
+def test_every_reason_is_in_terms_of_the_program(rules: str) -> None:
+    """Each name in a reason is one of the listing, each statement stands in it."""
+    for name in bb.examples.EXAMPLES:
+        fusion = bb.fuse(bb.examples.find(name), rules)
+        for number, graph in enumerate(fusion.fused):
+            listing = bb.show(graph)
+            for reason in fusion.why_not(number):
+                assert reason.causes or reason.barrier, f"{name}: {reason}"
+                told = "\n".join((reason.title, *reason.causes, reason.barrier))
+                assert "%" not in told
+                for word in re.findall(r"\b[tI]\d+R?\b", told):
+                    assert re.search(rf"\b{word}\b", listing), f"{name}: {word} in {told}"
+                for statement in re.findall(r"t\d+ \+?= \w+\([^ ]*\)", told):
+                    assert statement.rstrip(")") in listing, f"{name}: {statement}"
+
+
+def test_names_of_the_program_made_safe() -> None:
+    fusion = bb.fuse(bb.examples.decoder_layer())
+    safe = fusion.snapshots[fusion.most_fused]
+    stored = {e.value: e for e in bb.buffered(safe)}
+    listing = bb.show(safe)
+    for reason in fusion.why_not(shown=safe):
+        name = reason.title.partition(",")[0]
+        assert reason.edge.value in stored
+        assert re.search(rf"store\(t\d+,{name}\[", listing), name
 
 
 def test_refusals_name_rule_and_guard() -> None:

@@ -13,6 +13,7 @@ from blockbuster_fusion.fusion.why_not import Reason, why_not
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.show import labels
 from blockbuster_fusion.ir.specialise import specialise
 from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.rules.sets import RuleSet, rule_set
@@ -62,15 +63,19 @@ class Fusion:
         edges = [len(buffered(graph)) for graph in self.fused]
         return max(number for number, count in enumerate(edges) if count == min(edges))
 
-    def why_not(self, snapshot: Graph | int | None = None) -> list[Reason]:
-        """For each interior buffered edge that a snapshot has left: what kept it there.
+    def why_not(
+        self, snapshot: Graph | int | None = None, *, shown: Graph | None = None
+    ) -> list[Reason]:
+        """For each interior buffered edge that a snapshot of `fused` has left: what kept it there.
 
-        Without a snapshot, the one that has the fewest.
+        Without a snapshot, the one that has the fewest. Names are those of its listing, or of
+        `shown`, which is the same snapshot made safe.
         """
         snapshot = self.most_fused if snapshot is None else snapshot
         graph = self.fused[snapshot] if isinstance(snapshot, int) else snapshot
         rules = self.trace.rules
-        return why_not(graph, (*rules.local, *rules.extending), self._unit_helps)
+        names = labels(graph if shown is None else shown)
+        return why_not(graph, (*rules.local, *rules.extending), self._unit_helps, names)
 
     def _unit_helps(self, names: tuple[str, ...]) -> bool:
         """Whether fewer edges are left in the end where these axes have one block."""

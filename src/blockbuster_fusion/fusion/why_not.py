@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from blockbuster_fusion.fusion.causes import Causes
 from blockbuster_fusion.ir.buffered import Edge, buffered
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Map, Misc, Pick, Rename, Value
+from blockbuster_fusion.ir.show import Labels
 from blockbuster_fusion.rules.rule import Rule
 
 
@@ -28,6 +30,10 @@ class Reason:
     """Why one edge is left."""
 
     edge: Edge
+    title: str
+    """The list and its two ends, in the names of the listing."""
+    causes: tuple[str, ...]
+    """The statements of the program that need the list whole."""
     refusals: tuple[Refusal, ...]
     barrier: str
     """What no rule's pattern reaches across, where that is the reason."""
@@ -36,33 +42,41 @@ class Reason:
     """Axes with which as unit dims fewer edges are left, where there are such: this was tried."""
 
     def __str__(self) -> str:
-        lines = [str(self.edge)]
-        lines += [f"    {refusal}" for refusal in self.refusals]
+        lines = [self.title]
+        lines += [f"    {cause}" for cause in self.causes]
         if self.barrier:
             lines.append(f"    {self.barrier}")
+        lines += [f"    refused: {refusal}" for refusal in self.refusals]
         if self.remedy:
             lines.append(f"    remedy: {self.remedy}")
         return "\n".join(lines)
 
 
 def why_not(
-    graph: Graph, rules: Iterable[Rule], helps: Callable[[tuple[str, ...]], bool]
+    graph: Graph,
+    rules: Iterable[Rule],
+    helps: Callable[[tuple[str, ...]], bool],
+    names: Labels,
 ) -> list[Reason]:
-    """For each interior buffered edge: the rules that came near, and what would help.
+    """For each interior buffered edge: its cause, the rules that came near, and what would help.
 
-    `helps` tells whether fewer edges are left where some axes have one block.
+    `helps` tells whether fewer edges are left where some axes have one block. `names` are those of
+    a listing, of the program or of the same made safe.
     """
     rules = tuple(rules)
-    return [_explain(graph.at(edge.path), edge, rules, helps) for edge in buffered(graph)]
+    return [_explain(Causes(graph, edge, names), rules, helps) for edge in buffered(graph)]
 
 
 def _explain(
-    graph: Graph, edge: Edge, rules: tuple[Rule, ...], helps: Callable[[tuple[str, ...]], bool]
+    causes: Causes, rules: tuple[Rule, ...], helps: Callable[[tuple[str, ...]], bool]
 ) -> Reason:
+    graph, edge, title = causes.graph, causes.edge, str(causes)
     refusals = tuple(dict.fromkeys(_refusals(graph, edge, rules)))
-    barrier = _barrier(graph, edge)
+    barrier = _barrier(causes)
     if barrier:
-        return Reason(edge, refusals, *barrier)
+        return Reason(edge, title, (), refusals, *barrier)
+    too_dear = any(refusal.guard == "cheap" for refusal in refusals)
+    why = tuple(causes.sentences(too_dear=too_dear))
     unit = tuple(dict.fromkeys(d.name for d in edge.type.lists if d.packed and not d.is_free))
     remedies = []
     if unit and helps(unit):
@@ -73,7 +87,7 @@ def _explain(
     computes_again = any(rule.name == "recompute_producer" for rule in rules)
     if not computes_again and _is_cheap(graph, edge.value):
         remedies.append("rules='extended', which compute such a list again: it takes no dot")
-    return Reason(edge, refusals, "", "; or ".join(remedies), unit)
+    return Reason(edge, title, why, refusals, "", "; or ".join(remedies), unit)
 
 
 def _refusals(graph: Graph, edge: Edge, rules: tuple[Rule, ...]) -> Iterator[Refusal]:
@@ -86,15 +100,19 @@ def _refusals(graph: Graph, edge: Edge, rules: tuple[Rule, ...]) -> Iterator[Ref
                     yield Refusal(rule.name, rule.number, guard.name, guard.refusal)
 
 
-def _barrier(graph: Graph, edge: Edge) -> tuple[str, str] | None:
-    """What stands at an end of the edge that no rule looks through, and what to do about it."""
+def _barrier(causes: Causes) -> tuple[str, str] | None:
+    """An operator at an end of the edge that no rule looks through, and what to do about it."""
+    graph, edge = causes.graph, causes.edge
     value, consumer = edge.value, graph.op(edge.consumer)
     producer = graph.op(value.node)
     while isinstance(producer, Pick):
         (value,) = graph[value.node].inputs
         producer = graph.op(value.node)
     if isinstance(producer, Rename):
-        sentence = f"{producer.old} is read as {producer.new}, so the list really lies in memory"
+        sentence = (
+            f"{producer.old} is read as {producer.new}: a step over {producer.old} needs "
+            f"{causes.name} of all {producer.new}, so the list really lies in memory"
+        )
         return (
             sentence,
             f"would need the producer cloned under Rename({producer.old}→{producer.new})",

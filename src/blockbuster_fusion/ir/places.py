@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import SIMPLE, Combiner
-from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Join, Map, Misc, Output, Value
 from blockbuster_fusion.ir.types import Type
 
@@ -67,6 +67,7 @@ class Scope:
     places: dict[Value, Place]
     loops: tuple[str, ...] = ()  # their variables, outermost first
     axes: tuple[Axis, ...] = ()  # what they are over
+    path: Path = ()  # the maps that the graph is in
     homes: dict[Value, Part] = field(default_factory=dict)  # where lists are built
     stores: dict[Value, list[Part]] = field(default_factory=dict)  # where else values go
     folds: dict[int, list[Fold]] = field(default_factory=dict)  # by the node that completes them

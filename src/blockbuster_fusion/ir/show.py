@@ -5,12 +5,13 @@ item is loaded just before it is first used.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD, MUL, SIMPLE, Combiner
 from blockbuster_fusion.ir.expr import Expr, arg, format_expr, postorder, tree_size
-from blockbuster_fusion.ir.graph import Graph, check_graph
+from blockbuster_fusion.ir.graph import Graph, Path, check_graph
 from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
@@ -57,6 +58,40 @@ def show(graph: Graph, *, reductions: str = "serial") -> str:
     return "".join(f"{line}\n" for line in listing.lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The names in the listing of a program: t5, I1, O.
+
+    A value is told by the maps that it is in and its own number there.
+    """
+
+    names: Mapping[tuple[Path, Value], str]
+    lines: Mapping[tuple[Path, Value], str]
+    """The statement that makes a value: `t5 += row_sum(t4)`."""
+
+    def name(self, path: Path, value: Value) -> str:
+        return self.names.get((path, value), "")
+
+    def line(self, path: Path, value: Value) -> str:
+        return self.lines.get((path, value), "")
+
+
+def labels(graph: Graph) -> Labels:
+    """The names that `show` gives the values of a program."""
+    listing = _Listing(Names(graph), lock=False)
+    listing.program(graph)
+    names: dict[tuple[Path, Value], str] = {}
+    lines: dict[tuple[Path, Value], str] = {}
+    for scope in listing.scopes:
+        for value, place in scope.places.items():
+            name = place.array.name if isinstance(place, Part) else place.name
+            if name:
+                names[scope.path, value] = name
+            if isinstance(place, Item) and id(place) in listing.made:
+                lines[scope.path, value] = listing.made[id(place)]
+    return Labels(names, lines)
+
+
 class _Listing:
     """The lines printed so far."""
 
@@ -65,9 +100,16 @@ class _Listing:
         self.lock = lock
         self.lines: list[str] = []
         self.read: dict[Graph, frozenset[int]] = {}
+        self.scopes: list[Scope] = []  # they keep their items, so that ids stay theirs
+        self.made: dict[int, str] = {}  # by the id of an item: the statement that makes it
 
     def line(self, depth: int, text: str) -> None:
         self.lines.append("    " * depth + text)
+
+    def line_of(self, depth: int, item: Item, text: str) -> None:
+        """Prints the statement that makes an item."""
+        self.made[id(item)] = text
+        self.line(depth, text)
 
     def program(self, graph: Graph) -> None:
         inputs = [op for i in graph.inputs if isinstance(op := graph.op(i), Input)]
@@ -83,6 +125,7 @@ class _Listing:
         self.graph(scope)
 
     def graph(self, scope: Scope) -> None:
+        self.scopes.append(scope)
         scope.join_in_place()
         for i, node in scope.graph.nodes.items():
             if i not in scope.inlined:
@@ -101,11 +144,11 @@ class _Listing:
             case Elementwise() | BlockReduce() | Dot() as op:
                 text, axes = self.call(scope, op, node)
                 item = places[value] = Item(axes, self.names.numbered("t"))
-                self.line(scope.depth, f"{item.name} = {text}")
+                self.line_of(scope.depth, item, f"{item.name} = {text}")
             case Take() as op:
                 text, axes = self.take(scope, op, node)
                 item = places[value] = Item(axes, self.names.numbered("t"))
-                self.line(scope.depth, f"{item.name} = {text}")
+                self.line_of(scope.depth, item, f"{item.name} = {text}")
             case Map() as op:
                 self.map(scope, i, node, op)
             case Reduce() as op:
@@ -205,7 +248,7 @@ class _Listing:
             ports.append(place)
         self.loop(scope.depth, op.dim, variable, op.first, serial=op.reduces)
         loops, axes = (*scope.loops, variable), (*scope.axes, op.dim.axis)
-        inner = Scope(op.body, bind(op.body, ports), loops, axes)
+        inner = Scope(op.body, bind(op.body, ports), loops, axes, (*scope.path, i))
         gathered: list[tuple[Value, Item]] = []
         for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
             value = Value(i, port)
@@ -246,9 +289,9 @@ class _Listing:
             depth += 1
         target, text = into[0].name, written[0].text
         if combiner in (ADD, MUL):
-            self.line(depth, f"{target} {'+' if combiner is ADD else '*'}= {text}")
+            self.line_of(depth, into[0], f"{target} {'+' if combiner is ADD else '*'}= {text}")
         elif combiner in SIMPLE.values():
-            self.line(depth, f"{target} = {combiner}({target},{text})")
+            self.line_of(depth, into[0], f"{target} = {combiner}({target},{text})")
         else:
             names = [*(a.name for a in into), *(w.text for w in written)]
             self.fold_tuple(depth, combiner, names)
