@@ -32,7 +32,6 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.codegen.nest import Along, Buffer, Contract, For, Kernel, Nest
 from blockbuster_fusion.codegen.schedule import Schedule, scheduled
 from blockbuster_fusion.codegen.triton import print_triton
-from blockbuster_fusion.codegen.triton_names import function_name
 from blockbuster_fusion.codegen.triton_plan import axis_length
 from blockbuster_fusion.compiler import with_known_sizes
 from blockbuster_fusion.ir.axis import Dim
@@ -277,7 +276,7 @@ class Candidate:
         self.source = print_triton(self.nest)
         module = load(self.source)
         self.launchers = [
-            Launcher(kernel, getattr(module, function_name(kernel))) for kernel in self.nest.kernels
+            Launcher(kernel, getattr(module, kernel.name)) for kernel in self.nest.kernels
         ]
         self.space = [configs(kernel, case) for kernel in self.nest.kernels]
 

@@ -12,6 +12,7 @@ LAYERS = (
     *(
         "version",
         "errors",
+        "naming",
         "messages",
         "ir",
         "interp",

@@ -1,6 +1,5 @@
 """The pipeline: the one place that knows in which order things are done to a program."""
 
-import keyword
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +9,6 @@ from blockbuster_fusion.array.arrays import as_dtype
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import Spec, trace
-from blockbuster_fusion.codegen.c_names import is_reserved
 from blockbuster_fusion.codegen.nest import Nest
 from blockbuster_fusion.codegen.schedule import Schedule, scheduled
 from blockbuster_fusion.codegen.tiles import (
@@ -145,7 +143,7 @@ class Choice:
 
     def scheduled(self) -> tuple[Nest, dict[Dim, int]]:
         """The loop nest, and the tiles of all its dims."""
-        nest = scheduled(self.graph, _identifier(self.name), self.schedule)
+        nest = scheduled(self.graph, self.name, self.schedule)
         return nest, all_tiles(nest, self.tiles, self.target)
 
 
@@ -325,14 +323,3 @@ def _kernels(nest: Nest, tiles: Mapping[Dim, int], target: str, threads: int | N
         raise lacks(target, error) from error
     kernels: Kernels = TritonKernels(nest, tiles)
     return kernels
-
-
-def _identifier(name: str) -> str:
-    """A name that a C or Python function may have."""
-    word = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
-    clashes = is_reserved(word) or keyword.iskeyword(word) or word in _HELPERS
-    return f"kernel_{word}" if clashes or not word[:1].isalpha() else word
-
-
-_HELPERS = {"triton", "tl", "torch", "libdevice", "inside", "launch"}
-"""What generated Triton files have of their own."""

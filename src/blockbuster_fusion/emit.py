@@ -15,7 +15,6 @@ from blockbuster_fusion.codegen.standalone import Test, Wanted, header, places_b
 from blockbuster_fusion.codegen.standalone_c import c_file, c_header
 from blockbuster_fusion.codegen.standalone_triton import TritonLaunch, triton_file, uses_bfloat16
 from blockbuster_fusion.codegen.triton import print_triton
-from blockbuster_fusion.codegen.triton_names import function_name
 from blockbuster_fusion.codegen.triton_plan import Planner
 from blockbuster_fusion.compiler import Choice, choose, first_with_kernels, unfused
 from blockbuster_fusion.errors import BadTarget
@@ -167,7 +166,7 @@ def _launches(made: Printed, test: Test) -> list[TritonLaunch]:
             scratch[names.pointers[buffer]] = (buffer.dtype, shape[0] * steps[0])
         launches.append(
             TritonLaunch(
-                function_name(kernel),
+                kernel.name,
                 plan.grid[0],
                 {names.pointers[buffer]: buffer for buffer in planner.buffers},
                 numbers | dict(plan.constants),

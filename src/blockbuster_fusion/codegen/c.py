@@ -22,6 +22,7 @@ from blockbuster_fusion.codegen.nest import (
     Space,
 )
 from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.naming import comment
 
 
 def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
@@ -76,9 +77,9 @@ class _Kernel(Statements):
         buffers = self.kernel.global_buffers
         axes = [f"{b.name}[{', '.join(str(a.dim) for a in b.axes)}]" for b in buffers]
         sizes = ", ".join(str(s) for s in self.kernel.symbols) or "none"
-        self.line(f"/* buffers: {', '.join(axes)}.")
+        self.line(f"/* buffers: {comment(', '.join(axes))}.")
         self.line("   strides: of every axis of every buffer, in that order, in elements.")
-        self.line(f"   sizes: {sizes}.")
+        self.line(f"   sizes: {comment(sizes)}.")
         looks_up = f", or {OUTSIDE} when a lookup was outside of its table" if self.looks_up else ""
         self.line(f"   Returns 0, or 1 when there was no memory{looks_up}. */")
 

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 from blockbuster_fusion.codegen.c_expr import HELD, STORED
 from blockbuster_fusion.codegen.c_memory import Kind
-from blockbuster_fusion.codegen.c_names import Identifiers
 from blockbuster_fusion.codegen.nest import (
     Access,
     Along,
@@ -30,8 +29,10 @@ from blockbuster_fusion.codegen.nest import (
 from blockbuster_fusion.codegen.nest import (
     tiles as tiles_of,
 )
+from blockbuster_fusion.codegen.reserved import C
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.expr import postorder
+from blockbuster_fusion.naming import Scope, word
 
 DEFAULT_TILE = 64
 LONG = 128
@@ -43,7 +44,7 @@ class Layout:
 
     def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int]) -> None:
         self.kernel, self.tiles = kernel, tiles
-        self.id = Identifiers()
+        self.id = Scope(C)
         for buffer in kernel.buffers:
             self.name(buffer)  # arrays first: theirs are the names to keep
         packed = [index.dim for index in kernel.grid if index.dim.packed]
@@ -149,7 +150,7 @@ class Layout:
     def row(self, dim: Dim, held: str) -> str:
         """The length of a row of a tile along a dim, padded; it has a name."""
         if (dim, held) not in self.padded:
-            name = self.blocks.get(dim, _word(dim.name)).lower()
+            name = self.blocks.get(dim, word(dim.name)).lower()
             if held != "float":
                 name = f"{name}_{held.removesuffix('_t')}"
             self.padded[dim, held] = self.id(("row", dim, held), f"{name}_row")
@@ -200,7 +201,7 @@ class Layout:
         if buffer.space is Space.SCRATCH:
             later = buffer.axes[buffer.axes.index(axis) + 1 :]
             return f"({' * '.join(self.axis_length(a) for a in later) or '1'})"
-        wanted = f"{self.name(buffer)}_{_word(axis.dim.name)}"
+        wanted = f"{self.name(buffer)}_{word(axis.dim.name)}"
         return self.id((buffer, axis), wanted)
 
     def address(self, access: Access) -> str:
@@ -294,15 +295,11 @@ def factor(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
 
 
-def _word(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)
-
-
 def _block_names(dims: Sequence[Dim]) -> dict[Dim, str]:
     """A name for each dim: that of its axis, numbered where an axis is cut in several ways."""
     made: dict[Dim, str] = {}
     for dim in dims:
-        name = _word(dim.name)
+        name = word(dim.name)
         taken = sum(1 for other in made if other.axis is dim.axis)
         made[dim] = f"{name}{taken + 1}" if taken else name
     return made

@@ -1,8 +1,9 @@
 """What generated C needs besides its kernels: only the parts that a program uses are printed."""
 
 from collections.abc import Collection
+from itertools import product
 
-from blockbuster_fusion.codegen.c_expr import Need
+from blockbuster_fusion.codegen.c_expr import HELD, STORED, Need
 
 HEADER = """\
 #include <math.h>
@@ -417,3 +418,14 @@ def prelude(needs: Collection[Need]) -> str:
             case ("store", stored, held):
                 parts.append(_store(stored, held))
     return "\n".join(parts)
+
+
+def all_parts() -> str:
+    """Every part for every type: no name of a program may be one of theirs."""
+    stored, held = set(STORED.values()), set(HELD.values())
+    needs: set[Need] = {("places",), ("bfloat16",), ("exp", "float32")}
+    needs |= set(product(("maximum", "minimum", "sign", "floordiv", "mod"), _TYPES))
+    needs |= {("contract", c_type) for c_type in ("float", "double")}
+    needs |= set(product(("load", "store"), stored, held))
+    needs |= set(product(("take",), stored, held, ("int32_t", "int64_t")))
+    return prelude(needs)

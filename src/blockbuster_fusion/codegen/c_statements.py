@@ -31,6 +31,7 @@ from blockbuster_fusion.codegen.show import statement_text
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.naming import comment
 
 
 class Statements(Layout):
@@ -45,6 +46,9 @@ class Statements(Layout):
 
     def line(self, text: str = "") -> None:
         self.lines.append("    " * self.depth + text if text else "")
+
+    def comment(self, text: str) -> None:
+        self.line(f"/* {comment(text)} */")
 
     @contextmanager
     def braces(self, head: str) -> Iterator[None]:
@@ -71,12 +75,12 @@ class Statements(Layout):
             following = rest[0] if rest else None
             match statement, following:
                 case Fill(), Contract() if self.begins(statement, following):
-                    self.line(f"/* {statement_text(following, guards=False)}, from 0 */")
+                    self.comment(f"{statement_text(following, guards=False)}, from 0")
                     self.contract(following, fresh=True)
                     pending = rest[1:]
                 case Compute(), Fold() if self.goes_along(statement, following):
-                    self.line(f"/* {statement_text(statement, guards=False)} */")
-                    self.line(f"/* {statement_text(following, guards=False)} */")
+                    self.comment(statement_text(statement, guards=False))
+                    self.comment(statement_text(following, guards=False))
                     self.compute(statement, following)
                     pending = rest[1:]
                 case _:
@@ -101,7 +105,7 @@ class Statements(Layout):
             return
         if isinstance(statement, Copy):
             return  # the block is fetched when it is waited for
-        self.line(f"/* {statement_text(statement, guards=False)} */")
+        self.comment(statement_text(statement, guards=False))
         match statement:
             case Load():
                 self.load(statement.tile, statement.source)

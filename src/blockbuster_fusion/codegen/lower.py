@@ -24,6 +24,7 @@ from blockbuster_fusion.codegen.nest import (
     Step,
     View,
 )
+from blockbuster_fusion.codegen.reserved import kernel_name
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.ir.ops import (
@@ -53,7 +54,7 @@ class _Program:
     """The steps in the making, and where the values of the top graph lie."""
 
     def __init__(self, graph: Graph, name: str, grid: str) -> None:
-        self.graph, self.name, self.grid = graph, name, grid
+        self.graph, self.name, self.grid = graph, kernel_name(name), grid
         self.names = Names(graph)
         self.light = _light(graph)
         self.places: dict[Value, Place] = {}

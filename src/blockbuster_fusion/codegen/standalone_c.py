@@ -10,21 +10,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from blockbuster_fusion.codegen.c_expr import HELD, STORED
-from blockbuster_fusion.codegen.c_names import Identifiers
 from blockbuster_fusion.codegen.c_prelude import OUTSIDE
 from blockbuster_fusion.codegen.nest import Along, Buffer, BufferAxis, Clear, Kernel, Lookup
+from blockbuster_fusion.codegen.reserved import C
 from blockbuster_fusion.codegen.standalone import TOLERANCE, Test, Wanted, array_name, wrapped
+from blockbuster_fusion.codegen.standalone_helpers import C_BFLOAT16, C_HELPERS
 from blockbuster_fusion.interp.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.naming import Scope, comment, comment_lines
 
 NARROW = (DType.float16, DType.bfloat16)
 """Dtypes without a C type of their own: their arrays are passed as `void *`."""
 
 
-def c_file(source: str, test: Test, comment: Sequence[str]) -> str:
+def c_file(source: str, test: Test, lines: Sequence[str]) -> str:
     """A C file with kernels, a function that runs them, and a `main` that tests it."""
-    head = ["/*", *(f" * {line}".rstrip().replace("*/", "* /") for line in comment), " */"]
+    head = ["/*", *(f" * {line}".rstrip() for line in comment_lines(lines)), " */"]
     run = Run(test)
     parts = [*head, "", "#include <stdint.h>", "", *run.declarations(), "", source.rstrip(), ""]
     parts += [*run.definition(), "", "#ifdef BLOCKBUSTER_MAIN", "", *_main(run), ""]
@@ -35,7 +37,7 @@ def c_header(test: Test, source: str) -> str:
     """The header of a C file; `source` names the file."""
     run = Run(test)
     guard = f"BLOCKBUSTER_{test.nest.name.upper()}_H"
-    lines = [f"/* Declarations of {source.replace('*/', '* /')}, made by Blockbuster. */", ""]
+    lines = [f"/* Declarations of {comment(source)}, made by Blockbuster. */", ""]
     lines += [f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
     return "\n".join([*lines, *run.declarations(), "", f"#endif /* {guard} */", ""])
 
@@ -51,9 +53,9 @@ class Run:
         return f"run_{self.test.nest.name}"
 
     @cached_property
-    def names(self) -> Identifiers:
+    def names(self) -> Scope:
         """The names of parameters: sizes keep theirs, in the order in which they are passed."""
-        names = Identifiers()
+        names = Scope(C)
         for symbol in self.symbols:
             names(symbol, symbol.name)
         for buffer in self.test.buffers:
@@ -100,7 +102,7 @@ class Run:
                 f"{b.name}[{', '.join(a.dim.name for a in b.axes)}]" for b in kernel.global_buffers
             )
             sizes = ", ".join(map(str, kernel.symbols)) or "none"
-            lines.append(f"/* buffers: {buffers}; sizes: {sizes}. */")
+            lines.append(f"/* {comment(f'buffers: {buffers}; sizes: {sizes}.')} */")
             lines.append(f"int {kernel.name}(void *const *buffers, const int64_t *strides,")
             lines.append(" " * (len(kernel.name) + 5) + "const int64_t *sizes, int threads);")
         return [*lines, "", "#ifdef __cplusplus", "}", "#endif"]
@@ -187,71 +189,14 @@ def _passed(buffer: Buffer) -> str:
 
 # ------------------------------------------------------------------------ the test
 
-_HELPERS = """\
-/* ------------------------------------------------------------------ the test of this file */
-
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* Numbers between -1 and 1 that can be made again anywhere. */
-static double sample(uint64_t at) {
-    at += 0x9E3779B97F4A7C15u;
-    at = (at ^ (at >> 30)) * 0xBF58476D1CE4E5B9u;
-    at = (at ^ (at >> 27)) * 0x94D049BB133111EBu;
-    at ^= at >> 31;
-    return (double)(at >> 40) / 8388608.0 - 1.0;
-}
-
-static void *room(int64_t count, size_t size) {
-    void *const made = calloc(count > 0 ? (size_t)count : 1, size);
-    if (made == NULL) {
-        fprintf(stderr, "not enough memory\\n");
-        exit(1);
-    }
-    return made;
-}
-
-/* The largest error of some elements, relative to the largest number of the array. */
-static int check(const char *name, const double *found, const double *wanted, int count,
-                 double scale, double tolerance) {
-    double worst = 0.0;
-    int good = 1;
-    for (int i = 0; i < count; i++) {
-        int same = found[i] == wanted[i] || (isnan(found[i]) && isnan(wanted[i]));
-        double error = same ? 0.0 : fabs(found[i] - wanted[i]) / scale;
-        good &= error <= tolerance; /* which NaN is not */
-        if (error > worst) worst = error;
-    }
-    printf("%s: %s, largest error %.2g of %d elements (allowed: %.2g)\\n", name,
-           good ? "ok" : "WRONG", worst, count, tolerance);
-    return good;
-}"""
-
-_BFLOAT16 = """
-static uint16_t narrowed(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (uint16_t)((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
-}
-
-static double widened(uint16_t x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float made;
-    memcpy(&made, &bits, sizeof made);
-    return made;
-}"""
-
 _STORED = HELD | {DType.float16: "_Float16", DType.bfloat16: "uint16_t"}
 
 
 def _main(run: Run) -> list[str]:
     test = run.test
-    lines = [*_HELPERS.splitlines()]
+    lines = [*C_HELPERS.splitlines()]
     if any(b.dtype is DType.bfloat16 for b in (*test.nest.inputs, *run.outputs)):
-        lines += _BFLOAT16.splitlines()
+        lines += C_BFLOAT16.splitlines()
     below = test.places_below
     lines += ["", "int main(int argc, char **argv) {"]
     lines.append("    int threads = argc > 1 ? atoi(argv[1]) : 1;")
@@ -261,7 +206,7 @@ def _main(run: Run) -> list[str]:
             f"{a.dim} {n}" for a, n in zip(buffer.axes, test.shape(buffer), strict=True)
         )
         made = f"({kind} *)room({count}, sizeof({kind}))"
-        lines.append(f"    {kind} *{name} = {made}; /* {axes} */")
+        lines.append(f"    {kind} *{name} = {made}; /* {comment(axes)} */")
         if buffer in test.nest.inputs:
             sample = f"sample((uint64_t){number} << 32 | (uint64_t)i)"
             value = _value(buffer.dtype, sample, below.get(buffer))

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.codegen.nest import Buffer, Clear
 from blockbuster_fusion.codegen.standalone import TOLERANCE, Test, array_name, wrapped
+from blockbuster_fusion.codegen.standalone_helpers import TRITON_HELPERS
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.naming import comment_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,58 +25,16 @@ class TritonLaunch:
 
 INTERPRETER = "Triton's interpreter computes bfloat16 wrongly: run this on a GPU"
 
-_TRITON_HELPERS = '''\
-# -------------------------------------------------------------------- the test of this file
-
-
-def sample(number, shape, dtype, below=None):
-    """Numbers between -1 and 1 that can be made again anywhere, or places below a number."""
-    count = 1
-    for length in shape:
-        count *= length
-    x = torch.arange(count, dtype=torch.int64) + (number << 32)
-    x = x + (0x9E3779B97F4A7C15 - 2**64)
-    x = (x ^ ((x >> 30) & (2**34 - 1))) * (0xBF58476D1CE4E5B9 - 2**64)
-    x = (x ^ ((x >> 27) & (2**37 - 1))) * (0x94D049BB133111EB - 2**64)
-    x = x ^ ((x >> 31) & (2**33 - 1))
-    x = (((x >> 40) & (2**24 - 1)).double() / 2**23 - 1).reshape(shape)
-    if below is not None:
-        return ((1 + x) / 2 * below).to(dtype).to(DEVICE)
-    if dtype is torch.bool:
-        return (x > 0).to(DEVICE)
-    return (x if dtype.is_floating_point else (4 * x).trunc()).to(dtype).to(DEVICE)
-
-
-def launch(function, grid, options, **arguments):
-    """Runs a kernel with those of the arguments that it takes."""
-    taken = {name: arguments[name] for name in function.arg_names}
-    if grid:
-        function[(grid,)](**taken, **options)
-
-
-def check(name, found, at, wanted, scale, tolerance):
-    """Whether some elements are what they should be."""
-    places = torch.tensor(at, dtype=torch.int64, device=found.device)
-    found = found.reshape(-1)[places].double().cpu()
-    wanted = torch.tensor(wanted, dtype=torch.float64)
-    same = (found == wanted) | (found.isnan() & wanted.isnan())
-    errors = torch.where(same, 0.0, (found - wanted).abs() / scale)
-    error = errors.max().item() if at else 0.0
-    good = error <= tolerance
-    word = "ok" if good else "WRONG"
-    print(f"{name}: {word}, largest error {error:.2g} of {len(at)} elements ({tolerance} allowed)")
-    return good'''
-
 
 def triton_file(
-    source: str, test: Test, launches: Sequence[TritonLaunch], comment: Sequence[str]
+    source: str, test: Test, launches: Sequence[TritonLaunch], lines: Sequence[str]
 ) -> str:
     """A Python file with Triton kernels and a `main` that tests them."""
-    quoted = "\n".join(comment).replace("\\", "\\\\").replace('"""', "'''")
+    quoted = "\n".join(comment_lines(lines))
     imports = source.lstrip().replace(
         "import triton\n", "import sys\n\nimport torch\nimport triton\n", 1
     )
-    parts = [f'"""{quoted}\n"""\n', imports.rstrip(), "", "", _TRITON_HELPERS, "", ""]
+    parts = [f'"""{quoted}\n"""\n', imports.rstrip(), "", "", TRITON_HELPERS, "", ""]
     parts += ['DEVICE = "cuda" if torch.cuda.is_available() else "cpu"']
     parts += ["INTERPRETED = bool(triton.knobs.runtime.interpret)", "", ""]
     return "\n".join([*parts, *_triton_main(test, launches), ""])

@@ -6,7 +6,7 @@ from blockbuster_fusion.codegen.nest import Kernel, Nest, Store, accesses
 from blockbuster_fusion.codegen.triton_body import BodyPrinter
 from blockbuster_fusion.codegen.triton_grid import grid_lines
 from blockbuster_fusion.codegen.triton_helpers import HELPERS
-from blockbuster_fusion.codegen.triton_names import function_name
+from blockbuster_fusion.naming import comment
 
 
 def print_triton(nest: Nest, constant: Collection[str] = ()) -> str:
@@ -33,7 +33,7 @@ def _function(kernel: Kernel, printer: BodyPrinter) -> str:
     body = printer.lines()
     grid = grid_lines(kernel, printer)
     lines = [*grid, *printer.preamble(), *body]
-    header = [f"def {function_name(kernel)}(", *_parameters(printer), "):", _docstring(kernel)]
+    header = [f"def {kernel.name}(", *_parameters(printer), "):", _docstring(kernel)]
     return "\n".join(["@triton.jit", *header, *("    " * bool(x) + x for x in lines)])
 
 
@@ -48,7 +48,7 @@ def _docstring(kernel: Kernel) -> str:
         if a.buffer not in made
     ]
     names = [", ".join(b.name for b in some) for some in (made, dict.fromkeys(read))]
-    return f'    """{" from ".join(n for n in names if n)}."""'
+    return f'    """{comment(" from ".join(n for n in names if n))}."""'
 
 
 def _parameters(printer: BodyPrinter) -> Iterable[str]:

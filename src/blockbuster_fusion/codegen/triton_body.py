@@ -46,7 +46,7 @@ class BodyPrinter(Scope):
     def __init__(self, kernel: Kernel, constant: Collection[str] = ()) -> None:
         super().__init__(kernel, constant)
         self.kernel = kernel
-        self.dots = Dots(kernel)
+        self.dots = Dots(kernel, self.names.again)
         self.aliases: dict[Tile, str] = {}
         self.wide_positions = any(_multiplies(s) for s in kernel.statements)
         self.wide_ints = self.wide_positions or any(
@@ -298,7 +298,8 @@ class BodyPrinter(Scope):
         made = [f"for {name} in tl.range({bounds}):", *(f"    {x}" for x in inside)]
         if passes:
             # where a row has seen nothing in the window, the blocks before and after it count too
-            made = [f"for pass_{name} in range(0, 3):", *(f"    {x}" for x in (*passes, *made))]
+            counter = self.names.local("pass", name)
+            made = [f"for {counter} in range(0, 3):", *(f"    {x}" for x in (*passes, *made))]
         return [*before, *made]
 
 

@@ -1,5 +1,7 @@
 """Contractions on tensor cores: which are dots, and in which dtype their operands go in."""
 
+from collections.abc import Callable
+
 from blockbuster_fusion.codegen.nest import (
     Compute,
     Contract,
@@ -35,7 +37,7 @@ class Dots:
     names the second variable of those that a loop loads twice.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, again: Callable[[Tile], str]) -> None:
         self.loads: dict[Tile, DType] = {}
         self.makers: dict[Tile, list[Statement]] = {}
         self.users: dict[Tile, list[Statement]] = {}
@@ -56,7 +58,7 @@ class Dots:
             if dtype in NARROW and tile.dtype is not dtype and self._goes_in(tile, dtype)
         }
         self.again = {
-            tile: f"{tile}_again"
+            tile: again(tile)
             for loop in kernel.statements
             if isinstance(loop, For)
             for s in walk(loop.body)

@@ -1,6 +1,6 @@
 """Which block each program of a Triton grid has, and which blocks a loop goes through."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from blockbuster_fusion.codegen.nest import UNSEEN, For, Index, Kernel, Span, Tile, Window
 from blockbuster_fusion.codegen.triton_scope import Scope
@@ -81,52 +81,60 @@ def loop_lines(loop: For, scope: Scope) -> tuple[list[str], list[str], str]:
     A loop has passes where a row may have seen nothing in its window: then the blocks before and
     after that are visited as well.
     """
-    name = scope.names.indices[loop.index]
+    of = _variables(loop, scope)
     first, last = str(loop.first), scope.count(loop.index.dim)
     lines: list[str] = []
     inner: list[str] = []
     if loop.window is not None:
         lines = _window_lines(loop, loop.window, first, last, scope)
         if loop.window.seen:
-            lines.append(f"end_{name} = {last}")
-            inner = _pass_lines(name, loop.window.seen, first, scope)
-            first, last = f"from_{name}", f"to_{name}"
+            lines.append(f"{of('end')} = {last}")
+            inner = _pass_lines(of, loop.window.seen, first, scope)
+            first, last = of("from"), of("to")
         else:
-            first, last = f"first_{name}", f"last_{name}"
+            first, last = of("first"), of("last")
     share, bounds = _share_lines(loop, first, last, scope)
     return (lines, [*inner, *share], bounds) if inner else ([*lines, *share], [], bounds)
 
 
-def _pass_lines(name: str, seen: Sequence[Tile], first: str, scope: Scope) -> list[str]:
+def _variables(loop: For, scope: Scope) -> Callable[[str], str]:
+    """The names of the variables of a loop, by what they are for."""
+    name = scope.names.indices[loop.index]
+    return lambda kind: scope.names.local(kind, name)
+
+
+def _pass_lines(
+    of: Callable[[str], str], seen: Sequence[Tile], first: str, scope: Scope
+) -> list[str]:
     """Which blocks a pass goes through: the window's, those before it, those after it."""
     blind = " | ".join(f"({scope.least(tile)} <= {UNSEEN})" for tile in seen)
     ends = {
-        "from": (f"first_{name}", first, f"last_{name}"),
-        "to": (f"last_{name}", f"first_{name}", f"end_{name}"),
+        "from": (of("first"), first, of("last")),
+        "to": (of("last"), of("first"), of("end")),
     }
-    lines = [f"blind_{name} = (pass_{name} == 0) | {blind}"]
+    lines = [f"{of('blind')} = ({of('pass')} == 0) | {blind}"]
     for made, (own, before, after) in ends.items():
-        other = f"tl.where(pass_{name} == 1, {before}, {after})"
-        lines.append(f"{made}_{name} = tl.where(pass_{name} == 0, {own}, {other})")
-    return [*lines, f"to_{name} = tl.where(blind_{name}, to_{name}, from_{name})"]
+        other = f"tl.where({of('pass')} == 1, {before}, {after})"
+        lines.append(f"{of(made)} = tl.where({of('pass')} == 0, {own}, {other})")
+    return [*lines, f"{of('to')} = tl.where({of('blind')}, {of('to')}, {of('from')})"]
 
 
 def _share_lines(loop: For, first: str, last: str, scope: Scope) -> tuple[list[str], str]:
-    name = scope.names.indices[loop.index]
+    of = _variables(loop, scope)
     lines: list[str] = []
     if loop.part is not None:
         part = scope.names.indices[loop.part.index]
         whole = last if first == "0" else f"{last} - {first}"
-        lines.append(f"share_{name} = tl.cdiv({whole}, {loop.part.parts})")
-        start = f"{part} * share_{name}"
+        lines.append(f"{of('share')} = tl.cdiv({whole}, {loop.part.parts})")
+        start = f"{part} * {of('share')}"
         start = start if first == "0" else f"{first} + {start}"
-        end = f"tl.minimum({start} + share_{name}, {last})"
+        end = f"tl.minimum({start} + {of('share')}, {last})"
         return lines, f"{start}, {end}"
     return lines, f"{first}, {last}"
 
 
 def _window_lines(loop: For, window: Window, first: str, last: str, scope: Scope) -> list[str]:
-    name = scope.names.indices[loop.index]
+    of = _variables(loop, scope)
     block = scope.block(loop.index.dim) if loop.index.dim.packed else "1"
     if window.seen is not None:
         return _seen_lines(loop, window, first, last, scope)
@@ -146,16 +154,16 @@ def _window_lines(loop: For, window: Window, first: str, last: str, scope: Scope
     if low is not None and high is not None:
         blind.append(f"({low} > {high})")
     if not blind:
-        return [*lines, f"first_{name} = {first_text}", f"last_{name} = {last_text}"]
-    lines.append(f"blind_{name} = {' | '.join(blind)}")
-    lines.append(f"first_{name} = tl.where(blind_{name}, {first}, {first_text})")
-    lines.append(f"last_{name} = tl.where(blind_{name}, {last}, {last_text})")
+        return [*lines, f"{of('first')} = {first_text}", f"{of('last')} = {last_text}"]
+    lines.append(f"{of('blind')} = {' | '.join(blind)}")
+    lines.append(f"{of('first')} = tl.where({of('blind')}, {first}, {first_text})")
+    lines.append(f"{of('last')} = tl.where({of('blind')}, {last}, {last_text})")
     return lines
 
 
 def _seen_lines(loop: For, window: Window, first: str, last: str, scope: Scope) -> list[str]:
     """The blocks that some row sees, whether or not every row sees one."""
-    name = scope.names.indices[loop.index]
+    of = _variables(loop, scope)
     block = scope.block(loop.index.dim) if loop.index.dim.packed else "1"
     low, high = (_edge(edge, scope) for edge in (window.low, window.high))
     after = high and f"{high} + 1"
@@ -169,8 +177,8 @@ def _seen_lines(loop: For, window: Window, first: str, last: str, scope: Scope) 
         above = f"tl.minimum(tl.cdiv(tl.maximum({after}, 0), {block}), {last})"
     return [
         "# only the blocks that the mask leaves to these rows",
-        f"first_{name} = {below}",
-        f"last_{name} = tl.maximum({above}, first_{name})",
+        f"{of('first')} = {below}",
+        f"{of('last')} = tl.maximum({above}, {of('first')})",
     ]
 
 

@@ -1,8 +1,5 @@
 """What a Triton kernel calls its parameters: the printer writes them, the launcher fills them."""
 
-import keyword
-import re
-
 from blockbuster_fusion.codegen.nest import (
     Buffer,
     Compute,
@@ -11,33 +8,22 @@ from blockbuster_fusion.codegen.nest import (
     Kernel,
     Lookup,
     Space,
+    Tile,
     tiles,
 )
+from blockbuster_fusion.codegen.reserved import TRITON
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.expr import Expr, postorder
-
-TAKEN = ("tl", "triton", "libdevice", "pid", "group", "rows", "place", "width", "on_axis", "GROUP")
-"""Names that a printed kernel has for itself."""
-
-
-def function_name(kernel: Kernel) -> str:
-    """The kernel's name as a Python function may have it."""
-    return identifier(kernel.name)
-
-
-def identifier(text: str) -> str:
-    """A text as a Python identifier."""
-    made = re.sub(r"\W", "_", text)
-    if not made or made[0].isdigit() or keyword.iskeyword(made):
-        made = f"_{made}"
-    return made
+from blockbuster_fusion.naming import Scope, word
 
 
 class ParameterNames:
     """The names of one kernel's parameters, whether it needs them all or not."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._used = {*TAKEN, *(tile.name for s in kernel.statements for tile in tiles(s))}
+        own = {tile.name for s in kernel.statements for tile in tiles(s)}
+        self._scope = Scope(TRITON, own, underscore=False)
+        self._endings = Scope(TRITON, underscore=False)
         self._grid = set(kernel.grid)
         self.indices: dict[Index, str] = {}
         self.blocks: dict[Dim, str] = {}
@@ -55,16 +41,15 @@ class ParameterNames:
             self._name_buffer(buffer)
         for axis in _axes(kernel):
             if isinstance(axis.extent, Symbol) and axis.extent not in self.sizes:
-                self.sizes[axis.extent] = self._unique(axis.extent.name)
+                self.sizes[axis.extent] = self._scope.claim(axis.extent.name)
 
-    def _unique(self, text: str) -> str:
-        base = made = identifier(text)
-        number = 2
-        while made in self._used:
-            made = f"{base}_{number}" if base[-1].isdigit() else f"{base}{number}"
-            number += 1
-        self._used.add(made)
-        return made
+    def local(self, kind: str, of: str) -> str:
+        """A variable that belongs to a parameter, a loop or a tile: `first_m`."""
+        return self._scope((kind, of), f"{kind}_{of}")
+
+    def again(self, tile: Tile) -> str:
+        """A tile that is loaded a second time."""
+        return self._scope(("again", tile), f"{tile}_again")
 
     def _variable(self, index: Index) -> str:
         """Loops side by side may share a name, as long as they are over one dim."""
@@ -73,27 +58,23 @@ class ParameterNames:
                 continue  # what a program is about holds before, in and after every loop
             if other.name == index.name and other.dim is index.dim:
                 return name
-        return self._unique(index.name)
+        return self._scope.claim(index.name)
 
     def _name_dim(self, dim: Dim) -> None:
         at = next((name for index, name in self.indices.items() if index.dim is dim), dim.name)
-        suffix, number = identifier(at).lower(), 2
-        while suffix in self.suffixes.values():
-            suffix = f"{identifier(at).lower()}{number}"
-            number += 1
-        self.suffixes[dim] = suffix
+        suffix = self.suffixes[dim] = self._endings.claim(word(at).lower())
         if dim.packed:
-            self.blocks[dim] = self._unique(f"BLOCK_{suffix.upper()}")
-            self.evens[dim] = self._unique(f"EVEN_{suffix.upper()}")
+            self.blocks[dim] = self._scope.claim(f"BLOCK_{suffix.upper()}")
+            self.evens[dim] = self._scope.claim(f"EVEN_{suffix.upper()}")
 
     def _name_buffer(self, buffer: Buffer) -> None:
         if buffer.space is Space.RING:
             return
-        self.pointers[buffer] = self._unique(f"{buffer.name}_ptr")
+        self.pointers[buffer] = self._scope.claim(f"{buffer.name}_ptr")
         if buffer.space is Space.SCRATCH:
-            self.copies[buffer] = self._unique(f"{buffer.name}_stride")
+            self.copies[buffer] = self._scope.claim(f"{buffer.name}_stride")
         self.strides[buffer] = tuple(
-            self._unique(f"{buffer.name}_stride_{axis.dim.name}") for axis in buffer.axes
+            self._scope.claim(f"{buffer.name}_stride_{axis.dim.name}") for axis in buffer.axes
         )
 
 

@@ -78,7 +78,7 @@ class Scope:
     def offset(self, dim: Dim) -> str:
         """The positions within a block."""
         if dim not in self.offsets:
-            self.offsets[dim] = f"off_{self.names.suffixes[dim]}"
+            self.offsets[dim] = self.names.local("off", self.names.suffixes[dim])
         return self.offsets[dim]
 
     def number(self, span: Span) -> str | None:
@@ -114,11 +114,11 @@ class Scope:
     def _declare(self, span: Span, kind: str, value: str) -> str:
         """A variable of the loop whose block it is about, or of the whole kernel."""
         if isinstance(span.at, Index):
-            name = f"{kind}_{self.names.indices[span.at]}"
+            name = self.names.local(kind, self.names.indices[span.at])
             home = None if span.at in self.grid else span.at
         else:
-            name, home = f"{kind}_{self.names.suffixes[span.dim]}", None
-            name = name if span.dim.unit else f"{name}_{span.at}"
+            home, own = None, self.names.suffixes[span.dim]
+            name = self.names.local(kind, own if span.dim.unit else f"{own}_{span.at}")
         self.declared.setdefault(home, {})[name] = value
         return name
 

@@ -1,7 +1,6 @@
 """The names in a listing: each used for one thing only."""
 
 import keyword
-import re
 from collections.abc import Iterator, Sequence
 from itertools import count
 
@@ -10,6 +9,7 @@ from blockbuster_fusion.ir.expr import Expr, postorder
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Elementwise, Map, Misc, Node, Reduce
 from blockbuster_fusion.ir.words import WORDS
+from blockbuster_fusion.naming import Numbers, word
 
 STATEMENTS = {
     *("load", "store", "take", "range", "index", "copy", "transpose", "rename", "join", "lock")
@@ -22,12 +22,13 @@ class Names:
     def __init__(self, graph: Graph) -> None:
         self.taken = {*keyword.kwlist, "forall", *STATEMENTS, *WORDS, *_mentioned(graph)}
         self.numbers = {letter: count(1) for letter in "tI"}
+        self.free = Numbers()
         self.bounds: dict[Dim, str] = {}
         self.variables: dict[Dim, list[str]] = {}
 
     def own(self, wanted: Sequence[str]) -> list[str]:
         """The names of the program's inputs and outputs; only a repeated one is changed."""
-        names = [re.sub(r"\W", "_", name) for name in wanted]
+        names = [word(name) for name in wanted]
         self.taken |= set(names)
         seen: set[str] = set()
         made = []
@@ -38,9 +39,9 @@ class Names:
 
     def claim(self, wanted: str) -> str:
         """`wanted`, or with a number where that is taken."""
-        name = next(n for n in _variants(wanted) if n not in self.taken)
-        self.taken.add(name)
-        return name
+        number = self.free(wanted, lambda n: _variant(wanted, n) not in self.taken)
+        self.taken.add(_variant(wanted, number))
+        return _variant(wanted, number)
 
     def numbered(self, letter: str) -> str:
         """The next of t1, t2, … or of I1, I2, …"""
@@ -51,12 +52,14 @@ class Names:
     def bound(self, dim: Dim) -> str:
         """How many blocks the dim has, `K`; `K2` where another dim of the axis came before."""
         if dim not in self.bounds:
-            name = re.sub(r"\W", "_", dim.name)
-            if name.lower() == name.upper():
-                name = f"X{name}"  # without case there is no lower case for the variable
-            upper = name if name != name.lower() else name.upper()
-            pairs = zip(_variants(name.lower()), _variants(upper), strict=True)
-            variable, bound = next(pair for pair in pairs if self.taken.isdisjoint(pair))
+            name = word(dim.name)
+            lower, upper = name.lower(), name if name != name.lower() else name.upper()
+
+            def pair(number: int) -> tuple[str, str]:
+                return _variant(lower, number), _variant(upper, number)
+
+            number = self.free((lower, upper), lambda n: self.taken.isdisjoint(pair(n)))
+            variable, bound = pair(number)
             self.taken |= {variable, bound}
             self.bounds[dim], self.variables[dim] = bound, [variable]
         return self.bounds[dim]
@@ -70,9 +73,8 @@ class Names:
         return next(v for v in variables if v not in enclosing)
 
 
-def _variants(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}{i}" for i in count(2))
+def _variant(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}{number}"
 
 
 def _mentioned(graph: Graph) -> Iterator[str]:

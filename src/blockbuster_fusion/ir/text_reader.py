@@ -129,7 +129,7 @@ class Reader(PartsReader):
 
     def axis_statement(self) -> None:
         scanner, token = self.scanner, self.scanner.token
-        name = scanner.name("the name of an axis")
+        name = scanner.visible_name("the name of an axis")
         if name in self.axes:
             raise scanner.error(f"axis {name_or_string(name)} is declared already", token)
         scanner.expect("=", "after the axis")
@@ -140,7 +140,7 @@ class Reader(PartsReader):
         if scanner.token.kind == "number":
             extent = scanner.integer(what)
         else:
-            extent = Symbol(scanner.name(what))
+            extent = Symbol(scanner.visible_name(what))
         self.axes[name] = Axis(name, extent)
         scanner.end_line()
 

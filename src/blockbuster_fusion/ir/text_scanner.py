@@ -23,6 +23,9 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _ESCAPED = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 _UNESCAPED = {escape[1]: plain for plain, escape in _ESCAPED.items()}
 
+LONGEST_NAME = 1000
+"""How many characters the name of an axis or of a size may have."""
+
 LONGEST_INDEX = 18
 """How many digits an id, a port or an extent may have: enough for 64 bits."""
 
@@ -122,6 +125,15 @@ class Scanner:
         if self.token.kind == "name":
             return self.take().text
         return self.string(what)
+
+    def visible_name(self, what: str) -> str:
+        """The name of an axis or a size: it is printed, and so can be seen whole."""
+        token = self.token
+        name = self.name(what)
+        if not name or not name.isprintable() or len(name) > LONGEST_NAME:
+            fit = f"those have 1 to {LONGEST_NAME} printable characters"
+            raise self.error(f"{token} is no name for an axis or a size: {fit}", token)
+        return name
 
     def string(self, what: str) -> str:
         """The text of a string."""

@@ -17,7 +17,6 @@ from triton.compiler import ASTSource
 
 from blockbuster_fusion.codegen.nest import Buffer, Kernel, Nest
 from blockbuster_fusion.codegen.triton import print_triton
-from blockbuster_fusion.codegen.triton_names import function_name
 from blockbuster_fusion.codegen.triton_plan import Plan, Planner
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
@@ -54,8 +53,7 @@ class TritonKernels:
         module = load(self.source)
         self.kernels = nest.kernels  # kept, so that no other kernel gets the id of one of them
         self._launchers = {
-            id(kernel): Launcher(kernel, getattr(module, function_name(kernel)))
-            for kernel in nest.kernels
+            id(kernel): Launcher(kernel, getattr(module, kernel.name)) for kernel in nest.kernels
         }
 
     def bind(
@@ -173,7 +171,7 @@ def compile_for(
     module = load(source)
     made = {}
     for kernel in nest.kernels:
-        launcher = Launcher(kernel, getattr(module, function_name(kernel)))
+        launcher = Launcher(kernel, getattr(module, kernel.name))
         plan = launcher.plan(sizes, tiles or {}, options or {})
         made[kernel.name] = _compiled(launcher, plan, capability)
     return made

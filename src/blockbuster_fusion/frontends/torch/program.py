@@ -20,6 +20,7 @@ from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, Combiner
 from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, format_number, postorder
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.naming import NOTHING, Scope
 
 _REDUCTIONS = {ADD: "sum", MAX: "amax", MIN: "amin"}
 _NAMES = {
@@ -79,7 +80,8 @@ class _Writer:
 
     def text(self, watched: Collection[int]) -> str:
         program = self.program
-        given = [f"x_{i.name}" for i in program.inputs]
+        scope = Scope(NOTHING)
+        given = [scope.claim(f"x_{i.name}") for i in program.inputs]
         for name, array in zip(given, program.inputs, strict=True):
             self.values.append(_Named(name, array.type.axes, array.type.dtype))
             for at, axis in enumerate(array.type.axes):
@@ -171,7 +173,7 @@ class _Writer:
             raise UnknownOperator(name=operator.name, remedy="it has no form in PyTorch here")
         moved = (*(a for i, a in enumerate(x.axes) if i != at), x.axes[at])
         text, parameters = laid_out(x, moved), [p.name for p in operands[1:]]
-        shape, eps = f"({self.size(x.axes[at])},)", attributes["eps"]
+        shape, eps = f"({self.size(x.axes[at])},)", float(attributes["eps"])
         if operator.name == "rmsnorm":
             weight = parameters[0] if parameters else None
             call = f"functional.rms_norm({text}, {shape}, {weight}, {eps!r})"

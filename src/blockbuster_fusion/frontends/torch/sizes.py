@@ -1,6 +1,5 @@
 """The sizes of a graph that are known only when it runs: where they come from, what they are."""
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from blockbuster_fusion.frontends.torch.graph import (
     factored,
     tensors_of,
 )
+from blockbuster_fusion.naming import arithmetic
 from blockbuster_fusion.runtime.torch_plan import SymbolSource
 
 
@@ -77,7 +77,7 @@ def symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
         if symbol not in functions:
             derived = {name: x for name, x in expressions.items() if name not in found}
             text = _SizePrinter(derived).doprint(expressions[symbol])
-            functions[symbol] = eval(f"lambda sizes: int({text})", {"math": math})
+            functions[symbol] = arithmetic(f"int({text})", "sizes")
         return functions[symbol](sizes)
 
     return [*found.values()], evaluate
