@@ -298,7 +298,10 @@ def _print_alternatives(rows: Sequence[Alternative], everything: bool) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     program = find_program(options.program)
-    print(check(program, dtype=options.dtype, rules=options.rules))
+    report = check(program, dtype=options.dtype, rules=options.rules)
+    print(report)
+    if not report.ok:
+        raise BlockbusterError(message="check: a snapshot is less exact than a careful program")
 
 
 def _show(options: argparse.Namespace) -> None:
