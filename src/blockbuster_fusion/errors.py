@@ -88,6 +88,12 @@ class BadInput(BlockbusterError):
     template = "input {name}: {problem}"
 
 
+class NoMemory(BlockbusterError):
+    """A tensor whose numbers a kernel is to read or write has no memory."""
+
+    template = "{tensor} has no memory: {reason}; call it with tensors that hold numbers"
+
+
 class BadUnit(BlockbusterError):
     """A dim cannot be given one block."""
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses import FakeTensor
 
-from blockbuster_fusion.errors import BadInput
+from blockbuster_fusion.errors import BadInput, NoMemory
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.runtime.arrays import Array, NumpyArrays
 
@@ -19,6 +20,33 @@ _NUMPY = NumpyArrays()
 def is_tensor(x: object) -> bool:
     """Whether `x` is one of PyTorch's tensors."""
     return isinstance(x, torch.Tensor)
+
+
+LOW = 1 << 32
+"""Addresses below this may be offsets into a freed storage, whose own address is 0."""
+
+
+def address(x: torch.Tensor) -> int:
+    """The address of a tensor's first element, or NoMemory."""
+    try:
+        found = x.data_ptr()
+    except RuntimeError as error:  # PyTorch's word for tensors that only stand for others
+        raise _no_memory(x, "it stands for another tensor, as in torch.vmap") from error
+    return found if found >= LOW else checked_address(x, found)
+
+
+def checked_address(x: torch.Tensor, found: int) -> int:
+    """A low address, if the tensor is empty or its storage has memory; or NoMemory."""
+    if isinstance(x, FakeTensor):
+        raise _no_memory(x, "it is a fake tensor, which has a shape and no numbers")
+    if x.numel() and not x.untyped_storage().data_ptr():
+        raise _no_memory(x, "its storage was freed, as by resize_(0)")
+    return found
+
+
+def _no_memory(x: torch.Tensor, reason: str) -> NoMemory:
+    dtype = str(x.dtype).removeprefix("torch.")
+    return NoMemory(tensor=f"a {dtype} tensor of shape {tuple(x.shape)}", reason=reason)
 
 
 class TorchArrays:
@@ -65,7 +93,8 @@ class TorchArrays:
         return tuple(x.stride())
 
     def handle(self, x: torch.Tensor) -> Any:
-        return x.data_ptr() if self.handles else x
+        found = address(x)
+        return found if self.handles else x
 
     def empty(self, shape: Sequence[int], dtype: DType) -> torch.Tensor:
         return torch.empty(tuple(shape), dtype=STORED[dtype], device=self.device)

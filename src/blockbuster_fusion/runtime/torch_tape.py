@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from blockbuster_fusion.runtime.tape import Place, Tape, packed
+from blockbuster_fusion.runtime.torch_arrays import LOW, address, checked_address
 from blockbuster_fusion.runtime.torch_places import Base, Launched, Lying, Ran, Untaped
 from blockbuster_fusion.runtime.torch_recording import Recording
 from blockbuster_fusion.runtime.torch_steps import Length, Slot
@@ -74,7 +75,8 @@ class TensorTape:
         arena = torch.empty(self.arena, dtype=torch.uint8, device="cpu")
         addresses[_ARENA] = arena.data_ptr()
         for slot, base in self.given:
-            addresses[base] = values[slot].data_ptr()
+            found = values[slot].data_ptr()
+            addresses[base] = found if found >= LOW else checked_address(values[slot], found)
         for part in self.parts:
             for fresh in part.fresh:
                 x = torch.empty(fresh.shape, dtype=fresh.dtype, device="cpu")
@@ -86,7 +88,7 @@ class TensorTape:
             elif part.step is not None:
                 part.step(values)
                 for slot, base in part.made:
-                    addresses[base] = values[slot].data_ptr()
+                    addresses[base] = address(values[slot])
             for slot in part.dead:
                 values[slot] = None
         return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]

@@ -242,6 +242,16 @@ def misfit(
     )
 
 
+SHIFTED = ("aten._log_softmax", "aten._logsumexp", "loss")
+"""Rows whose result is a difference of terms that may be much larger than it is."""
+
+
+def _size(x: Tensor) -> float:
+    """The largest finite number of a tensor of floats."""
+    fine = x[x.isfinite()].abs() if x.is_floating_point() else x.new_zeros(0)
+    return float(fine.max()) if fine.numel() else 0.0
+
+
 def in_float64(program: Program, n: int, like: Outcome, seed: int = 0) -> list[Tensor]:
     """The results and the given tensors of a run in float64; with a seed, of a disturbed one."""
     values: dict[str, Any] = {g.name: g.make(n, torch.float64) for g in program.given}
@@ -265,5 +275,9 @@ def in_float64(program: Program, n: int, like: Outcome, seed: int = 0) -> list[T
             execute(line, own, torch.float64)
             for name in line.makes:
                 values[name] = own[name]
+                if line.row in SHIFTED and own[name].is_floating_point():
+                    size = max(_size(values[k]) for k in line.reads)
+                    factors = torch.rand(own[name].shape, generator=noise, dtype=torch.float64)
+                    values[name] = own[name] + eps * size * (factors * 2 - 1)
     wanted = [*program.results, *like.given]
     return [values[name] for name in wanted]
