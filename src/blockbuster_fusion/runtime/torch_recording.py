@@ -99,12 +99,12 @@ class Recording:
             case BoundKernel():
                 self.kernel(bound, values)
             case BoundOperator():
-                self.operator(bound.step, values[bound.output], values)
-            case BoundRoom() if not self.knows(bound.step.shape):
+                self.operator(bound.step.sized(self.length), values[bound.output], values)
+            case BoundRoom() if not self.knows(bound.step.lengths):
                 self.room(bound.step)
             case BoundRoom():
                 room = values[bound.slot]
-                self.lies(bound.slot, room, Base(room.data_ptr(), None, bound.shape, bound.dtype))
+                self.lies(bound.slot, room, Base(room.data_ptr(), None, (bound.span,), bound.dtype))
             case BoundCopy():
                 place = self.piece(bound.step.piece)
                 self.do(torch.Tensor.copy_, Slot(place), Slot(bound.source))
@@ -179,14 +179,14 @@ class Recording:
         return self.length_now(size) if self.knows([size]) else Slot(self.length_at(size))
 
     def room(self, step: RoomStep) -> None:
-        order = step.order or range(len(step.shape))
-        shape = [self.length(step.shape[d]) for d in order]
-        if step.order is None:
-            self.do(torch.empty, shape, output=step.slot, dtype=step.dtype, device=step.device)
-            return
-        room = self.do(torch.empty, shape, dtype=step.dtype, device=step.device)
-        back = [order.index(d) for d in range(len(order))]
-        self.do(torch.Tensor.permute, Slot(room), back, output=step.slot)
+        shape = [self.length(size) for size in step.shape]
+        kind = {"output": step.slot, "dtype": step.dtype, "device": step.device}
+        if step.strides is None:
+            self.do(torch.empty, shape, **kind)
+        else:
+            self.do(
+                torch.empty_strided, shape, [self.length(size) for size in step.strides], **kind
+            )
 
     def piece(self, piece: Piece, output: int | None = None) -> int:
         """The slot of a piece of an array."""

@@ -1,13 +1,14 @@
 """The steps of a model's plan, and what each is once the sizes are known: a function of values."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from blockbuster_fusion.array.axes import Size, product
 from blockbuster_fusion.array.records import Layout
+from blockbuster_fusion.codegen.shapes import contiguous
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
 from blockbuster_fusion.runtime.torch_arrays import kit_on
@@ -86,7 +87,24 @@ class OperatorStep:
 
     @property
     def lengths(self) -> Iterator[Size]:
-        return iter(())
+        stack: list[Any] = [*self.arguments]
+        while stack:
+            x = stack.pop()
+            if isinstance(x, Size):
+                yield x
+            elif isinstance(x, list | tuple):
+                stack.extend(x)
+
+    def sized(self, length: Callable[[Size], Any]) -> "OperatorStep":
+        """The step with numbers for the sizes among its arguments."""
+
+        def filled(x: Any) -> Any:
+            if isinstance(x, Size):
+                return length(x)
+            return type(x)(map(filled, x)) if isinstance(x, list | tuple) else x
+
+        has_sizes = next(self.lengths, None) is not None
+        return replace(self, arguments=filled(self.arguments)) if has_sizes else self
 
 
 @dataclass(frozen=True)
@@ -97,8 +115,8 @@ class RoomStep:
     shape: tuple[Size, ...]
     dtype: torch.dtype
     device: torch.device
-    order: tuple[int, ...] | None = None
-    """The dimensions from the outermost in memory to the innermost."""
+    strides: tuple[Size, ...] | None = None
+    """None for an array that is contiguous."""
 
     @property
     def reads(self) -> Iterator[int]:
@@ -106,7 +124,7 @@ class RoomStep:
 
     @property
     def lengths(self) -> Iterator[Size]:
-        return iter(self.shape)
+        return iter((*self.shape, *(self.strides or ())))
 
 
 @dataclass(frozen=True)
@@ -138,9 +156,10 @@ Length = Callable[[Size], int]
 class BoundOperator:
     """An operator, called with what lies in its slots."""
 
-    def __init__(self, step: OperatorStep) -> None:
+    def __init__(self, step: OperatorStep, length: Length | None = None) -> None:
+        """`length` tells the sizes among the step's arguments, if there are any."""
         self.step, self.output = step, step.output
-        self.function = _call_of(step)
+        self.function = _call_of(step if length is None else step.sized(length))
 
     def __call__(self, values: list[Any]) -> None:
         values[self.output] = self.function(values)
@@ -173,14 +192,22 @@ class BoundRoom:
 
     def __init__(self, step: RoomStep, length: Length) -> None:
         self.step = step
-        order = step.order or tuple(range(len(step.shape)))
         self.slot, self.dtype, self.device = step.slot, step.dtype, step.device
-        self.shape = tuple(length(step.shape[d]) for d in order)
-        self.back = step.order and tuple(order.index(d) for d in range(len(order)))
+        self.shape = tuple(map(length, step.shape))
+        self.strides = contiguous(self.shape)
+        if step.strides is not None:
+            self.strides = tuple(map(length, step.strides))
 
     def __call__(self, values: list[Any]) -> None:
-        room = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        values[self.slot] = room if self.back is None else room.permute(self.back)
+        values[self.slot] = torch.empty_strided(
+            self.shape, self.strides, dtype=self.dtype, device=self.device
+        )
+
+    @property
+    def span(self) -> int:
+        """The number of elements from the first to the last one in memory."""
+        pairs = zip(self.shape, self.strides, strict=True)
+        return 1 + sum((n - 1) * step for n, step in pairs) if all(self.shape) else 0
 
 
 class BoundPiece:
@@ -313,16 +340,21 @@ def bound(step: Step, length: Length) -> BoundStep:
         case KernelStep():
             return BoundKernel(step, length)
         case OperatorStep():
-            return BoundOperator(step)
+            return BoundOperator(step, length)
         case RoomStep():
             return BoundRoom(step, length)
         case CopyStep():
             return BoundCopy(step, length)
 
 
-def in_order(x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """`x` dense in memory, with its dimensions in this order; itself if it lies so."""
-    turned = x.permute(tuple(order))
-    if turned.is_contiguous():
+def laid_out(x: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """`x` with these strides in memory: itself if it has them, or else a copy."""
+    pairs = [*zip(x.shape, x.stride(), strides, strict=True)]
+    if not x.numel() or all(have == want for _, have, want in pairs):
         return x
-    return turned.contiguous().permute([order.index(d) for d in range(len(order))])
+    if all(have == want or n == 1 for n, have, want in pairs):
+        return x.as_strided(x.shape, strides)
+    wide = [n if step else min(n, 1) for n, step in zip(x.shape, strides, strict=True)]
+    made = torch.empty_strided(wide, strides, dtype=x.dtype, device=x.device)
+    made.copy_(x.as_strided(wide, x.stride()))
+    return made.expand(x.shape)

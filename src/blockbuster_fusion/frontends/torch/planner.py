@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.array.axes import Size, product
 from blockbuster_fusion.array.records import Layout
 from blockbuster_fusion.frontends.torch.complexes import pair_complex
 from blockbuster_fusion.frontends.torch.express import ElidedCast
@@ -28,6 +28,14 @@ from blockbuster_fusion.frontends.torch.groups import (
     device_of,
 )
 from blockbuster_fusion.frontends.torch.pieces import move_pieces
+from blockbuster_fusion.frontends.torch.results import (
+    Placements,
+    keep_apart,
+    kept_whole,
+    placements,
+    storage_of,
+    strides_of,
+)
 from blockbuster_fusion.frontends.torch.simplify import simplify
 from blockbuster_fusion.frontends.torch.sizes import symbols
 from blockbuster_fusion.frontends.torch.table import DTYPES
@@ -41,8 +49,9 @@ from blockbuster_fusion.runtime.torch_steps import (
     RoomStep,
     Slot,
     Step,
-    in_order,
+    laid_out,
 )
+from blockbuster_fusion.select.parts import Kind
 
 log = logging.getLogger("blockbuster_fusion")
 
@@ -81,20 +90,22 @@ def plan(
     """The plan of a graph whose inputs number `static` are weights."""
     options = options or Options()
     target = options.target or _device_of(module)
+    wanted = placements(module)
     simplify(module)
     pair_complex(module)
     stays = ""
     try:
-        module = move_pieces(module, static, splits=target != "cuda")
+        module = move_pieces(module, static, kept_whole(module), splits=target != "cuda")
     except Exception as error:  # whatever it is: the model runs without, and `explain` says so
         if options.strict:
             raise
         stays = f"slices and concatenations stay where they are: {type(error).__name__}: {error}"
         log.warning(stays)
+    keep_apart(module, wanted)
     given = [n for n in module.graph.nodes if n.op == "placeholder"]
     analysis = Analysis(module, frozenset(given[i] for i in static if i < len(given)))
     grouping = Grouping(analysis, options)
-    planner = _Planner(analysis, static, grouping.grouped())
+    planner = _Planner(analysis, static, grouping.grouped(), wanted)
     return planner.planned([*([stays] if stays else []), *grouping.halved])
 
 
@@ -104,8 +115,17 @@ def _device_of(module: GraphModule) -> str:
 
 
 class _Planner:
-    def __init__(self, analysis: Analysis, static: Sequence[int], groups: list[Group]) -> None:
+    def __init__(
+        self,
+        analysis: Analysis,
+        static: Sequence[int],
+        groups: list[Group],
+        wanted: Placements,
+    ) -> None:
         self.analysis, self.static, self.groups = analysis, frozenset(static), groups
+        self.wanted = wanted
+        self.strides = self.strides_given_out()
+        """The strides, in eager mode, of what is given out or shows what is given out."""
         self.steps: list[Step] = []
         self.operated: list[Node] = []
         self.slots: dict[Node, int] = {n: i for i, n in enumerate(analysis.inputs)}
@@ -131,7 +151,8 @@ class _Planner:
             self.add(group)
         outputs = [self.result(x) for x in analysis.results]
         inputs = range(len(analysis.inputs))
-        found, evaluate = symbols(analysis)
+        tensors = (p.tensor for p in self.wanted if p is not None)
+        found, evaluate = symbols(analysis, (s for t in tensors for s in t.stride()))
         varying = [slot for slot, node in enumerate(analysis.inputs) if _varies(node)]
         made = Plan(self.steps, self.count, inputs, outputs, found, evaluate, self.static, varying)
         return Planned(made, analysis, self.groups, self.operated, [*self.rooms], halved)
@@ -145,7 +166,7 @@ class _Planner:
             return
         self.is_settled = True
         effects = [n for n in self.analysis.operators if self.analysis.has_effect(n)]
-        written = {n.args[0] for n in effects}
+        written = {storage_of(n.args[0]) for n in effects} - {None}
         wanted = [m for n in effects for m in n.all_input_nodes]
         wanted += [n for n in self.analysis.results if isinstance(n, Node)]
         for node in dict.fromkeys(wanted):
@@ -153,7 +174,7 @@ class _Planner:
             if node in self.slots or not known or self.analysis.has_effect(node):
                 continue
             self.slot(node)
-            if self.analysis.base(node) in written:
+            if storage_of(node) in written:
                 self.follow(node, torch.Tensor.clone)
 
     def follow(self, node: Node, function: Callable[..., Any], *arguments: Any) -> None:
@@ -163,17 +184,33 @@ class _Planner:
             OperatorStep(name_of(node), function, (Slot(before), *arguments), {}, self.slots[node])
         )
 
+    def strides_given_out(self) -> dict[Node, tuple[Size, ...]]:
+        made: dict[Node, tuple[Size, ...]] = {}
+        pairs = [*zip(self.analysis.results, self.wanted, strict=True)]
+        shown = {storage_of(n) for n, placement in pairs if placement is not None} - {None}
+        for node in self.analysis.nodes:
+            if storage_of(node) in shown:
+                strides = strides_of(tensors_of(node)[0])
+                made |= {} if strides is None else {node: strides}
+        for node, placement in pairs:
+            strides = None if placement is None else strides_of(placement.tensor)
+            made |= {} if strides is None else {node: strides}
+        return made
+
     def result(self, given: Any) -> Any:
         """A result of the graph, laid out in memory as PyTorch would have it."""
         if not isinstance(given, Node) or not tensors_of(given) or given.op == "placeholder":
             return self.argument(given)
         self.slot(given)
-        if given not in self.laid_out:
-            self.laid_out.add(given)
-            order = _order(tensors_of(given)[0])
-            if order is not None:
-                self.follow(given, in_order, order)
+        self.lay_out(given)
         return Slot(self.slots[given])
+
+    def lay_out(self, node: Node) -> None:
+        """See to it that a node's result has the strides of eager mode, if it is given out."""
+        strides = self.strides.get(node)
+        if strides and node not in self.laid_out:
+            self.laid_out.add(node)
+            self.follow(node, laid_out, strides)
 
     # ---------------------------------------------------------------- steps
 
@@ -196,7 +233,11 @@ class _Planner:
             self.slots[join] = self.new_slot()
             (tensor,) = tensors_of(join)
             shape = tuple(map(as_size, tensor.shape))
-            self.steps.append(RoomStep(self.slots[join], shape, tensor.dtype, tensor.device))
+            strides = self.strides.get(join)
+            self.laid_out.add(join)
+            self.steps.append(
+                RoomStep(self.slots[join], shape, tensor.dtype, tensor.device, strides)
+            )
         return self.slots[join]
 
     def join(self, join: Node) -> None:
@@ -247,14 +288,14 @@ class _Planner:
         if not all(has for p in layout.positions for _, has in p):
             return None
         (tensor,) = tensors_of(node)
-        if node in self.analysis.outputs:  # it must not share memory with a join
-            order = _order(tensor)
-            if order is not None:
-                self.laid_out.add(node)
-            if order is None or order == [*range(tensor.dim())]:
+        shape = tuple(map(as_size, tensor.shape))
+        if node in self.strides:  # it must not share memory with a join
+            strides = self.strides[node]
+            self.laid_out.add(node)
+            if strides == contiguous_sizes(shape):
                 return None
-            slot, shape = self.new_slot(), tuple(map(as_size, tensor.shape))
-            self.steps.append(RoomStep(slot, shape, tensor.dtype, tensor.device, tuple(order)))
+            slot = self.new_slot()
+            self.steps.append(RoomStep(slot, shape, tensor.dtype, tensor.device, strides))
             return Piece(slot, 0, (), shape[0])
         if node not in self.pieces or self.analysis.is_shown_of(node):
             return None
@@ -294,7 +335,8 @@ class _Planner:
             if not isinstance(update, Node) or not isinstance(target, Node):
                 continue
             is_update = update.target in _IN_PLACE and update.args[0] is target
-            if is_update and set(target.users) == {copy, update}:
+            is_shown = update in self.analysis.outputs or self.analysis.is_shown_of(update)
+            if is_update and not is_shown and set(target.users) == {copy, update}:
                 found[update] = copy
         return found
 
@@ -314,9 +356,9 @@ class _Planner:
             function = _COPYING[node.target]
         elif node.target is torch.ops.aten.as_strided.default:
             (source,) = node.all_input_nodes[:1]
-            order = _order(tensors_of(source)[0])
-            if source.op != "placeholder" and order is not None:
-                self.follow(source, in_order, order)
+            strides = strides_of(tensors_of(source)[0])
+            if source.op != "placeholder" and strides:
+                self.follow(source, laid_out, strides)
         elif node in self.in_place:
             function = _IN_PLACE[node.target]
         assert callable(function)
@@ -326,6 +368,8 @@ class _Planner:
         step = OperatorStep(name_of(node), function, filled, named, self.slots[node])
         self.steps.append(step)
         self.operated.append(node)
+        if self.analysis.kind(node) is not Kind.VIEW and len(tensors_of(node)) == 1:
+            self.lay_out(node)
 
     def argument(self, given: Any) -> Any:
         if isinstance(given, Node):
@@ -358,25 +402,9 @@ _IN_PLACE: dict[Any, Any] = {
 """Operators that give an array with a part replaced, and how to replace it in the array itself."""
 
 
-def _order(tensor: torch.Tensor) -> list[int] | None:
-    """The dimensions from the one with the longest steps in memory to that with the shortest.
-
-    None where the tensor is not dense, so that no order gives its strides.
-    """
-
-    def hint(x: Any) -> int:
-        return int(x) if isinstance(x, int) else int(x.node.hint or 2)
-
-    strides = [hint(s) for s in tensor.stride()]
-    lengths = [hint(s) for s in tensor.shape]
-    order = sorted(range(tensor.dim()), key=lambda d: (-strides[d], -lengths[d], d))
-    step = 1
-    for d in reversed(order):
-        if lengths[d] != 1 and strides[d] != step:
-            return None
-        step *= lengths[d]
-    plain = [d for d in order if lengths[d] != 1]
-    return [*range(tensor.dim())] if plain == sorted(plain) else order
+def contiguous_sizes(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """The strides of a contiguous array."""
+    return tuple(product(shape[at + 1 :]) for at in range(len(shape)))
 
 
 def _attribute(module: GraphModule, path: str) -> Any:

@@ -1,6 +1,7 @@
 """The sizes of a graph that are known only when it runs: where they come from, what they are."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import sympy
@@ -33,8 +34,11 @@ class _SizePrinter(PythonPrinter):
         return f"sizes[{name!r}]"
 
 
-def symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
-    """Where the symbols of a graph get their values, and what sizes are in terms of them."""
+def symbols(analysis: Analysis, more: Iterable[Any] = ()) -> tuple[list[SymbolSource], Any]:
+    """Where the symbols of a graph get their values, and what sizes are in terms of them.
+
+    `more` are sizes beside those of the graph's arrays.
+    """
     found: dict[str, SymbolSource] = {}
     expressions: dict[str, Any] = {}
     derived: list[tuple[Any, SymbolSource]] = []
@@ -61,13 +65,12 @@ def symbols(analysis: Analysis) -> tuple[list[SymbolSource], Any]:
         if str(symbol) not in found and str(symbol) not in expressions and rest.is_Integer:
             found[source.symbol] = source
             expressions[str(symbol)] = (sympy.Symbol(source.symbol) - rest) / factor
-    for node in analysis.module.graph.nodes:
-        for tensor in tensors_of(node):
-            for extent in tensor.shape:
-                if isinstance(extent, torch.SymInt):
-                    for factor in factored(expression_of(extent))[1]:
-                        if not factor.is_Symbol:
-                            expressions.setdefault(str(factor), factor)
+    tensors = (t for node in analysis.module.graph.nodes for t in tensors_of(node))
+    for extent in chain(more, chain.from_iterable(t.shape for t in tensors)):
+        if isinstance(extent, torch.SymInt):
+            for factor in factored(expression_of(extent))[1]:
+                if not factor.is_Symbol:
+                    expressions.setdefault(str(factor), factor)
 
     functions: dict[str, Callable[[Mapping[str, int]], int]] = {}
 

@@ -19,7 +19,7 @@ while the sum needs all of it: a doubt again, and with nobody else to blame `q` 
 third round has none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch.fx import GraphModule, Node
 
@@ -32,16 +32,18 @@ MOST_ROUNDS = 8
 """How often a graph is built before everything that is left in doubt stays."""
 
 
-def move_pieces(module: GraphModule, static: Sequence[int], *, splits: bool) -> GraphModule:
+def move_pieces(
+    module: GraphModule, static: Sequence[int], kept: Collection[Node] = (), *, splits: bool
+) -> GraphModule:
     """The graph with slices moved up and concatenations down; itself where nothing moves.
 
-    `splits` says whether products with weights may be split.
+    Slices of nodes that are `kept` stay; `splits` says whether products with weights may be split.
     """
     given = [n for n in module.graph.nodes if n.op == "placeholder"]
     analysis = Analysis(module, frozenset(given[i] for i in static if i < len(given)))
     if not any(_is_cut(node) for node in analysis.nodes):
         return module
-    stored, undivided = set[Node](), set[Node]()
+    stored, undivided = set(kept), set[Node]()
     for number in range(MOST_ROUNDS):
         moved = Moved(Pieces(analysis, stored, undivided), splits=splits)
         found = doubts(moved)

@@ -122,9 +122,8 @@ def source_dim(node: Node, dim: int) -> int | None:
         case "unsqueeze":
             at = arguments[0] % len(after)
             return None if dim == at else dim - (dim > at)
-        case "squeeze" if arguments:
-            given = arguments[0] if isinstance(arguments[0], list | tuple) else arguments[:1]
-            gone = {d % len(before) for d in given if before[d] == 1}
+        case "squeeze":
+            gone = squeezed_dims(node)
             left = [d for d in range(len(before)) if d not in gone]
             return left[dim]
         case "expand":
@@ -132,6 +131,16 @@ def source_dim(node: Node, dim: int) -> int | None:
             is_broadcast = at < 0 or (before[at] == 1 and after[dim] != 1)
             return None if is_broadcast else at
     raise InTheWay
+
+
+def squeezed_dims(node: Node) -> list[int]:
+    """The dimensions of its operand that a `squeeze` removes: those asked for, of length 1."""
+    source, *arguments = node.args
+    assert isinstance(source, Node)
+    lengths = tensors_of(source)[0].shape
+    given: Any = arguments[0] if arguments else range(len(lengths))
+    asked = given if isinstance(given, list | tuple | range) else [given]
+    return sorted({d % len(lengths) for d in asked if lengths and lengths[d] == 1})
 
 
 def reduced_dims(node: Node) -> tuple[Node, list[int]] | None:

@@ -28,6 +28,7 @@ from blockbuster_fusion.frontends.torch.pieces.dims import (
     reduced_dims,
     slice_of,
     source_dim,
+    squeezed_dims,
 )
 from blockbuster_fusion.select.parts import Kind
 
@@ -307,6 +308,9 @@ class Moved(Builder):
         if name == "expand":
             sizes = [self.number(s) for s in lengths]
             return self.emit(aten.expand.default, (made, sizes), node)
+        if name == "squeeze":  # a part may have dimensions of length 1 that the whole has not
+            gone = squeezed_dims(node)
+            return self.emit(aten.squeeze.dims, (made, gone), node) if gone else made
         return self.emit(node.target, (made, *node.args[1:]), node, node.kwargs)
 
     def moved_pointwise(self, node: Node, bands: Bands) -> Node:

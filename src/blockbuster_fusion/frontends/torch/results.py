@@ -1,0 +1,100 @@
+"""Results of a graph as eager mode has them: their strides, and which of them share memory."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.frontends.torch.fakes import inserted
+from blockbuster_fusion.frontends.torch.graph import GIVEN, as_size, tensors_of
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A result in eager mode; results with one storage share memory."""
+
+    tensor: torch.Tensor
+    storage: int
+    is_given: bool
+    """Whether it lies in the memory of an input."""
+
+
+Placements = Sequence[Placement | None]
+"""One for each result; None for what is no strided tensor."""
+
+
+def placements(module: GraphModule) -> list[Placement | None]:
+    """The placements of a graph's results."""
+    given = _given(module)
+    made: list[Placement | None] = []
+    for node in _results(module):
+        tensor, storage = _tensor(node), storage_of(node)
+        is_known = tensor is not None and storage is not None
+        made.append(Placement(tensor, storage, storage in given) if is_known else None)  # type: ignore[arg-type]
+    return made
+
+
+def kept_whole(module: GraphModule) -> set[Node]:
+    """The nodes in the memory of several results, or of a result that shows an input.
+
+    Slices of these are not moved: parts that are computed apart would not share memory.
+    """
+    given = _given(module)
+    results = {n for n in _results(module) if isinstance(n, Node)}
+    count = Counter(storage_of(n) for n in results)
+    kept = {s for s, times in count.items() if s is not None and (times > 1 or s in given)}
+    return {n for n in module.graph.nodes if storage_of(n) in kept and n.op not in GIVEN}
+
+
+def keep_apart(module: GraphModule, wanted: Placements) -> None:
+    """Copy results that have come to share memory with an input or with each other."""
+    given = _given(module)
+    owner: dict[int | None, int] = {}
+    output = module.graph.output_node()
+    made = [*_results(module)]
+    for i, (node, placement) in enumerate(zip(made, wanted, strict=True)):
+        if placement is None or placement.is_given or not isinstance(node, Node):
+            continue
+        storage = storage_of(node)
+        if storage in given or owner.setdefault(storage, placement.storage) != placement.storage:
+            with module.graph.inserting_after(node):
+                made[i] = inserted(module.graph, torch.ops.aten.clone.default, (node,), node)
+    output.args = (tuple(made),)
+
+
+def strides_of(tensor: torch.Tensor) -> tuple[Size, ...] | None:
+    """The strides of a tensor; None where they depend on data."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    strides = tensor.stride()
+    if any(isinstance(s, torch.SymInt) and free_unbacked_symbols(s) for s in strides):
+        return None
+    return tuple(map(as_size, strides))
+
+
+def storage_of(node: Any) -> int | None:
+    """A number for the memory of a node that gives one tensor."""
+    tensor = _tensor(node)
+    if tensor is None or tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _tensor(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _results(module: GraphModule) -> Sequence[Any]:
+    results: Any = module.graph.output_node().args[0]
+    return [*results]
+
+
+def _given(module: GraphModule) -> set[int | None]:
+    nodes = (n for n in module.graph.nodes if n.op in GIVEN and tensors_of(n))
+    return {storage_of(n) for n in nodes} - {None}
