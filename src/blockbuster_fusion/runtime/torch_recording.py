@@ -180,13 +180,12 @@ class Recording:
 
     def room(self, step: RoomStep) -> None:
         shape = [self.length(size) for size in step.shape]
-        kind = {"output": step.slot, "dtype": step.dtype, "device": step.device}
+        kind: dict[str, Any] = {"dtype": step.dtype, "device": step.device}
         if step.strides is None:
-            self.do(torch.empty, shape, **kind)
+            self.do(torch.empty, shape, output=step.slot, **kind)
         else:
-            self.do(
-                torch.empty_strided, shape, [self.length(size) for size in step.strides], **kind
-            )
+            strides = [self.length(size) for size in step.strides]
+            self.do(torch.empty_strided, shape, strides, output=step.slot, **kind)
 
     def piece(self, piece: Piece, output: int | None = None) -> int:
         """The slot of a piece of an array."""

@@ -155,9 +155,12 @@ class _Replay:
 
     def own(self, given: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """Results that the next call does not overwrite."""
+        is_given = [isinstance(x, Slot) and x.number < len(given) for x in self.plan.outputs]
+        made = [x for x, skipped in zip(results, is_given, strict=True) if not skipped]
+        copies = iter(_fresh(made))
         return [
-            given[x.number] if isinstance(x, Slot) and x.number < len(given) else _fresh(made)
-            for x, made in zip(self.plan.outputs, results, strict=True)
+            given[x.number] if skipped else next(copies)
+            for x, skipped in zip(self.plan.outputs, is_given, strict=True)
         ]
 
 
@@ -167,12 +170,24 @@ def _span(x: torch.Tensor) -> torch.Tensor:
     return x.as_strided((1 + sum(ends) if x.numel() else 0,), (1,))
 
 
-def _fresh(x: Any) -> Any:
-    """A copy that lies as the original does."""
-    if not isinstance(x, torch.Tensor):
-        return x
-    made = _span(x).clone()
-    return made.as_strided(x.shape, x.stride())
+def _fresh(results: Sequence[Any]) -> list[Any]:
+    """Copies that lie as the originals do, and share memory where these do."""
+    owners = [x.untyped_storage()._cdata if isinstance(x, torch.Tensor) else 0 for x in results]
+    shared: dict[int, torch.Tensor] = {}
+    made: list[Any] = []
+    for x, owner in zip(results, owners, strict=True):
+        if not isinstance(x, torch.Tensor):
+            made.append(x)
+        elif owners.count(owner) == 1:
+            made.append(_span(x).clone().as_strided(x.shape, x.stride()))
+        else:
+            if owner not in shared:
+                whole = torch.empty(0, dtype=torch.uint8, device=x.device)
+                shared[owner] = whole.set_(x.untyped_storage()).clone()
+            copy = torch.empty(0, dtype=x.dtype, device=x.device)
+            place = (x.storage_offset(), x.shape, x.stride())
+            made.append(copy.set_(shared[owner].untyped_storage(), *place))
+    return made
 
 
 # ---------------------------------------------------------------- what a graph can hold
