@@ -75,7 +75,7 @@ def fuse(
     made = fusion.fuse(program, rules, unit=unit, safe=safe)
     if not safe:
         return made
-    return SafeFusion(made.initial, made.fused, made.trace, made.turned_off)
+    return SafeFusion(made.initial, made.fused, made.trace, made.runs)
 
 
 Snapshot = int | Literal["most_fused"] | None

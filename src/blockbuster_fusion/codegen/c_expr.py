@@ -6,7 +6,7 @@ import numpy as np
 
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arguments, node_dtypes, number_dtype
+from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, node_dtypes, number_dtype, varying
 from blockbuster_fusion.ir.types import DType, promote
 
 HELD: dict[DType, str] = {
@@ -55,12 +55,12 @@ class Writer:
         self, expr: Expr, texts: Sequence[str], dtypes: Sequence[DType], wanted: DType
     ) -> tuple[str, list[str]]:
         """The expression over operands with these texts, and what is defined before its loop."""
-        made = _Written(self, texts, node_dtypes(expr, dtypes), _held(wanted))
+        made = _Written(self, texts, node_dtypes(expr, dtypes), varying(expr))
         return made.text(expr, _held(wanted)), made.definitions
 
     def inline(self, expr: Expr, wanted: DType) -> str:
         """An expression of sizes and numbers, in one piece."""
-        return _Written(self, [], node_dtypes(expr, []), wanted, named=False).text(expr, wanted)
+        return _Written(self, [], node_dtypes(expr, []), set(), named=False).text(expr, wanted)
 
     def combined(self, expr: Expr, texts: Sequence[str], dtype: DType) -> str:
         """A combiner's expression."""
@@ -79,17 +79,48 @@ class _Written:
         writer: Writer,
         texts: Sequence[str],
         dtypes: dict[Expr, DType | None],
-        own: DType,
+        varies: set[Expr],
         *,
         named: bool = True,
     ) -> None:
-        self.writer, self.texts, self.dtypes, self.own = writer, texts, dtypes, own
+        self.writer, self.texts, self.dtypes, self.varying = writer, texts, dtypes, varies
         self.named = named
         self.definitions: list[str] = []
-        self.constants: dict[tuple[Expr, DType], str] = {}
+        self.made: dict[tuple[Expr, DType], str] = {}
 
-    def text(self, node: Expr, wanted: DType) -> str:
-        """The node as an operand of the type `wanted`, in parentheses where it needs them."""
+    def text(self, root: Expr, wanted: DType) -> str:
+        """The root as an operand of the type `wanted`, in parentheses where it needs them."""
+        stack = [(root, wanted)]
+        while stack:
+            node, dtype = stack[-1]
+            missing = [key for key in self.operands(node, dtype) if key not in self.made]
+            if missing:
+                stack += reversed(missing)
+                continue
+            stack.pop()
+            if (node, dtype) not in self.made:
+                self.made[node, dtype] = self.operand(node, dtype)
+        return self.made[root, wanted]
+
+    def operands(self, node: Expr, wanted: DType) -> list[tuple[Expr, DType]]:
+        """The operands of a node, each with the type in which the node takes it."""
+        own = self.dtypes[node]
+        inner = self.inner(node, _held(own) if own is not None else wanted)
+        if node.op == "where":
+            return [(node.args[0], DType.bool_), *((a, inner) for a in node.args[1:])]
+        return [(a, inner) for a in node.args]
+
+    def inner(self, node: Expr, own: DType) -> DType:
+        """The type in which a node takes its operands."""
+        if node.op == "cast":
+            assert isinstance(node.value, DType)
+            return self.dtypes[node.args[0]] or _held(node.value)
+        if node.op in FUNCTIONS and FUNCTIONS[node.op].result == "bool":
+            return self.compared(node)
+        return own
+
+    def operand(self, node: Expr, wanted: DType) -> str:
+        """The text of a node whose own operands have theirs."""
         own = self.dtypes[node]
         if node.op == "arg":
             assert isinstance(node.value, int)
@@ -101,38 +132,35 @@ class _Written:
             assert isinstance(node.value, Axis)
             text = self.writer.size(node.value)
             return text if not wanted.is_float else f"({HELD[wanted]}){text}"
-        if own is None and not arguments(node) and self.named:
-            return self.constant(node, wanted)
-        return self.call(node, _held(own) if own is not None else wanted)
+        texts = [self.made[key] for key in self.operands(node, wanted)]
+        made = self.call(node, _held(own) if own is not None else wanted, texts)
+        if own is None and self.named and node not in self.varying:
+            return self.constant(made, wanted)
+        return made
 
-    def constant(self, node: Expr, wanted: DType) -> str:
-        """A part that is the same for every element has a name."""
-        if (node, wanted) not in self.constants:
-            text = self.call(node, wanted)
-            name = f"c{len(self.definitions) + 1}"
-            self.definitions.append(f"const {HELD[wanted]} {name} = {bare(text)};")
-            self.constants[node, wanted] = name
-        return self.constants[node, wanted]
+    def constant(self, text: str, wanted: DType) -> str:
+        """A name for a part that is the same for every element."""
+        name = f"c{len(self.definitions) + 1}"
+        self.definitions.append(f"const {HELD[wanted]} {name} = {bare(text)};")
+        return name
 
-    def call(self, node: Expr, own: DType) -> str:
+    def call(self, node: Expr, own: DType, texts: list[str]) -> str:
         if node.op == "cast":
-            return self.cast(node)
-        result = FUNCTIONS[node.op].result
-        inner = self.compared(node) if result == "bool" else own
-        texts = [self.text(a, inner) for a in node.args]
+            return self.cast(node, texts[0])
+        inner = self.inner(node, own)
         match node.op:
             case "neg":
                 return f"(-{texts[0]})"
             case "not_":
                 return f"(!{texts[0]})"
             case "where":
-                texts[0] = self.text(node.args[0], DType.bool_)
                 return f"({texts[0]} ? {texts[1]} : {texts[2]})"
             case "and_" | "or_":
                 truths = [self.truth(a, t) for a, t in zip(node.args, texts, strict=True)]
                 return f"({truths[0]} {_INFIX[node.op]} {truths[1]})"
             case "div":
-                return f"({' / '.join(self.as_float(a, inner) for a in node.args)})"
+                sides = zip(node.args, texts, strict=True)
+                return f"({' / '.join(self.as_float(a, t, inner) for a, t in sides)})"
             case "pow":
                 return self.power(node, texts, inner)
             case "maximum" | "minimum" | "sign" | "mod" | "floordiv":
@@ -168,9 +196,9 @@ class _Written:
         own = self.dtypes[node] or DType.bool_
         return text if own is DType.bool_ else f"({text} != 0)"
 
-    def as_float(self, node: Expr, dtype: DType) -> str:
+    def as_float(self, node: Expr, text: str, dtype: DType) -> str:
         """An operand of a quotient, which is none of whole numbers."""
-        text, own = self.text(node, dtype), self.dtypes[node]
+        own = self.dtypes[node]
         return text if own is None or own.is_float else f"({HELD[dtype]}){text}"
 
     def helper(self, name: str, texts: Sequence[str], dtype: DType) -> str:
@@ -178,11 +206,9 @@ class _Written:
         self.writer.needs.add((name, dtype.value))
         return f"{name}_{dtype.value}({', '.join(texts)})"
 
-    def cast(self, node: Expr) -> str:
-        (x,) = node.args
+    def cast(self, node: Expr, text: str) -> str:
         assert isinstance(node.value, DType)
-        own = self.dtypes[x]
-        text = self.text(x, own or _held(node.value))
+        own = self.dtypes[node.args[0]]
         match node.value:
             case DType.bfloat16:
                 self.writer.needs.add(("bfloat16",))

@@ -27,6 +27,7 @@ from blockbuster_fusion.codegen.nest import (
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import Combiner
+from blockbuster_fusion.ir.expr import Expr, arg, arguments, result_dtype, substitute
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.ir.ops import (
@@ -45,6 +46,7 @@ from blockbuster_fusion.ir.ops import (
     Take,
     Value,
 )
+from blockbuster_fusion.ir.split_expr import split_expression
 from blockbuster_fusion.ir.types import DType, Type
 
 
@@ -206,10 +208,7 @@ class Frame:
             case Input():
                 pass
             case Elementwise() as op:
-                operands = tuple(self.tile(v) for v in node.inputs)
-                tile = self.new_tile(_ordered(node.types[0], operands), node.types[0].dtype)
-                self.block.append(Compute(tile, op.expr, operands))
-                self.places[value] = tile
+                self.places[value] = self.compute(op.expr, node)
             case BlockReduce() as op:
                 operand = self.tile(node.inputs[0])
                 span = next(s for s in operand.spans if s.dim is op.dim)
@@ -250,6 +249,24 @@ class Frame:
         for port in range(len(node.types)):
             for target in self.stores.get(Value(i, port), ()):
                 self.put(Value(i, port), target)
+
+    def compute(self, expr: Expr, node: Node) -> Tile:
+        """An expression of the operands; a large one is computed in parts."""
+        operands = [self.tile(v) for v in node.inputs]
+        spans = _ordered(node.types[0], operands)
+        parts, rest = split_expression(expr)
+        for part in parts:
+            used = sorted(arguments(part))
+            dtype = result_dtype(part, [t.dtype for t in operands])
+            there = {span for i in used for span in operands[i].spans}
+            tile = self.new_tile((s for s in spans if s in there), dtype)
+            self.block.append(_compute(tile, part, operands))
+            operands.append(tile)
+        tile = self.new_tile(spans, node.types[0].dtype)
+        self.block.append(
+            _compute(tile, rest, operands) if parts else Compute(tile, expr, tuple(operands))
+        )
+        return tile
 
     def take(self, node: Node, op: Take) -> Tile:
         """What lies in a table at some places."""
@@ -386,6 +403,13 @@ class Frame:
         private = any(t.is_buffered for j in others for t in self.graph[j].types)
         alone = all(out.value.node == i for out in self.graph.outputs)
         return alone and not self.graph.users[i] and not private
+
+
+def _compute(tile: Tile, expr: Expr, operands: Sequence[Tile]) -> Compute:
+    """The statement with the operands alone that the expression uses."""
+    used = sorted(arguments(expr))
+    numbered = substitute(expr, {old: arg(new) for new, old in enumerate(used)})
+    return Compute(tile, numbered, tuple(operands[i] for i in used))
 
 
 def _walked(dim: Dim, spans: Mapping[Dim, Span]) -> Dim:

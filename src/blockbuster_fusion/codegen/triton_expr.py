@@ -1,7 +1,7 @@
 """Expression trees as Triton writes them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,11 +11,11 @@ from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.expr import (
     FUNCTIONS,
     Expr,
-    arguments,
     evaluate,
     node_dtypes,
     postorder,
     result_dtype,
+    varying,
 )
 from blockbuster_fusion.ir.types import DType
 
@@ -90,17 +90,18 @@ class ExprWriter:
         known = node_dtypes(expr, dtypes)
         wide = DType.float64 if DType.float64 in dtypes else DType.float32
         made: dict[Expr, Written] = {}
+        varies = varying(expr)
         for node in postorder(expr):
-            if known[node] is None and not arguments(node):
-                made[node] = self.number(node, wide)
+            if known[node] is None and node not in varies:
+                made[node] = self.number(node, wide, made)
             else:
                 made[node] = self.node(node, made, known, operands, running)
         return made[expr][0]
 
     # ---------------------------------------------------------------------- numbers
 
-    def number(self, expr: Expr, wide: DType) -> Written:
-        """What no operand takes part in: numbers, and the sizes of axes."""
+    def number(self, expr: Expr, wide: DType, made: Mapping[Expr, Written]) -> Written:
+        """Numbers and sizes of axes alone; `made` has the operands."""
         axes = sizes_in(expr)
         dtype = result_dtype(expr, ())
         if all(isinstance(axis.extent, int) for axis in axes):
@@ -109,15 +110,15 @@ class ExprWriter:
                 return repr(bool(value)), ATOM
             value = float(value) if dtype.is_float else int(value)
             return number_text(value, dtype), UNARY if value < 0 else ATOM
-        return self.sized(expr, dtype, wide)
+        return self.sized(expr, dtype, wide, made)
 
-    def sized(self, expr: Expr, dtype: DType, wide: DType) -> Written:
+    def sized(self, expr: Expr, dtype: DType, wide: DType, made: Mapping[Expr, Written]) -> Written:
         if expr.op == "size":
             assert isinstance(expr.value, Axis)
             return self.size(expr.value)[0], ATOM
         plain = expr.op in INFIX or expr.op in ("neg", "pow", "floordiv")
         constant = all(self.size(axis)[1] for axis in sizes_in(expr))
-        inner = [self.number(a, wide) for a in expr.args]
+        inner = [made[a] for a in expr.args]
         if plain and constant and expr.op in ("pow", "floordiv"):
             sign = "**" if expr.op == "pow" else "//"
             return f"{_held(inner[0], ATOM)} {sign} {_held(inner[1], ATOM)}", POWER - 3

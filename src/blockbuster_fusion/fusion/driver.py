@@ -6,8 +6,7 @@ As in the paper: `fuse_no_extend` on one graph, `bfs_fuse_no_extend` on all of t
 
 from collections import deque
 from collections.abc import Iterable
-from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from blockbuster_fusion.fusion.trace import Firing
 from blockbuster_fusion.ir.axis import Dim
@@ -16,18 +15,67 @@ from blockbuster_fusion.rules.rule import Match, Rule, apply, unify_into
 from blockbuster_fusion.rules.sets import RuleSet
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The state of a run before the first rule beyond the base; a run by the base goes on here."""
+
+    program: Graph
+    rules: RuleSet
+    firings: tuple[Firing, ...]
+    snapshots: tuple[tuple[Graph, int], ...]
+    next_id: int
+    settled: frozenset[Graph]
+    queue: tuple[Path, ...]
+    search: "Begun | None"
+    shared: frozenset[Dim]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A search in the middle: the nodes that each rule still has to look at."""
+
+    graph: Graph
+    pending: tuple[tuple[int, ...], ...]
+    refused: tuple[tuple[int, ...], ...]
+    moved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The outcome of a run: snapshots, each with the number of firings that led to it."""
+
+    snapshots: tuple[tuple[Graph, int], ...]
+    firings: tuple[Firing, ...]
+    next_id: int
+    fork: Fork | None
+
+    @property
+    def by_base(self) -> "Run":
+        """The outcome by the base alone; the same where no rule beyond it has fired."""
+        return self if self.fork is None else Driver.resumed(self.fork).fuse()
+
+
 class Driver:
     """One run of the algorithm on a program: the program so far and where rules fired."""
 
-    def __init__(self, program: Graph, rules: RuleSet) -> None:
+    def __init__(
+        self,
+        program: Graph,
+        rules: RuleSet,
+        *,
+        first_id: int | None = None,
+        shared: frozenset[Dim] = frozenset(),
+    ) -> None:
         self.program = program
         self.rules = rules
         self.firings: list[Firing] = []
-        self._next_id = program.max_id + 1
+        self._next_id = program.max_id + 1 if first_id is None else first_id
+        self._shared = shared
+        """Dims that other programs know by their names: they are not given up for others."""
         self.snapshots: list[tuple[Graph, int]] = []
         """Each with the number of firings that led to it."""
-        self.base: Driver | None = None
-        """Where the rules have a base: a run that turns off before the first other rule."""
+        self.fork: Fork | None = None
+        """Where the rules have a base: the state before the first other rule."""
         self._settled: set[Graph] = set()
         """Graphs in which no local rule matches."""
         self._unextendable: set[Graph] = set()
@@ -36,14 +84,27 @@ class Driver:
         self._begun: _Search | None = None
         """The search in the first of them, where another run has begun it."""
 
-    def fuse(self) -> None:
-        """Runs to the end: afterwards `snapshots` and `firings` are complete."""
+    @classmethod
+    def resumed(cls, fork: Fork) -> "Driver":
+        """A run that goes on from a fork; the fork stays as it is."""
+        driver = cls(fork.program, fork.rules, first_id=fork.next_id, shared=fork.shared)
+        driver.firings = list(fork.firings)
+        driver.snapshots = list(fork.snapshots)
+        driver._settled = set(fork.settled)
+        driver._queue = deque(fork.queue)
+        if fork.search is not None:
+            driver._begun = _Search.resumed(fork.search, fork.rules.local, fork.shared)
+        return driver
+
+    def fuse(self) -> Run:
+        """Runs to the end."""
         self.bfs_fuse_no_extend()
         self.snapshots.append((self.program, len(self.firings)))
         while self.bfs_extend():
             self._queue.append(())
             self.bfs_fuse_no_extend()
             self.snapshots.append((self.program, len(self.firings)))
+        return Run(tuple(self.snapshots), tuple(self.firings), self._next_id, self.fork)
 
     def bfs_fuse_no_extend(self) -> None:
         """Applies the local rules in every graph of the program, breadth first."""
@@ -58,13 +119,13 @@ class Driver:
         graph = self.program.at(path)
         if graph in self._settled:
             return
-        search = self._begun or _Search(graph, self.rules.local)
+        search = self._begun or _Search(graph, self.rules.local, self._shared)
         self._begun = None
         unified: dict[Dim, Dim] = {}
         start = graph
         while (match := search.next()) is not None:
             if self._leaves_base(match):
-                self._turn_off(self.program.substitute(unified).replace(path, graph), search)
+                self._keep_fork(self.program.substitute(unified).replace(path, graph), search)
             graph = self._apply(match, path)
             search.move_to(graph)
             unify_into(unified, match.unify)
@@ -80,9 +141,9 @@ class Driver:
             graph = self.program.at(path)
             if graph not in self._unextendable:
                 for rule in self.rules.extending:
-                    if (match := rule.match(graph)) is not None:
+                    if (match := self._extension(rule, graph)) is not None:
                         if self._leaves_base(match):
-                            self._turn_off(self.program)
+                            self._keep_fork(self.program)
                         made = self._apply(match, path)
                         program = self.program.substitute(dict(match.unify))
                         self.program = program.replace(path, made)
@@ -90,6 +151,13 @@ class Driver:
                 self._unextendable.add(graph)
             queue.extend((*path, i) for i, _ in graph.maps())
         return False
+
+    def _extension(self, rule: Rule, graph: Graph) -> Match | None:
+        """The first place for an extending rule that gives up no shared dim."""
+        matches = rule.matches(graph)
+        return next(
+            (m for m in matches if self._shared.isdisjoint(old for old, _ in m.unify)), None
+        )
 
     def _apply(self, match: Match, path: Path) -> Graph:
         match = replace(match, path=path, fresh=self._next_id)
@@ -100,22 +168,28 @@ class Driver:
 
     def _leaves_base(self, match: Match) -> bool:
         """Whether this is the first rule to fire that the base does not have."""
-        return self.base is None and match.rule in self.rules.beyond
+        return self.fork is None and match.rule in self.rules.beyond
 
-    def _turn_off(self, program: Graph, search: "_Search | None" = None) -> None:
-        """Prepares the run by the base alone from here on; what has been done so far is shared.
+    def _keep_fork(self, program: Graph, search: "_Search | None" = None) -> None:
+        """Keeps the state from which the base alone goes on; what has been done is shared.
 
-        It goes on in the middle of a search where there is one, so that it comes to the same as a
-        run by the base from the beginning.
+        That may be in the middle of a search, so that it comes to the same as a run by the base
+        from the beginning.
         """
-        assert self.rules.base is not None
-        self.base = Driver(program, self.rules.base)
-        self.base.firings = list(self.firings)
-        self.base.snapshots = [found for found in self.snapshots if found[1] < len(self.firings)]
-        self.base._next_id = self._next_id
-        self.base._settled = set(self._settled)
-        self.base._queue = deque(self._queue)
-        self.base._begun = search and search.by(self.rules.base.local)
+        base = self.rules.base
+        assert base is not None
+        done = len(self.firings)
+        self.fork = Fork(
+            program,
+            base,
+            tuple(self.firings),
+            tuple(found for found in self.snapshots if found[1] < done),
+            self._next_id,
+            frozenset(self._settled),
+            tuple(self._queue),
+            None if search is None else search.begun(base.local),
+            self._shared,
+        )
 
 
 class _Search:
@@ -125,9 +199,12 @@ class _Search:
     back; places that a far guard refused are looked at once more when nothing else is left.
     """
 
-    def __init__(self, graph: Graph, rules: tuple[Rule, ...]) -> None:
+    def __init__(
+        self, graph: Graph, rules: tuple[Rule, ...], shared: frozenset[Dim] = frozenset()
+    ) -> None:
         self.graph = graph
         self.rules = rules
+        self.shared = shared
         self.pending: list[dict[int, None]] = [{} for _ in rules]
         self.refused: list[dict[int, None]] = [{} for _ in rules]
         self.moved = False
@@ -135,14 +212,20 @@ class _Search:
         """Which rules look at nodes of each kind."""
         self._put_back(graph.nodes)
 
-    def by(self, rules: tuple[Rule, ...]) -> "_Search":
-        """This search, as far as it has come, by some of its rules alone."""
+    def begun(self, rules: tuple[Rule, ...]) -> Begun:
+        """This search, as far as it has come, for some of its rules alone."""
         places = [self.rules.index(rule) for rule in rules]
-        search = copy(self)
-        search.rules = rules
-        search.pending = [dict(self.pending[at]) for at in places]
-        search.refused = [dict(self.refused[at]) for at in places]
-        search.interested = {}
+        pending = tuple(tuple(self.pending[at]) for at in places)
+        refused = tuple(tuple(self.refused[at]) for at in places)
+        return Begun(self.graph, pending, refused, self.moved)
+
+    @classmethod
+    def resumed(cls, begun: Begun, rules: tuple[Rule, ...], shared: frozenset[Dim]) -> "_Search":
+        """A search that goes on from where another has come to."""
+        search = cls(begun.graph, rules, shared)
+        search.pending = [dict.fromkeys(nodes) for nodes in begun.pending]
+        search.refused = [dict.fromkeys(nodes) for nodes in begun.refused]
+        search.moved = begun.moved
         return search
 
     def next(self) -> Match | None:
@@ -159,6 +242,8 @@ class _Search:
             for node in list(nodes):
                 if node in self.graph.nodes:
                     for site in rule.sites_at(self.graph, node):
+                        if any(old in self.shared for old, _ in site.unify):
+                            continue
                         guard = rule.refusal(site)
                         if guard is None:
                             return site

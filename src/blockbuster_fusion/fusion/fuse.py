@@ -1,14 +1,15 @@
 """Fusing a block program by rules: the algorithm's face to the rest of the compiler."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.errors import BadUnit, InvalidGraph
-from blockbuster_fusion.fusion.driver import Driver
-from blockbuster_fusion.fusion.trace import Trace
+from blockbuster_fusion.fusion.cut import Part, cut, joined
+from blockbuster_fusion.fusion.driver import Driver, Run
+from blockbuster_fusion.fusion.trace import Firing, Trace
 from blockbuster_fusion.fusion.why_not import Reason, why_not
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import buffered
@@ -27,8 +28,8 @@ class Fusion:
     fused: Sequence[Graph]
     """What the rules made; `trace`, `why_not` and `alternatives` refer to these programs."""
     trace: Trace
-    turned_off: Driver | None = field(default=None, repr=False)
-    """Where rules beyond the base have fired: what is left to do by the base alone."""
+    runs: tuple[Run, ...] = field(default=(), repr=False)
+    """The run on each part of the program; each keeps where the base alone goes on."""
 
     @property
     def snapshots(self) -> Sequence[Graph]:
@@ -41,10 +42,12 @@ class Fusion:
         return self._finished_base()
 
     def _finished_base(self) -> "Fusion | None":
-        if self.turned_off is None:
+        if all(run.fork is None for run in self.runs):
             return None
-        self.turned_off.fuse()
-        return _fusion(self.initial, self.turned_off)
+        rules = self.trace.rules.base
+        assert rules is not None
+        by_base = [run.by_base for run in self.runs]
+        return _fusion(self.initial, self.trace.parts, rules, by_base)
 
     @property
     def alternatives(self) -> list[Graph]:
@@ -113,16 +116,34 @@ def fuse(
 
 
 def _run(graph: Graph, rules: RuleSet) -> Fusion:
-    driver = Driver(graph, rules)
-    driver.fuse()
-    return _fusion(graph, driver)
+    parts = cut(graph)
+    runs: list[Run] = []
+    first = max(part.graph.max_id for part in parts) + 1
+    for part in parts:
+        runs.append(Driver(part.graph, rules, first_id=first, shared=part.shared).fuse())
+        first = runs[-1].next_id
+    return _fusion(graph, parts, rules, runs)
 
 
-def _fusion(initial: Graph, driver: Driver) -> Fusion:
-    """What a run has come to."""
-    snapshots = [snapshot for snapshot, _ in driver.snapshots]
-    trace = Trace(initial, driver.rules, driver.firings, [steps for _, steps in driver.snapshots])
-    return Fusion(initial, snapshots, trace, driver.base)
+def _fusion(initial: Graph, parts: Sequence[Part], rules: RuleSet, runs: Sequence[Run]) -> Fusion:
+    """The outcome of the runs on the parts of a program, as one.
+
+    A snapshot of the whole has the snapshot of that number of each part, or its last one.
+    """
+    snapshots: list[Graph] = []
+    firings: list[Firing] = []
+    steps: list[int] = []
+    done = [0] * len(runs)
+    for number in range(max(len(run.snapshots) for run in runs)):
+        taken = [run.snapshots[min(number, len(run.snapshots) - 1)] for run in runs]
+        for part, (run, (_, until)) in enumerate(zip(runs, taken, strict=True)):
+            more = run.firings[done[part] : until]
+            firings += (replace(firing, part=part) for firing in more) if part else more
+            done[part] = until
+        snapshots.append(joined(initial, parts, [graph for graph, _ in taken]))
+        steps.append(len(firings))
+    trace = Trace(initial, rules, firings, steps, parts)
+    return Fusion(initial, snapshots, trace, tuple(runs))
 
 
 def _fewest_edges(fusion: Fusion) -> int:

@@ -1,6 +1,7 @@
 """The trace of a fusion: the initial program and where each rule fired, replayed on demand."""
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -13,6 +14,7 @@ from blockbuster_fusion.errors import (
     InvalidGraph,
     UnknownRules,
 )
+from blockbuster_fusion.fusion.cut import LARGEST, Part, cut, joined
 from blockbuster_fusion.interp.meter import meter
 from blockbuster_fusion.interp.traffic import Traffic
 from blockbuster_fusion.ir.axis import Dim
@@ -37,6 +39,8 @@ class Firing:
     variant: str
     unify: tuple[tuple[Dim, Dim], ...]
     fresh: int
+    part: int = 0
+    """The part of the program that `path` begins in, where it has been cut (fusion/cut.py)."""
 
     @classmethod
     def of(cls, match: Match) -> "Firing":
@@ -65,6 +69,7 @@ class Firing:
             "variant": self.variant,
             "unify": [[old.label, new.label] for old, new in self.unify],
             "fresh": self.fresh,
+            **({"part": self.part} if self.part else {}),
         }
 
     @classmethod
@@ -80,6 +85,7 @@ class Firing:
             str(data["variant"]),
             tuple((dims[old], dims[new]) for old, new in data["unify"]),
             int(data["fresh"]),
+            int(data.get("part", 0)),
         )
 
 
@@ -143,24 +149,36 @@ class Trace(Sequence[Step]):
     """The steps of a fusion. Programs in between are made again when they are looked at."""
 
     def __init__(
-        self, initial: Graph, rules: RuleSet, firings: Sequence[Firing], snapshots: Sequence[int]
+        self,
+        initial: Graph,
+        rules: RuleSet,
+        firings: Sequence[Firing],
+        snapshots: Sequence[int],
+        parts: Sequence[Part] = (),
+        largest: int = LARGEST,
     ) -> None:
         self.initial = initial
         self.rules = rules
         self.firings = tuple(firings)
         self.snapshots = tuple(snapshots)
         """After how many steps each snapshot was taken."""
-        self._recent: dict[int, Graph] = {}
+        self.parts = tuple(parts) or cut(initial, largest)
+        """The parts that were fused apart: one, unless the program is large."""
+        self.largest = largest
+        self._recent: dict[int, tuple[Graph, ...]] = {}
         """Programs looked at last, so that going through the steps replays each once."""
 
     def program_after(self, steps: int) -> Graph:
         """The program after that many steps."""
+        if steps == 0:
+            return self.initial
         at = max((n for n in self._recent if n <= steps), default=0)
-        program = self._recent.get(at, self.initial)
+        start = self._recent.get(at) or tuple(part.graph for part in self.parts)
+        programs = list(start)
         for firing in self.firings[at:steps]:
-            program = firing.replay(program)
-        self._recent = {at: self._recent.get(at, self.initial), steps: program}
-        return program
+            programs[firing.part] = firing.replay(programs[firing.part])
+        self._recent = {at: start, steps: tuple(programs)}
+        return joined(self.initial, self.parts, programs)
 
     def tiles_after(self, steps: int, tiles: Mapping[Dim | str, int]) -> dict[Dim | str, int]:
         """Tiles of the initial program's dims as tiles of the dims that these have become."""
@@ -202,6 +220,7 @@ class Trace(Sequence[Step]):
             "initial": to_text(self.initial),
             "firings": [firing.to_json() for firing in self.firings],
             "snapshots": list(self.snapshots),
+            **({"largest": self.largest} if len(self.parts) > 1 else {}),
         }
 
     def save(self, file: str | FilePath) -> None:
@@ -218,8 +237,10 @@ class Trace(Sequence[Step]):
             rules = rule_set(data["rules"])
             dims = {dim.label: dim for dim in initial.dims}
             firings = [Firing.from_json(f, rules, dims) for f in data["firings"]]
-            trace = cls(initial, rules, firings, [int(s) for s in data["snapshots"]])
+            snapshots = [int(s) for s in data["snapshots"]]
             verify(initial)
+            largest = int(data.get("largest", sys.maxsize))
+            trace = cls(initial, rules, firings, snapshots, largest=largest)
         except (BadText, InvalidGraph) as error:
             raise BadTrace(place=place, problem=f"the initial program: {error}") from None
         except UnknownRules as error:
@@ -248,13 +269,15 @@ class Trace(Sequence[Step]):
         if ordered != sorted(ordered):
             problem = f"snapshots after {self.snapshots} of {len(self)} steps"
             raise BadTrace(place=place, problem=f"{problem}: they ascend and lie within the trace")
-        program = self.initial
+        programs = [part.graph for part in self.parts]
         for number, firing in enumerate(self.firings, 1):
             site = f"{place}, step {number} ({firing.rule.name})"
+            if not 0 <= firing.part < len(programs):
+                raise BadTrace(place=site, problem=f"the program has no part {firing.part}")
             try:
-                if not _stands_at(firing, program):
+                if not _stands_at(firing, programs[firing.part]):
                     raise BadTrace(place=site, problem="the rule does not match there")
-                program = firing.replay(program)
+                programs[firing.part] = firing.replay(programs[firing.part])
             except BadTrace:
                 raise
             except (BlockbusterError, KeyError, AssertionError) as error:

@@ -250,6 +250,15 @@ def arguments(*exprs: Expr) -> set[int]:
     return {n.value for n in postorder(*exprs) if n.op == "arg" and isinstance(n.value, int)}
 
 
+def varying(expr: Expr) -> set[Expr]:
+    """The nodes that depend on an argument; the others are numbers and sizes alone."""
+    found: set[Expr] = set()
+    for node in postorder(expr):
+        if node.op == "arg" or not found.isdisjoint(node.args):
+            found.add(node)
+    return found
+
+
 def arity(*exprs: Expr) -> int:
     """One more than the highest argument number that is used."""
     return max(arguments(*exprs), default=-1) + 1
@@ -279,10 +288,7 @@ def substitute(expr: Expr, arguments: Sequence[Expr] | Mapping[int, Expr]) -> Ex
 
 def count_operations(expr: Expr) -> int:
     """How many function applications one element costs; what depends on sizes alone is free."""
-    varies: dict[Expr, bool] = {}
-    for node in postorder(expr):
-        varies[node] = node.op == "arg" or any(varies[a] for a in node.args)
-    return sum(1 for node, does in varies.items() if does and node.op in FUNCTIONS)
+    return sum(1 for node in varying(expr) if node.op in FUNCTIONS)
 
 
 def result_dtype(expr: Expr, arguments: Sequence[DType]) -> DType:
