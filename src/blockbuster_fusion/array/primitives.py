@@ -7,8 +7,19 @@ from blockbuster_fusion.array.program import ArrayType
 from blockbuster_fusion.errors import IllTyped
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
-from blockbuster_fusion.ir.expr import Expr, arg, arity, as_expr, call, cast, result_dtype
+from blockbuster_fusion.ir.expr import (
+    Expr,
+    arg,
+    arguments,
+    arity,
+    as_expr,
+    call,
+    cast,
+    result_dtype,
+    substitute,
+)
 from blockbuster_fusion.ir.ops import Plain
+from blockbuster_fusion.ir.split_expr import split_expression
 from blockbuster_fusion.ir.types import DType, promote
 from blockbuster_fusion.ir.verify_expr import axes_of, dtype_problem
 
@@ -109,14 +120,25 @@ class Primitives:
         return self._step(Given(name), (), kind)
 
     def elementwise(self, function: Expr | Callable[..., Expr], *operands: Ref) -> Ref:
-        """`function` of every element; a Python function is called with one Expr per operand."""
+        """`function` of every element; a Python function is called with one Expr per operand.
+
+        A large expression is computed in several steps.
+        """
         if not isinstance(function, Expr):
             function = as_expr(function(*(arg(i) for i in range(len(operands)))))
         dtypes = tuple(x.type.dtype for x in operands)
         _check(function, dtypes)
         axes = tuple(dict.fromkeys(a for x in operands for a in x.axes))
         kind = ArrayType(axes, result_dtype(function, dtypes))
-        return self._step(Pointwise(function), operands, kind)
+        parts, rest = split_expression(function)
+        if not parts:
+            return self._step(Pointwise(function), operands, kind)
+        known = list(operands)
+        for part in parts:
+            expr, used = _used(part, known)
+            known.append(self.elementwise(expr, *used))
+        expr, used = _used(rest, known)
+        return self._step(Pointwise(expr), used, kind)
 
     def mul(self, x: Ref, y: Ref) -> Ref:
         """`x * y`: a scale where one lacks axes of the other."""
@@ -245,3 +267,10 @@ def _check(expr: Expr, dtypes: tuple[DType, ...]) -> None:
         problem = dtype_problem(expr, dtypes)
     if problem is not None:
         raise IllTyped(op=expr, problem=problem)
+
+
+def _used(expr: Expr, operands: Sequence[Ref]) -> tuple[Expr, list[Ref]]:
+    """The expression over the operands that it uses, and these."""
+    used = sorted(arguments(expr))
+    numbered = substitute(expr, {old: arg(new) for new, old in enumerate(used)})
+    return numbered, [operands[i] for i in used]

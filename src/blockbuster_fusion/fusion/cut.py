@@ -5,7 +5,7 @@ So no part has more statements than both digest; what one part makes for another
 memory. A small program is one part.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -46,10 +46,11 @@ class Part:
 def cut(program: Graph, largest: int = LARGEST) -> tuple[Part, ...]:
     """The parts of a program, in an order in which each needs only earlier ones."""
     weights = {i: statements(node) for i, node in program.nodes.items()}
-    if sum(weights.values()) <= largest:
+    is_small = sum(weights.values()) <= largest
+    groups = [] if is_small else _groups(program, weights, largest)
+    if len(groups) < 2:
         inputs = tuple(Value(i) for i in program.inputs)
         return (Part(program, inputs, tuple(out.value for out in program.outputs)),)
-    groups = _groups(program, weights, largest)
     home = {i: number for number, group in enumerate(groups) for i in group}
     ids = count(program.max_id + 1)
     return tuple(_part(program, group, number, home, ids) for number, group in enumerate(groups))
@@ -141,10 +142,9 @@ def _real_users(program: Graph, i: int) -> set[int]:
 
 
 def _part(
-    program: Graph, group: Sequence[int], number: int, home: Mapping[int, int], ids: Iterable[int]
+    program: Graph, group: Sequence[int], number: int, home: Mapping[int, int], ids: Iterator[int]
 ) -> Part:
     """One group as a program: what it reads are its inputs, what others need its outputs."""
-    fresh = iter(ids)
     nodes: dict[int, Node] = {}
     operands: dict[Value, int] = {}
     here: dict[Value, Value] = {}
@@ -161,12 +161,12 @@ def _part(
         if source not in here and not _is_view(program[source.node]):
             kind = program.type(source)
             old = program.op(source.node)
-            i = source.node if isinstance(old, Input) else next(fresh)
+            i = source.node if isinstance(old, Input) else next(ids)
             nodes[i] = Node(Input(old.name if isinstance(old, Input) else "", kind), (), (kind,))
             operands[source] = i
             here[source] = Value(i)
         for view in reversed(views):
-            i = next(fresh)
+            i = next(ids)
             nodes[i] = _over(program[view], here)
             here[Value(view)] = Value(i)
         return here[value]
@@ -177,38 +177,36 @@ def _part(
             place(value)
         nodes[i] = _over(node, here)
         here.update((Value(i, port), Value(i, port)) for port in range(len(node.types)))
-    results = _results(program, group, number, home)
-    if number == max(home.values()):
-        results += dict.fromkeys(
-            o.value for o in program.outputs if _is_view(program[o.value.node])
-        )
+    crossing, results = _results(program, group, number, home)
+    if home[next(reversed(home))] == number:  # the last part has what is only named otherwise
+        values = (out.value for out in program.outputs)
+        results += dict.fromkeys(v for v in values if _is_view(program[v.node]))
     outputs = [Output("", place(value)) for value in results]
     graph = Graph(nodes, list(operands.values()), outputs)
-    kinds = [program.type(v) for v in (*operands, *results)]
-    shared = frozenset(dim for kind in kinds for dim in kind.dims)
+    crossing += [v for v in operands if v.node not in program.inputs]
+    shared = frozenset(dim for value in crossing for dim in program.type(value).dims)
     return Part(graph, tuple(operands), tuple(results), shared)
 
 
 def _results(
     program: Graph, group: Sequence[int], number: int, home: Mapping[int, int]
-) -> list[Value]:
-    """The values of a group that other groups need, or the program's outputs, in order."""
-    found: list[Value] = []
+) -> tuple[list[Value], list[Value]]:
+    """The values of a group that other groups need; and these with the program's outputs."""
+    crossing: list[Value] = []
+    results: list[Value] = []
     for i in group:
         for port in range(len(program[i].types)):
             value = Value(i, port)
-            stack, leaves = [value], False
-            while stack and not leaves:
-                now = stack.pop()
-                leaves = now in program.output_values
-                for user, _ in program.uses(now):
-                    if _is_view(program[user]):
-                        stack.append(Value(user))
-                    else:
-                        leaves = leaves or home[user] != number
-            if leaves:
-                found.append(value)
-    return found
+            known = [value]
+            """The value and what it is named otherwise."""
+            for now in known:
+                known += (Value(u) for u, _ in program.uses(now) if _is_view(program[u]))
+            users = {u for now in known for u, _ in program.uses(now)}
+            if any(home.get(u, number) != number for u in users):
+                crossing.append(value)
+            if value in crossing[-1:] or not program.output_values.isdisjoint(known):
+                results.append(value)
+    return crossing, results
 
 
 def _over(node: Node, known: Mapping[Value, Value]) -> Node:

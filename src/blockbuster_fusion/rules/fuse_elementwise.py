@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from blockbuster_fusion.ir.expr import cast, substitute
+from blockbuster_fusion.ir.expr import cast, substitute, tree_size
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.infer import infer
 from blockbuster_fusion.ir.ops import Elementwise, Node, Value
+from blockbuster_fusion.ir.split_expr import LARGEST
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
 
 
@@ -18,8 +19,16 @@ def used_once(graph: Graph, match: Match) -> bool:
     return graph.users[u] == (v,) and Value(u) not in graph.output_values
 
 
+def _is_small(graph: Graph, *nodes: int) -> bool:
+    exprs = [op.expr for i in nodes if isinstance(op := graph.op(i), Elementwise)]
+    return tree_size(*exprs, limit=LARGEST) <= LARGEST
+
+
 class FuseElementwise(Rule):
-    """Rule 9: f -> g  =>  g∘f, for unary elementwise operators."""
+    """Rule 9: f -> g  =>  g∘f, for unary elementwise operators.
+
+    They stay two where together they would be printed as several expressions anyway.
+    """
 
     name = "fuse_consecutive_elementwise"
     number = 9
@@ -31,7 +40,7 @@ class FuseElementwise(Rule):
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:
         for user in graph.users[node]:
-            if isinstance(graph.op(user), Elementwise):
+            if isinstance(graph.op(user), Elementwise) and _is_small(graph, node, user):
                 yield Match(self, graph, (node, user))
 
     def rewrite(self, graph: Graph, match: Match) -> Graph:

@@ -1,6 +1,6 @@
 """Merging: the body of a map that takes in other bodies, or nodes that stood beside it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from blockbuster_fusion.ir.axis import Dim
@@ -50,9 +50,13 @@ class Merger:
     def absorb_map(self, i: int) -> None:
         """Takes in the body of a map over the same dim; its results are results of this one."""
         node, op = self.graph[i], self.graph.map(i)
+        operands = tuple(zip(node.inputs, op.iterated, strict=True))
+        if not self.nodes and not self.wholes and len(set(operands)) == len(operands):
+            self._begin_with(i, op, operands)
+            return
         moved: dict[int, int] = {}
         known: dict[Value, Value] = {}
-        for port, (value, iterated) in enumerate(zip(node.inputs, op.iterated, strict=True)):
+        for port, (value, iterated) in enumerate(operands):
             inner = Value(op.body.inputs[port])
             made_here = self.elements if iterated else self.wholes
             if value in made_here:
@@ -70,6 +74,16 @@ class Merger:
             self.results.append((value, mode, outer))
             if mode is None:
                 self.elements[outer] = value
+
+    def _begin_with(self, i: int, op: Map, operands: Sequence[tuple[Value, bool]]) -> None:
+        """Takes in the first map: its body stays as it is."""
+        self.nodes = dict(op.body.nodes)
+        self.inputs = list(op.body.inputs)
+        self.operands = {key: Value(j) for key, j in zip(operands, self.inputs, strict=True)}
+        for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
+            self.results.append((out.value, mode, Value(i, port)))
+            if mode is None:
+                self.elements[Value(i, port)] = out.value
 
     def absorb_node(self, i: int) -> None:
         """Takes in a node that stood beside the map: every iteration computes it."""
