@@ -7,7 +7,7 @@ from functools import cached_property
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.errors import BadUnit, InvalidGraph
-from blockbuster_fusion.fusion.cut import Part, cut, joined
+from blockbuster_fusion.fusion.cut import LARGEST, Part, cut, joined
 from blockbuster_fusion.fusion.driver import Driver, Run
 from blockbuster_fusion.fusion.trace import Firing, Trace
 from blockbuster_fusion.fusion.why_not import Reason, why_not
@@ -47,7 +47,7 @@ class Fusion:
         rules = self.trace.rules.base
         assert rules is not None
         by_base = [run.by_base for run in self.runs]
-        return _fusion(self.initial, self.trace.parts, rules, by_base)
+        return _fusion(self.initial, self.trace.parts, rules, by_base, self.trace.largest)
 
     @property
     def alternatives(self) -> list[Graph]:
@@ -87,7 +87,7 @@ class Fusion:
                 graph = specialise(self.initial, unit_dims(self.initial, names))
             except InvalidGraph:
                 return False  # a loop has been peeled, so it has several
-            self._tried[names] = _fewest_edges(_run(graph, self.trace.rules))
+            self._tried[names] = _fewest_edges(_run(graph, self.trace.rules, self.trace.largest))
         return self._tried[names] < _fewest_edges(self)
 
     @cached_property
@@ -102,30 +102,34 @@ def fuse(
     *,
     unit: Collection[Dim | str] = frozenset(),
     safe: bool = True,
+    largest: int = LARGEST,
 ) -> Fusion:
     """The program fused by a set of rules.
 
     `unit` names dims (or axes) that are to have one block: their loops go before fusing. `safe`
     says that numerical safety is going to be applied: else rules that need it do not fire.
+    A program of more than `largest` statements is cut into parts that are fused apart.
     """
     graph = lower(program) if isinstance(program, ArrayProgram) else program
     verify(graph)
     graph = specialise(graph.without_dead_nodes(), unit_dims(graph, unit))
     chosen = rule_set(rules)
-    return _run(graph, chosen if safe else chosen.without_safety)
+    return _run(graph, chosen if safe else chosen.without_safety, largest)
 
 
-def _run(graph: Graph, rules: RuleSet) -> Fusion:
-    parts = cut(graph)
+def _run(graph: Graph, rules: RuleSet, largest: int) -> Fusion:
+    parts = cut(graph, largest)
     runs: list[Run] = []
     first = max(part.graph.max_id for part in parts) + 1
     for part in parts:
         runs.append(Driver(part.graph, rules, first_id=first, shared=part.shared).fuse())
         first = runs[-1].next_id
-    return _fusion(graph, parts, rules, runs)
+    return _fusion(graph, parts, rules, runs, largest)
 
 
-def _fusion(initial: Graph, parts: Sequence[Part], rules: RuleSet, runs: Sequence[Run]) -> Fusion:
+def _fusion(
+    initial: Graph, parts: Sequence[Part], rules: RuleSet, runs: Sequence[Run], largest: int
+) -> Fusion:
     """The outcome of the runs on the parts of a program, as one.
 
     A snapshot of the whole has the snapshot of that number of each part, or its last one.
@@ -142,7 +146,7 @@ def _fusion(initial: Graph, parts: Sequence[Part], rules: RuleSet, runs: Sequenc
             done[part] = until
         snapshots.append(joined(initial, parts, [graph for graph, _ in taken]))
         steps.append(len(firings))
-    trace = Trace(initial, rules, firings, steps, parts)
+    trace = Trace(initial, rules, firings, steps, parts, largest)
     return Fusion(initial, snapshots, trace, tuple(runs))
 
 

@@ -170,8 +170,6 @@ class Trace(Sequence[Step]):
 
     def program_after(self, steps: int) -> Graph:
         """The program after that many steps."""
-        if steps == 0:
-            return self.initial
         at = max((n for n in self._recent if n <= steps), default=0)
         start = self._recent.get(at) or tuple(part.graph for part in self.parts)
         programs = list(start)
