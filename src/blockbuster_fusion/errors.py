@@ -172,6 +172,15 @@ class CompilerFailed(BlockbusterError):
     template = "{command} failed on {source}:\n{message}"
 
 
+class CacheFailed(BlockbusterError):
+    """There is no folder that a compiled kernel can be written to."""
+
+    template = (
+        "{folder}: a kernel cannot be written there, nor to the folder for temporary files: "
+        "{problem}; free space, or name folders in BLOCKBUSTER_CACHE and TMPDIR"
+    )
+
+
 class LaunchFailed(BlockbusterError):
     """A kernel has been started and has not done its work."""
 

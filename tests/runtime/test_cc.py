@@ -1,7 +1,7 @@
 """The C compiler: libraries from the cache, and sentences where there are none."""
 
-import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from blockbuster_fusion.errors import CompilerFailed, NoCompiler
+from blockbuster_fusion.errors import CompilerFailed, NoCompiler, WrongKind
 from blockbuster_fusion.runtime import cache, cc
+from blockbuster_fusion.runtime.cache import Entry
 from blockbuster_fusion.runtime.cc import compile_c
+from blockbuster_fusion.runtime.cpu import loaded
+from blockbuster_fusion.runtime.library import is_whole, load_library
 
 SOURCE = "int answer(void) { return 42; }\n"
 
@@ -37,8 +40,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return made
 
 
-def answer(library: Path) -> int:
-    return ctypes.CDLL(str(library)).answer()
+def answer(library: Entry) -> int:
+    return load_library(library.content).answer()
 
 
 def test_compiled_once(runs: list) -> None:
@@ -51,8 +54,7 @@ def test_compiled_once(runs: list) -> None:
 
 
 def test_a_garbled_library_is_compiled_again(runs: list) -> None:
-    library = compile_c(SOURCE)
-    library.write_bytes(b"\x7fELF and then nothing")
+    compile_c(SOURCE).file.write_bytes(b"\x7fELF and then nothing")
     assert answer(compile_c(SOURCE)) == 42
     assert len(runs) == 2
 
@@ -71,6 +73,17 @@ def test_without_openmp_it_is_compiled_for_one_thread(
     monkeypatch.setenv("CC", str(refusing))
     assert answer(compile_c(SOURCE)) == 42
     assert ["-fopenmp" in options for options in runs] == [True, False]
+    cc._openmp_of.cache_clear()
+    assert answer(compile_c(SOURCE)) == 42
+    assert len(runs) == 3  # it was asked whether there is OpenMP now
+    assert runs[2] == ["-fPIC", "-shared", "-fopenmp"]
+    status = refusing.stat()
+    refusing.write_text(f'#!/bin/sh\nexec {real} "$@"\n'.ljust(status.st_size))
+    os.utime(refusing, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    cc._openmp_of.cache_clear()
+    assert answer(compile_c(SOURCE)) == 42
+    assert "-fopenmp" in runs[-1]
+    assert len(runs[-1]) > 4
 
 
 def test_an_error_names_the_source_that_is_kept() -> None:
@@ -115,3 +128,139 @@ def test_a_killed_compilation_costs_one_more(tmp_path: Path, folder: Path) -> No
 def test_sanitizers_are_asked_for(runs: list) -> None:
     compile_c(SOURCE, sanitize=True)
     assert "-fsanitize=address,undefined" in runs[0]
+
+
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """A compiler that does as the script says; OUT is the file to write, REAL the real one."""
+    file = tmp_path / "fake-cc"
+    real = shutil.which(cc.compiler()[0])
+    file.write_text(
+        "#!/bin/bash\n"
+        'if [ "$1" = --version ]; then echo fake 1; exit; fi\n'
+        f'REAL={real}; for a; do [ "$last" = -o ] && OUT=$a; last=$a; done\n{script}\n'
+    )
+    file.chmod(0o755)
+    monkeypatch.setenv("CC", str(file))
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("exit 0", "wrote no library"),
+        ("exit 3", "ended with status 3"),
+        ("kill -SEGV $$", "ended by SIGSEGV"),
+        ("printf 'b\\xff\\xfe\\x1b[31m' >&2; exit 1", "b"),
+        ("yes no | head -c 30000000 >&2; exit 1", "no\nno"),
+        ("mkfifo $OUT", "wrote no library"),
+        ("ln -s /dev/zero $OUT", "wrote no library"),
+    ],
+    ids=["nothing", "status", "signal", "no text", "endless", "pipe", "link"],
+)
+def test_compilers_that_fail(
+    script: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path, monkeypatch, script)
+    with pytest.raises(CompilerFailed) as caught:
+        loaded(SOURCE)
+    assert sentence in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo garbage > $OUT",
+        '$REAL "$@" && truncate -s 4000 $OUT',
+        '$REAL "$@" && truncate -s -100 $OUT',
+        "head -c 100000 /dev/urandom > $OUT",
+        ": > $OUT",
+    ],
+    ids=["text", "half", "no end", "random", "empty"],
+)
+def test_what_is_no_library_is_not_loaded(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path, monkeypatch, script)
+    with pytest.raises(CompilerFailed, match="what it wrote cannot be loaded"):
+        loaded(SOURCE)
+
+
+@pytest.mark.parametrize("script", ["sleep 100", "sleep 100 & exec >&- 2>&-; wait", "cat"])
+def test_a_compiler_that_does_not_end(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is ended with all that it has started; nothing is read from the terminal."""
+    fake(tmp_path, monkeypatch, script)
+    monkeypatch.setenv(cc.SECONDS_VARIABLE, "0.5")
+    with pytest.raises(CompilerFailed, match=r"within 0.5 s; BLOCKBUSTER_COMP|wrote no library"):
+        compile_c(SOURCE)
+
+
+def test_a_time_limit_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cc.SECONDS_VARIABLE, "soon")
+    with pytest.raises(WrongKind, match="a number of seconds above 0, not 'soon'"):
+        cc.time_limit()
+
+
+def test_a_compiler_with_an_open_quote(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "gcc 'x")
+    with pytest.raises(NoCompiler, match="which is no command"):
+        compile_c(SOURCE)
+
+
+def test_a_full_disk_sends_the_compiler_elsewhere(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    full = f'case $OUT in {folder}/*) echo "cc1: No space left on device" >&2; exit 1;; esac'
+    fake(tmp_path, monkeypatch, f'{full}\nexec $REAL "$@"')
+    assert answer(compile_c(SOURCE)) == 42
+    assert "cannot be written (No space left on device)" in caplog.text
+
+
+@pytest.mark.parametrize("name", cc.SEARCHED)
+def test_what_a_compiler_searches_is_part_of_the_key(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = cc._key(SOURCE, ("cc",), ())
+    monkeypatch.setenv(name, "/elsewhere")
+    assert cc._key(SOURCE, ("cc",), ()) != before
+
+
+def test_the_c_library_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cc._key(SOURCE, ("cc",), ())
+    cc._version.cache_clear()
+    monkeypatch.setattr(cc.os, "confstr", lambda name: "glibc 99")
+    changed = cc._key(SOURCE, ("cc",), ())
+    cc._version.cache_clear()
+    assert changed != before
+
+
+def test_what_was_hashed_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is swapped after it was looked at is not executed."""
+    entry = compile_c(SOURCE)
+    other = compile_c(SOURCE.replace("42", "666"))
+    entry.file.write_bytes(other.content)
+    assert answer(entry) == 42
+
+
+def test_libraries_are_told_apart() -> None:
+    """The loader knows them by path, and descriptors are used again."""
+    sources = [SOURCE.replace("42", str(n)) for n in range(5)]
+    libraries = [load_library(compile_c(source).content) for source in sources]
+    assert [library.answer() for library in libraries] == list(range(5))
+
+
+def test_a_copy_is_loaded_where_there_are_no_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = compile_c(SOURCE).content
+
+    def refuse(*given: object) -> int:
+        raise OSError("not here")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert load_library(content).answer() == 42
+
+
+def test_a_piece_of_a_library_is_told() -> None:
+    content = compile_c(SOURCE).content
+    assert is_whole(content)
+    assert not any(is_whole(content[:at]) for at in range(0, len(content), 97))

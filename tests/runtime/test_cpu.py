@@ -170,10 +170,11 @@ def test_a_library_that_does_not_load_is_compiled_again(
     """Even where its checksum is right."""
     source = bb.compile(bb.examples.matmul_relu()).source
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
-    library = cc.compile_c(source)
-    library.write_bytes(b"no library")
-    (library.parent / "sha256").write_text(hashlib.sha256(b"no library").hexdigest())
-    assert cc.compile_c(source) == library
+    library = cc.compile_c(source).file
+    other = library.with_name(f"{hashlib.sha256(b'no library').hexdigest()}.so")
+    library.rename(other)
+    other.write_bytes(b"no library")
+    assert cc.compile_c(source).content == b"no library"
     compilations.clear()
     again = bb.compile(bb.examples.matmul_relu())
     x = np.eye(3, dtype=np.float32)

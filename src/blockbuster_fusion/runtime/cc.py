@@ -1,16 +1,22 @@
 """The system's C compiler: from a source text to a shared library in the cache."""
 
+import contextlib
+import errno
 import os
 import platform
+import selectors
 import shlex
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from blockbuster_fusion.errors import CompilerFailed, NoCompiler
-from blockbuster_fusion.runtime.cache import cached, digest
+from blockbuster_fusion.errors import CompilerFailed, NoCompiler, WrongKind
+from blockbuster_fusion.runtime.cache import Entry, cached, digest, find
 
 FLAGS = (
     *("-O2", "-march=native", "-std=gnu11", "-fPIC", "-shared"),
@@ -23,34 +29,86 @@ FLAGS = (
 OPENMP = ("-fopenmp",)
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 LIBRARIES = ("-lm",)
+SECONDS_VARIABLE = "BLOCKBUSTER_COMPILER_SECONDS"
+DEFAULT_SECONDS = 600.0
+SEARCHED = (
+    *("CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
+    *("SDKROOT", "MACOSX_DEPLOYMENT_TARGET", "CCC_OVERRIDE_OPTIONS"),
+)
+"""Variables that change what a compiler makes of a source."""
 _OPENMP_WORDS = ("openmp", "omp.h", "lomp", "lgomp")
+_NO_ROOM = tuple(
+    (os.strerror(code).lower(), code)
+    for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+)
 _MESSAGE_LINES = 12
+_LONGEST_OUTPUT = 1 << 16
 
 
-def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False) -> Path:
+def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False) -> Entry:
     """A shared library of a C source, compiled once for this compiler and this CPU.
 
-    Without OpenMP in the compiler it is compiled for one thread.
+    Without OpenMP in the compiler it is compiled for one thread, and again once that has OpenMP.
     """
     command = compiler()
     options = (*FLAGS, *OPENMP, *(SANITIZE if sanitize else ()), *flags, *LIBRARIES)
-    key = digest(source, *options, *command, _version(command), _cpu())
-    text = cached(digest(source), ".c", lambda path: _write(path, source))
+    serial = tuple(option for option in options if option not in OPENMP)
+    keys = {some: _key(source, command, some) for some in (options, serial)}
+    found = find(keys[options], ".so")
+    if found is None:
+        alone = find(keys[serial], ".so")
+        found = alone if alone is not None and not _has_openmp(command) else None
+    if found is not None:
+        return found
+    try:
+        return _made(source, command, options, keys[options])
+    except CompilerFailed as error:
+        message = str(error.details["message"]).lower()
+        if not any(word in message for word in _OPENMP_WORDS):
+            raise
+    return _made(source, command, serial, keys[serial])
 
+
+def _made(source: str, command: tuple[str, ...], options: Sequence[str], key: str) -> Entry:
     def make(library: Path) -> None:
+        text = library.with_suffix(".c")
+        text.write_text(source, encoding="utf-8")
         message = _run(command, options, text, library)
-        if message is not None and any(word in message.lower() for word in _OPENMP_WORDS):
-            serial = [option for option in options if option not in OPENMP]
-            message = _run(command, serial, text, library)
-        if message is not None:
-            raise CompilerFailed(command=shlex.join(command), source=text, message=message)
+        if message is None and not library.is_file():
+            message = "it ended well and wrote no library"
+        if message is None:
+            return
+        for words, code in _NO_ROOM:
+            if words in message.lower():
+                raise OSError(code, os.strerror(code))
+        kept = cached(digest(source), ".c", lambda path: _write(path, source))
+        name = kept.file or "a source that could not be kept"
+        raise CompilerFailed(command=shlex.join(command), source=name, message=message)
 
     return cached(key, ".so", make)
 
 
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _key(source: str, command: tuple[str, ...], options: Sequence[str]) -> str:
+    """All that a library depends on: texts, options, compiler, C library, CPU, where it looks."""
+    searched = [f"{name}={os.environ.get(name, '')}" for name in SEARCHED]
+    return digest(source, *options, *command, _version(command, _file(command)), *searched, _cpu())
+
+
+# ---------------------------------------------------------------------- the compiler
+
+
 def compiler() -> tuple[str, ...]:
     """The command of the C compiler: $CC, or the first of cc, gcc and clang that there is."""
-    named = shlex.split(os.environ.get("CC", ""))
+    given = os.environ.get("CC", "")
+    try:
+        named = shlex.split(given)
+    except ValueError as error:
+        problem = f"CC says {given!r}, which is no command ({str(error).lower()})"
+        raise NoCompiler(problem=problem) from None
     if named:
         if shutil.which(named[0]) is None:
             raise NoCompiler(problem=f"CC says {named[0]}, and there is no such command")
@@ -61,8 +119,19 @@ def compiler() -> tuple[str, ...]:
     raise NoCompiler(problem="neither cc nor gcc nor clang is on the path")
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+def time_limit() -> float:
+    """How many seconds a compiler may take: $BLOCKBUSTER_COMPILER_SECONDS, or 600."""
+    given = os.environ.get(SECONDS_VARIABLE, "")
+    if not given:
+        return DEFAULT_SECONDS
+    with contextlib.suppress(ValueError):
+        if 0 < float(given) < float("inf"):
+            return float(given)
+    wanted, remedy = (
+        "a number of seconds above 0",
+        f"it is {DEFAULT_SECONDS:g} where nothing is said",
+    )
+    raise WrongKind(function=SECONDS_VARIABLE, wanted=wanted, given=repr(given), remedy=remedy)
 
 
 def _run(command: Sequence[str], options: Sequence[str], source: Path, library: Path) -> str | None:
@@ -70,28 +139,120 @@ def _run(command: Sequence[str], options: Sequence[str], source: Path, library: 
     libraries = [option for option in options if option.startswith("-l")]
     others = [option for option in options if option not in libraries]
     arguments = [*command, *others, "-o", str(library), str(source), *libraries]
-    try:
-        done = subprocess.run(arguments, capture_output=True, text=True, errors="replace")
-    except OSError as error:
-        raise NoCompiler(problem=f"{command[0]} cannot be run: {error.strerror}") from error
-    if done.returncode == 0:
+    status, output = _output(arguments, library.parent)
+    if status == 0:
         return None
-    lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
-    return "\n".join(lines[:_MESSAGE_LINES])
+    lines = output.strip().splitlines()[:_MESSAGE_LINES]
+    return "\n".join(lines or [_ending(status)])
+
+
+def _ending(status: int | None) -> str:
+    if status is None:
+        return f"it did not end within {time_limit():g} s; {SECONDS_VARIABLE} sets the limit"
+    if status > 0:
+        return f"it ended with status {status}"
+    with contextlib.suppress(ValueError):
+        return f"it was ended by {signal.Signals(-status).name}"
+    return f"it was ended by signal {-status}"
+
+
+def _output(arguments: Sequence[str], folder: Path | None = None) -> tuple[int | None, str]:
+    """The status of a command and what it says; None for one that did not end in time.
+
+    It is told to speak English, and to put its temporary files into `folder`.
+    """
+    environment = {**os.environ, "LC_ALL": "C"}
+    if folder is not None:
+        environment["TMPDIR"] = str(folder)
+    end = time.monotonic() + time_limit()
+    try:
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+        )
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or error
+        raise NoCompiler(problem=f"{arguments[0]} cannot be run: {problem}") from error
+    try:
+        said = _read(process, end)
+        status = process.wait(max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None, _ending(None)
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(OSError):  # with all that it has started
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    text = said.decode("utf-8", "replace")
+    return status, "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
+def _read(process: "subprocess.Popen[bytes]", end: float) -> bytes:
+    """The beginning of what a process says, until it ends or the time is up."""
+    assert process.stdout is not None
+    said = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while (left := end - time.monotonic()) > 0:
+            if not selector.select(min(left, 0.5)):
+                if process.poll() is not None:
+                    break  # what it has started still holds the pipe
+                continue
+            chunk = os.read(process.stdout.fileno(), _LONGEST_OUTPUT)
+            if not chunk:
+                break
+            said += chunk[: _LONGEST_OUTPUT - len(said)]
+    return bytes(said)
+
+
+def _file(command: tuple[str, ...]) -> str:
+    """The file of a compiler, its size and its age: another one may have the same version."""
+    path = shutil.which(command[0]) or command[0]
+    with contextlib.suppress(OSError):
+        status = Path(path).stat()
+        return f"{Path(path).resolve()} {status.st_size} {status.st_mtime_ns}"
+    return path
 
 
 @cache
-def _version(command: tuple[str, ...]) -> str:
+def _version(command: tuple[str, ...], file: str) -> str:
+    """What a compiler says of itself, and the version of the C library."""
+    _, said = _output([*command, "--version"])
+    library = ""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        library = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    return f"{file}\n{said}\n{library or platform.platform()}"
+
+
+_OPENMP_TEST = "int f(int n) {\n#pragma omp parallel num_threads(n)\n    {}\n    return n;\n}\n"
+
+
+def _has_openmp(command: tuple[str, ...]) -> bool:
+    """Whether a compiler has OpenMP now; asked where a library was made without."""
+    return _openmp_of(command, _file(command))
+
+
+@cache
+def _openmp_of(command: tuple[str, ...], file: str) -> bool:
+    options = ("-fPIC", "-shared", *OPENMP)
     try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True)
-    except OSError as error:
-        raise NoCompiler(problem=f"{command[0]} cannot be run: {error.strerror}") from error
-    return done.stdout
+        _made(_OPENMP_TEST, command, options, _key(_OPENMP_TEST, command, options))
+    except CompilerFailed:
+        return False
+    return True
 
 
 @cache
 def _cpu() -> str:
     """What -march=native depends on: the model of the CPU and what it can do."""
+    if sys.platform != "linux":
+        return f"{platform.machine()} {platform.processor()}"
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -2,17 +2,24 @@
 
 import ctypes
 import os
+import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from blockbuster_fusion.codegen.c import print_c
 from blockbuster_fusion.codegen.c_prelude import OUTSIDE
 from blockbuster_fusion.codegen.nest import Kernel, Nest
-from blockbuster_fusion.errors import BlockbusterError, LaunchFailed, PlaceOutside, WrongKind
+from blockbuster_fusion.errors import (
+    BlockbusterError,
+    CompilerFailed,
+    LaunchFailed,
+    PlaceOutside,
+    WrongKind,
+)
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.runtime.cache import discard
-from blockbuster_fusion.runtime.cc import compile_c
+from blockbuster_fusion.runtime.cc import compile_c, compiler
+from blockbuster_fusion.runtime.library import load_library
 
 ALONE = 1 << 14
 """Up to so many elements one thread is done before others would have woken up."""
@@ -65,7 +72,11 @@ class CpuKernels:
             raise WrongKind(function="compile", wanted=wanted, given=given, remedy=remedy)
         self.threads = threads or _all_threads()
         library = loaded(self.source, sanitize=sanitize)
-        self.functions = {kernel.name: library[kernel.name] for kernel in nest.kernels}
+        try:
+            self.functions = {kernel.name: library[kernel.name] for kernel in nest.kernels}
+        except AttributeError as error:
+            command, message = shlex.join(compiler()), f"what it wrote lacks a kernel: {error}"
+            raise CompilerFailed(command=command, source="a kernel", message=message) from None
         self.symbols = {kernel.name: kernel.symbols for kernel in nest.kernels}
 
     def bind(
@@ -116,13 +127,18 @@ def failure(code: int, name: str) -> BlockbusterError:
 
 def loaded(source: str, *, sanitize: bool = False) -> Any:
     """The library of a C source; one that does not load is compiled again, once."""
-    library = compile_c(source, sanitize=sanitize)
+    entry = compile_c(source, sanitize=sanitize)
     try:
-        return ctypes.CDLL(str(library))
+        return load_library(entry.content)
     except OSError:
-        discard(library)
-        again: Path = compile_c(source, sanitize=sanitize)
-        return ctypes.CDLL(str(again))
+        discard(entry)
+    entry = compile_c(source, sanitize=sanitize)
+    try:
+        return load_library(entry.content)
+    except OSError as error:
+        discard(entry)
+        command, message = shlex.join(compiler()), f"what it wrote cannot be loaded: {error}"
+        raise CompilerFailed(command=command, source="a kernel", message=message) from error
 
 
 def _all_threads() -> int:

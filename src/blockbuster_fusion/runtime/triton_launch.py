@@ -1,11 +1,15 @@
 """Triton kernels loaded, launched, and compiled for machines that are not there."""
 
-import importlib.util
+import linecache
+import logging
+import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +24,11 @@ from blockbuster_fusion.codegen.triton import print_triton
 from blockbuster_fusion.codegen.triton_plan import Plan, Planner
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.runtime.cache import cached, digest
+from blockbuster_fusion.runtime.cache import cached, digest, usable_folder
+from blockbuster_fusion.runtime.process_folder import process_folder
+from blockbuster_fusion.runtime.trust import distrust
+
+log = logging.getLogger("blockbuster_fusion")
 
 TORCH = {dtype: getattr(torch, dtype.value) for dtype in DType}
 POINTERS = {
@@ -85,14 +93,34 @@ class TritonKernels:
 
 
 def load(source: str) -> ModuleType:
-    """The printed module, from a file: Triton reads the source of its functions."""
-    path = cached(digest("triton", source), ".py", lambda file: _write(file, source))
-    spec = importlib.util.spec_from_file_location(f"blockbuster_triton_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    """The printed module: the text that is given is executed, never a file.
+
+    Triton reads the source of its functions from `linecache`, where this text stays. A copy lies
+    in the cache for people, under the same name.
+    """
+    _protect_triton_cache()
+    key = digest("triton", source)
+    entry = cached(key, ".py", lambda file: _write(file, source))
+    path = str(entry.file or f"<blockbuster {key[:16]}>")
+    module = ModuleType(f"blockbuster_triton_{key[:16]}")
+    module.__file__ = path
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    sys.modules[module.__name__] = module
+    exec(compile(source, path, "exec"), module.__dict__)
     return module
+
+
+@cache
+def _protect_triton_cache() -> None:
+    """Keep Triton from executing what others can write: its cache is looked at like ours."""
+    folder = Path(os.environ.get("TRITON_CACHE_DIR") or triton.knobs.cache.dir)
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    reason = distrust(there)
+    own = usable_folder() or process_folder()
+    if reason is None or own is None:
+        return
+    triton.knobs.cache.dir = str(own / "triton")
+    log.warning("blockbuster: Triton's cache is not used: %s; kernels are kept in %s", reason, own)
 
 
 def _write(file: Path, source: str) -> None:

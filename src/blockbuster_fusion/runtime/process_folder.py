@@ -1,0 +1,30 @@
+"""A folder of this process alone, which goes when it ends."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_made: dict[int, Path | None] = {}
+
+
+def process_folder(*, make: bool = True) -> Path | None:
+    """The folder; None where there is no room for one, or none yet. A forked child has its own."""
+    own = os.getpid()
+    folder = _made.get(own)
+    if folder is None or not folder.is_dir():
+        if not make:
+            return None
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="blockbuster-"))
+        except OSError:
+            return None
+        _made[own] = folder
+        atexit.register(_remove, own, folder)
+    return folder
+
+
+def _remove(owner: int, folder: Path) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
