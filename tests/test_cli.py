@@ -15,6 +15,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion import cli
 from blockbuster_fusion.cli import main
 from blockbuster_fusion.errors import WrongKind
+from blockbuster_fusion.runtime import cache
 
 
 @pytest.mark.parametrize("name", ["attention", "layernorm-matmul", "rmsnorm-swiglu", "matmul-relu"])
@@ -283,3 +284,26 @@ def test_interrupted_while_it_is_imported() -> None:
 def test_options_that_are_no_mappings(option: str) -> None:
     with pytest.raises(WrongKind, match=f"compile: takes {option} by name, not 5; write {option}="):
         bb.compile(bb.examples.attention(), **{option: 5})
+
+
+def test_the_cache_is_shown_shrunk_and_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    for key in "abc":
+        cache.cached(key * 64, ".so", lambda file: file.write_bytes(b"x" * 2048) and None)
+    for arguments, shown in (
+        ([], "kernels: 3, 6 KiB"),
+        (["--limit", "5K"], "kernels: 2, 4 KiB"),
+        (["--clear"], "kernels: 0, 0 bytes"),
+    ):
+        assert main(["cache", *arguments]) == 0
+        printed = capsys.readouterr().out
+        assert shown in printed
+        assert str(tmp_path / "cache") in printed
+        assert "limit:   1 GiB" in printed
+    assert main(["cache", "--limit", "much"]) == 1
+    assert "a size such as 500M or 2G, not 'much'" in capsys.readouterr().err
+    (tmp_path / "cache").chmod(0o777)
+    assert main(["cache"]) == 1
+    assert "others can write to" in capsys.readouterr().err

@@ -43,6 +43,7 @@ from blockbuster_fusion.options import (
     snapshot_index,
 )
 from blockbuster_fusion.programs import find_program
+from blockbuster_fusion.runtime import cache
 from blockbuster_fusion.safety.check import check
 from blockbuster_fusion.safety.safe import make_safe
 from blockbuster_fusion.version import __version__
@@ -186,6 +187,14 @@ def _parser() -> argparse.ArgumentParser:
     table = commands.add_parser("table", help="buffered edges that are left, for every example")
     add_rules(table)
     table.set_defaults(run=_table)
+
+    kept = commands.add_parser(
+        "cache", help="the kernels that are kept: where, how many, how large"
+    )
+    kept.add_argument("--clear", action="store_true", help="remove them all")
+    text = "remove those that were not used for longest, until the rest fits: 500M"
+    kept.add_argument("--limit", metavar="SIZE", help=text)
+    kept.set_defaults(run=_cache)
 
     names = commands.add_parser("list", help="the examples")
     names.set_defaults(run=_list)
@@ -394,6 +403,33 @@ def _table(options: argparse.Namespace) -> None:
         initial = len(buffered(fusion.initial))
         count, steps = len(program.operators), len(fusion.trace)
         print(f"{name:{width}}  {count:9}  {initial:7}  {edges:37}  {steps:5}")
+
+
+def _cache(options: argparse.Namespace) -> None:
+    if options.clear and options.limit is not None:
+        raise BlockbusterError(message="cache: --clear and --limit do not go together")
+    limit = 0 if options.clear else None
+    if options.limit is not None:
+        limit = cache.parsed_size("--limit", options.limit)
+    folder = cache.usable_folder()
+    if folder is None:
+        wanted = cache.cache_folder() or "a home for the cache"
+        raise BlockbusterError(message=f"{wanted}: there is no cache that can be used")
+    if limit is not None:
+        print(f"removed: {cache.shrink(folder, limit)} kernels")
+    found = cache.usage(folder)
+    most, source = cache.size_limit(), cache.LIMIT_VARIABLE
+    print(f"folder:  {folder} ({cache.VARIABLE} names another)")
+    print(f"kernels: {len(found.entries)}, {_bytes(found.size)}")
+    print(f"limit:   {_bytes(most)} ({source} sets another)")
+
+
+def _bytes(size: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GiB"
 
 
 def _list(options: argparse.Namespace) -> None:
