@@ -97,7 +97,7 @@ class Result:
 
     def as_json(self) -> str:
         """All of it, with the machine and the date."""
-        machine = {"machine": platform.machine(), "processor": _processor()}
+        machine = {"machine": platform.machine(), "processor": processor()}
         return json.dumps(
             {"date": date.today().isoformat(), **machine, **asdict(self)}, indent=2, default=str
         )
@@ -359,7 +359,7 @@ def _there(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
