@@ -157,12 +157,15 @@ def ratio(result: dict[str, Any], name: str) -> float:
 
 def table(results: list[dict[str, Any]]) -> str:
     """The results as the table of docs/kernels.md."""
-    lines = ["| case | baseline | against eager | against Inductor | our error / eager's |"]
-    lines.append("|---|---|---|---|---|")
+    columns = ["case", "baseline", "against eager", "against Inductor", "against written out"]
+    lines = [f"| {' | '.join(columns)} | our error / eager's |", "|---|---|---|---|---|---|"]
     for result in results:
         contenders = result["contenders"]
         error = contenders[OURS]["error"] / max(contenders[EAGER]["error"], 1e-12)
-        speeds = [f"{ratio(result, name):.2f}" for name in (EAGER, INDUCTOR)]
+        speeds = [
+            f"{ratio(result, name):.2f}" if name in contenders else "–"
+            for name in (EAGER, INDUCTOR, WRITTEN_OUT)
+        ]
         row = [result["case"], result["baseline"], *speeds, f"{error:.1f}"]
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)

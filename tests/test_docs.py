@@ -1,18 +1,37 @@
 """The code in the documentation runs, and prints what the page says."""
 
+import importlib
 import re
+import shlex
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+import blockbuster_fusion as bb
+from blockbuster_fusion import cli
 from blockbuster_fusion.array import table
 from blockbuster_fusion.frontends.torch import table as torch_table
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/programs.md", "docs/pytorch.md"]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")),
+]
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
+LANGUAGES = {"", "python", "sh", "c"}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code of a page in a language."""
+    found = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+    return [code for own, code in found if own == language]
 
 
 @pytest.fixture(autouse=True)
@@ -22,25 +41,137 @@ def _registers_nothing() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_python_blocks_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_python_blocks_run(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every block as it stands, one after the other."""
     namespace: dict[str, object] = {}
-    blocks = BLOCK.findall((ROOT / page).read_text())
-    assert any(language == "python" for language, _ in blocks)
-    for language, code in blocks:
-        if language == "python":
-            exec(compile(code, page, "exec"), namespace)
+    for code in blocks(page, "python"):
+        run(code, tmp_path, namespace)
 
 
-def test_the_readme_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = BLOCK.findall((ROOT / "README.md").read_text())
-    first = next(at for at, (language, _) in enumerate(blocks) if language == "python")
-    exec(compile(blocks[first][1], "README.md", "exec"), {})
-    assert capsys.readouterr().out.strip() == blocks[first + 1][1].strip()
+def run(code: str, folder: Path, namespace: dict[str, object]) -> None:
+    """Runs code from a file, as torch.compile wants it."""
+    file = folder / f"block_{len(list(folder.iterdir()))}.py"
+    file.write_text(code, encoding="utf-8")
+    exec(compile(code, str(file), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/architecture.md"])
+def test_the_first_block_needs_the_package_alone() -> None:
+    """A fresh install has NumPy and no PyTorch; the block is run in a process of its own."""
+    first = blocks("README.md", "python")[0]
+    hidden = "import sys; sys.modules['torch'] = None\n"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden + first], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("(500, 64)\nforall m in range(M):\n")
+    assert "I1" not in done.stdout
+
+
+def test_the_readme_shows_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    namespace: dict[str, object] = {}
+    shown = ""
+    for (language, code), (after, text) in pairwise(found):
+        if language != "python":
+            continue
+        run(code, tmp_path, namespace)
+        printed = capsys.readouterr().out
+        if "bb.show(" in code:
+            assert after == ""
+            assert printed.strip() == text.strip()
+            shown = text
+    assert shown
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_have_a_known_language(page: str) -> None:
+    found = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+    assert {language for language, _ in found} <= LANGUAGES
+
+
+QUICK = ("list", "show", "trace", "fuse", "emit")
+"""Commands that are run; the others are parsed only, because they measure."""
+
+
+def commands() -> list[str]:
+    lines = [line for page in PAGES for code in blocks(page, "sh") for line in code.splitlines()]
+    return [line.partition("#")[0].strip() for line in lines if line.startswith("blockbuster ")]
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(commands()))
+def test_commands_run(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = shlex.split(command)[1:]
+    if arguments[0] in QUICK:
+        assert cli.main(arguments) == 0, capsys.readouterr().err
+    else:
+        assert cli._parser().parse_args(arguments).run is not None
+
+
+def test_the_header_in_the_docs_is_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["emit", "attention", "--size", "D=64,L=64", "--header"]) == 0
+    (shown,) = blocks("docs/commands.md", "c")
+    assert shown in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_files_that_the_docs_name_exist(page: str) -> None:
-    text = (ROOT / page).read_text()
+    text = (ROOT / page).read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / page).parent.joinpath(link).exists(), link
+
+
+def test_figures_are_the_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of speeds are made from the results that the benchmark has kept."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    cpu = importlib.import_module("cpu")
+    results = cpu.load(cpu.RESULTS)
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    between = page.partition("<!-- cpu -->")[2].partition("<!-- /cpu -->")[0]
+    assert between.strip() == cpu.table(results)
+    rows = cpu.table(results).splitlines()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = [line for line in readme.splitlines() if line.startswith("|")]
+    assert len(shown) > 6
+    for line in shown[2:]:
+        assert any(row.startswith(line) for row in rows), line
+
+
+def test_every_figure_names_its_baseline() -> None:
+    """A page that gives a speed says against what, and how to measure it again."""
+    for page in ("README.md", "docs/kernels.md", "docs/pytorch.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for sentence in re.split(r"(?<=[.:;])\s", text):
+            if re.search(r"\d times as fast|\d times slower", sentence):
+                assert re.search(r"eager|SDPA|Inductor|PyTorch|Flash", sentence), sentence
+        if "| against " in text or "times as fast" in text:
+            assert "benchmarks/" in text, page
+
+
+def test_terms_are_in_the_glossary() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms = ["block program", "snapshot", "interior buffered edge", "unit dim", "misc operator"]
+    terms += ["significand", "pivot", "list", "item", "dim", "tile", "window", "lanes", "SDPA"]
+    for term in terms:
+        assert re.search(rf"^\| {term}\b", glossary, re.MULTILINE), term
+
+
+def test_the_package_says_what_it_is() -> None:
+    """One source of the version, addresses for the project, documentation in the archive."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    source = ROOT / project["tool"]["hatch"]["version"]["path"]
+    assert f'__version__ = "{bb.__version__}"' in source.read_text(encoding="utf-8")
+    assert "version" in project["project"]["dynamic"]
+    urls = project["project"]["urls"]
+    assert {"Homepage", "Documentation", "Changelog", "Issues"} <= set(urls)
+    assert all(url.startswith("https://") for url in urls.values())
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert {"/docs", "/LICENSE", "/CHANGELOG.md", "/src", "/tests"} <= set(included)
+    assert all((ROOT / name.lstrip("/")).exists() for name in included)

@@ -240,6 +240,54 @@ def test_a_triton_file_is_written_without_torch_and_triton() -> None:
     assert done.stdout == emit(bb.examples.attention(), target="cuda")
 
 
+CALLER = """
+import attention, layernorm, lookup, torch
+
+x = torch.randn(70, 2, 32)
+Q, KT = x[:, 0], torch.randn(32, 90).T
+VT = torch.randn(90, 32).T
+found = attention.run_attention(Q, KT, VT)
+torch.testing.assert_close(found, torch.softmax(Q @ KT.T * 32**-0.5, -1) @ VT.T)
+
+X, g, b, W = torch.randn(50, 40), torch.randn(40), torch.randn(40), torch.randn(20, 40)
+found = layernorm.run_norm_and_linear(X, g, b, W)
+norm = torch.nn.functional.layer_norm(X, (40,), g, b)
+torch.testing.assert_close(found, (norm, norm @ W.T), atol=1e-5, rtol=1e-5)
+
+ids = torch.tensor([3, 0, 6])
+table = torch.randn(7, 40)
+torch.testing.assert_close(lookup.run_embedding(ids, table), table[ids])
+for wrong in ((Q.double(), KT, VT), (Q[0], KT, VT), (Q, KT[:, :8], VT), (Q, KT[:8], VT)):
+    try:
+        attention.run_attention(*wrong)
+    except (TypeError, ValueError) as error:
+        print(error)
+"""
+
+
+def norm_and_linear(X: Array, g: Array, b: Array, W: Array) -> dict[str, Array]:
+    y = bb.ops.layernorm(X, g, b)
+    return {"Y": y, "Z": y @ W.T}
+
+
+@LINUX
+def test_a_triton_file_is_called_with_tensors(tmp_path: Path) -> None:
+    """One function runs all kernels of a program, whatever strides its tensors have."""
+    programs = {
+        "attention": (bb.examples.attention(), {"sizes": {"D": 32, "L": 32}}),
+        "layernorm": (bb.trace(norm_and_linear, X="M K", g="K", b="K", W="N K"), {}),
+        "lookup": (lookup_programs.traced("embedding"), {}),
+    }
+    for name, (program, options) in programs.items():
+        text = emit(program, target="cuda", **options)
+        (tmp_path / f"{name}.py").write_text(text)
+    done = run_triton(CALLER, tmp_path, interpreted="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = done.stdout.splitlines()
+    assert told[0] == "Q is torch.float64 (70, 32), and wanted is torch.float32 (MM, 32)"
+    assert told[2:] == ["KT is 8 long where 32 is 32", "VT is 90 long where NN is 8"]
+
+
 @LINUX
 def test_bfloat16_is_not_interpreted(tmp_path: Path) -> None:
     text = emit(bb.examples.matmul_relu(), target="cuda", dtype="bfloat16")

@@ -10,12 +10,10 @@ import numpy as np
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.codegen.c import print_c
 from blockbuster_fusion.codegen.nest import Nest
-from blockbuster_fusion.codegen.shapes import contiguous
 from blockbuster_fusion.codegen.standalone import Test, Wanted, header, places_below, samples
 from blockbuster_fusion.codegen.standalone_c import c_file, c_header
-from blockbuster_fusion.codegen.standalone_triton import TritonLaunch, triton_file, uses_bfloat16
+from blockbuster_fusion.codegen.standalone_triton import triton_file, uses_bfloat16
 from blockbuster_fusion.codegen.triton import print_triton
-from blockbuster_fusion.codegen.triton_plan import Planner
 from blockbuster_fusion.compiler import Choice, choose, first_with_kernels, unfused
 from blockbuster_fusion.errors import BadTarget
 from blockbuster_fusion.interp.interpreter import interpret
@@ -24,7 +22,6 @@ from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Input
 from blockbuster_fusion.ir.show import show
-from blockbuster_fusion.ir.types import DType
 
 TEST_SIZE, TEST_BATCH = 100, 2
 """How long axes are in the test of a file that no loop walks in blocks, and batches."""
@@ -87,7 +84,7 @@ def emit(
     if target == "cpu":
         name = Path(file or f"{program.name}.c").name
         return Emitted(c_file(made.source, test, comment), c_header(test, name))
-    return Emitted(triton_file(made.source, test, _launches(made, test), comment))
+    return Emitted(triton_file(made.source, test, comment))
 
 
 def _printed(choice: Choice) -> Printed:
@@ -147,31 +144,3 @@ def _test_lengths(reference: Graph, tiles: Mapping[Dim, int]) -> dict[Symbol, in
             found[dim.axis.extent] = max(length, found.get(dim.axis.extent, 0))
     batch = {d.axis.extent for d in reference.dims if not d.packed}
     return found | {s: TEST_BATCH for s in batch if isinstance(s, Symbol)}
-
-
-def _launches(made: Printed, test: Test) -> list[TritonLaunch]:
-    """How the kernels are launched in the test."""
-    sizes = {symbol.name: length for symbol, length in test.tiling.extents.sizes.items()}
-    launches = []
-    for kernel in made.nest.kernels:
-        planner = Planner(kernel)
-        plan, names = planner.plan(sizes, made.tiles, {}), planner.names
-        numbers: dict[str, int | bool] = {}
-        for buffer in planner.buffers:
-            numbers |= zip(names.strides[buffer], test.strides(buffer), strict=True)
-        scratch: dict[str, tuple[DType, int]] = {}
-        for buffer, shape in plan.scratch:
-            steps = contiguous(shape)
-            numbers |= zip((names.copies[buffer], *names.strides[buffer]), steps, strict=True)
-            scratch[names.pointers[buffer]] = (buffer.dtype, shape[0] * steps[0])
-        launches.append(
-            TritonLaunch(
-                kernel.name,
-                plan.grid[0],
-                {names.pointers[buffer]: buffer for buffer in planner.buffers},
-                numbers | dict(plan.constants),
-                scratch,
-                plan.options,
-            )
-        )
-    return launches

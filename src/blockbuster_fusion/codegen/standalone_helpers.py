@@ -58,6 +58,24 @@ static double widened(uint16_t x) {
 }"""
 
 TRITON_HELPERS = '''\
+def fit(name, x, axes, dtype, sizes):
+    """Checks a tensor, and notes the sizes that it shows."""
+    if x.dtype != dtype or x.dim() != len(axes):
+        shown = ", ".join(map(str, axes))
+        raise TypeError(f"{name} is {x.dtype} {tuple(x.shape)}, and wanted is {dtype} ({shown})")
+    for axis, length in zip(axes, x.shape):
+        wanted = sizes.setdefault(axis, length) if isinstance(axis, str) else axis
+        if length != wanted:
+            raise ValueError(f"{name} is {length} long where {axis} is {wanted}")
+
+
+def launch(function, grid, options, **arguments):
+    """Runs a kernel with those of the arguments that it takes."""
+    taken = {name: arguments[name] for name in function.arg_names}
+    if grid:
+        function[(grid,)](**taken, **options)
+
+
 # -------------------------------------------------------------------- the test of this file
 
 
@@ -77,13 +95,6 @@ def sample(number, shape, dtype, below=None):
     if dtype is torch.bool:
         return (x > 0).to(DEVICE)
     return (x if dtype.is_floating_point else (4 * x).trunc()).to(dtype).to(DEVICE)
-
-
-def launch(function, grid, options, **arguments):
-    """Runs a kernel with those of the arguments that it takes."""
-    taken = {name: arguments[name] for name in function.arg_names}
-    if grid:
-        function[(grid,)](**taken, **options)
 
 
 def check(name, found, at, wanted, scale, tolerance):

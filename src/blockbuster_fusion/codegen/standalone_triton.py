@@ -1,75 +1,245 @@
-"""Standalone Triton files: a module of kernels, with a `main` that tests them."""
+"""Standalone Triton files: a module of kernels, a function that runs them, and a test of it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from blockbuster_fusion.codegen.nest import Buffer, Clear
+from blockbuster_fusion.codegen.nest import (
+    Along,
+    Buffer,
+    BufferAxis,
+    Clear,
+    Kernel,
+    Space,
+    Tile,
+    written,
+)
+from blockbuster_fusion.codegen.reserved import TRITON
 from blockbuster_fusion.codegen.standalone import TOLERANCE, Test, array_name, wrapped
 from blockbuster_fusion.codegen.standalone_helpers import TRITON_HELPERS
+from blockbuster_fusion.codegen.triton_names import ParameterNames
+from blockbuster_fusion.codegen.triton_plan import MOST_ACCUMULATED, OPTIONS, SMALLEST, USUAL
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.naming import comment_lines
-
-
-@dataclass(frozen=True, slots=True)
-class TritonLaunch:
-    """How a kernel is launched: its grid, arguments by name, and scratch by the pointer's name."""
-
-    function: str
-    grid: int
-    pointers: Mapping[str, Buffer]
-    numbers: Mapping[str, int | bool]
-    scratch: Mapping[str, tuple[DType, int]]
-    options: Mapping[str, int]
-
+from blockbuster_fusion.naming import Scope, comment, comment_lines
 
 INTERPRETER = "Triton's interpreter computes bfloat16 wrongly: run this on a GPU"
 
+Length = int | str
+"""A number, or the text of one that depends on sizes."""
 
-def triton_file(
-    source: str, test: Test, launches: Sequence[TritonLaunch], lines: Sequence[str]
-) -> str:
-    """A Python file with Triton kernels and a `main` that tests them."""
+
+def triton_file(source: str, test: Test, lines: Sequence[str]) -> str:
+    """A Python file with Triton kernels, a function that runs them and a `main` that tests it."""
     quoted = "\n".join(comment_lines(lines))
     imports = source.lstrip().replace(
         "import triton\n", "import sys\n\nimport torch\nimport triton\n", 1
     )
-    parts = [f'"""{quoted}\n"""\n', imports.rstrip(), "", "", TRITON_HELPERS, "", ""]
+    run = Run(test)
+    parts = [f'"""{quoted}\n"""\n', imports.rstrip(), "", "", *run.lines(), "", ""]
+    parts += [TRITON_HELPERS, "", ""]
     parts += ['DEVICE = "cuda" if torch.cuda.is_available() else "cpu"']
     parts += ["INTERPRETED = bool(triton.knobs.runtime.interpret)", "", ""]
-    return "\n".join([*parts, *_triton_main(test, launches), ""])
+    return "\n".join([*parts, *_main(run), ""])
 
 
-def _triton_main(test: Test, launches: Sequence[TritonLaunch]) -> list[str]:
-    below = test.places_below
+@dataclass(frozen=True)
+class Run:
+    """The function of a file that takes the program's tensors and launches its kernels."""
+
+    test: Test
+
+    @property
+    def name(self) -> str:
+        return f"run_{self.test.nest.name}"
+
+    @cached_property
+    def names(self) -> Scope:
+        """The names of tensors and sizes."""
+        own = {kernel.name for kernel in self.test.nest.kernels}
+        return Scope(TRITON, {*own, self.name, "sizes"})
+
+    @property
+    def outputs(self) -> list[Buffer]:
+        """The tensors that are returned, in the program's order."""
+        return [view.buffer for view in self.test.nest.outputs]
+
+    @property
+    def made(self) -> list[Buffer]:
+        """The tensors that the function allocates: outputs, and those between kernels."""
+        return [b for b in self.test.buffers if b not in self.test.nest.inputs]
+
+    def id(self, thing: Buffer | Symbol) -> str:
+        return self.names(thing, thing.name)
+
+    def lines(self) -> list[str]:
+        inputs = [self.id(b) for b in self.test.nest.inputs]
+        lines = [f"def {self.name}({', '.join(inputs)}):", *self._docstring(), "    sizes = {}"]
+        for buffer in self.test.nest.inputs:
+            axes = [self._extent(axis.dim.axis) for axis in buffer.axes]
+            shown = _tuple(f'"{a}"' if isinstance(a, str) else a for a in axes)
+            name = self.id(buffer)
+            lines.append(f'    fit("{name}", {name}, {shown}, torch.{buffer.dtype}, sizes)')
+        lines += [f'    {name} = sizes["{name}"]' for name in self._sizes()]
+        for buffer in self.made:
+            shape = _tuple(self._along(buffer.axes[at]) for at in self.test.order(buffer))
+            where = f"dtype=torch.{buffer.dtype}, device={inputs[0]}.device"
+            lines.append(f"    {self.id(buffer)} = torch.empty({shape}, {where})")
+        for step in self.test.steps():
+            if isinstance(step, Clear):
+                lines.append(f"    {self.id(step.buffer)}.zero_()")
+            else:
+                lines += self._launch(step)
+        given = [self._returned(buffer) for buffer in self.outputs]
+        return [*lines, f"    return {', '.join(given)}"]
+
+    def _sizes(self) -> list[str]:
+        """The names of the sizes that tensors show."""
+        axes = [axis.dim.axis.extent for b in self.test.nest.inputs for axis in b.axes]
+        return list(dict.fromkeys(self.id(e) for e in axes if isinstance(e, Symbol)))
+
+    def _returned(self, buffer: Buffer) -> str:
+        copied = ".clone()" if buffer in self.test.nest.inputs else ""
+        return f"{self.id(buffer)}{copied}"
+
+    def _docstring(self) -> list[str]:
+        made = ", ".join(map(self._described, self.outputs))
+        given = "; ".join(map(self._described, self.test.nest.inputs))
+        title = comment(f"{made} of {self.test.nest.name}.")
+        return [
+            f'    """{title}',
+            "",
+            f"    {comment(given)}. Any strides.",
+            '    """',
+        ]
+
+    def _described(self, buffer: Buffer) -> str:
+        axes = [str(self._along(buffer.axes[at])) for at in self.test.order(buffer)]
+        return f"{self.id(buffer)}[{', '.join(axes)}] {buffer.dtype}"
+
+    # ---------------------------------------------------------------- launches
+
+    def _launch(self, kernel: Kernel) -> list[str]:
+        names = ParameterNames(kernel)
+        programs = _product(self._count(index.dim) for index in kernel.grid)
+        numbers: dict[str, Length | bool] = {"GROUP": OPTIONS["group"]}
+        arguments: list[str] = []
+        for buffer in kernel.buffers:
+            if buffer.space is Space.GLOBAL:
+                own = self.id(buffer)
+                arguments.append(f"{names.pointers[buffer]}={own}")
+                order = self.test.order(buffer)
+                strides = [f"{own}.stride({order.index(at)})" for at in range(len(buffer.axes))]
+                numbers |= zip(names.strides[buffer], strides, strict=True)
+        for buffer, copies in names.copies.items():
+            shape = (programs, *(self._along(axis) for axis in buffer.axes))
+            steps = [_product(shape[at + 1 :]) for at in range(len(shape))]
+            numbers |= zip((copies, *names.strides[buffer]), steps, strict=True)
+            arguments.append(f"{names.pointers[buffer]}={self._scratch(buffer, _product(shape))}")
+        for symbol, name in names.sizes.items():
+            numbers[name] = self.id(symbol)
+        for dim, name in names.blocks.items():
+            numbers[name] = self._block(dim)
+            numbers[names.evens[dim]] = self._is_even(dim)
+        arguments += [f"{name}={value}" for name, value in numbers.items()]
+        options = f'{{"num_warps": {self._warps(kernel)}, "num_stages": {OPTIONS["num_stages"]}}}'
+        head = f"    launch({kernel.name}, {programs}, {options}, "
+        return wrapped(f"{head}{', '.join(arguments)})")
+
+    def _scratch(self, buffer: Buffer, count: Length) -> str:
+        device = f"{self.id(self.test.nest.inputs[0])}.device"
+        return f"torch.empty({count}, dtype=torch.{buffer.dtype}, device={device})"
+
+    def _warps(self, kernel: Kernel) -> Length:
+        """As Planner.warps: eight where the accumulators of four would not stay in registers."""
+        makes = [made for s in kernel.statements if (made := written(s)) is not None]
+        kept: list[Tile] = [tile for tile in dict.fromkeys(makes) if makes.count(tile) > 1]
+        rooms = [_product(self._block(span.dim) for span in tile.spans) for tile in kept]
+        most = MOST_ACCUMULATED * 32 * 4
+        if all(isinstance(room, int) for room in rooms):
+            return 8 if sum(room for room in rooms if isinstance(room, int)) > most else 4
+        return f"8 if {' + '.join(map(str, rooms))} > {most} else 4"
+
+    # ----------------------------------------------------------------- lengths
+
+    def _extent(self, axis: Axis) -> Length:
+        return axis.extent if isinstance(axis.extent, int) else self.id(axis.extent)
+
+    def _block(self, dim: Dim) -> Length:
+        """As `block_length`: a power of two, and long enough for a dot."""
+        if not dim.packed:
+            return 1
+        tiles = self.test.tiling.tiles
+        if not dim.unit and dim in tiles:
+            return tiles[dim]
+        extent = self._extent(dim.axis)
+        if isinstance(extent, int):
+            whole = max(SMALLEST, 1 << (extent - 1).bit_length())
+            return whole if dim.unit else min(whole, USUAL)
+        text = f"max({SMALLEST}, triton.next_power_of_2({extent}))"
+        return text if dim.unit else f"min({USUAL}, {text})"
+
+    def _count(self, dim: Dim) -> Length:
+        """The number of blocks of a dim."""
+        extent, block = self._extent(dim.axis), self._block(dim)
+        if block == 1:
+            return extent
+        if isinstance(extent, int) and isinstance(block, int):
+            return -(-extent // block)
+        return f"triton.cdiv({extent}, {block})"
+
+    def _is_even(self, dim: Dim) -> Length | bool:
+        extent, block = self._extent(dim.axis), self._block(dim)
+        if isinstance(extent, int) and isinstance(block, int):
+            return extent > 0 and extent % block == 0
+        return f"{extent} > 0 and {extent} % {block} == 0"
+
+    def _along(self, axis: BufferAxis) -> Length:
+        """The number of a buffer's entries along an axis."""
+        match axis.along:
+            case Along.AXIS:
+                return self._extent(axis.dim.axis)
+            case Along.BLOCKS:
+                return self._count(axis.dim)
+            case Along.BLOCK:
+                return self._block(axis.dim)
+
+
+def _tuple(items: Iterable[Length]) -> str:
+    texts = [str(item) for item in items]
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def _product(factors: Iterable[Length]) -> Length:
+    """A product, as a number where all factors are numbers."""
+    factors = list(factors)
+    known = math.prod(f for f in factors if isinstance(f, int))
+    texts = [f for f in factors if isinstance(f, str)]
+    if not texts or known == 0:
+        return known
+    return " * ".join([*([str(known)] if known != 1 else []), *texts])
+
+
+# ------------------------------------------------------------------------ the test
+
+
+def _main(run: Run) -> list[str]:
+    test, below = run.test, run.test.places_below
     lines = ["def main():", *_refusals(test)]
-    for number, buffer in enumerate(test.buffers):
-        shape, dtype, name = test.shape(buffer), f"torch.{buffer.dtype}", array_name(buffer)
-        if buffer in test.nest.inputs:
-            places = f", {below[buffer]}" if buffer in below else ""
-            lines.append(f"    {name} = sample({number}, {shape}, {dtype}{places})")
-            continue
-        order = test.order(buffer)
-        laid = tuple(shape[at] for at in order)
-        made = f"torch.empty({laid}, dtype={dtype}, device=DEVICE)"
-        turned = [order.index(at) for at in range(len(order))]
-        turn = "" if turned == sorted(turned) else f".permute({turned})"
-        lines.append(f"    {name} = {made}{turn}")
-    remaining = list(launches)
-    for step in test.steps():
-        if isinstance(step, Clear):
-            lines.append(f"    {array_name(step.buffer)}.zero_()")
-        else:
-            lines += _triton_step(remaining.pop(0))
+    for number, buffer in enumerate(test.nest.inputs):
+        places = f", {below[buffer]}" if buffer in below else ""
+        sample = f"sample({number}, {test.shape(buffer)}, torch.{buffer.dtype}{places})"
+        lines.append(f"    {array_name(buffer)} = {sample}")
+    given = ", ".join(array_name(b) for b in test.nest.inputs)
+    results = [f"array_{number}" for number in range(len(run.outputs))]
+    lines.append(f"    {', '.join(results)} = {run.name}({given})")
     lines.append("    good = True")
     for buffer, wanted in test.outputs:
-        order = test.order(buffer)
-        name = array_name(buffer)
-        laid_out = name if list(order) == sorted(order) else f"{name}.permute({list(order)})"
         values = ", ".join(map(_number, wanted.values))
         lines += wrapped(
-            f'    good &= check("{buffer.name}", {laid_out}, {list(wanted.at)}, '
-            f"[{values}], {wanted.scale!r}, {TOLERANCE[buffer.dtype]!r})"
+            f'    good &= check("{buffer.name}", {results[run.outputs.index(buffer)]}, '
+            f"{list(wanted.at)}, [{values}], {wanted.scale!r}, {TOLERANCE[buffer.dtype]!r})"
         )
     lines += ['    print("ok" if good else "WRONG")', "    return 0 if good else 1", "", ""]
     return [*lines, 'if __name__ == "__main__":', "    raise SystemExit(main())"]
@@ -100,14 +270,3 @@ def _refusals(test: Test) -> list[str]:
         f'        print("PyTorch finds no GPU here: {remedy}", file=sys.stderr)',
         "        return 2",
     ]
-
-
-def _triton_step(launch: TritonLaunch) -> list[str]:
-    arguments = [f"{name}={array_name(buffer)}" for name, buffer in launch.pointers.items()]
-    arguments += [
-        f"{name}=torch.empty({count}, dtype=torch.{dtype}, device=DEVICE)"
-        for name, (dtype, count) in launch.scratch.items()
-    ]
-    arguments += [f"{name}={value}" for name, value in launch.numbers.items()]
-    head = f"    launch({launch.function}, {launch.grid}, {dict(launch.options)}, "
-    return wrapped(f"{head}{', '.join(arguments)})")
