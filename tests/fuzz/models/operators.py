@@ -75,13 +75,18 @@ def overloads(row: str) -> list[Any]:
     return [f for f in made if any("Tensor" in str(a.type) for a in f._schema.returns)]
 
 
+PLACES = ("memory_format", "layout", "device", "pin_memory", "non_blocking")
+"""Arguments that say where a result lies, and not what it is."""
+
+
 def by_schema(m: Maker, row: str) -> None:
     """A line that calls an operator with arguments drawn by their types."""
     function = m.random.choice(overloads(row))
     first: str | None = None
     given: list[str] = []
     for argument in function._schema.arguments:
-        if argument.has_default_value() and m.random.random() < 0.6:
+        is_left_out = argument.name in PLACES or m.random.random() < 0.6
+        if argument.has_default_value() and is_left_out:
             if argument.kwarg_only:
                 continue
             text = repr(argument.default_value)
