@@ -1,4 +1,4 @@
-"""Messages of the command line: each line on stderr begins with `blockbuster:`."""
+"""Messages of the package: each line on stderr begins with `blockbuster:`."""
 
 import logging
 import signal
@@ -13,6 +13,10 @@ from types import FrameType
 PREFIX = "blockbuster: "
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C ended, as shells have it."""
+
+
+log = logging.getLogger("blockbuster_fusion")
+"""The log of the package; at DEBUG it has the source of every kernel."""
 
 
 def complain(message: str) -> None:
@@ -36,7 +40,7 @@ class Interruption:
 def prefixed_messages() -> Iterator[Interruption]:
     """Sends warnings and the package's log to stderr with the prefix, and notes Ctrl-C."""
     interruption = Interruption()
-    handler, log = _Handler(logging.WARNING), logging.getLogger("blockbuster_fusion")
+    handler = _Handler(logging.WARNING)
     on_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, interruption.notice) if on_main else None
     log.addHandler(handler)
@@ -62,3 +66,26 @@ class _Handler(logging.Handler):
 def _show_warning(message: Warning | str, *where: object, **named: object) -> None:
     first = (str(message).strip().splitlines() or [type(message).__name__])[0]
     complain(f"warning: {first.removeprefix(PREFIX)}")
+
+
+class _LastResort(logging.Handler):
+    """Prints warnings with the prefix, each once, in programs that have no handler of their own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.told: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(log.handlers) > 1 or logging.getLogger().handlers:
+            return
+        text = record.getMessage()
+        if text not in self.told and len(self.told) < MOST_MESSAGES:
+            self.told[text] = None
+            complain(text)
+
+
+MOST_MESSAGES = 1000
+"""The number of different messages that a program prints at most."""
+
+if not any(type(handler).__name__ == _LastResort.__name__ for handler in log.handlers):
+    log.addHandler(_LastResort())

@@ -18,17 +18,20 @@ def explain(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     dynamic: bool | None = None,
+    time: bool = False,
     **named: Any,
 ) -> "Explanation":
-    """What becomes of each operator of a model when it is called with these inputs.
+    """Tells what becomes of each operator of a model when it is called with these inputs.
 
     `model` is a module, a function or an exported program; `mode`, `options` and `dynamic` are what
-    torch.compile would be given.
+    torch.compile would be given. With `time`, the time of each part is measured.
     """
     _check_torch("explain")
     from blockbuster_fusion.frontends.torch.explain import explain as explained
 
-    return explained(model, *inputs, mode=mode, options=options, dynamic=dynamic, **named)
+    return explained(
+        model, *inputs, mode=mode, options=options, dynamic=dynamic, time=time, **named
+    )
 
 
 def from_torch(program: Any, **options: Any) -> "ExportedModel":

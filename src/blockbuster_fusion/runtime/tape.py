@@ -1,9 +1,9 @@
 """Launches on a tape: many kernels run one after the other by a single call."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 from blockbuster_fusion.runtime.cpu import CpuLaunch, failure, loaded, most_threads
@@ -58,16 +58,34 @@ class Tape:
         self, addresses: "ctypes.Array[ctypes.c_void_p]", values: Sequence[Any] = ()
     ) -> None:
         """Run the launches; `addresses` are those of the bases."""
-        launches = self.launches
-        if self.sized:
-            launches = type(launches).from_buffer_copy(launches)
-            made = [(at, launch.launch(values)) for at, launch in self.sized]
-            for at, launch in made:
-                launches[at].fill(launch)
+        launches, _made = self.filled(values)
         failed = self.function(launches, len(launches), addresses, most_threads())
         if failed:
             at, code = divmod(failed, _CODES)
             raise failure(code, self.held[at][0].name)
+
+    def filled(self, values: Sequence[Any]) -> tuple[Any, list[CpuLaunch]]:
+        """The launches with the sizes of a call, and what they point to."""
+        launches = self.launches
+        made: list[CpuLaunch] = []
+        if self.sized:
+            launches = type(launches).from_buffer_copy(launches)
+            for at, sized in self.sized:
+                made.append(sized.launch(values))
+                launches[at].fill(made[-1])
+        return launches, made
+
+    def apart(self, values: Sequence[Any] = ()) -> Iterator[Callable[[Any], None]]:
+        """Each launch as a function of the addresses of the bases."""
+        launches, _made = self.filled(values)
+
+        def run(at: int, addresses: Any) -> None:
+            failed = self.function(ctypes.byref(launches[at]), 1, addresses, most_threads())
+            if failed:
+                raise failure(failed % _CODES, self.held[at][0].name)
+
+        for at in range(len(launches)):
+            yield partial(run, at)
 
 
 def packed(spans: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:

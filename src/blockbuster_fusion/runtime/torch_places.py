@@ -55,6 +55,8 @@ class Lying:
 class Launched:
     """A kernel that was launched, and where its buffers lay."""
 
+    name: str
+    """The kernel's name in the model."""
     launch: CpuLaunch | SizedKernel
     places: tuple[tuple[Base, int], ...]
 

@@ -1,14 +1,14 @@
 """A model's plan: kernels and PyTorch's own operators, run one after the other on tensors."""
 
-import logging
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.torch_places import Untaped
 from blockbuster_fusion.runtime.torch_recording import Recording
 from blockbuster_fusion.runtime.torch_steps import BoundStep, Length, Slot, Step, bound
@@ -19,8 +19,6 @@ MOST_BINDINGS = 64
 MOST_REPEATS = 64
 """How often the same sizes come in a row until they have a tape of their own."""
 
-log = logging.getLogger("blockbuster_fusion")
-
 
 @dataclass(frozen=True)
 class SymbolSource:
@@ -29,6 +27,12 @@ class SymbolSource:
     symbol: str
     slot: int
     dim: int | None
+
+
+class Noting(Protocol):
+    """Something that is told of each step after it ran."""
+
+    def note(self, bound: BoundStep, values: list[Any]) -> None: ...
 
 
 class Plan:
@@ -100,7 +104,7 @@ class Plan:
             return reason
 
     def run(
-        self, given: Sequence[Any], length: Length, recording: Recording | None = None
+        self, given: Sequence[Any], length: Length, recording: Noting | None = None
     ) -> list[Any]:
         """The results, step by step."""
         values, sizes = [*given, *self.room], tuple(self.sizes(given))

@@ -391,9 +391,10 @@ class _Buffers:
         if not isinstance(function, CpuLaunch):
             raise Untaped("its kernels are not launched by address")
         places = tuple(self.places[b] for b in launch.buffers)
+        name = self.step.names[function.name]
         if (self.sizes and len(function.sizes)) or any(b in self.tensors for b in launch.buffers):
-            return Launched(SizedKernel(launch, self.tensors, self.sizes), places)
-        return Launched(function, places)
+            return Launched(name, SizedKernel(launch, self.tensors, self.sizes), places)
+        return Launched(name, function, places)
 
 
 def _exposed(steps: Sequence[Step], outputs: Sequence[Any]) -> set[int]:

@@ -5,7 +5,6 @@ into, are captured by their address; other inputs are copied into buffers of the
 are copied out of it, so that what a call gives is its own.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch._ops import OpOverload
 
+from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Compiled
 from blockbuster_fusion.runtime.torch_operators import PLAIN, depends_on_data, is_pure
 from blockbuster_fusion.runtime.torch_plan import Plan, keep
@@ -22,8 +22,6 @@ MOST_GRAPHS = 16
 """How many graphs are kept of one plan."""
 MOST_COUNTED = 256
 """For how many different inputs it is remembered that they have been there once."""
-
-log = logging.getLogger("blockbuster_fusion")
 
 Run = Callable[[], list[Any]]
 

@@ -13,6 +13,9 @@ from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
 from blockbuster_fusion.runtime.torch_arrays import kit_on
 
+named_range = torch._C._profiler._RecordFunctionFast
+"""A range of time with a name that torch.profiler shows; without a profiler it does nothing."""
+
 MOST_PROGRAMS = 16
 """For how many strides of its arrays a step remembers what follows from them."""
 
@@ -43,7 +46,8 @@ class Piece:
 class KernelStep:
     """A fused part: its executable, and where its arrays come from and go to."""
 
-    name: str
+    names: Mapping[str, str]
+    """The names of its kernels in the model, which are distinct, by those in its source."""
     executable: Executable
     inputs: tuple[tuple[int, Layout, torch.dtype | None], ...]
     """Slot, layout, and the dtype to convert a number to."""
@@ -52,6 +56,10 @@ class KernelStep:
     sizes: tuple[tuple[Axis, Size], ...]
     """The axes whose lengths depend on the model's sizes."""
     device: torch.device
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.names.values()) or "program"
 
     @property
     def reads(self) -> Iterator[int]:
@@ -245,6 +253,7 @@ class BoundKernel:
 
     def __init__(self, step: KernelStep, length: Length) -> None:
         self.step, self.runner = step, step.executable.runner
+        self.name = f"blockbuster::{step.name}"
         self.programs: dict[Hashable, Bound] = {}
         self.sizes = tuple((axis, length(size)) for axis, size in step.sizes)
         self.kit = kit_on(step.device)
@@ -267,11 +276,13 @@ class BoundKernel:
         places = {number: place(values) for number, (place, _) in self.pieces.items()}
         into = {number: x.view(self.pieces[number][1]) for number, x in places.items()}
         program = self.programs.get(_strides(given, into))
+        with named_range(self.name):
+            if program is None:
+                made = self.runner.run(given, self.sizes, self.kit, into)
+            else:
+                made = program.run(self.kit, given, into)
         if program is None:
-            made = self.runner.run(given, self.sizes, self.kit, into)
             self.remember(given, into)
-        else:
-            made = program.run(self.kit, given, into)
         for number, ((slot, how), x) in enumerate(zip(self.outputs, made, strict=True)):
             if number in places:
                 values[slot] = places[number]

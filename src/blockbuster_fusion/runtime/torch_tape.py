@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 
 from blockbuster_fusion.runtime.tape import Place, Tape, packed
 from blockbuster_fusion.runtime.torch_arrays import LOW, address, checked_address
 from blockbuster_fusion.runtime.torch_places import Base, Launched, Lying, Ran, Untaped
 from blockbuster_fusion.runtime.torch_recording import Recording
-from blockbuster_fusion.runtime.torch_steps import Length, Slot
+from blockbuster_fusion.runtime.torch_steps import Length, Slot, named_range
 
 MOST_ARENA = 4 << 20
 """The bytes of the longest arena. Kernels over more take so long that a tape gains nothing, and
@@ -52,6 +53,8 @@ class _Part:
     """The slot of what the step gives, and the base that it is."""
     dead: tuple[int, ...]
     """The slots that nobody reads later."""
+    names: tuple[str, ...] = ()
+    """The names of the kernels, for a profiler."""
 
 
 class TensorTape:
@@ -83,7 +86,11 @@ class TensorTape:
                 addresses[fresh.base] = x.data_ptr()
                 for slot, view in fresh.shown:
                     values[slot] = x if view is None else x.as_strided(*view)
-            if part.tape is not None:
+            if part.tape is not None and profiler._is_profiler_enabled:
+                for name, launch in zip(part.names, part.tape.apart(values), strict=True):
+                    with named_range(name):
+                        launch(addresses)
+            elif part.tape is not None:
                 part.tape(addresses, values)
             elif part.step is not None:
                 part.step(values)
@@ -160,7 +167,8 @@ class _Assembly:
                 yield _Part(fresh, None, action.step, made, dead)
             else:
                 launches = [(a.launch, self.located(a)) for a in row if isinstance(a, Launched)]
-                yield _Part(fresh, Tape(launches), None, (), dead)
+                names = tuple(f"blockbuster::{a.name}" for a in row if isinstance(a, Launched))
+                yield _Part(fresh, Tape(launches), None, (), dead, names)
 
     def located(self, action: Launched) -> list[Place]:
         found = [(self.places[base], offset) for base, offset in action.places]

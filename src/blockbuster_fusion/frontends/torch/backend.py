@@ -1,13 +1,15 @@
 """`torch.compile(model, backend="blockbuster")`."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
 
 from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
@@ -21,7 +23,9 @@ NAME = "blockbuster"
 Watcher = Callable[[Planned], None]
 """Who is told of each graph that is compiled."""
 
-_warned = False
+_warned: set[tuple[str, int]] = set()
+_warned_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+"""The functions, by their places in files, and the modules that a warning has named."""
 
 
 def backend(
@@ -34,7 +38,7 @@ def backend(
 ) -> Callable[..., Any]:
     """What torch.compile calls with each graph: kernels for inference, eager for training."""
     chosen = options_from(mode, options)
-    if torch.is_grad_enabled() and any(_needs_gradient(x) for x in examples):
+    if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
     write_out_attention(module)
@@ -55,8 +59,10 @@ def backend(
     return made
 
 
-def _needs_gradient(x: object) -> bool:
-    return isinstance(x, torch.Tensor) and x.requires_grad
+def needs_gradients(module: torch.nn.Module, examples: Iterable[Any]) -> bool:
+    """Whether a call where gradients are enabled would compute some."""
+    tensors = (x for x in (*examples, *module.parameters()) if isinstance(x, torch.Tensor))
+    return any(x.requires_grad for x in tensors)
 
 
 def _static_inputs() -> list[int]:
@@ -66,14 +72,41 @@ def _static_inputs() -> list[int]:
 
 
 def _warn_of_training() -> None:
-    global _warned
-    if not _warned:
-        _warned = True
+    """Warns once for each model: for each module, or function, that Dynamo captures."""
+    sentence = (
+        "blockbuster: only inference is compiled, and this model needs gradients, so it runs "
+        "eagerly, with the right gradients; call it under torch.no_grad() to have it fused"
+    )
+    try:
+        frame = torch._dynamo.symbolic_convert.InstructionTranslator.current_tx()
+    except AttributeError:  # captured by something else
+        warnings.warn(sentence, stacklevel=3)
+        return
+    owner = frame.f_locals.get("self")
+    place = (frame.f_code.co_filename, frame.f_code.co_firstlineno)
+    if isinstance(owner, torch.nn.Module):
+        known = owner in _warned_modules
+        _warned_modules.add(owner)
+    else:
+        known = place in _warned
+        _warned.add(place)
+    if known:
+        return
+    # without a registry, so that another model with the same code is told of as well
+    warnings.warn_explicit(sentence, UserWarning, *place)
+
+
+def warn_of_lost_gradients(inputs: Any) -> bool:
+    """Warns where inputs require gradients, which a compiled model does not give."""
+    tensors = (x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor))
+    needs = any(x.requires_grad for x in tensors)
+    if needs:
         sentence = (
-            "blockbuster compiles inference only: this graph needs gradients and runs eagerly, "
-            "with the right gradients; call the model under torch.no_grad() to have it fused"
+            "blockbuster: inputs require gradients, and a compiled model gives none; call it "
+            "under torch.no_grad() if none are needed, or train the model itself"
         )
-        warnings.warn(sentence, stacklevel=2)
+        warnings.warn(sentence, stacklevel=3)
+    return needs
 
 
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

@@ -1,25 +1,32 @@
 """`bb.explain`: what became of each operator of a model, as data and as text."""
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.codegen.flash import is_flash
+from blockbuster_fusion.codegen.nest import Buffer, Lookup, Space, Store, accesses
 from blockbuster_fusion.codegen.nest import Kernel as NestKernel
+from blockbuster_fusion.codegen.shapes import buffer_shape
 from blockbuster_fusion.codegen.show import show_nest
 from blockbuster_fusion.errors import WrongKind
-from blockbuster_fusion.frontends.torch.backend import backend, options_from
+from blockbuster_fusion.frontends.torch.backend import backend, needs_gradients, options_from
 from blockbuster_fusion.frontends.torch.express import ElidedCast
 from blockbuster_fusion.frontends.torch.graph import name_of
-from blockbuster_fusion.frontends.torch.groups import Fused, Joined, Unfused
+from blockbuster_fusion.frontends.torch.groups import Fused, Joined, Unfused, distinct_names
+from blockbuster_fusion.frontends.torch.places import source_lines
 from blockbuster_fusion.frontends.torch.planner import Planned
+from blockbuster_fusion.frontends.torch.sizes import captured_length
+from blockbuster_fusion.interp.tiling import Extents, Tiling
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.show import show
+from blockbuster_fusion.runtime.torch_clock import Timed
 from blockbuster_fusion.runtime.torch_replay import device_of, obstacle
 from blockbuster_fusion.select.parts import Kind
 
@@ -29,10 +36,22 @@ class Kernel:
     """A kernel, and the operators whose part it belongs to."""
 
     name: str
+    """A name of its own in the model, also in torch.profiler; equal kernels share it."""
     region: str
     operators: tuple[str, ...]
     fused: Fused = field(repr=False)
     nest: NestKernel = field(repr=False)
+    bytes_read: int = 0
+    bytes_written: int = 0
+    """The bytes of the arrays in memory that it reads and writes, each array once, for the sizes
+    of the captured call; of a table, as many elements as are looked up."""
+    seconds: float | None = None
+    """The measured time of its part, if it was asked for."""
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The lines of the model that its operators come from, as `file.py:12`."""
+        return source_lines(self.fused.part.nodes)
 
     @cached_property
     def listing(self) -> str:
@@ -71,9 +90,7 @@ class Region:
     def operators(self) -> tuple[str, ...]:
         return tuple(name_of(n) for p in self.parts for n in p.part.nodes)
 
-    @property
-    def kernels(self) -> list[Kernel]:
-        return [k for p in self.parts for k in _kernels(p)]
+    kernels: tuple[Kernel, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -97,11 +114,17 @@ class Explanation:
     graphs: tuple[Planned, ...] = field(repr=False)
     graph_breaks: tuple[str, ...] = ()
     """Why the model is more than one graph."""
+    needs_gradients: bool = False
+    """Whether the model runs eagerly where it was called, because gradients are enabled there; all
+    else is what becomes of it under torch.no_grad()."""
+    seconds: Mapping[int, float] = field(default_factory=dict, repr=False)
+    """The measured time of each part, by its id."""
 
     @cached_property
     def regions(self) -> list[Region]:
         """What is compiled without an operator of PyTorch's in between."""
-        return [region for g in self.graphs for region in _regions(g)]
+        names = distinct_names(f for g in self.graphs for f in g.fused)
+        return [region for g in self.graphs for region in _regions(g, names, self.seconds)]
 
     @cached_property
     def kernels(self) -> list[Kernel]:
@@ -150,9 +173,11 @@ class Explanation:
     @cached_property
     def coverage(self) -> float:
         """The share of the operators that compute which kernels compute, in fused regions."""
+        if not self.kernels and not any(f.executable.nest is None for f in self._fused):
+            return 0.0
         fused = sum(len(_covered(g)) for g in self.graphs)
         whole = fused + len(self.misc) + len(self.fallbacks)
-        return fused / whole if whole else float(bool(self.graphs))
+        return fused / whole if whole else 0.0
 
     @cached_property
     def edges_before(self) -> int:
@@ -178,6 +203,7 @@ class Explanation:
         return {
             "graphs": len(self.graphs),
             "graph_breaks": [*self.graph_breaks],
+            "needs_gradients": self.needs_gradients,
             "coverage": self.coverage,
             "edges_before": self.edges_before,
             "edges_after": self.edges_after,
@@ -189,6 +215,10 @@ class Explanation:
                     "is_flash": k.is_flash,
                     "operators": [*k.operators],
                     "digest": k.digest,
+                    "bytes_read": k.bytes_read,
+                    "bytes_written": k.bytes_written,
+                    "lines": [*k.lines],
+                    "seconds": k.seconds,
                     "listing": k.listing,
                 }
                 for k in self.kernels
@@ -201,7 +231,9 @@ class Explanation:
         }
 
     def __str__(self) -> str:
-        return "\n".join(_text(self))
+        from blockbuster_fusion.frontends.torch.explain_text import text
+
+        return "\n".join(text(self))
 
 
 def _plain(left: Left) -> dict[str, str]:
@@ -213,47 +245,6 @@ def _plain(left: Left) -> dict[str, str]:
     }
 
 
-def _text(e: Explanation) -> Iterator[str]:
-    yield (
-        f"{_count(e.graphs, 'graph')}, {_count(e.regions, 'region')}, "
-        f"{_count(e.kernels, 'kernel')}; "
-        f"{e.coverage:.1%} of the operators in kernels; "
-        f"{e.edges_before} intermediates in memory before, {e.edges_after} after"
-    )
-    if not e.graphs:
-        yield "torch.compile has captured nothing of it: TORCH_LOGS=graph_breaks says why"
-    for reason in e.graph_breaks:
-        yield f"graph break: {reason}"
-    for region in e.regions:
-        yield f"{region.name or 'around the layers'}:"
-        for kernel in region.kernels:
-            note = " (flash form)" if kernel.is_flash else ""
-            yield f"  {kernel.name}{note}: {', '.join(map(_short, kernel.operators))}"
-    titled: tuple[tuple[str, Sequence[object]], ...] = (
-        ("run by PyTorch", e.misc),
-        ("fallbacks", e.fallbacks),
-        ("parts that were halved", e.halved),
-        ("not to be replayed as a CUDA graph", e.unreplayed),
-    )
-    for title, found in titled:
-        if found:
-            yield f"{title}:"
-            yield from (f"  {x}" for x in found)
-    if e.elided_casts:
-        yield f"conversions left out: {len(e.elided_casts)}"
-        yield from (f"  {cast}" for cast in e.elided_casts[:20])
-        if len(e.elided_casts) > 20:
-            yield f"  and {len(e.elided_casts) - 20} more"
-
-
-def _count(found: Sized, what: str) -> str:
-    return f"{len(found)} {what}{'' if len(found) == 1 else 's'}"
-
-
-def _short(operator: str) -> str:
-    return operator.split(".")[1].strip("_") if "." in operator else operator
-
-
 def _left(u: Unfused) -> Left:
     return Left(u.operator, u.node.name, u.region, u.reason)
 
@@ -263,27 +254,73 @@ def _counts(node: Node) -> bool:
     return node.op == "call_function" and isinstance(node.target, torch._ops.OperatorBase)
 
 
-def _kernels(fused: Fused) -> list[Kernel]:
+Names = Mapping[tuple[int, str], str]
+
+
+def _kernels(
+    planned: Planned, fused: Fused, names: Names, seconds: Mapping[int, float]
+) -> Iterator[Kernel]:
     nest = fused.executable.nest
     if nest is None:
-        return []
+        return
     operators = tuple(name_of(n) for n in fused.part.nodes)
-    return [Kernel(k.name, fused.region, operators, fused, k) for k in nest.kernels]
+    tiling = _tiling(planned, fused)
+    for kernel in nest.kernels:
+        yield Kernel(
+            names[id(fused.executable), kernel.name],
+            fused.region,
+            operators,
+            fused,
+            kernel,
+            *traffic(kernel, tiling),
+            seconds.get(id(fused)),
+        )
 
 
-def _regions(planned: Planned) -> list[Region]:
-    made: list[Region] = []
+def _tiling(planned: Planned, fused: Fused) -> Tiling:
+    """The blocks of a part for the sizes of the captured call."""
+    length, extents = captured_length(planned.analysis), Extents()
+    for axis, size in fused.part.expressed.sizes:
+        extents.bind(axis, length(size), "the captured call")
+    return Tiling(extents, fused.executable.tiles)
+
+
+def traffic(kernel: NestKernel, tiling: Tiling) -> tuple[int, int]:
+    """The bytes of the arrays in memory that a kernel reads, and of those that it writes."""
+    read: dict[Buffer, int] = {}
+    written: dict[Buffer, int] = {}
+    for statement in kernel.statements:
+        for access in accesses(statement):
+            buffer = access.buffer
+            if buffer.space is not Space.GLOBAL:
+                continue
+            count = math.prod(buffer_shape(buffer, tiling))
+            if isinstance(statement, Lookup):
+                spans = statement.tile.spans
+                count = min(count, math.prod(tiling.extents.of(s.dim.axis) for s in spans))
+            kept = written if isinstance(statement, Store) else read
+            kept[buffer] = max(kept.get(buffer, 0), count * buffer.dtype.bytes)
+    return sum(read.values()), sum(written.values())
+
+
+def _regions(planned: Planned, names: Names, seconds: Mapping[int, float]) -> Iterator[Region]:
     run: list[Fused] = []
+
+    def region() -> Region:
+        kernels = [k for f in run for k in _kernels(planned, f, names, seconds)]
+        return Region(run[0].region, tuple(run), tuple(kernels))
+
     for group in planned.groups:
         if isinstance(group, Joined):
             continue
         breaks = isinstance(group, Unfused) or (run and run[-1].region != group.region)
         if breaks and run:
-            made.append(Region(run[0].region, tuple(run)))
+            yield region()
             run = []
         if isinstance(group, Fused):
             run.append(group)
-    return [*made, Region(run[0].region, tuple(run))] if run else made
+    if run:
+        yield region()
 
 
 def _covered(planned: Planned) -> set[Node]:
@@ -314,12 +351,13 @@ def explain(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     dynamic: bool | None = None,
+    time: bool = False,
     **named: Any,
 ) -> Explanation:
-    """What becomes of each operator of a model, a function or an exported program.
+    """Tells what becomes of each operator of a model, a function or an exported program.
 
     `inputs` and `named` are what it is called with; an exported program needs none. The model is
-    compiled and run once, without gradients.
+    compiled and run once, without gradients; with `time`, some more times, to measure each part.
     """
     options_from(mode, options)
     if isinstance(model, torch.export.ExportedProgram):
@@ -335,8 +373,21 @@ def explain(
         )
     model = getattr(model, "_orig_mod", model)
     graphs: list[Planned] = []
+    timed: list[Timed] = []
+    needs: list[bool] = []
+
+    def watch(planned: Planned) -> None:
+        graphs.append(planned)
+        if time:
+            timed.append(Timed(planned.plan))
+            planned.plan = timed[-1]
+
+    def watched(module: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        needs.append(needs_gradients(module, examples))
+        return backend(module, examples, mode=mode, options=options, watcher=watch)
+
+    is_enabled = torch.is_grad_enabled()
     breaks_before = dict(torch._dynamo.utils.counters["graph_break"])
-    watched = partial(backend, mode=mode, options=options, watcher=graphs.append)
     limits = {"recompile_limit": 10_000, "accumulated_recompile_limit": 10_000}
     patched: Any = torch._dynamo.config.patch(limits)
     with torch.no_grad(), patched:
@@ -344,7 +395,11 @@ def explain(
         compiled(*inputs, **named)
     breaks = torch._dynamo.utils.counters["graph_break"]
     new = [r for r, count in breaks.items() if count > breaks_before.get(r, 0)]
-    return Explanation(tuple(graphs), tuple(_first_line(reason) for reason in new))
+    seconds = {
+        id(f): t for g, clock in zip(graphs, timed, strict=False) for f, t in clock.parts(g.fused)
+    }
+    told = tuple(_first_line(reason) for reason in new)
+    return Explanation(tuple(graphs), told, is_enabled and any(needs), seconds)
 
 
 def _first_line(reason: str) -> str:

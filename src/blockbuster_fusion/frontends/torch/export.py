@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.frontends.torch.attention import attention
-from blockbuster_fusion.frontends.torch.backend import options_from
+from blockbuster_fusion.frontends.torch.backend import options_from, warn_of_lost_gradients
 from blockbuster_fusion.frontends.torch.graph import as_size, tensors_of
 from blockbuster_fusion.frontends.torch.planner import Planned, plan
 
@@ -137,6 +137,7 @@ class ExportedModel:
         self.program, self.planned = program, planned
         self.held = [self._held(spec) for spec in program.graph_signature.input_specs]
         self.domain = Domain(program, planned)
+        self.has_warned = False
 
     def _held(self, spec: Any) -> Any:
         """What the program itself has for an input: a weight, a buffer or a constant."""
@@ -157,6 +158,8 @@ class ExportedModel:
             for spec, held in zip(signature.input_specs, self.held, strict=True)
         ]
         self.domain.check(inputs)
+        if torch.is_grad_enabled() and not self.has_warned:
+            self.has_warned = warn_of_lost_gradients((arguments, named))
         with torch.no_grad():
             made = self.planned.plan(*inputs)
         outputs = zip(signature.output_specs, made, strict=True)

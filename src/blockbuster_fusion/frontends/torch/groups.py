@@ -1,16 +1,14 @@
 """The parts of a graph: each with its kernels, and what is left to PyTorch with the reason."""
 
 import logging
-import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
+from torch._logging._internal import getArtifactLogger
 from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
-from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.compiler import compile as compile_program
 from blockbuster_fusion.errors import NoCompiler
 from blockbuster_fusion.frontends.torch.express import Expression, Part, Unexpressed
@@ -20,12 +18,12 @@ from blockbuster_fusion.frontends.torch.graph import (
     tensors_of,
 )
 from blockbuster_fusion.frontends.torch.rows import row_for
-from blockbuster_fusion.frontends.torch.sizes import hint, symbols
+from blockbuster_fusion.frontends.torch.sizes import captured_length
+from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.torch_arrays import STORED, kit_on
+from blockbuster_fusion.runtime.torch_plan import keep
 from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
-
-log = logging.getLogger("blockbuster_fusion")
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,10 @@ class Joined:
 Group = Fused | Unfused | Joined
 
 
-_COMPILED: dict[Any, Executable] = {}
-"""The executables of this process: equal layers share theirs."""
+_COMPILED: dict[Hashable, Executable] = {}
+"""The last executables of this process: equal layers share theirs."""
+MOST_COMPILED = 256
+"""The number of executables that are kept for other models."""
 
 
 class Grouping:
@@ -185,7 +185,8 @@ class Grouping:
         threads = self.options.threads or torch.get_num_threads()
         storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
         key = (part.expressed.program, storage, target, threads)
-        if key not in _COMPILED:
+        made = _COMPILED.get(key)
+        if made is None:
             made = compile_program(
                 part.expressed.program,
                 target=target,
@@ -194,17 +195,12 @@ class Grouping:
             )
             if target == "cuda":  # Triton compiles when a kernel is first launched
                 self.try_out(part, made, device_of(group))
-            _COMPILED[key] = made
-        return Fused(part, self.regions[group[0]], _COMPILED[key])
+            keep(_COMPILED, key, made, MOST_COMPILED)
+        return Fused(part, self.regions[group[0]], made)
 
     def try_out(self, part: Part, executable: Executable, device: torch.device) -> None:
         """Run a part once on zeros, so that what fails in it fails now and not in the model."""
-        found, evaluate = symbols(self.analysis)
-        hints = {s.symbol: hint(self.analysis.inputs[s.slot], s.dim) for s in found}
-
-        def length(size: Size) -> int:
-            return math.prod([size.number, *(evaluate(s, hints) for s in size.symbols)])
-
+        length = captured_length(self.analysis)
         with _disable_current_modes(), torch.no_grad():
             given = [
                 torch.zeros(
@@ -218,13 +214,55 @@ class Grouping:
             executable.runner.run(given, sizes, kit_on(device))
 
     def name(self, group: Sequence[Node]) -> str:
-        """A name for a part that is the same in every layer."""
-        kinds = [
-            name_of(n).split(".")[1].strip("_")
-            for n in group
-            if self.analysis.kind(n) in (Kind.CONTRACTION, Kind.REDUCTION)
-        ]
-        return "_".join(dict.fromkeys(kinds)) or "pointwise"
+        """A name for a part that is the same in every layer: its operators, in order."""
+        words = [name_of(n).split(".")[1].strip("_").removeprefix("native_") for n in group]
+        kept = [word for i, word in enumerate(words) if i == 0 or word != words[i - 1]]
+        name = "_".join(kept)
+        while len(name) > MOST_LETTERS and len(kept) > 2:
+            del kept[len(kept) // 2]
+            name = "_".join(kept)
+        return name[:MOST_LETTERS].rstrip("_")
+
+
+MOST_LETTERS = 48
+"""The length of the longest name of a part."""
+
+
+def distinct_names(groups: Iterable[Group]) -> dict[tuple[int, str], str]:
+    """A name for each kernel, by its executable's id and its own name: that name, with a number
+    where kernels that differ have it too."""
+    found: dict[tuple[int, str], str] = {}
+    used: set[str] = set()
+    for part in (g for g in groups if isinstance(g, Fused)):
+        nest = part.executable.nest
+        for kernel in () if nest is None else nest.kernels:
+            key = (id(part.executable), kernel.name)
+            if key in found:
+                continue
+            name, number = kernel.name, 1
+            while name in used:
+                number += 1
+                name = f"{kernel.name}_{number}"
+            used.add(name)
+            found[key] = name
+    return found
+
+
+output_code = getArtifactLogger("torch.blockbuster_fusion", "output_code")
+"""The log that TORCH_LOGS=output_code shows; PyTorch has handlers for its own loggers alone."""
+
+
+def log_sources(groups: Iterable[Group], names: Mapping[tuple[int, str], str]) -> None:
+    """Logs the source of each executable once, with the names of its kernels."""
+    logs = [logger for logger in (log, output_code) if logger.isEnabledFor(logging.DEBUG)]
+    if not logs:
+        return
+    fused = [g for g in groups if isinstance(g, Fused)]
+    for executable in {id(f.executable): f.executable for f in fused}.values():
+        nest = executable.nest
+        kernels = [] if nest is None else [names[id(executable), k.name] for k in nest.kernels]
+        for logger in logs:
+            logger.debug("kernel %s:\n%s", ", ".join(kernels), executable.source)
 
 
 def device_of(group: Sequence[Node]) -> torch.device:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from blockbuster_fusion.frontends.torch.backend import backend
+from blockbuster_fusion.frontends.torch.backend import backend, warn_of_lost_gradients
 from blockbuster_fusion.frontends.torch.explain import Explanation
 from blockbuster_fusion.frontends.torch.groups import Options
 from blockbuster_fusion.frontends.torch.planner import Planned
@@ -24,12 +24,15 @@ class CompiledModel:
         **options: Any,
     ) -> None:
         self.model = model
+        self.has_warned = False
         self.graphs: list[Planned] = []
         watched = partial(backend, mode=mode, options=options, watcher=self.graphs.append)
         self.compiled = torch.compile(model, backend=watched, dynamic=dynamic)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """What the model gives, without gradients."""
+        """The model's results, without gradients; inputs that require some get one warning."""
+        if torch.is_grad_enabled() and not self.has_warned:
+            self.has_warned = warn_of_lost_gradients((arguments, named))
         with torch.no_grad():
             return self.compiled(*arguments, **named)
 

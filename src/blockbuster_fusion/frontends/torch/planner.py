@@ -1,6 +1,5 @@
 """From a graph of PyTorch operators to a plan: parts become kernels, the rest stays PyTorch's."""
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +25,8 @@ from blockbuster_fusion.frontends.torch.groups import (
     Options,
     Unfused,
     device_of,
+    distinct_names,
+    log_sources,
 )
 from blockbuster_fusion.frontends.torch.pieces import move_pieces
 from blockbuster_fusion.frontends.torch.results import (
@@ -39,6 +40,7 @@ from blockbuster_fusion.frontends.torch.results import (
 from blockbuster_fusion.frontends.torch.simplify import simplify
 from blockbuster_fusion.frontends.torch.sizes import symbols
 from blockbuster_fusion.frontends.torch.table import DTYPES
+from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.torch_arrays import STORED
 from blockbuster_fusion.runtime.torch_plan import Plan
 from blockbuster_fusion.runtime.torch_steps import (
@@ -52,8 +54,6 @@ from blockbuster_fusion.runtime.torch_steps import (
     laid_out,
 )
 from blockbuster_fusion.select.parts import Kind
-
-log = logging.getLogger("blockbuster_fusion")
 
 
 @dataclass
@@ -106,6 +106,7 @@ def plan(
     analysis = Analysis(module, frozenset(given[i] for i in static if i < len(given)))
     grouping = Grouping(analysis, options)
     planner = _Planner(analysis, static, grouping.grouped(), wanted)
+    log_sources(planner.groups, planner.names)
     return planner.planned([*([stays] if stays else []), *grouping.halved])
 
 
@@ -130,6 +131,7 @@ class _Planner:
         self.operated: list[Node] = []
         self.slots: dict[Node, int] = {n: i for i, n in enumerate(analysis.inputs)}
         self.count = len(analysis.inputs)
+        self.names = distinct_names(groups)
         self.by_name = {n.name: n for n in analysis.module.graph.nodes}
         self.pieces: dict[Node, tuple[Node, Piece]] = {}
         """Which join a node is a piece of, once it is known where that lies."""
@@ -276,10 +278,12 @@ class _Planner:
             piece = self.place(node, layout)
             self.slots[node] = self.new_slot()
             outputs.append((self.slots[node], layout, piece))
-        name = expressed.program.name
         device = device_of(group.part.nodes)
+        nest = group.executable.nest
+        own = () if nest is None else nest.kernels
+        names = {k.name: self.names[id(group.executable), k.name] for k in own}
         step = KernelStep(
-            name, group.executable, tuple(inputs), tuple(outputs), expressed.sizes, device
+            names, group.executable, tuple(inputs), tuple(outputs), expressed.sizes, device
         )
         self.steps.append(step)
 

@@ -1,5 +1,6 @@
 """The sizes of a graph that are known only when it runs: where they come from, what they are."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch.fx import Node
 from torch.utils._sympy.printers import PythonPrinter
 
+from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.frontends.torch.graph import (
     Analysis,
     expression_of,
@@ -92,3 +94,10 @@ def hint(node: Node, dim: int | None) -> int:
     extent = value if dim is None else value.shape[dim]
     hint = extent.node.hint
     return 2 if hint is None else int(hint)
+
+
+def captured_length(analysis: Analysis) -> Callable[[Size], int]:
+    """A function that gives the length of a size in the captured call."""
+    found, evaluate = symbols(analysis)
+    hints = {s.symbol: hint(analysis.inputs[s.slot], s.dim) for s in found}
+    return lambda size: math.prod([size.number, *(evaluate(s, hints) for s in size.symbols)])
