@@ -46,7 +46,7 @@ def test_made_once(folder: Path) -> None:
     assert first.content == b"made"
     assert first.file is not None
     assert first.file.read_bytes() == b"made"
-    assert first.file.name == hashlib.sha256(b"made").hexdigest() + ".txt"
+    assert first.file.name == cache.file_name("k" * 64 + ".txt", b"made")
     assert make.count == 1
     assert folder in first.file.parents
     assert not left_over(folder)
@@ -65,6 +65,14 @@ def _swap(file: Path) -> None:
     """Another file of the same kind in its place, with its own hash beside it."""
     file.write_bytes(b"other")
     (file.parent / "sha256").write_text(hashlib.sha256(b"other").hexdigest())
+
+
+def _exchange(file: Path) -> None:
+    """The whole entry of another key in its place."""
+    other = cached("j" * 64, ".txt", Maker("other")).file
+    file.unlink()
+    file.parent.rmdir()
+    other.parent.rename(file.parent)
 
 
 def _link(file: Path) -> None:
@@ -91,6 +99,7 @@ DAMAGES = {
     "garbage": lambda file: file.write_bytes(b"\xff\xfe\x00garbage"),
     "gone": lambda file: file.unlink(),
     "swapped": _swap,
+    "another entry": _exchange,
     "two files": lambda file: (file.parent / "more").write_text("more"),
     "a link": _link,
     "a link to an entry": _link_entry,

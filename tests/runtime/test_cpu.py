@@ -1,6 +1,5 @@
 """Kernels in C, against float64: as exact as PyTorch's operators, for any lengths and strides."""
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -171,7 +170,7 @@ def test_a_library_that_does_not_load_is_compiled_again(
     source = bb.compile(bb.examples.matmul_relu()).source
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
     library = cc.compile_c(source).file
-    other = library.with_name(f"{hashlib.sha256(b'no library').hexdigest()}.so")
+    other = library.with_name(cache.file_name(library.parent.name, b"no library"))
     library.rename(other)
     other.write_bytes(b"no library")
     assert cc.compile_c(source).content == b"no library"

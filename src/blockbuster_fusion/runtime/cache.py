@@ -1,9 +1,9 @@
 """The cache of compiled kernels: files named by what they were made from.
 
-An entry is a folder with one file, whose name is the hash of its content. The folder is put in
-place by one rename: it is whole, or it is not there. What a killed process leaves is a folder with
-a temporary name, removed after an hour. The cache is used only where nobody else can write
-(trust.py); a file is opened once, and what was hashed is what is given. Entries that were not
+An entry is a folder with one file, whose name is the hash of its key and its content. The folder is
+put in place by one rename: it is whole, or it is not there. What a killed process leaves is a
+folder with a temporary name, removed after an hour. The cache is used only where nobody else can
+write (trust.py); a file is opened once, and what was hashed is what is given. Entries that were not
 used for longest are removed where there are too many. Where anything cannot be read or written,
 files last as long as the process.
 """
@@ -152,11 +152,17 @@ def _note(folder: Path, problem: str, remedy: str = "free space there") -> None:
 # ------------------------------------------------------------------------ entries
 
 
+def file_name(entry: str, content: bytes) -> str:
+    """The name of an entry's file: the hash of both, so that no other entry's file fits."""
+    made = hashlib.sha256(f"{entry}:".encode() + content)
+    return f"{made.hexdigest()}{Path(entry).suffix}"
+
+
 def _read(entry: Path) -> Entry | None:
     """The content of an entry's only file, where its name is the hash of it."""
     try:
         content, name = _opened(entry)
-        if f"{hashlib.sha256(content).hexdigest()}{entry.suffix}" == name:
+        if name == file_name(entry.name, content):
             return Entry(content, entry / name)
     except OSError as error:
         if error.errno not in _DAMAGED:
@@ -194,7 +200,7 @@ def _content(file: Path) -> bytes:
 
 def _stored(key: str, suffix: str, content: bytes) -> Path | None:
     """Put an entry in its place; where another process has been faster, its entry stays."""
-    name = f"{hashlib.sha256(content).hexdigest()}{suffix}"
+    name = file_name(f"{key}{suffix}", content)
     for folder in _folders():
         entry = folder / f"{key}{suffix}"
         try:
