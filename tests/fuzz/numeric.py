@@ -413,9 +413,9 @@ class Numeric:
         worst = max((r for r in report.rows if r.misjudged), key=lambda r: r.error / r.bar)
         kinds = " > ".join(statement.kind for statement in case.statements)
         places = " and ".join(name.partition(": ")[2] or name for name in worst.case.split(" and "))
-        loss = "inf" if np.isinf(worst.error) else f"{worst.error / worst.bar:.0e} bars"
+        loss = "not finite" if np.isinf(worst.error) else "digits"
         which = "" if case.dtype == "float32" else f" {case.dtype}"
-        return Failure("wrong", f"{kinds} on {places}{which}", f"{loss}\n{report.verdict}")
+        return Failure("wrong", f"{loss}: {kinds} on {places}{which}", report.verdict)
 
     def shrink(self, case: Program) -> Iterator[Program]:
         for one in case.cases if len(case.cases) > 1 else ():

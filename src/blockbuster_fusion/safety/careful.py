@@ -54,6 +54,15 @@ def eps_of(dtype: DType) -> float:
     return known.get(dtype, 2.0**-7)
 
 
+def largest_of(dtype: DType) -> float:
+    """The largest number of a dtype."""
+    known: dict[DType, type[np.floating[Any]]] = {
+        DType.float64: np.float64,
+        DType.float16: np.float16,
+    }
+    return float(np.finfo(known.get(dtype, np.float32)).max)
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """The results of a program without rounding, and what rounding costs each element."""
@@ -82,6 +91,7 @@ def reference(graph: Graph, inputs: Mapping[str, Array], dtype: DType, seed: int
             length,
             samples=1 + SAMPLES,
             eps=eps_of(DType.float64 if double else DType.float32),
+            largest=largest_of(dtype),
             narrow_eps={kind: eps_of(kind) for kind in NARROW},
             rng=np.random.default_rng(seed),
         )

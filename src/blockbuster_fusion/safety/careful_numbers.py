@@ -2,8 +2,9 @@
 
 Arrays have their named axes behind an axis of *samples*. An evaluation in the program's own dtype
 has one sample. An evaluation for reference has several: the first is exact, and in each of the
-others every result is moved at random by up to one eps of itself, and every sum by up to one eps of
-the sum of its terms' sizes (Monte Carlo arithmetic). The spread of the samples tells what rounding
+others every result is moved at random (Monte Carlo arithmetic), by up to one eps of itself. A sum
+over an axis moves by up to one eps of the sum of its terms' sizes, and a sum of two numbers by up
+to one eps of those that were computed themselves. The spread of the samples tells what rounding
 costs each element of a result, whatever the luck of one run.
 
 A sum is kept as a polynomial of *moments* until its value is needed. There the sum of the products
@@ -83,6 +84,8 @@ class Arithmetic:
     samples: int = 0
     eps: float = 0.0
     """The relative size of a random change; 0 where there is one sample."""
+    largest: float = np.inf
+    """The largest number of the dtype that is judged."""
     narrow_eps: dict[DType, float] = field(default_factory=dict)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     moments: dict[tuple[frozenset[Axis], int], Moment] = field(default_factory=dict)
@@ -162,7 +165,12 @@ class Arithmetic:
                 for monomial, count in b.items():
                     made[monomial] = made.get(monomial, Fraction(0)) + sign * count
                 return self.polynomial({m: c for m, c in made.items() if c}, union((x, y)))
-        return self.apply(np.add if sign > 0 else np.subtract, x, y)
+        result = self.apply(np.add if sign > 0 else np.subtract, x, y)
+        computed = [n for n in (x, y) if self.samples and self.array(n).shape[0] > 1]
+        if computed:  # each use of a computed number may have been computed on its own
+            sizes = sum(np.abs(self.aligned(n, result.axes)) for n in computed)
+            result.array = self.moved(self.array(result), np.asarray(sizes))
+        return result
 
     def mul(self, x: Number, y: Number) -> Number:
         if x.sums is not None or y.sums is not None:

@@ -103,6 +103,9 @@ class Careful:
             if factor < 0 and atom.infinite is not None and atom.infinite.any():
                 # As written, what is finite is 0 beside inf; with a shift by inf it is NaN.
                 made = self.numbers.undecided(made, Number(atom.axes, atom.infinite))
+        beyond = np.abs(self.numbers.array(made)) > self.numbers.largest
+        if beyond.any():  # what becomes of a number that the dtype cannot hold is not judged
+            made = self.numbers.undecided(made, Number(made.axes, beyond))
         return Number(made.axes, self.numbers.array(made), made=("power", x))
 
     def total(self, exponent: Exponent) -> Number:

@@ -19,7 +19,7 @@ from blockbuster_fusion.ir.graph import Graph, check_graph
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.safety.adversarial import Case, adversarial
-from blockbuster_fusion.safety.careful import Reference, careful, eps_of, reference
+from blockbuster_fusion.safety.careful import Reference, careful, eps_of, largest_of, reference
 from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.safe import make_safe
 from blockbuster_fusion.safety.storage import stored_as
@@ -274,7 +274,7 @@ class Judged:
             eps, least = eps_of(self.dtype), _least(self.dtype)
             spread = self.reference.spread[name]
             sizes = np.maximum(np.maximum(spread / eps, np.abs(exact) / 4), least / eps)
-            fits = np.isfinite(exact) & (np.abs(exact) <= _largest(self.dtype))
+            fits = np.isfinite(exact) & (np.abs(exact) <= largest_of(self.dtype))
             counts = fits & np.isfinite(own) & np.isfinite(sizes)
             sizes = np.where(counts, sizes, 1.0)
             error, careful_error = (
@@ -309,14 +309,6 @@ def _least(dtype: DType) -> float:
     """
     known = {DType.float64: 2.0**-1022, DType.float16: 2.0**-24}
     return known.get(dtype, 2.0**-126)
-
-
-def _largest(dtype: DType) -> float:
-    known: dict[DType, type[np.floating[Any]]] = {
-        DType.float64: np.float64,
-        DType.float16: np.float16,
-    }
-    return float(np.finfo(known.get(dtype, np.float32)).max)
 
 
 def relative_error(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
