@@ -13,10 +13,26 @@ import numpy as np
 
 import blockbuster_fusion as bb
 from attention_forms import FORMS, inputs_of
-from blockbuster_fusion.codegen.nest import Contract, Nest
+from blockbuster_fusion.codegen.nest import (
+    Access,
+    Buffer,
+    BufferAxis,
+    Contract,
+    Fill,
+    For,
+    Index,
+    Kernel,
+    Load,
+    Nest,
+    Span,
+    Store,
+    Tile,
+    View,
+)
 from blockbuster_fusion.codegen.schedule import Schedule, scheduled
 from blockbuster_fusion.codegen.triton_dots import is_dot
-from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.check import relative_error
 from blockbuster_fusion.safety.safe import make_safe
@@ -209,6 +225,166 @@ def lookups_outside() -> Iterator[dict[str, object]]:
             yield {"case": name, "outside": outside, "error": relative_error(found, exact)}
 
 
+LONG = {
+    "attention": {"M": 17, "N": 16 * 90 + 3, "D": 16, "L": 16},
+    "layernorm-matmul": {"M": 17, "K": 16 * 80, "N": 17},
+}
+"""Programs with a loop over many blocks of 16, whose sums are gathered in runs."""
+
+
+def long_nest(name: str) -> Nest:
+    units = {"unit": ("D", "L")} if name == "attention" else {}
+    return scheduled(bb.fuse(bb.lower(bb.examples.find(name)), **units).snapshots[-1], name)
+
+
+def long_errors() -> Iterator[dict[str, object]]:
+    """The error of sums in runs, and that of PyTorch's own float32 operators."""
+    import torch
+
+    import torch_reference
+    import triton_runner
+    from blockbuster_fusion.codegen import triton_plan
+    from running import inputs_for
+
+    triton_plan.FEW_DOTS = triton_plan.FEW
+    for name, extents in LONG.items():
+        program, nest = bb.examples.find(name), long_nest(name)
+        inputs = inputs_for(program, 0, **extents)
+        inputs = {k: x.astype(np.float32).astype(np.float64) for k, x in inputs.items()}
+        exact = dict(bb.interpret(bb.lower(program), inputs).items())
+        found = torch_reference.run(program, inputs, torch.float32)
+        tiles = tiles_of(nest, 16)
+        plan = triton_plan.Planner(nest.kernels[-1]).plan(
+            triton_runner.sizes_of(nest, inputs), tiles, {}
+        )
+        yield {
+            "case": name,
+            "runs": [value for key, value in plan.constants.items() if key.startswith("RUN")],
+            "error": relative_error(triton_runner.run(nest, inputs, tiles), exact),
+            "torch": relative_error(found, exact),
+        }
+
+
+def long_resources() -> Iterator[dict[str, object]]:
+    """That sums in runs compile, whether they come out of dots or not."""
+    from blockbuster_fusion.codegen.triton import print_triton
+    from blockbuster_fusion.runtime.triton_launch import compile_for, symbols
+
+    for name in LONG:
+        nest = long_nest(name)
+        sizes = {s: 16 if s in ("DD", "LL") else 1 << 16 for s in symbols(nest)}
+        made = compile_for(nest, print_triton(nest), 90, sizes=sizes, tiles=tiles_of(nest, 32))
+        yield {"case": name, "resources": [str(one) for one in made.values()]}
+
+
+PRODUCTS = (
+    "bk,hdk->bhd",
+    "bhk,dk->bhd",
+    "bmk,bnk->bmn",
+    "abck,k->abc",
+    "bhmk,bhk->mhb",
+)
+"""Products with too many axes to be multiplied and summed one by one."""
+
+
+def product_nest(equation: str) -> Nest:
+    """A product as a kernel of one program that walks K in blocks."""
+    names, made_names = equation.split("->")
+    lengths = {n: 19 if n == "b" else 16 for n in equation} | {"k": 40}
+    dims = {n: Dim(Axis(n, lengths[n]), None, packed=True) for n in lengths if n.isalpha()}
+    index = Index("k", Dim(dims["k"].axis, 0, packed=True))
+    spans = {n: Span(dim.as_unit, 0) for n, dim in dims.items()} | {"k": Span(index.dim, index)}
+
+    def buffer(name: str, axes: str) -> Access:
+        axis = tuple(BufferAxis(spans[n].dim) for n in axes)
+        return Access(Buffer(name, axis, DType.float32), tuple(spans[n] for n in axes))
+
+    sides = [buffer(name, axes) for name, axes in zip("XY", names.split(","), strict=True)]
+    left, right = (
+        Tile(f"t{i}", side.spans, DType.float32) for i, side in enumerate(sides, start=1)
+    )
+    made = Tile("t3", tuple(spans[n] for n in made_names), DType.float32)
+    target = buffer("O", made_names)
+    loop = For(
+        index,
+        (Load(left, sides[0]), Load(right, sides[1]), Contract(made, left, right, spans["k"])),
+        gathered=((ADD, (made,)),),
+    )
+    kernel = Kernel("product", (), (Fill(made, 0.0), loop, Store(target, made)))
+    axes = tuple(dims[n].axis for n in made_names)
+    return Nest(
+        "product",
+        (kernel,),
+        tuple(side.buffer for side in sides),
+        (View(target.buffer, axes),),
+        (axes,),
+    )
+
+
+def product_errors() -> Iterator[dict[str, object]]:
+    """The error of each product."""
+    import triton_runner
+
+    rng = np.random.default_rng(0)
+    for equation in PRODUCTS:
+        nest = product_nest(equation)
+        given = {
+            b.name: rng.standard_normal([int(str(a.dim.axis.extent)) for a in b.axes])
+            .astype(np.float32).astype(np.float64)
+            for b in nest.inputs
+        }  # fmt: skip
+        exact = {"O": np.einsum(equation, given["X"], given["Y"])}
+        made = triton_runner.run(nest, given, tiles_of(nest, 16))
+        yield {"case": equation, "error": relative_error(made, exact)}
+
+
+def product_resources() -> Iterator[dict[str, object]]:
+    """That each product compiles."""
+    from blockbuster_fusion.codegen.triton import print_triton
+    from blockbuster_fusion.runtime.triton_launch import compile_for
+
+    for equation in PRODUCTS:
+        nest = product_nest(equation)
+        made = compile_for(nest, print_triton(nest), 90, sizes={}, tiles=tiles_of(nest, 16))
+        yield {"case": equation, "resources": str(made["product"])}
+
+
+def nested(x):
+    """300 operators, each within the next."""
+    made = x
+    for _ in range(100):
+        made = bb.ops.where(x > made, made + 1, bb.ops.abs(made))
+    return made
+
+
+EDGES = {
+    "divided by -0.0": lambda X: {"O": X / -0.0},
+    "negated": lambda X: {"O": 1 / -X},
+    "largest": lambda X: {"O": bb.ops.max(X, axis=1)},
+    "smallest": lambda X: {"O": bb.ops.min(X, axis=1)},
+    "nested": lambda X: {"O": nested(X)},
+}
+"""Programs at the edges of floats, and of Python's parser."""
+
+
+def edge_results() -> Iterator[dict[str, object]]:
+    """Whether each gives what NumPy gives, for zeros, infinities and NaN."""
+    import triton_runner
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((5, 40))
+    x[0, 3], x[1, 30], x[2, :2], x[3, 7] = np.nan, np.inf, -np.inf, 0
+    for name, function in EDGES.items():
+        program = bb.trace(function, X="M N")
+        graph = make_safe(bb.fuse(bb.lower(program)).fused[-1]).graph
+        nest = scheduled(graph, "edge")
+        with np.errstate(all="ignore"):
+            exact = bb.evaluate(program, {"X": x.astype(np.float32).astype(np.float64)})["O"]
+        made = triton_runner.run(nest, {"X": x}, tiles_of(nest, 16))["O"]
+        same = np.allclose(made, exact, rtol=1e-5, atol=1e-6, equal_nan=True)
+        yield {"case": name, "same": bool(same)}
+
+
 def main(mode: str, *rest: str) -> None:
     if mode == "run":
         assert os.environ.get("TRITON_INTERPRET") == "1"
@@ -220,6 +396,16 @@ def main(mode: str, *rest: str) -> None:
         found = list(masked_resources())
     elif mode == "run_lookups":
         found = list(lookup_errors())
+    elif mode == "run_long":
+        found = list(long_errors())
+    elif mode == "compile_long":
+        found = list(long_resources())
+    elif mode == "run_products":
+        found = list(product_errors())
+    elif mode == "compile_products":
+        found = list(product_resources())
+    elif mode == "run_edges":
+        found = list(edge_results())
     elif mode == "run_outside":
         found = list(lookups_outside())
     else:

@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+import torch
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.codegen.c import print_c
@@ -141,3 +142,12 @@ def test_compile_takes_a_schedule():
     inputs = inputs_for(program, M=40, N=70, D=16, L=16)
     exact = dict(bb.interpret(bb.lower(program), inputs).items())
     assert_equal(kernel(**{n: x.astype(np.float32) for n, x in inputs.items()}), exact, 1e-6)
+
+
+def test_the_sign_of_zero_survives_relu() -> None:
+    """PyTorch keeps a -0.0 where it is compared with 0; so do kernels."""
+    kernel = bb.compile(lambda X: {"O": 1 / bb.ops.relu(X)}, X="M")
+    x = np.array([-0.0, 0.0, -1.0, 2.0, np.nan], np.float32)
+    with np.errstate(divide="ignore"):
+        wanted = 1 / torch.relu(torch.from_numpy(x)).numpy()
+    np.testing.assert_array_equal(kernel(x)[0], wanted)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from triton_cases import LOOKUPS, MASKED, SCHEDULED, UNITS
+from triton_cases import EDGES, LONG, LOOKUPS, MASKED, PRODUCTS, SCHEDULED, UNITS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 SCRIPT = Path(__file__).parents[1] / "triton_cases.py"
@@ -52,6 +52,35 @@ def test_nothing_is_read_outside_of_a_table() -> None:
     rows = found("run_outside")
     assert {row["case"] for row in rows} == {"embedding", "along_rows"}
     assert not [row for row in rows if row["outside"] != 0 or not row["error"] <= 4e-6]
+
+
+def test_long_sums_are_gathered_in_runs() -> None:
+    """Many blocks were summed one after the other: the error grew with their number."""
+    rows = found("run_long")
+    assert [row["case"] for row in rows] == list(LONG)
+    assert all(16 in row["runs"] for row in rows), rows
+    assert not [row for row in rows if not row["error"] <= 2 * row["torch"]], rows
+
+
+def test_long_sums_compile() -> None:
+    assert [row["case"] for row in found("compile_long")] == list(LONG)
+
+
+def test_products_of_many_axes_are_dots() -> None:
+    """Triton fails to compile a product of four axes that is multiplied and summed."""
+    rows = found("run_products")
+    assert [row["case"] for row in rows] == list(PRODUCTS)
+    assert not [row for row in rows if not row["error"] <= 4e-6], rows
+
+
+def test_products_of_many_axes_compile() -> None:
+    assert [row["case"] for row in found("compile_products")] == list(PRODUCTS)
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edges_as_in_numpy(name: str) -> None:
+    """Zeros keep their sign, maxima have NaN, and expressions of any depth are read."""
+    assert [row["same"] for row in found("run_edges") if row["case"] == name] == [True]
 
 
 def test_masks_compile() -> None:

@@ -17,6 +17,7 @@ from blockbuster_fusion.codegen.c_prelude import OUTSIDE, prelude
 from blockbuster_fusion.codegen.c_statements import Statements
 from blockbuster_fusion.codegen.nest import (
     Contract,
+    Fold,
     Lookup,
     Nest,
     Space,
@@ -62,7 +63,11 @@ class _Kernel(Statements):
                     self.line("outside |= astray;")
             outside = f" ? 1 : outside * {OUTSIDE}" if self.looks_up else ""
             self.line(f"return next < programs{outside};")
-        self.lines[here:here] = [
+        runs = [
+            f"    const int64_t {name} = run_length({self.count(dim)});"
+            for dim, name in self.runs.items()
+        ]
+        self.lines[here:here] = runs + [
             f"    const int64_t {name} = PADDED({self.block(dim)}, {held});"
             for (dim, held), name in self.padded.items()
         ]
@@ -128,13 +133,15 @@ class _Kernel(Statements):
     def memory(self) -> None:
         """Every thread's own memory, cut into tiles."""
         sharing = share(self.kernel, self.kind)
-        pieces = [(self.name(t), self.held(t), self.room(t)) for t in sharing.owners]
+        pieces = [(self.name(t), self.held(t), self.reserved(t)) for t in sharing.owners]
         pieces += [
             (self.name(b), STORED[b.dtype], self.buffer_room(b))
             for b in self.kernel.buffers
             if b.space is Space.SCRATCH
         ]
         for s in self.kernel.statements:
+            if isinstance(s, Fold | Contract) and (part := self.part_name(s)) is not None:
+                pieces.append((part, self.held(s.tile), self.room(s.tile)))
             if isinstance(s, Contract) and (name := self.turned_name(s)) is not None:
                 plan = self.contraction(s)
                 assert plan is not None

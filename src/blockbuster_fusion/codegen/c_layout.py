@@ -11,6 +11,7 @@ from blockbuster_fusion.codegen.nest import (
     Body,
     Buffer,
     BufferAxis,
+    Cascade,
     Compute,
     Contract,
     Fold,
@@ -31,10 +32,13 @@ from blockbuster_fusion.codegen.nest import (
 )
 from blockbuster_fusion.codegen.reserved import C
 from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.expr import postorder
 from blockbuster_fusion.naming import Scope, word
 
 DEFAULT_TILE = 64
+PART = 32
+"""Sums across the vectors are made in parts of so many rows."""
 LONG = 128
 """Rows of so many elements are worth reading where they lie."""
 
@@ -53,6 +57,8 @@ class Layout:
         self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
         self.counted = _short_positions(kernel)
         self.padded: dict[tuple[Dim, str], str] = {}
+        self.runs: dict[Dim, str] = {}
+        self.for_runs = _for_runs(kernel)
         self.passing = {s.tile for s, fold in _pairs(kernel.body) if self.passes(s, fold)}
         self.borrowed: dict[Tile, Access] = {}
         self.borrowed = {
@@ -182,7 +188,38 @@ class Layout:
         """What tiles that may share memory have in common; None for those that need none."""
         if tile in self.borrowed or tile in self.passing:
             return None
-        return self.held(tile), self.room(tile)
+        return self.held(tile), self.reserved(tile)
+
+    def reserved(self, tile: Tile) -> str:
+        """The memory of a tile, in elements; the totals of a loop need none where it is short."""
+        room = self.room(tile)
+        dim = self.for_runs.get(tile)
+        return room if dim is None else f"({self.run(dim)} ? {room} : 0)"
+
+    def run(self, dim: Dim) -> str:
+        """How many blocks of a dim are summed before they go into totals; 0: all of them."""
+        if dim not in self.runs:
+            name = self.blocks.get(dim, word(dim.name)).lower()
+            self.runs[dim] = self.id(("run", dim), f"{name}_run")
+        return self.runs[dim]
+
+    def part_name(self, statement: Fold | Contract) -> str | None:
+        """The room for a part of a sum that runs across the vectors, where it may be long."""
+        dim = statement.span.dim
+        length = dim.axis.extent if dim.unit else self.tiles.get(dim, DEFAULT_TILE)
+        is_long = not isinstance(length, int) or length > 2 * PART
+        if not is_long or self.held(statement.tile) not in ("float", "double"):
+            return None
+        if isinstance(statement, Fold) and (
+            statement.combiner is not ADD or not self.is_across(statement)
+        ):
+            return None
+        if isinstance(statement, Contract) and (
+            not statement.tile.spans or self.contraction(statement) is not None
+        ):
+            return None
+        tile = statement.tile
+        return self.id(("part", tile), f"{self.name(tile)}_part")
 
     def buffer_room(self, buffer: Buffer) -> str:
         return " * ".join(self.axis_length(axis) for axis in buffer.axes) or "1"
@@ -266,6 +303,20 @@ class Layout:
             if self.step(vectors, columns) == "1"
             else self.id(("turned", vectors), f"{self.name(vectors)}_turned")
         )
+
+
+def _for_runs(kernel: Kernel) -> dict[Tile, Dim]:
+    """The tiles that only a long loop needs, with its dim."""
+    everywhere = {tile: 0 for s in kernel.statements for tile in tiles_of(s)}
+    inside: dict[Tile, tuple[int, Dim]] = {}
+    for statement in kernel.statements:
+        for tile in tiles_of(statement):
+            everywhere[tile] += 1
+        if isinstance(statement, Cascade):
+            for tile in (tile for s in statement.body for tile in tiles_of(s)):
+                count, _ = inside.get(tile, (0, statement.index.dim))
+                inside[tile] = count + 1, statement.index.dim
+    return {tile: dim for tile, (count, dim) in inside.items() if count == everywhere[tile]}
 
 
 def _short_positions(kernel: Kernel) -> set[Tile]:

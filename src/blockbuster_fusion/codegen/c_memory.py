@@ -3,7 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from blockbuster_fusion.codegen.nest import Body, Compute, For, Kernel, Statement, Tile, written
+from blockbuster_fusion.codegen.nest import (
+    Body,
+    Cascade,
+    Compute,
+    For,
+    Kernel,
+    Statement,
+    Tile,
+    written,
+)
 from blockbuster_fusion.codegen.rewrite import all_read, all_written
 
 Kind = tuple[str, str]
@@ -34,6 +43,7 @@ class _Sharing:
 
     def body(self, body: Body) -> None:
         """A tile that is first written here lives until it was last used here or in a loop here."""
+        body = tuple(inner for s in body for inner in (s.body if isinstance(s, Cascade) else (s,)))
         placed: set[Tile] = set(self.taken) | set(self.owners)
         made = [tile for s in body if (tile := written(s)) is not None]
         own = [tile for tile in dict.fromkeys(made) if tile not in placed]

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from itertools import product
 
 from blockbuster_fusion.codegen.c_expr import HELD, STORED, Need
+from blockbuster_fusion.codegen.cascade import FEW
 
 HEADER = """\
 #include <math.h>
@@ -55,6 +56,16 @@ INLINE int64_t claim(int64_t *next) {
     program = (*next)++;
     return program;
 }
+"""
+
+_RUNS = f"""\
+/* How many blocks of a long loop are summed before they go into totals: about the root of all. */
+INLINE int64_t run_length(int64_t blocks) {{
+    int64_t run = 8;
+    if (blocks <= {FEW}) return 0;
+    while (run * run < blocks) run *= 2;
+    return run;
+}}
 """
 
 OUTSIDE = 2
@@ -120,7 +131,7 @@ def _pick(name: str, dtype: str, c_type: str, sign: str) -> str:
     nan = " || a != a" if "float" in dtype else ""
     return f"""\
 INLINE {c_type} {name}_{dtype}({c_type} a, {c_type} b) {{
-    return a {sign} b{nan} ? a : b;
+    return a {sign}= b{nan} ? a : b;
 }}
 """
 
@@ -244,10 +255,11 @@ INLINE void contract_thin_rows_{c_type}(int rows, int fresh, int64_t K, const {c
         for (int r = 0; r < rows; r++)
             sum[r] += *(const {vector} *)(a + r * a_i + k) * *(const {vector} *)(column + k);
     for (int r = 0; r < rows; r++) {{
-        {c_type} total = fresh ? 0 : c[r * c_i];
+        {c_type} total = 0;
         for (int64_t rest = k; rest < K; rest++) total += a[r * a_i + rest] * column[rest];
-        for (int w = 0; w < WIDTH; w++) total += sum[r][w];
-        c[r * c_i] = total;
+        for (int half = WIDTH / 2; half > 0; half /= 2)
+            for (int w = 0; w < half; w++) sum[r][w] += sum[r][w + half];
+        c[r * c_i] = (fresh ? 0 : c[r * c_i]) + (total + sum[r][0]);
     }}
 }}
 
@@ -294,6 +306,64 @@ static __attribute__((noinline)) void contract_{c_type}(
             contract_columns_{c_type}(I, 1, first, deep, a_from, a_i, a_k, b_from + j, b_k, c + j,
                                       c_i);
     }}
+}}
+"""
+
+
+def _sum(c_type: str) -> str:
+    """Sums of a row and of the products of two, pairwise."""
+    vector = f"{c_type}_vector"
+    return f"""\
+/* The lanes of four vectors, added in pairs. */
+INLINE {c_type} added_{c_type}({vector} a, {vector} b, {vector} c, {vector} d) {{
+    {vector} sum = (a + b) + (c + d);
+    for (int half = LANES({c_type}) / 2; half > 0; half /= 2)
+        for (int w = 0; w < half; w++) sum[w] += sum[w + half];
+    return sum[0];
+}}
+
+/* The sum of n numbers: of runs, each in four vectors. */
+static __attribute__((noinline)) {c_type} sum_{c_type}(const {c_type} *x, int64_t n) {{
+    enum {{ WIDTH = LANES({c_type}), RUN = 64 * WIDTH }};
+    {c_type} total = 0, rest = 0;
+    int64_t at = 0;
+    while (at + 4 * WIDTH <= n) {{
+        const int64_t end = MIN(n, at + RUN);
+        {vector} a = {{0}}, b = a, c = a, d = a;
+        for (; at + 4 * WIDTH <= end; at += 4 * WIDTH) {{
+            const {vector} *from = (const {vector} *)(x + at);
+            a += from[0];
+            b += from[1];
+            c += from[2];
+            d += from[3];
+        }}
+        total += added_{c_type}(a, b, c, d);
+    }}
+    for (; at < n; at++) rest += x[at];
+    return total + rest;
+}}
+
+/* The sum of n products, in the same way. */
+static __attribute__((noinline)) {c_type} dot_{c_type}(int64_t n, const {c_type} *x, int64_t x_step,
+                                                       const {c_type} *y, int64_t y_step) {{
+    enum {{ WIDTH = LANES({c_type}), RUN = 64 * WIDTH }};
+    {c_type} total = 0, rest = 0;
+    int64_t at = 0;
+    while (x_step == 1 && y_step == 1 && at + 4 * WIDTH <= n) {{
+        const int64_t end = MIN(n, at + RUN);
+        {vector} a = {{0}}, b = a, c = a, d = a;
+        for (; at + 4 * WIDTH <= end; at += 4 * WIDTH) {{
+            const {vector} *from = (const {vector} *)(x + at), *by = (const {vector} *)(y + at);
+            a += from[0] * by[0];
+            b += from[1] * by[1];
+            c += from[2] * by[2];
+            d += from[3] * by[3];
+        }}
+        total += added_{c_type}(a, b, c, d);
+    }}
+    for (int64_t end = MIN(n, at + 64); at < n; end = MIN(n, at + 64), total += rest, rest = 0)
+        for (; at < end; at++) rest += x[at * x_step] * y[at * y_step];
+    return total + rest;
 }}
 """
 
@@ -397,6 +467,10 @@ def prelude(needs: Collection[Need]) -> str:
         parts.append(_BFLOAT16)
     if ("places",) in needs:
         parts.append(_PLACES)
+    if ("runs",) in needs:
+        parts.append(_RUNS)
+    vectors = {need[1] for need in needs if need[0] in ("contract", "sum")}
+    parts += [_vector(c_type) for c_type in sorted(vectors)]
     for need in sorted(needs):
         match need:
             case ("exp", _):
@@ -410,7 +484,9 @@ def prelude(needs: Collection[Need]) -> str:
             case ("mod", dtype):
                 parts.append(_mod(dtype, _TYPES[dtype]))
             case ("contract", c_type):
-                parts += [_vector(c_type), _contract(c_type)]
+                parts.append(_contract(c_type))
+            case ("sum", c_type):
+                parts.append(_sum(c_type))
             case ("load", stored, held):
                 parts.append(_load(stored, held))
             case ("take", stored, held, index):
@@ -425,7 +501,8 @@ def all_parts() -> str:
     stored, held = set(STORED.values()), set(HELD.values())
     needs: set[Need] = {("places",), ("bfloat16",), ("exp", "float32")}
     needs |= set(product(("maximum", "minimum", "sign", "floordiv", "mod"), _TYPES))
-    needs |= {("contract", c_type) for c_type in ("float", "double")}
+    needs |= set(product(("contract", "sum"), ("float", "double")))
+    needs.add(("runs",))
     needs |= set(product(("load", "store"), stored, held))
     needs |= set(product(("take",), stored, held, ("int32_t", "int64_t")))
     return prelude(needs)

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from blockbuster_fusion.codegen.c_expr import STORED, Need, Writer, bare, number
-from blockbuster_fusion.codegen.c_layout import Layout
+from blockbuster_fusion.codegen.c_layout import PART, Layout
 from blockbuster_fusion.codegen.nest import (
     UNSEEN,
     Access,
     Body,
+    Cascade,
     Compute,
     Contract,
     Copy,
@@ -29,6 +30,7 @@ from blockbuster_fusion.codegen.nest import (
 )
 from blockbuster_fusion.codegen.show import statement_text
 from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import comment
@@ -103,6 +105,9 @@ class Statements(Layout):
                 with self.braces(""):
                     self.loop(statement)
             return
+        if isinstance(statement, Cascade):
+            self.cascade(statement)
+            return
         if isinstance(statement, Copy):
             return  # the block is fetched when it is waited for
         self.comment(statement_text(statement, guards=False))
@@ -131,10 +136,21 @@ class Statements(Layout):
             case Contract():
                 self.contract(statement)
 
+    def cascade(self, statement: Cascade) -> None:
+        """Statements for a loop with many blocks, beside it or after a run of them."""
+        self.needs.add(("runs",))
+        run, at = self.run(statement.index.dim), self.name(statement.index)
+        with self.braces(
+            f"if ({run} && {at} % {run} == {run} - 1)" if statement.inside else f"if ({run})"
+        ):
+            self.body(statement.body)
+
     @contextmanager
-    def over(self, spans: Sequence[Span], *, simd: str = "simd") -> Iterator[dict[Span, str]]:
-        """Loops over the elements of some spans, the innermost in vectors."""
-        variables = {span: f"i{number + 1}" for number, span in enumerate(spans)}
+    def over(
+        self, spans: Sequence[Span], *, simd: str = "simd", around: int = 0
+    ) -> Iterator[dict[Span, str]]:
+        """Loops over elements of spans, the innermost in vectors; `around` others stand around."""
+        variables = {span: f"i{around + number + 1}" for number, span in enumerate(spans)}
         start = self.depth
         for span, i in variables.items():
             if span is spans[-1] and simd:
@@ -359,7 +375,7 @@ class Statements(Layout):
         if fold is not None:
             self.start_fold(fold)
         marker = len(self.lines)
-        with self.over(layout) as variables:
+        with self.summed(layout, fold) as variables:
             texts = [self.at(t, variables) for t in statement.operands]
             dtypes = [DType.int32 if t in self.counted else t.dtype for t in statement.operands]
             value, definitions = self.writer.write(
@@ -384,12 +400,20 @@ class Statements(Layout):
     def fold(self, statement: Fold) -> None:
         """A reduction: row upon row in vectors, or along them, one partial result to a lane."""
         layout, span = self.layout(statement.operand), statement.span
-        self.start_fold(statement)
         if self.is_across(statement):
-            with self.over([span, *(s for s in layout if s != span)]) as variables:
+            self.start_fold(statement)
+            with self.summed([span, *(s for s in layout if s != span)], statement) as variables:
                 self.line(self.folded(statement, variables, self.at(statement.operand, variables)))
             return
         dtype, held = statement.tile.dtype, self.held(statement.tile)
+        if statement.combiner is ADD and held == self.held(statement.operand) and dtype.is_float:
+            self.needs.add(("sum", held))
+            with self.over(layout[:-1], simd="") as variables:
+                sum_of = f"sum_{held}({self.moved(statement.operand, variables)}"
+                made = self.at(statement.tile, variables)
+                self.line(f"{made} = {sum_of}, {self.length(span)});")
+            return
+        self.start_fold(statement)
         identity = number(statement.combiner.identity[0], dtype)
         expr = statement.combiner.combine[0]
         scope = self.braces("") if len(layout) == 1 else nullcontext()
@@ -414,10 +438,40 @@ class Statements(Layout):
         with self.over(kept) as variables:
             identity = number(statement.combiner.identity[0], statement.tile.dtype)
             self.line(f"{self.at(statement.tile, variables)} = {identity};")
+            if self.part_name(statement) is not None:
+                self.line(f"{self.summand(statement, variables)} = 0;")
+
+    def summand(self, statement: Fold | Contract, variables: Mapping[Span, str]) -> str:
+        """An element of a sum, or of the part of it that is being made."""
+        total = self.at(statement.tile, variables)
+        return (self.part_name(statement) or self.name(statement.tile)) + total[total.index("[") :]
+
+    @contextmanager
+    def summed(
+        self, order: Sequence[Span], statement: Fold | Contract | None
+    ) -> Iterator[dict[Span, str]]:
+        """Loops over elements that are summed along the way: a long sum is made in parts."""
+        if statement is None or self.part_name(statement) is None:
+            along = statement is not None and statement.span == order[-1]
+            with self.over(order, simd="" if along else "simd") as variables:
+                yield variables
+            return
+        at = order.index(statement.span) + 1
+        with self.over(order[:at], simd="") as outer:
+            with self.over(order[at:], around=at) as inner:
+                yield outer | inner
+            i, length = outer[statement.span], self.length(statement.span)
+            with (
+                self.braces(f"if ({i} % {PART} == {PART - 1} || {i} + 1 == {length})"),
+                self.over(order[at:], around=at) as inner,
+            ):
+                part = self.summand(statement, outer | inner)
+                self.line(f"{self.at(statement.tile, outer | inner)} += {part};")
+                self.line(f"{part} = 0;")
 
     def folded(self, statement: Fold, variables: Mapping[Span, str], value: str) -> str:
         """One more element in a reduction."""
-        total, expr = self.at(statement.tile, variables), statement.combiner.combine[0]
+        total, expr = self.summand(statement, variables), statement.combiner.combine[0]
         made = self.writer.combined(expr, [total, value], statement.tile.dtype)
         return f"{total} = {bare(made)};"
 
@@ -455,8 +509,18 @@ class Statements(Layout):
 
     def contract_plainly(self, statement: Contract) -> None:
         """Element by element: for vectors, axes that both operands keep, and whole numbers."""
-        layout = self.layout(statement.tile)
-        order = [statement.span, *layout]
-        with self.over(order, simd="simd" if layout else "") as variables:
-            left, right = (self.at(t, variables) for t in (statement.left, statement.right))
-            self.line(f"{self.at(statement.tile, variables)} += {left} * {right};")
+        layout, sides = self.layout(statement.tile), (statement.left, statement.right)
+        held = {self.held(t) for t in (*sides, statement.tile)}
+        if not layout and held in ({"float"}, {"double"}):
+            (kind,) = held
+            self.needs.add(("sum", kind))
+            rows = (f"{self.name(t)}, {self.step(t, statement.span)}" for t in sides)
+            products = f"dot_{kind}({self.length(statement.span)}, {', '.join(rows)})"
+            self.line(f"{self.name(statement.tile)}[0] += {products};")
+            return
+        if self.part_name(statement) is not None:
+            with self.over(layout) as variables:
+                self.line(f"{self.summand(statement, variables)} = 0;")
+        with self.summed([statement.span, *layout], statement) as variables:
+            left, right = (self.at(t, variables) for t in sides)
+            self.line(f"{self.summand(statement, variables)} += {left} * {right};")

@@ -259,6 +259,19 @@ class For:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Cascade:
+    """Statements for a loop with many blocks: they keep its sums exact (codegen/cascade.py).
+
+    Beside the loop over `index`, the body runs once. `inside` it, the body runs after each run of
+    blocks; how long a run is depends on the number of blocks. With few blocks nothing runs.
+    """
+
+    index: Index
+    body: "Body"
+    inside: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Copy:
     """A block is fetched `ahead` iterations early into a ring, without waiting for it."""
 
@@ -279,7 +292,20 @@ class Wait:
     role: Role = Role.ALL
 
 
-Statement = Load | Lookup | Store | Compute | Positions | Fold | Contract | Fill | For | Copy | Wait
+Statement = (
+    Load
+    | Lookup
+    | Store
+    | Compute
+    | Positions
+    | Fold
+    | Contract
+    | Fill
+    | For
+    | Cascade
+    | Copy
+    | Wait
+)
 Body = tuple[Statement, ...]
 
 
@@ -390,7 +416,7 @@ def walk(body: Body) -> Iterator[Statement]:
     """Every statement of a body, in order, those of loops after the loop."""
     for statement in body:
         yield statement
-        if isinstance(statement, For):
+        if isinstance(statement, For | Cascade):
             yield from walk(statement.body)
 
 

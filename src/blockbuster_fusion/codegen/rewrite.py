@@ -11,6 +11,7 @@ from blockbuster_fusion.codegen.nest import (
     Store,
     Tile,
     read,
+    tiles,
     walk,
     written,
 )
@@ -56,3 +57,19 @@ def without_dead(kernel: Kernel) -> Kernel:
         if sum(1 for _ in walk(smaller)) == sum(1 for _ in walk(body)):
             return replace(kernel, body=smaller)
         body = smaller
+
+
+class FreshNames:
+    """Names for new tiles of a kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.taken = {tile.name for s in kernel.statements for tile in tiles(s)}
+        self.taken |= {buffer.name for buffer in kernel.buffers}
+
+    def numbered(self, letter: str) -> str:
+        name = next(n for i in range(1, 10**6) if (n := f"{letter}{i}") not in self.taken)
+        self.taken.add(name)
+        return name
+
+    def like(self, tile: Tile) -> Tile:
+        return Tile(self.numbered("t"), tile.spans, tile.dtype)

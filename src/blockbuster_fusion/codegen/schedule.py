@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from blockbuster_fusion.codegen.apart import apart
+from blockbuster_fusion.codegen.cascade import cascaded
 from blockbuster_fusion.codegen.guards import guarded
 from blockbuster_fusion.codegen.hoist import hoisted, stored_narrow, summed_in_place
 from blockbuster_fusion.codegen.lower import lower_to_nest
@@ -41,6 +42,7 @@ def scheduled(graph: Graph, name: str = "kernel", schedule: Schedule | None = No
     nest = _each(nest, _finished)
     for axis, parts in schedule.split.items():
         nest = split(nest, axis, parts, atomic=schedule.atomic)
+    nest = _each(nest, cascaded)
     nest = _each(nest, lambda kernel: staged(kernel, schedule.stages))
     verify_nest(nest)
     return nest

@@ -9,6 +9,7 @@ from blockbuster_fusion.codegen.nest import (
     Body,
     Buffer,
     Call,
+    Cascade,
     Clear,
     Compute,
     Contract,
@@ -78,7 +79,7 @@ def _body(body: Body, depth: int, lines: list[str], known: set[Tile]) -> None:
         tile = written(statement)
         if tile is not None:
             known.add(tile)
-        if isinstance(statement, For):
+        if isinstance(statement, For | Cascade):
             _body(statement.body, depth + 1, lines, known)
 
 
@@ -120,6 +121,9 @@ def _statement(statement: Statement, known: set[Tile]) -> str:
             return f"{_typed(statement.tile, known)} = {format_number(statement.value)}"
         case For():
             return _for(statement)
+        case Cascade():
+            words = "after each run of" if statement.inside else "if there are runs of"
+            return f"{words} {statement.index.name}:"
         case Copy():
             blocks = f"{_access(statement.source)} to {statement.ring}"
             return f"{_role(statement.role)}copy {blocks}, {statement.ahead} ahead"

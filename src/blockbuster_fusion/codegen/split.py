@@ -28,10 +28,9 @@ from blockbuster_fusion.codegen.nest import (
     Step,
     Store,
     Tile,
-    tiles,
     walk,
 )
-from blockbuster_fusion.codegen.rewrite import rebuilt, without_dead
+from blockbuster_fusion.codegen.rewrite import FreshNames, rebuilt, without_dead
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD, ANY
@@ -128,7 +127,7 @@ class _Split:
     def combined(self) -> list[Statement]:
         """The accumulators from the shares, one after the other; they were filled before."""
         index = Index(self.part.index.name, self.part.index.dim)
-        names = _Names(self.kernel)
+        names = FreshNames(self.kernel)
         inner: list[Statement] = []
         for combiner, gathered in self.loop.gathered:
             coming = [names.like(tile) for tile in gathered]
@@ -145,19 +144,3 @@ def _without_results(body: Body) -> Body:
     return tuple(
         s for s in body if not (isinstance(s, Store) and s.target.buffer.space is Space.GLOBAL)
     )
-
-
-class _Names:
-    """Names for new tiles of a kernel."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.taken = {tile.name for s in kernel.statements for tile in tiles(s)}
-        self.taken |= {buffer.name for buffer in kernel.buffers}
-
-    def numbered(self, letter: str) -> str:
-        name = next(n for i in range(1, 10**6) if (n := f"{letter}{i}") not in self.taken)
-        self.taken.add(name)
-        return name
-
-    def like(self, tile: Tile) -> Tile:
-        return Tile(self.numbered("t"), tile.spans, tile.dtype)

@@ -64,7 +64,12 @@ def _parameters(printer: BodyPrinter) -> Iterable[str]:
         texts = [f"{n}: tl.constexpr" if c else n for c, n in sizes if c is constant]
         if texts:
             yield f"    {', '.join(texts)},"
-    for group in (names.blocks.values(), names.evens.values(), ["GROUP"]):
+    for group in (
+        names.blocks.values(),
+        names.evens.values(),
+        names.runs.values(),
+        ["GROUP"],
+    ):
         texts = [f"{name}: tl.constexpr" for name in group if name in used]
         for at in range(0, len(texts), 4):
             yield f"    {', '.join(texts[at : at + 4])},"

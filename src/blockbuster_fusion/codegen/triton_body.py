@@ -7,6 +7,7 @@ from blockbuster_fusion.codegen.nest import (
     Along,
     Body,
     Buffer,
+    Cascade,
     Compute,
     Contract,
     Copy,
@@ -25,10 +26,11 @@ from blockbuster_fusion.codegen.nest import (
     accesses,
     walk,
 )
-from blockbuster_fusion.codegen.triton_dots import Dots, is_dot
+from blockbuster_fusion.codegen.triton_dots import Dots, is_dot, product_of
 from blockbuster_fusion.codegen.triton_expr import number_text, tl_dtype
 from blockbuster_fusion.codegen.triton_grid import loop_lines
 from blockbuster_fusion.codegen.triton_layout import aligned, position
+from blockbuster_fusion.codegen.triton_maxima import seen_maxima
 from blockbuster_fusion.codegen.triton_scope import Scope
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL
@@ -47,6 +49,7 @@ class BodyPrinter(Scope):
         super().__init__(kernel, constant)
         self.kernel = kernel
         self.dots = Dots(kernel, self.names.again)
+        self.seen_maxima = seen_maxima(kernel)
         self.aliases: dict[Tile, str] = {}
         self.wide_positions = any(_multiplies(s) for s in kernel.statements)
         self.wide_ints = self.wide_positions or any(
@@ -82,7 +85,8 @@ class BodyPrinter(Scope):
             case Store():
                 return self.store(statement)
             case Compute():
-                return [f"{statement.tile} = {self.compute(statement)}"]
+                made = f"{statement.tile} = {self.compute(statement)}"
+                return [*self.expr.definitions(), made]
             case Positions():
                 self.aliases[statement.tile] = self.counted(statement.span)
                 return []
@@ -94,6 +98,8 @@ class BodyPrinter(Scope):
                 return [f"{statement.tile} = {self.filled(statement.tile, statement.value)}"]
             case For():
                 return self.loop(statement)
+            case Cascade():
+                return self.cascade(statement)
             case Copy():
                 return []  # Triton fetches ahead by itself
 
@@ -134,8 +140,7 @@ class BodyPrinter(Scope):
         there = {span for t in operands for span in t.spans}
         spans = tuple(s for s in tile.spans if s in there)
         texts = [aligned(self.value(t), t.spans, spans or tile.spans) for t in operands]
-        running = any(self.dots.accumulates(t) for t in (*operands, tile))
-        text = self.expr.write(expr, texts, dtypes, running)
+        text = self.expr.write(expr, texts, dtypes)
         if found is None and not arguments(expr):
             return f"tl.full({self.shape(tile)}, {text}, {tl_dtype(tile.dtype)})"
         if len(spans) == len(tile.spans):
@@ -160,6 +165,9 @@ class BodyPrinter(Scope):
         axis = operand.spans.index(span)
         if combiner in FOLDS:
             made = f"{FOLDS[combiner]}({text}, {axis})"
+            if statement in self.seen_maxima:
+                self.expr.helpers.add("or_nan")
+                made = f"or_nan({made}, {text}, {axis})"
         elif combiner is MUL:
             self.expr.helpers.add("product")
             made = f"tl.reduce({text}, {axis}, product)"
@@ -188,34 +196,66 @@ class BodyPrinter(Scope):
                 (statement.left, statement.right), statement.guarded, strict=True
             )
         )
+        product = product_of(statement)
+        if product.is_wide and not product.columns:
+            return self.merged_sum(statement, (left, right), fresh)
         sides = (statement.left.spans, statement.right.spans)
         wide = max(sides, key=len)
         spans = wide if {*sides[0], *sides[1]} == {*wide} else (*tile.spans, statement.span)
-        product = f"{aligned(left, sides[0], spans)} * {aligned(right, sides[1], spans)}"
-        made = f"tl.sum({product}, {spans.index(statement.span)})"
+        products = f"{aligned(left, sides[0], spans)} * {aligned(right, sides[1], spans)}"
+        made = f"tl.sum({products}, {spans.index(statement.span)})"
         made = aligned(made, tuple(s for s in spans if s != statement.span), tile.spans)
         return f"{tile} = {made}" if fresh else f"{tile} += {made}"
 
     def dot(self, statement: Contract, fresh: bool) -> str:
         (dtype, precision), tile = self.dots.mode(statement), statement.tile
         guards = dict(zip((statement.left, statement.right), statement.guarded, strict=True))
-        rows, columns = tile.spans
-        first, second = statement.left, statement.right
-        if rows not in first.spans:
-            first, second = second, first
+        product, summed = product_of(statement), (statement.span,)
+        batch, rows, columns = product.batch, product.rows, product.columns
+        groups = ((batch, rows, summed), (batch, summed, columns))
         arguments = [
-            aligned(self.dotted(first, dtype, guards[first], statement.span), first.spans,
-                    (rows, statement.span)),
-            aligned(self.dotted(second, dtype, guards[second], statement.span), second.spans,
-                    (statement.span, columns)),
-        ]  # fmt: skip
-        if not fresh:
-            arguments.append(tile.name)
+            self.merged(self.dotted(side, dtype, guards[side], statement.span), side.spans, group)
+            for side, group in zip((product.first, product.second), groups, strict=True)
+        ]
+        if not fresh and product.is_plain:
+            arguments.append(aligned(tile.name, tile.spans, (*rows, *columns)))
         if precision is not None:
             arguments.append(f'input_precision="{precision}"')
         if tile.dtype is DType.float64:
             arguments.append("out_dtype=tl.float64")
-        return f"tl.dot({', '.join(arguments)})"
+        made = f"tl.dot({', '.join(arguments)})"
+        if product.is_plain:
+            return aligned(made, (*rows, *columns), tile.spans)
+        made = self.parted(made, (*batch, *rows, *columns), tile)
+        return made if fresh else f"{tile} + {made}"
+
+    def merged_sum(self, statement: Contract, texts: Sequence[str], fresh: bool) -> str:
+        """A product of too many axes to be multiplied one by one, in which no side has its own."""
+        product, tile, span = product_of(statement), statement.tile, statement.span
+        by_side = dict(zip((statement.left, statement.right), texts, strict=True))
+        batch, rows = product.batch, product.rows
+        groups = [g for g in (batch, rows) if g]
+        first = self.merged(by_side[product.first], product.first.spans, (*groups, (span,)))
+        second = self.merged(by_side[product.second], product.second.spans, (batch, (span,)))
+        if rows:
+            second += "[:, None, :]" if batch else "[None, :]"
+        made = f"tl.sum({first} * {second}, {len(groups)})"
+        made = self.parted(made, (*batch, *rows), tile)
+        return f"{tile} = {made}" if fresh else f"{tile} += {made}"
+
+    def merged(self, text: str, spans: Sequence[Span], groups: Sequence[tuple[Span, ...]]) -> str:
+        """A tile with its axes in an order, those of each group merged into one."""
+        groups = [group for group in groups if group]
+        made = aligned(text, spans, [span for group in groups for span in group])
+        if all(len(group) == 1 for group in groups):
+            return made
+        lengths = [" * ".join(self.block(s.dim) for s in group) for group in groups]
+        return f"tl.reshape({made}, [{', '.join(lengths)}])"
+
+    def parted(self, text: str, spans: Sequence[Span], tile: Tile) -> str:
+        """A product whose merged axes are those of a tile again."""
+        lengths = ", ".join(self.block(span.dim) for span in spans)
+        return aligned(f"tl.reshape({text}, [{lengths}])", spans, tile.spans)
 
     def dotted(self, tile: Tile, dtype: DType, guard: bool, span: Span) -> str:
         """An operand of a dot, in the dtype that the dot takes."""
@@ -301,6 +341,16 @@ class BodyPrinter(Scope):
             counter = self.names.local("pass", name)
             made = [f"for {counter} in range(0, 3):", *(f"    {x}" for x in (*passes, *made))]
         return [*before, *made]
+
+    def cascade(self, statement: Cascade) -> list[str]:
+        """Statements for a loop with many blocks, beside it or after a run of them."""
+        run = self.use(self.names.runs[statement.index.dim])
+        inner = [f"    {line}" for line in self.body(statement.body)]
+        if not statement.inside:
+            return [f"if {run}:", *inner]
+        at = self.names.indices[statement.index]
+        after = [f"    if {at} % {run} == {run} - 1:", *(f"    {line}" for line in inner)]
+        return [f"if {run}:", *after]
 
 
 class _Memory:

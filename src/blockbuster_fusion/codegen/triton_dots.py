@@ -1,6 +1,7 @@
 """Contractions on tensor cores: which are dots, and in which dtype their operands go in."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from blockbuster_fusion.codegen.nest import (
     Compute,
@@ -10,6 +11,7 @@ from blockbuster_fusion.codegen.nest import (
     Load,
     Lookup,
     Space,
+    Span,
     Statement,
     Tile,
     Wait,
@@ -22,12 +24,51 @@ from blockbuster_fusion.ir.types import DType
 NARROW = (DType.float16, DType.bfloat16)
 
 
+MOST_AXES = 3
+"""Triton multiplies and sums tiles with so many axes; beyond that they are merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The axes of a contraction by their part in a product of matrices.
+
+    Both operands have `batch`; one has `rows`, the other `columns`.
+    """
+
+    batch: tuple[Span, ...]
+    rows: tuple[Span, ...]
+    columns: tuple[Span, ...]
+    first: Tile
+    second: Tile
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one of two matrices as they are."""
+        return not self.batch and len(self.rows) == len(self.columns) == 1
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether its axes are too many to be multiplied and summed one by one."""
+        return len(self.batch) + len(self.rows) + len(self.columns) + 1 > MOST_AXES
+
+
+def product_of(statement: Contract) -> Product:
+    """A contraction as a product of matrices."""
+    first, second, tile = statement.left, statement.right, statement.tile
+    own = [s for s in tile.spans if (s in first.spans) != (s in second.spans)]
+    if own and own[0] not in first.spans:
+        first, second = second, first
+    batch = tuple(s for s in tile.spans if s not in own)
+    rows = tuple(s for s in own if s in first.spans)
+    return Product(batch, rows, tuple(s for s in own if s in second.spans), first, second)
+
+
 def is_dot(statement: Contract) -> bool:
-    """Whether it is a product of two matrices."""
-    left, right, span = statement.left.spans, statement.right.spans, statement.span
-    if len(left) != 2 or len(right) != 2 or len(statement.tile.spans) != 2:
+    """Whether it is printed as a dot: a product of two matrices, or of what can be merged to it."""
+    product = product_of(statement)
+    if not product.rows or not product.columns or not statement.tile.dtype.is_float:
         return False
-    return {*left, *right} == {span, *statement.tile.spans} and not {*left} & {*right} - {span}
+    return product.is_plain or product.is_wide
 
 
 class Dots:
@@ -64,10 +105,6 @@ class Dots:
             for s in walk(loop.body)
             if isinstance(s, Load | Lookup | Wait) and self._is_mixed(tile := s.tile)
         }
-
-    def accumulates(self, tile: Tile) -> bool:
-        """Whether a tile is written more than once."""
-        return len(self.makers[tile]) > 1
 
     def stored(self, tile: Tile) -> DType:
         """The dtype of a tile, or that of the buffer it is loaded from."""

@@ -1,6 +1,7 @@
 """Expression trees as Triton writes them."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -71,31 +72,55 @@ def number_text(value: float, dtype: DType = DType.float32) -> str:
     return f'float("{value}")'
 
 
-class ExprWriter:
-    """Writes expressions; `size` gives the text of an axis' extent, and whether it is constant."""
+DEEP, LENGTHY = 24, 400
+"""A part of an expression with so many levels, or so long and used twice, is a variable."""
 
-    def __init__(self, size: Callable[[Axis], tuple[str, bool]]) -> None:
-        self.size = size
+
+class ExprWriter:
+    """Writes expressions; `size` gives the text of an axis' extent, and whether it is constant.
+
+    `fresh` gives names for parts that become variables: Python refuses what is nested too deeply.
+    The lines that define them are in `defined`, until `definitions` takes them.
+    """
+
+    def __init__(
+        self, size: Callable[[Axis], tuple[str, bool]], fresh: Callable[[], str] | None = None
+    ) -> None:
+        self.size, self.fresh = size, fresh
         self.helpers: set[str] = set()
         self.libdevice = False
+        self.defined: list[str] = []
+
+    def definitions(self) -> list[str]:
+        """The lines that stand before what was written last."""
+        lines, self.defined = self.defined, []
+        return lines
 
     def write(
         self,
         expr: Expr,
         operands: Sequence[str],
         dtypes: Sequence[DType],
-        running: bool = False,
     ) -> str:
-        """The expression over operands of these texts; `running`: it updates an accumulator."""
+        """The expression over operands of these texts."""
         known = node_dtypes(expr, dtypes)
         wide = DType.float64 if DType.float64 in dtypes else DType.float32
         made: dict[Expr, Written] = {}
         varies = varying(expr)
-        for node in postorder(expr):
+        levels: dict[Expr, int] = {}
+        nodes = list(postorder(expr))
+        uses = Counter(a for node in nodes for a in node.args)
+        for node in nodes:
+            levels[node] = 1 + max((levels[a] for a in node.args), default=0)
             if known[node] is None and node not in varies:
                 made[node] = self.number(node, wide, made)
-            else:
-                made[node] = self.node(node, made, known, operands, running)
+                continue
+            made[node] = self.node(node, made, known, operands)
+            is_long = len(made[node][0]) > LENGTHY and uses[node] > 1
+            if self.fresh is not None and (levels[node] > DEEP or is_long) and node is not expr:
+                name = self.fresh()
+                self.defined.append(f"{name} = {made[node][0]}")
+                made[node], levels[node] = (name, ATOM), 0
         return made[expr][0]
 
     # ---------------------------------------------------------------------- numbers
@@ -109,6 +134,8 @@ class ExprWriter:
             if dtype is DType.bool_:
                 return repr(bool(value)), ATOM
             value = float(value) if dtype.is_float else int(value)
+            if dtype.is_float and value == 0 and math.copysign(1, value) < 0:
+                return self.helper("negative_zero", [])
             return number_text(value, dtype), UNARY if value < 0 else ATOM
         return self.sized(expr, dtype, wide, made)
 
@@ -132,7 +159,7 @@ class ExprWriter:
         dtypes[expr] = wide if dtype.is_float else dtype
         if dtype.is_float:
             dtypes.update(dict.fromkeys(expr.args, wide))
-        return self.function(expr, inner, dtypes, False)
+        return self.function(expr, inner, dtypes)
 
     # ---------------------------------------------------------------------- tensors
 
@@ -142,7 +169,6 @@ class ExprWriter:
         made: dict[Expr, Written],
         dtypes: dict[Expr, DType | None],
         operands: Sequence[str],
-        running: bool,
     ) -> Written:
         if node.op == "arg":
             assert isinstance(node.value, int)
@@ -151,7 +177,7 @@ class ExprWriter:
         if node.op == "cast":
             assert isinstance(node.value, DType)
             return self.cast(inner[0], dtypes[node.args[0]], node.value)
-        return self.function(node, inner, dtypes, running)
+        return self.function(node, inner, dtypes)
 
     def cast(self, inner: Written, old: DType | None, new: DType) -> Written:
         if old is new:
@@ -163,7 +189,7 @@ class ExprWriter:
         return f"tl.cast({inner[0]}, {tl_dtype(new)})", ATOM
 
     def function(
-        self, node: Expr, inner: list[Written], dtypes: dict[Expr, DType | None], running: bool
+        self, node: Expr, inner: list[Written], dtypes: dict[Expr, DType | None]
     ) -> Written:
         name, texts = node.op, [text for text, _ in inner]
         kinds = [dtypes[a] for a in node.args]
@@ -180,8 +206,10 @@ class ExprWriter:
             return f"libdevice.{LIBDEVICE[name]}({', '.join(texts)})", ATOM
         whole = not any(d is not None and d.is_float for d in (*kinds, dtypes[node]))
         match name:
-            case "neg":
+            case "neg" if whole:
                 return f"-{_held(inner[0], UNARY)}", UNARY
+            case "neg":  # Triton's own takes it from 0, and 0 - 0 has no sign
+                return f"-1.0 * {_held(inner[0], TIMES + 1)}", TIMES
             case "pow":
                 return self.power(node, inner)
             case "and_" | "or_":
@@ -196,7 +224,7 @@ class ExprWriter:
                 sign, p = ("&", AND) if name == "minimum" else ("|", OR)
                 return f"{_held(inner[0], p)} {sign} {_held(inner[1], p + 1)}", p
             case "maximum" | "minimum":
-                plain = whole or running or any(_is_bound(a) for a in node.args)
+                plain = whole or any(_is_bound(a) for a in node.args)
                 nan = "" if plain else ", propagate_nan=tl.PropagateNan.ALL"
                 return f"tl.{name}({texts[0]}, {texts[1]}{nan})", ATOM
             case "isnan":

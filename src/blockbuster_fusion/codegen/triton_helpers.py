@@ -39,6 +39,18 @@ def tanh(x):
     series = x + x * s * (-1 / 3 + s * (2 / 15 + s * (-17 / 315 + s * (62 / 2835))))
     return tl.where(s < 0.0625, series, tl.where(x < 0, -large, large))
 ''',
+    "negative_zero": '''
+@triton.jit
+def negative_zero():
+    """-0.0, by its bits: every 0 that Triton makes of a number is positive."""
+    return tl.full([], -(2**31), tl.int32).to(tl.float32, bitcast=True)
+''',
+    "or_nan": '''
+@triton.jit
+def or_nan(found, x, axis: tl.constexpr):
+    """What was found along an axis, or NaN where there is one: maxima leave them out."""
+    return tl.where(tl.sum((x != x).to(tl.int32), axis) > 0, float("nan"), found)
+''',
     "sign": """
 @triton.jit
 def sign(x):

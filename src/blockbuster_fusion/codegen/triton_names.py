@@ -28,6 +28,7 @@ class ParameterNames:
         self.indices: dict[Index, str] = {}
         self.blocks: dict[Dim, str] = {}
         self.evens: dict[Dim, str] = {}
+        self.runs: dict[Dim, str] = {}
         self.suffixes: dict[Dim, str] = {}
         self.pointers: dict[Buffer, str] = {}
         self.strides: dict[Buffer, tuple[str, ...]] = {}
@@ -51,6 +52,10 @@ class ParameterNames:
         """A tile that is loaded a second time."""
         return self._scope(("again", tile), f"{tile}_again")
 
+    def part(self) -> str:
+        """A name for a part of an expression."""
+        return self._scope.claim("part")
+
     def _variable(self, index: Index) -> str:
         """Loops side by side may share a name, as long as they are over one dim."""
         for other, name in self.indices.items():
@@ -66,6 +71,7 @@ class ParameterNames:
         if dim.packed:
             self.blocks[dim] = self._scope.claim(f"BLOCK_{suffix.upper()}")
             self.evens[dim] = self._scope.claim(f"EVEN_{suffix.upper()}")
+        self.runs[dim] = self._scope.claim(f"RUN_{suffix.upper()}")
 
     def _name_buffer(self, buffer: Buffer) -> None:
         if buffer.space is Space.RING:

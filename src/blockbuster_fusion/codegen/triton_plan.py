@@ -1,10 +1,25 @@
 """Launches of Triton kernels as numbers: blocks, grids and constants, from sizes and tiles."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from blockbuster_fusion.codegen.nest import Along, Buffer, BufferAxis, Kernel, Space, written
+from blockbuster_fusion.codegen.cascade import FEW, run_length
+from blockbuster_fusion.codegen.nest import (
+    Along,
+    Body,
+    Buffer,
+    BufferAxis,
+    Cascade,
+    Contract,
+    For,
+    Kernel,
+    Space,
+    Statement,
+    written,
+)
+from blockbuster_fusion.codegen.triton_dots import is_dot
 from blockbuster_fusion.codegen.triton_names import ParameterNames
 from blockbuster_fusion.errors import BadExtent, BadTile
 from blockbuster_fusion.ir.axis import Axis, Dim
@@ -12,6 +27,9 @@ from blockbuster_fusion.ir.axis import Axis, Dim
 SMALLEST, USUAL = 16, 64
 """The shortest block that a dot takes, and the length of a block that nobody chose."""
 OPTIONS = {"num_stages": 3, "group": 8}
+FEW_DOTS = 512
+"""So many blocks are summed one after the other where they come out of dots: a loop that does
+nothing else between them is the faster, and the sums of a block are exact to begin with."""
 MOST_ACCUMULATED = 72
 """How many numbers a thread of four warps may accumulate before there are eight."""
 
@@ -87,18 +105,32 @@ class Planner:
 
     def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """Four, or eight where the accumulators of four would not stay in registers."""
-        makes = [made for s in self.kernel.statements if (made := written(s)) is not None]
+        short = {dim for dim in self.long_dims if not self.run(dim, sizes, tiles)}
+        makes = [made for s in _running(self.kernel.body, short) if (made := written(s))]
         kept = {tile for tile in makes if makes.count(tile) > 1}
         total = sum(
             math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans) for tile in kept
         )
         return 8 if total > MOST_ACCUMULATED * 32 * 4 else 4
 
+    @cached_property
+    def long_dims(self) -> frozenset[Dim]:
+        """The dims of loops that may have many blocks."""
+        found = (s.index.dim for s in self.kernel.statements if isinstance(s, Cascade))
+        return frozenset(found)
+
+    def run(self, dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+        """How many blocks of a dim are summed before they go into totals; 0: all of them."""
+        dots = any(isinstance(s, Contract) and is_dot(s) for s in self.kernel.statements)
+        return run_length(block_count(dim, sizes, tiles), FEW_DOTS if dots else FEW)
+
     def constants(
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], group: int
     ) -> dict[str, int | bool]:
         """Sizes and blocks by the names of their parameters."""
         made: dict[str, int | bool] = {"GROUP": group}
+        for dim in self.long_dims:
+            made[self.names.runs[dim]] = self.run(dim, sizes, tiles)
         for symbol, name in self.names.sizes.items():
             made[name] = extent(Axis(symbol.name, symbol), sizes)
         for dim, name in self.names.blocks.items():
@@ -107,3 +139,14 @@ class Planner:
             long = extent(dim.axis, sizes)
             made[self.names.evens[dim]] = long > 0 and long % length == 0
         return made
+
+
+def _running(body: Body, short: Collection[Dim]) -> Iterator[Statement]:
+    """The statements of a body that run where the loops over some dims are short."""
+    for statement in body:
+        if isinstance(statement, For):
+            yield from _running(statement.body, short)
+        elif not isinstance(statement, Cascade):
+            yield statement
+        elif statement.index.dim not in short:
+            yield from _running(statement.body, short)

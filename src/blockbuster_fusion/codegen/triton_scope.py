@@ -21,7 +21,7 @@ class Scope:
         self.declared: dict[Index | None, dict[str, str]] = {None: {}}
         """For each loop, and for the whole kernel: the variables that it begins with."""
         self.grid = set(kernel.grid)
-        self.expr = ExprWriter(self.size)
+        self.expr = ExprWriter(self.size, self.names.part)
 
     def use(self, name: str) -> str:
         """A parameter, which the kernel then has."""

@@ -6,6 +6,7 @@ from blockbuster_fusion.codegen.nest import (
     Access,
     Along,
     Body,
+    Cascade,
     Compute,
     Contract,
     Copy,
@@ -100,6 +101,10 @@ class _Kernel:
                     self.fail(statement, f"{statement.index.name} is the variable of a loop around")
                 self.body(statement.body, set(known), {*indices, statement.index})
                 known |= {t for t in _accumulated(statement.body) if t in known}
+            case Cascade():
+                if statement.inside and statement.index not in indices:
+                    self.fail(statement, f"no loop around it has the variable {statement.index}")
+                self.body(statement.body, known, indices)
             case Copy():
                 self.copies(statement, indices)
             case Fill() | Positions():
