@@ -1,6 +1,7 @@
 """Comparisons with PyTorch: checked first, then timed in turns."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,17 @@ def test_narrow_numbers(dtype: str) -> None:
     result = bench(
         bb.examples.attention(), sizes=SMALL, dtype=dtype, seconds=0.01, with_compile=False
     )
-    assert [c.name for c in result.contenders] == [OURS, "eager"]
+    assert [c.name for c in result.contenders] == [OURS, "eager", "SDPA"]
     assert all(0 < c.error < 0.05 for c in result.contenders)
+
+
+@pytest.mark.parametrize("name", ["attention", "causal-attention", "multi-head-attention"])
+def test_attention_runs_against_the_function_that_people_call(name: str) -> None:
+    """Written-out attention is no baseline: eager computes every score of a causal mask."""
+    result = bench(bb.examples.find(name), sizes=SMALL, seconds=0.01, with_compile=False)
+    sdpa = next(c for c in result.contenders if c.name == "SDPA")
+    assert sdpa.error < 1e-5
+    assert re.search("blockbuster is .* SDPA", str(result))
 
 
 def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,8 @@ def bench(
 ) -> Result:
     """A program compiled, against PyTorch's eager operators and torch.compile.
 
+    An example that PyTorch has a function for, as attention, runs against that as well.
+
     `sizes` gives lengths by symbol or axis; the kernel is compiled for those of axes that are
     not walked in rows. Takes about `seconds` for each contender.
     """
@@ -208,6 +211,8 @@ class _Race:
         self.expected = torch.exact()
         self.runs[OURS] = lambda: self.made(*torch.tensors)
         self.runs["eager"] = torch.eager
+        for rival in torch.rivals:
+            self.runs[rival] = partial(torch.rival, rival)
         if target == "cpu" and torch.threads != _threads(self.made):
             self.skipped.append(f"PyTorch runs on {_counted(torch.threads, 'thread')}")
         if not with_compile:

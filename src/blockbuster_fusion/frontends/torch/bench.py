@@ -1,6 +1,6 @@
 """PyTorch's side of a comparison: tensors, eager operators and torch.compile."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -10,6 +10,21 @@ import torch
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.frontends.torch.program import torch_program
 from blockbuster_fusion.ir.types import DType
+
+
+def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
+    """PyTorch's own attention, with a batch and heads: without, its fast forms are not used."""
+    if q.dim() == 2:
+        return _sdpa(q[None, None], k[None, None], v[None, None], causal=causal)[0, 0]
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+RIVALS: dict[str, dict[str, Callable[..., torch.Tensor]]] = {
+    "attention": {"SDPA": lambda q, k, v: _sdpa(q, k, v.T, causal=False)},
+    "causal_attention": {"SDPA": lambda q, k, v: _sdpa(q, k, v, causal=True)},
+    "multi_head_attention": {"SDPA": lambda q, k, v: _sdpa(q, k, v, causal=True)},
+}
+"""Functions of PyTorch's own for the whole of an example: what people call in place of it."""
 
 
 class Torch:
@@ -28,6 +43,7 @@ class Torch:
             torch.set_num_threads(threads)
         self.threads = torch.get_num_threads()
         self.function = torch_program(program)
+        self.rivals = RIVALS.get(program.name, {})
         self.outputs = [out.name for out in program.outputs]
         stored: torch.dtype = getattr(torch, str(dtype))
         with _memory():
@@ -50,6 +66,10 @@ class Torch:
     def eager(self) -> Any:
         with torch.no_grad():
             return self.function(*self.tensors)
+
+    def rival(self, name: str) -> Any:
+        with torch.no_grad():
+            return (self.rivals[name](*self.tensors),)
 
     @cached_property
     def _compiled(self) -> Any:
