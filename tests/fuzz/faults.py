@@ -179,7 +179,8 @@ def _flip(file: Path, rng: random.Random) -> None:
 
 
 def _link(path: Path, rng: random.Random) -> None:
-    aside = path.parents[1] / f"aside{rng.random()}" if path.parent != path else path
+    above = path.parent if path.name == "cache" else path.parents[1]
+    aside = above / f"aside{rng.random()}"
     path.rename(aside)
     path.symlink_to(rng.choice((aside, path, Path("/dev/zero"), Path("/nowhere"))))
 

@@ -236,7 +236,10 @@ def _making(folder: Path) -> Iterator[Path]:
 def _sweep(folder: Path) -> None:
     """Remove what was left behind by processes that did not end well."""
     old = time.time() - STALE_SECONDS
-    for left in folder.glob(f"{_TEMPORARY}*"):
+    found: list[Path] = []
+    with contextlib.suppress(OSError):
+        found = [*folder.glob(f"{_TEMPORARY}*")]
+    for left in found:
         with contextlib.suppress(OSError):  # somebody else was faster
             if left.lstat().st_mtime < old:
                 _delete(left)

@@ -114,7 +114,8 @@ def load(source: str) -> ModuleType:
 def _protect_triton_cache() -> None:
     """Keep Triton from executing what others can write: its cache is looked at like ours."""
     folder = Path(os.environ.get("TRITON_CACHE_DIR") or triton.knobs.cache.dir)
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    parents = [folder.absolute(), *folder.absolute().parents]
+    there = next(path for path in parents if os.path.lexists(path))
     reason = distrust(there)
     own = usable_folder() or process_folder()
     if reason is None or own is None:
