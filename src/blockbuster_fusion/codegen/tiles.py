@@ -8,6 +8,7 @@ computes and what it moves. Tuning does better; this is what it starts from.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from blockbuster_fusion.codegen.nest import Nest
 from blockbuster_fusion.errors import BadTarget
@@ -15,7 +16,7 @@ from blockbuster_fusion.interp.meter import meter
 from blockbuster_fusion.interp.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Node, Take
+from blockbuster_fusion.ir.ops import Input, Map, Node, Output, Take, Value
 
 ASSUMED = 512
 """How long an axis is taken to be whose length is not known."""
@@ -123,13 +124,45 @@ def default_tiles(
         dim: fixed.get(dim, _first_tile(dim.axis, machine, is_rows=dim.axis in rows))
         for dim in loops
     }
-    while peak_local(graph, tiles) > machine.local:
-        free = [d for d in loops if d not in fixed and tiles[d] > machine.smallest]
-        if not free:
-            break
-        largest = max(free, key=lambda d: tiles[d])
+    sizes = assumed_sizes(graph)
+    alone = _measured_alone(graph)
+    peaks = [_peak(g, sizes, tiles) for g in alone]
+    mentions = {dim: [at for at, g in enumerate(alone) if dim in g.dims] for dim in loops}
+    free = [(-tiles[d], at) for at, d in enumerate(loops) if d not in fixed]
+    free = [(tile, at) for tile, at in free if -tile > machine.smallest]
+    heapify(free)
+    while free and max(peaks) > machine.local:
+        _, at = heappop(free)
+        largest = loops[at]
         tiles[largest] //= 2
+        if tiles[largest] > machine.smallest:
+            heappush(free, (-tiles[largest], at))
+        for number in mentions[largest]:
+            peaks[number] = _peak(alone[number], sizes, tiles)
     return tiles
+
+
+def _measured_alone(graph: Graph) -> list[Graph]:
+    """Programs whose largest need of local memory is that of the whole: its maps, if it can be.
+
+    Items at the top live across maps; with none, every map has the local memory to itself.
+    """
+    kinds = [t for node in graph.nodes.values() for t in node.types]
+    if not all(t.is_list for t in kinds):
+        return [graph]
+    made: list[Graph] = []
+    for i, node in graph.nodes.items():
+        if not isinstance(node.op, Map):
+            continue
+        operands = {v: j for j, v in enumerate(dict.fromkeys(node.inputs), graph.max_id + 1)}
+        inputs = {
+            j: Node(Input(f"x{j}", graph.type(v)), (), (graph.type(v),))
+            for v, j in operands.items()
+        }
+        moved = Node(node.op, tuple(Value(operands[v]) for v in node.inputs), node.types)
+        outputs = [Output(f"o{port}", Value(i, port)) for port in range(len(node.types))]
+        made.append(Graph({**inputs, i: moved}, list(inputs), outputs))
+    return made or [graph]
 
 
 def is_tiled(dim: Dim) -> bool:
@@ -167,7 +200,13 @@ def assumed_sizes(graph: Graph) -> dict[str, int]:
 
 def peak_local(graph: Graph, tiles: Mapping[Dim, int]) -> int:
     """The most bytes of items that live at one time."""
-    return meter(graph, assumed_sizes(graph), dict(tiles.items())).peak_local
+    return _peak(graph, assumed_sizes(graph), tiles)
+
+
+def _peak(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    """The same for given sizes; a program may have some of them, and of the tiles, only."""
+    own = {name: sizes[name] for name in assumed_sizes(graph)}
+    return meter(graph, own, {d: tiles[d] for d in graph.dims if d in tiles}).peak_local
 
 
 def fits(graph: Graph, target: str) -> bool:
