@@ -456,9 +456,9 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: bb.trace(lambda x: x, np.ones(3)),
         "ndarray does not say which axes it has",
     ),
-    "axis twice": (
-        lambda: bb.trace(lambda x: x, "M M"),
-        "argument x: the axis M stands twice: name",
+    "two names of one size": (
+        lambda: bb.trace(lambda x, a: x @ x.T - a, "C D", "C E"),
+        r"do not fit; give both one name, which may stand twice in an array: 'N N' is square",
     ),
     "comma": (
         lambda: bb.trace(lambda x: x, "M,K"),
@@ -525,3 +525,25 @@ def test_a_symbol_is_the_doubled_letter() -> None:
     program = bb.trace(lambda x: x, "M rows")
     extents = [a.extent for a in program.inputs[0].type.axes]
     assert extents == [Symbol("MM"), Symbol("rows_size")]
+
+
+def test_a_square_array_has_one_name_twice() -> None:
+    """The two are different axes of one size, and one of them is that of the product."""
+    program = bb.trace(lambda x, a: x @ x.swapaxes(-1, -2) - a, x="B C D", a="B C C")
+    rows, columns = program.inputs[1].type.axes[1:]
+    assert rows is not columns
+    assert rows.extent is columns.extent
+    assert program.outputs[0].axes[1:] == (rows, columns)
+    rng = np.random.default_rng(0)
+    x, a = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 5, 3), (2, 5, 5)))
+    made = bb.compile(program, target="interpret")(x, a)
+    np.testing.assert_allclose(made, x @ x.swapaxes(-1, -2) - a, rtol=1e-5, atol=1e-5)
+    with pytest.raises(bb.BlockbusterError, match="has 4 elements, but axis C"):
+        bb.compile(program, target="interpret")(x, a[..., :4])
+
+
+def test_products_of_square_arrays() -> None:
+    compiled = bb.compile(lambda a, b: a @ b - b @ a.T, a="N N", b="N N", target="interpret")
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal((6, 6)).astype(np.float32) for _ in range(2))
+    np.testing.assert_allclose(compiled(a, b), a @ b - b @ a.T, rtol=1e-4, atol=1e-5)

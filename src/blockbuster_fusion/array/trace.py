@@ -56,7 +56,8 @@ def trace(
     """The array program that `fn` computes for arguments with the axes in `specs`.
 
     A spec is `"M D"` (symbolic sizes MM and DD), `"B:4 M D:64"`, a tuple of these or of plain
-    numbers, or `array(...)`. Equal names are one axis. `fn` returns an array, a tuple, or a dict
+    numbers, or `array(...)`. Equal names are one axis; in one spec they are axes of one size, so
+    that `"N N"` is a square array. `fn` returns an array, a tuple, or a dict
     whose keys name the outputs; axes of length 1 that `keepdims` or `None` made are left out of
     them. `batch` names axes that are to be walked one index at a time even where they could lie in
     blocks.
@@ -149,11 +150,10 @@ class Tracing:
     def argument(self, label: str, spec: ArraySpec) -> Array:
         """A new argument of the function, whose axes are declared."""
         op = f"argument {label}"
-        axes = [self.axis(op, part) for part in spec.axes]
-        if len(set(axes)) < len(axes):
-            twice = next(a for a in axes if axes.count(a) > 1)
-            problem = f"the axis {twice} stands twice: name the two differently"
-            raise TraceError(op=op, problem=problem)
+        axes: list[Axis] = []
+        for part in spec.axes:
+            axis = self.axis(op, part)
+            axes.append(self.another(axis) if axis in axes else axis)
         kind = ArrayType(tuple(axes), spec.dtype)
         name = _unused(label, {i.name for i in self.inputs}, "_")
         self.inputs.append(ArrayInput(name, kind))
@@ -181,6 +181,12 @@ class Tracing:
             number += 1
         axis = self.axes[f"{stem}_{number}"] = Axis(f"{stem}_{number}", extent)
         return axis
+
+    def another(self, axis: Axis) -> Axis:
+        """A new axis of the same extent, for a square array; it may become one with another."""
+        made = self.fresh_axis(axis.name, axis.extent)
+        self.anonymous.add(made)
+        return made
 
     def finish(self, title: str, result: Any, batch: str | Iterable[str]) -> ArrayProgram:
         """The program that gives `result`."""
@@ -303,7 +309,8 @@ class Tracing:
         if have.extent != want.extent:
             problem = f"the axes {want} ({want.extent}) and {have} ({have.extent}) do not fit"
             symbolic = isinstance(have.extent, Symbol) or isinstance(want.extent, Symbol)
-            raise TraceError(op=op, problem=problem + "; give both one name" * symbolic)
+            remedy = "; give both one name, which may stand twice in an array: 'N N' is square"
+            raise TraceError(op=op, problem=problem + remedy * symbolic)
         for loose, firm in ((have, want), (want, have)) if unify else ():
             if loose in self.anonymous and not self.meet(loose, firm):
                 self.merged[loose] = firm
