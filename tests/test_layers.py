@@ -14,6 +14,7 @@ LAYERS = (
         "errors",
         "naming",
         "messages",
+        "progress",
         "ir",
         "interp",
         "array",

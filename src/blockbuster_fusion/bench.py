@@ -31,6 +31,7 @@ from blockbuster_fusion.interp.tiling import given_extents
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.cpu import CpuKernels
 from blockbuster_fusion.runtime.executable import Compiled, Executable
 from blockbuster_fusion.safety.check import relative_error
@@ -117,6 +118,7 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+@doing("measuring")
 def bench(
     program: ArrayProgram,
     *,

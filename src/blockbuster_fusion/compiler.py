@@ -27,6 +27,7 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Input
 from blockbuster_fusion.ir.sizes import with_sizes
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.runtime.executable import Compiled, Executable, Interpreted, Kernels
 from blockbuster_fusion.safety.choices import Safe
@@ -82,6 +83,7 @@ Snapshot = int | Literal["most_fused"] | None
 T = TypeVar("T")
 
 
+@doing("compiling a program")
 def compile(
     program: Callable[..., Any] | ArrayProgram | Graph,
     *specs: Spec,

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -19,8 +19,14 @@ log = logging.getLogger("blockbuster_fusion")
 """The log of the package; at DEBUG it has the source of every kernel."""
 
 
+before_messages: list[Callable[[], None]] = []
+"""Called before a message is printed: a line of progress makes room."""
+
+
 def complain(message: str) -> None:
     """Prints a message on stderr, with the prefix before each of its lines."""
+    for make_room in before_messages:
+        make_room()
     for line in message.splitlines() or [""]:
         print(f"{PREFIX}{line.removeprefix(PREFIX)}", file=sys.stderr)
 

@@ -81,7 +81,7 @@ FUNCTIONS: dict[str, Function] = {
 Scalar = Union["Expr", int, float, bool]
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Expr(InternedValue):
     """A node of an expression tree.
 
@@ -169,6 +169,9 @@ class Expr(InternedValue):
         if name is None or method != "__call__" or options or not all(map(is_scalar, inputs)):
             return NotImplemented  # type: ignore[no-any-return]
         return call(name, *inputs)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     def __str__(self) -> str:
         # Written out, an expression that shares its parts may be exponentially long.

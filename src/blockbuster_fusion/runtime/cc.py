@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from blockbuster_fusion.errors import CompilerFailed, NoCompiler, WrongKind
+from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.cache import Entry, cached, digest, find
 
 FLAGS = (
@@ -134,6 +135,7 @@ def time_limit() -> float:
     raise WrongKind(function=SECONDS_VARIABLE, wanted=wanted, given=repr(given), remedy=remedy)
 
 
+@doing("the C compiler")
 def _run(command: Sequence[str], options: Sequence[str], source: Path, library: Path) -> str | None:
     """Compile; the first lines of what the compiler says where it fails."""
     libraries = [option for option in options if option.startswith("-l")]

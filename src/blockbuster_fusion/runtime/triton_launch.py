@@ -24,6 +24,7 @@ from blockbuster_fusion.codegen.triton import print_triton
 from blockbuster_fusion.codegen.triton_plan import Plan, Planner
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.cache import cached, digest, usable_folder
 from blockbuster_fusion.runtime.process_folder import process_folder
 from blockbuster_fusion.runtime.trust import distrust
@@ -222,11 +223,12 @@ def _compiled(launcher: Launcher, plan: Plan, capability: int) -> Resources:
         signature[name] = pointers.get(name, "i32")
         if not isinstance(value, int) or value % 16 == 0:
             attributes[(at,)] = [["tt.divisibility", 16]]
-    compiled = triton.compile(
-        ASTSource(function, signature, constants, attributes),
-        target=GPUTarget("cuda", capability, 32),
-        options=dict(plan.options),
-    )
+    with doing("the Triton compiler"):
+        compiled = triton.compile(
+            ASTSource(function, signature, constants, attributes),
+            target=GPUTarget("cuda", capability, 32),
+            options=dict(plan.options),
+        )
     usage = _resource_usage(compiled.asm["cubin"])
     return Resources(
         compiled.metadata.shared, usage["REG"], usage["STACK"] + usage["LOCAL"], compiled.asm["ptx"]

@@ -17,6 +17,7 @@ from blockbuster_fusion.interp.values import Numbers
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph, check_graph
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.safety.adversarial import Case, adversarial
 from blockbuster_fusion.safety.careful import Reference, careful, eps_of, largest_of, reference
@@ -179,13 +180,16 @@ def check(
         snapshots, claims = [result.graph for result in made], [_claimed(r) for r in made]
     rows: list[Row] = []
     judge = Judge(graph, stored)
-    for case in cases:
-        judged = judge.on(case.inputs)
-        for number, (snapshot, claimed) in enumerate(zip(snapshots, claims, strict=True)):
-            used = small_tiles(snapshot, judged.given) if tiles is None else tiles
-            found = dict(interpret(snapshot, judged.given, used).items())
-            name, error, own, bar = judged.judge(found)
-            rows.append(Row(case.name, number, error, own, bar, name, claimed))
+    cases = list(cases)
+    with doing("checking", len(cases)) as task:
+        for case in cases:
+            judged = judge.on(case.inputs)
+            for number, (snapshot, claimed) in enumerate(zip(snapshots, claims, strict=True)):
+                used = small_tiles(snapshot, judged.given) if tiles is None else tiles
+                found = dict(interpret(snapshot, judged.given, used).items())
+                name, error, own, bar = judged.judge(found)
+                rows.append(Row(case.name, number, error, own, bar, name, claimed))
+            task.step()
     return Report(stored, tuple(rows))
 
 

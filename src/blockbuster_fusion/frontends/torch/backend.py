@@ -16,6 +16,7 @@ from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.frontends.torch.attention import write_out_attention
 from blockbuster_fusion.frontends.torch.groups import Options
 from blockbuster_fusion.frontends.torch.planner import Planned, plan
+from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.torch_replay import replayed
 
 NAME = "blockbuster"
@@ -28,6 +29,7 @@ _warned_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 """The functions, by their places in files, and the modules that a warning has named."""
 
 
+@doing("compiling the model")
 def backend(
     module: GraphModule,
     examples: Sequence[Any],

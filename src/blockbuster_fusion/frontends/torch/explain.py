@@ -26,6 +26,7 @@ from blockbuster_fusion.frontends.torch.sizes import captured_length
 from blockbuster_fusion.interp.tiling import Extents, Tiling
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.show import show
+from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.torch_clock import Timed
 from blockbuster_fusion.runtime.torch_replay import device_of, obstacle
 from blockbuster_fusion.select.parts import Kind
@@ -345,6 +346,7 @@ def _edges_between(planned: Planned) -> int:
     return count
 
 
+@doing("explaining the model")
 def explain(
     model: Any,
     *inputs: Any,

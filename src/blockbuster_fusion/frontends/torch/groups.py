@@ -20,6 +20,7 @@ from blockbuster_fusion.frontends.torch.graph import (
 from blockbuster_fusion.frontends.torch.rows import row_for
 from blockbuster_fusion.frontends.torch.sizes import captured_length
 from blockbuster_fusion.messages import log
+from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.torch_arrays import STORED, kit_on
 from blockbuster_fusion.runtime.torch_plan import keep
@@ -99,14 +100,17 @@ class Grouping:
         """All operators of the graph, fused, joined or left to PyTorch."""
         analysis = self.analysis
         described = analysis.described()
-        for numbers in self.selection().parts(described):
-            nodes = [analysis.operators[i] for i in numbers]
-            if analysis.is_join(nodes[0]):
-                self.groups.append(Joined(nodes[0], self.regions[nodes[0]]))
-            elif described[numbers[0]].kind is Kind.MISC:
-                self.leave(nodes[0])
-            else:
-                self.groups += self.fused(nodes)
+        parts = list(self.selection().parts(described))
+        with doing("parts", len(parts)) as task:
+            for numbers in parts:
+                nodes = [analysis.operators[i] for i in numbers]
+                if analysis.is_join(nodes[0]):
+                    self.groups.append(Joined(nodes[0], self.regions[nodes[0]]))
+                elif described[numbers[0]].kind is Kind.MISC:
+                    self.leave(nodes[0])
+                else:
+                    self.groups += self.fused(nodes)
+                task.step()
         return self.groups
 
     def selection(self) -> Selection:
