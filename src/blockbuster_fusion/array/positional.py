@@ -238,9 +238,18 @@ class Positional:
         return tuple(dict.fromkeys(self.axes.atoms(every)))
 
     def reduce(
-        self, combiner: Combiner, x: Value, at: Sequence[int], *, keep: bool = False
+        self,
+        combiner: Combiner,
+        x: Value,
+        at: Sequence[int],
+        *,
+        keep: bool = False,
+        distinct: bool = False,
     ) -> Value:
-        """`x` with some positions combined."""
+        """`x` with some positions combined.
+
+        Elements that are repeated along a broadcast axis count once if `distinct`.
+        """
         if x.constant is not None and combiner in (MAX, MIN):
             positions, sizes = _without(x, at, keep=keep)
             return replace(x, positions=positions, sizes=sizes)
@@ -248,15 +257,24 @@ class Positional:
         factors = self.axes.atoms(f for p in at for f in x.positions[p])
         have = self.axes.atoms(self.records[x.record].axes)
         absent = [f for f in factors if f not in have]
-        if absent:
+        if absent and not distinct:
             x = self.combined_copies(combiner, x, absent)
-            factors = tuple(f for f in factors if f in have)
+        factors = tuple(f for f in factors if f in have)
         positions, sizes = _without(x, at, keep=keep)
         if not factors:
             return replace(x, positions=positions, sizes=sizes)
         axes = tuple(f for f in have if f not in factors)
         made = Summary(tuple(dict.fromkeys(f for f in have if f in factors)), combiner)
         return self.record(made, (x.record,), axes, x.dtype, positions, sizes)
+
+    def present(self, x: Value, at: Iterable[int]) -> list[Factor]:
+        """The axes at some positions along which `x` is not broadcast."""
+        have = self.axes.atoms(self.records[x.record].axes)
+        return [f for f in self.axes.atoms(f for i in at for f in x.positions[i]) if f in have]
+
+    def along(self, x: Value, at: Iterable[int]) -> list[Factor]:
+        """The axes at some positions, along which `x` may be broadcast."""
+        return [f for i in at for f in x.positions[i]]
 
     def take(
         self,

@@ -1,6 +1,6 @@
 """Operators that combine along some positions: sums, softmax, norms."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.frontends.torch.rows.pointwise import converted, function
 from blockbuster_fusion.frontends.torch.table import DTYPES, Entry, reduction
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
-from blockbuster_fusion.ir.expr import Expr, call
+from blockbuster_fusion.ir.expr import Expr, call, const
 from blockbuster_fusion.ir.types import DType
 
 
@@ -78,31 +78,61 @@ def _mean(
     dtype: torch.dtype | None = None,
 ) -> Value:
     x, at = _summed_as(p, x, dtype), axes_of(x, dim)
-    factors = [f for i in at for f in x.positions[i]]
-    total = p.reduce(ADD, x, at, keep=keepdim)
+    return _average(p, x, at, keep=keepdim)
+
+
+def _average(p: Positional, x: Value, at: Sequence[int], *, keep: bool) -> Value:
+    """The mean; along an axis that `x` lacks, that of equal elements, it is `x` itself."""
+    factors = p.present(p.as_array(x), at)
+    total = p.reduce(ADD, x, at, keep=keep, distinct=True)
     return p.sized(lambda size_of, t: t / size_of(factors), total) if factors else total
 
 
 @reduction("_softmax", "softmax")
 def _softmax(p: Positional, x: Value, dim: int, *_: object) -> Value:
+    at = axes_of(x, dim)
+    if not p.present(p.as_array(x), at):
+        return _of_equals(p, x, at, lambda n: 1 / n)
     e = p.elementwise(function("exp"), x)
-    total = p.reduce(ADD, e, axes_of(x, dim), keep=True)
+    total = p.reduce(ADD, e, at, keep=True)
     return p.elementwise(lambda a, b: a * b, e, p.elementwise(lambda t: 1 / t, total))
 
 
 @reduction("_log_softmax", "log_softmax")
 def _log_softmax(p: Positional, x: Value, dim: int, *_: object) -> Value:
-    total = p.reduce(ADD, p.elementwise(function("exp"), x), axes_of(x, dim), keep=True)
+    at = axes_of(x, dim)
+    if not p.present(p.as_array(x), at):
+        return _of_equals(p, x, at, lambda n: -call("log", n))
+    total = p.reduce(ADD, p.elementwise(function("exp"), x), at, keep=True)
     return p.elementwise(lambda a, b: a - call("log", b), x, total)
+
+
+def _of_equals(p: Positional, x: Value, at: Sequence[int], share: Callable[[Expr], Expr]) -> Value:
+    """A function of the number of elements that are softened, all of them equal.
+
+    `x - x` is 0, or NaN where softmax is: of an infinity, and of NaN.
+    """
+    factors = p.along(x, at)
+    if not factors:
+        return p.elementwise(lambda t: (t - t) + share(const(1.0)), x)
+    return p.sized(lambda size_of, t: (t - t) + share(size_of(factors)), x)
 
 
 def _normalised(
     p: Positional, x: Value, at: Sequence[int], eps: Operand
 ) -> tuple[Value, Value, Value]:
     """`(x - mean) / sqrt(variance + eps)`, the mean and the inverse deviation."""
-    factors = [f for i in at for f in x.positions[i]]
-    minus = p.sized(lambda size_of, t: -t / size_of(factors), p.reduce(ADD, x, at, keep=True))
-    squares = p.reduce(ADD, p.elementwise(lambda t: t**2, x), at, keep=True)
+
+    def summed(t: Value) -> Value:
+        return p.reduce(ADD, t, at, keep=True, distinct=True)
+
+    factors = p.present(p.as_array(x), at)
+    if not factors:  # every element is the mean
+        shifted = p.elementwise(lambda t: t - t, x)
+        scale = p.elementwise(lambda t, e: (t + e) ** -0.5, summed(shifted), eps)
+        return p.elementwise(lambda a, b: a * b, shifted, scale), summed(x), scale
+    minus = p.sized(lambda size_of, t: -t / size_of(factors), summed(x))
+    squares = summed(p.elementwise(lambda t: t**2, x))
 
     def inverse(size_of: SizeOf, s: Expr, m: Expr, e: Expr) -> Expr:
         return (s / size_of(factors) - m**2 + e) ** -0.5
@@ -154,8 +184,8 @@ def _rms_norm(
 ) -> Value:
     rank = len(x.sizes)
     at = range(rank - len(shape), rank)
-    factors = [f for i in at for f in x.positions[i]]
-    squares = p.reduce(ADD, p.elementwise(lambda t: t**2, x), at, keep=True)
+    factors = p.present(p.as_array(x), at)
+    squares = p.reduce(ADD, p.elementwise(lambda t: t**2, x), at, keep=True, distinct=True)
     small = torch.finfo(torch.float32).eps if eps is None else eps
     scale = p.sized(lambda size_of, s, e: (s / size_of(factors) + e) ** -0.5, squares, small)
     made = p.elementwise(lambda a, b: a * b, x, scale)
@@ -164,11 +194,14 @@ def _rms_norm(
 
 def _variance(p: Positional, x: Value, dim: Any, less: float, keepdim: bool) -> tuple[Value, Value]:
     at = axes_of(x, dim)
-    factors = [f for i in at for f in x.positions[i]]
-    mean = p.sized(lambda size_of, t: t / size_of(factors), p.reduce(ADD, x, at, keep=True))
+    factors = p.along(x, at)
+    mean = _average(p, x, at, keep=True)
     shifted = p.elementwise(lambda a, b: (a - b) ** 2, x, mean)
     total = p.reduce(ADD, shifted, at, keep=True)
-    variance = p.sized(lambda size_of, t: t / (size_of(factors) - less), total)
+    if not factors:
+        variance = p.elementwise(lambda t: t / (1.0 - less), total)
+    else:
+        variance = p.sized(lambda size_of, t: t / (size_of(factors) - less), total)
     if keepdim:
         return variance, mean
     return p.drop(variance, at), p.drop(mean, at)
