@@ -47,6 +47,7 @@ from blockbuster_fusion.ir.expr import (
     Expr,
     arg,
     call,
+    cast,
     const,
     count_operations,
     postorder,
@@ -126,23 +127,25 @@ class Positional:
         """The same, with `make(size_of, …)` told the sizes of factors."""
         values = self.aligned([x for x in operands if isinstance(x, Value)])
         arrays = [v for v in values if v.constant is None]
+        kinds = [v.dtype for v in arrays]
         numbers = iter(range(len(arrays)))
         left = iter(values)
         terms: list[Expr] = []
-        kinds: list[DType] = []
         for operand in operands:
             if not isinstance(operand, Value):
                 terms.append(const(operand))
                 continue
             value = next(left)
-            if value.constant is not None:
-                terms.append(value.constant)
-            else:
-                kinds.append(value.dtype)
+            if value.constant is None:
                 terms.append(arg(next(numbers)))
+            else:
+                is_wider = _is_wider(value, kinds)
+                terms.append(cast(value.constant, value.dtype) if is_wider else value.constant)
         positions, sizes = _widest(values)
         probe = make(lambda factors: const(2.0), *terms)
         kind = dtype or result_dtype(probe, kinds)
+        if arrays and result_dtype(probe, kinds) is not kind:  # numbers alone have no dtype
+            return self.sized(lambda *x: cast(make(*x), kind), *operands, dtype=kind)
         if not arrays and not _has_sizes(make, terms):
             return Value(positions, sizes, kind, constant=probe)
         if not arrays:
@@ -260,6 +263,8 @@ class Positional:
         if absent and not distinct:
             x = self.combined_copies(combiner, x, absent)
         factors = tuple(f for f in factors if f in have)
+        if not factors and combiner is ADD and x.dtype.is_float:
+            x = self.elementwise(lambda t: t + 0.0, x)  # a sum begins with 0.0, also that of -0.0
         positions, sizes = _without(x, at, keep=keep)
         if not factors:
             return replace(x, positions=positions, sizes=sizes)
@@ -619,6 +624,16 @@ def _has_sizes(make: Callable[..., Expr], terms: Sequence[Expr]) -> bool:
 
     make(size_of, *terms)
     return asked
+
+
+def _is_wider(constant: Value, kinds: Sequence[DType]) -> bool:
+    """Whether a constant array makes arrays of these dtypes wider; a single number does not."""
+    wide = {DType.float64: {DType.float64}, DType.int64: {DType.int64, *_FLOATS}}
+    enough = wide.get(constant.dtype)
+    return bool(constant.sizes and kinds and enough and enough.isdisjoint(kinds))
+
+
+_FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
 
 
 def _with_rank(x: Value, rank: int) -> Value:

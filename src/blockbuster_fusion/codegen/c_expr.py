@@ -217,6 +217,10 @@ class _Written:
                 return f"((float)(_Float16){text})"
             case DType.bool_:
                 return f"({text} != 0)"
+            case DType.int32 | DType.int64 if own is not None and own.is_float:
+                source = _held(own).value
+                self.writer.needs.add(("whole", source, node.value.value))
+                return f"whole_{source}_{node.value.value}({bare(text)})"
         return text if own is node.value else f"(({HELD[node.value]}){text})"
 
     def power(self, node: Expr, texts: Sequence[str], dtype: DType) -> str:

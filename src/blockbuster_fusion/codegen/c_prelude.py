@@ -144,6 +144,17 @@ INLINE {c_type} sign_{dtype}({c_type} x) {{
 """
 
 
+def _whole(source: str, dtype: str) -> str:
+    """A conversion of floats to whole numbers: C leaves it open what those out of range become."""
+    bits = 63 if dtype == "int64" else 31
+    bound = f"0x1p{bits}{'' if source == 'float64' else 'f'}"
+    return f"""\
+INLINE {dtype}_t whole_{source}_{dtype}({_TYPES[source]} x) {{
+    return x >= -{bound} && x < {bound} ? ({dtype}_t)x : {dtype.upper()}_MIN;
+}}
+"""
+
+
 def _floordiv(dtype: str, c_type: str) -> str:
     if "float" in dtype:
         suffix = "" if c_type == "double" else "f"
@@ -152,6 +163,7 @@ INLINE {c_type} floordiv_{dtype}({c_type} a, {c_type} b) {{
     {c_type} r = fmod{suffix}(a, b), q = (a - r) / b;
     if (b == 0) return a / b;
     if (r != 0 && (r < 0) != (b < 0)) q -= 1;
+    if (q == 0) return copysign{suffix}(0, a / b);
     {c_type} whole = floor{suffix}(q);
     return q - whole > ({c_type})0.5 ? whole + 1 : whole;
 }}
@@ -483,6 +495,8 @@ def prelude(needs: Collection[Need]) -> str:
                 parts.append(_floordiv(dtype, _TYPES[dtype]))
             case ("mod", dtype):
                 parts.append(_mod(dtype, _TYPES[dtype]))
+            case ("whole", source, dtype):
+                parts.append(_whole(source, dtype))
             case ("contract", c_type):
                 parts.append(_contract(c_type))
             case ("sum", c_type):
@@ -501,6 +515,7 @@ def all_parts() -> str:
     stored, held = set(STORED.values()), set(HELD.values())
     needs: set[Need] = {("places",), ("bfloat16",), ("exp", "float32")}
     needs |= set(product(("maximum", "minimum", "sign", "floordiv", "mod"), _TYPES))
+    needs |= set(product(("whole",), ("float32", "float64"), ("int32", "int64")))
     needs |= set(product(("contract", "sum"), ("float", "double")))
     needs.add(("runs",))
     needs |= set(product(("load", "store"), stored, held))

@@ -18,7 +18,10 @@ def attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """What torch.nn.functional.scaled_dot_product_attention computes, without dropout."""
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    width = query.shape[-1]
+    factor = scale
+    if scale is None:
+        factor = 1 / math.sqrt(width) if width else 1.0  # of no width, every score is 0
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
         key, value = (_repeated(x, times) for x in (key, value))

@@ -70,8 +70,8 @@ _simple("reciprocal", lambda t: 1 / t)
 _simple("rsqrt", lambda t: t**-0.5)
 _simple("sigmoid", lambda t: 1 / (1 + call("exp", -t)), cheap=False)
 _simple("silu", lambda t: t / (1 + call("exp", -t)), cheap=False)
-_simple("relu", lambda t: call("maximum", t, 0))
-_simple("relu6", lambda t: call("minimum", call("maximum", t, 0), 6))
+_simple("relu", lambda t: call("maximum", 0, t))  # of equals the second: relu(-0.0) is -0.0
+_simple("relu6", lambda t: call("minimum", 6, call("maximum", 0, t)))
 _simple("square", lambda t: t**2)
 _simple("hardswish", lambda t: t * call("minimum", call("maximum", t + 3, 0), 6) / 6)
 _simple("hardsigmoid", lambda t: call("minimum", call("maximum", t + 3, 0), 6) / 6)
@@ -127,10 +127,19 @@ def _same(p: Positional, x: Value, y: Operand) -> bool:
     return not isinstance(y, Value) or (y.dtype is x.dtype and all(s == ONE for s in y.sizes))
 
 
+def _is_zero(x: Value, y: Operand, sign: int) -> bool:
+    """Whether `y` is the zero with a sign; of whole numbers there is one zero."""
+    if not is_number(y, 0):
+        return False
+    number = y.constant.value if isinstance(y, Value) and y.constant is not None else y
+    assert isinstance(number, int | float)
+    return not x.dtype.is_float or math.copysign(1, number) == sign
+
+
 @pointwise("add")
 def _add(p: Positional, x: Operand, y: Operand, *, alpha: float = 1) -> Value:
-    if isinstance(x, Value) and is_number(y, 0) and _same(p, x, y):
-        return x
+    if isinstance(x, Value) and _is_zero(x, y, -1) and _same(p, x, y):
+        return x  # -0.0 + 0.0 is 0.0
     if _is_bool(x) and _is_bool(y):
         return p.elementwise(function("or_"), x, y)
     return p.elementwise(lambda a, b: a + (b if alpha == 1 else alpha * b), x, y)
@@ -138,7 +147,7 @@ def _add(p: Positional, x: Operand, y: Operand, *, alpha: float = 1) -> Value:
 
 @pointwise("sub")
 def _sub(p: Positional, x: Operand, y: Operand, *, alpha: float = 1) -> Value:
-    if isinstance(x, Value) and is_number(y, 0) and _same(p, x, y):
+    if isinstance(x, Value) and _is_zero(x, y, 1) and _same(p, x, y):
         return x
     return p.elementwise(lambda a, b: a - (b if alpha == 1 else alpha * b), x, y)
 
@@ -206,7 +215,7 @@ def _clamp(
 ) -> Value:
     for name, bound in (("maximum", low), ("minimum", high)):
         if bound is not None:
-            x = p.elementwise(function(name), x, bound)
+            x = p.elementwise(function(name), bound, x)
     return x
 
 
@@ -229,7 +238,7 @@ def _clamp_max(p: Positional, x: Value, high: Operand) -> Value:
 def _sign(p: Positional, x: Value) -> Value:
     if not x.dtype.is_float:
         return p.elementwise(function("sign"), x)
-    return p.elementwise(lambda t: call("where", call("isnan", t), 0, call("sign", t)), x)
+    return p.elementwise(lambda t: call("where", call("abs", t) > 0, call("sign", t), 0), x)
 
 
 @pointwise("where")
