@@ -94,6 +94,15 @@ class NoMemory(BlockbusterError):
     template = "{tensor} has no memory: {reason}; call it with tensors that hold numbers"
 
 
+class Untraceable(BlockbusterError):
+    """A kernel is called while PyTorch records the operators of a model."""
+
+    template = (
+        "{tracer} records PyTorch's operators, and a kernel is none: its result would be a "
+        "constant of the trace; trace the model without it, or compile the model for inference"
+    )
+
+
 class BadUnit(BlockbusterError):
     """A dim cannot be given one block."""
 

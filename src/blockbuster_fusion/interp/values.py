@@ -100,6 +100,9 @@ def round_to_bfloat16(x: Array) -> Array:
 
 def as_array(name: str, given: object) -> Array:
     """What was given for an input as an array of numbers, or BadInput."""
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        problem = "is a masked array, and masks are not read; fill it first: x.filled(0)"
+        raise BadInput(name=name, problem=problem)
     try:
         array = np.asarray(given)
     except ValueError as error:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch._subclasses import FakeTensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from blockbuster_fusion.errors import BadInput, NoMemory
+from blockbuster_fusion.errors import BadInput, NoMemory, Untraceable
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.runtime.arrays import Array, NumpyArrays
 
@@ -127,8 +128,17 @@ class TorchArrays:
         return torch.tensor(x, dtype=STORED[dtype], device=self.device)
 
 
+def check_untraced() -> None:
+    """Untraceable while PyTorch records operators, among which a kernel would be missing."""
+    if torch._C._is_tracing():
+        raise Untraceable(tracer="torch.jit.trace")
+    if torch._C._len_torch_dispatch_stack() and get_proxy_mode() is not None:
+        raise Untraceable(tracer="make_fx")
+
+
 def kit_for(given: Sequence[object], device: str) -> TorchArrays:
     """The kit for tensors on a kind of device: the one on which the first of them is."""
+    check_untraced()
     handles = device == "cpu"
     for x in given:
         if isinstance(x, torch.Tensor) and x.device.type == device:
@@ -157,6 +167,7 @@ def through_numpy(
 
     Results in float64 stay so: then all was computed in it.
     """
+    check_untraced()
     devices = (x.device for x in given if isinstance(x, torch.Tensor))
     device = next(devices, torch.device("cpu"))
     made = []

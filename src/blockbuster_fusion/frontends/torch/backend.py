@@ -54,11 +54,18 @@ def backend(
     compiled = aot_autograd(
         fw_compiler=inference,
         inference_compiler=inference,
-        decompositions=core_aten_decompositions(),
+        decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
     made: Callable[..., Any] = compiled(module, examples)
     return made
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The operators that are written in simpler ones before a graph is planned."""
+    table = dict(core_aten_decompositions())
+    del table[torch.ops.aten.mv.default]  # has a row, and refuses operands of two dtypes
+    return table
 
 
 def needs_gradients(module: torch.nn.Module, examples: Iterable[Any]) -> bool:

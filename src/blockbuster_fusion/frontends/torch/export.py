@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._decomp import core_aten_decompositions
 from torch._guards import detect_fake_mode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
@@ -15,9 +14,14 @@ from torch.utils import _pytree as pytree
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.frontends.torch.attention import attention
-from blockbuster_fusion.frontends.torch.backend import options_from, warn_of_lost_gradients
+from blockbuster_fusion.frontends.torch.backend import (
+    decompositions,
+    options_from,
+    warn_of_lost_gradients,
+)
 from blockbuster_fusion.frontends.torch.graph import as_size, tensors_of
 from blockbuster_fusion.frontends.torch.planner import Planned, plan
+from blockbuster_fusion.runtime.torch_arrays import check_untraced
 
 if TYPE_CHECKING:
     from blockbuster_fusion.frontends.torch.explain import Explanation
@@ -157,6 +161,7 @@ class ExportedModel:
             next(given) if spec.kind is InputKind.USER_INPUT else held
             for spec, held in zip(signature.input_specs, self.held, strict=True)
         ]
+        check_untraced()
         self.domain.check(inputs)
         if torch.is_grad_enabled() and not self.has_warned:
             self.has_warned = warn_of_lost_gradients((arguments, named))
@@ -199,7 +204,7 @@ def from_torch(program: ExportedProgram, **options: Any) -> ExportedModel:
             given=type(program).__name__,
             remedy="export the model, or use torch.compile(model, backend='blockbuster')",
         )
-    table = dict(core_aten_decompositions())
+    table = decompositions()
     table[torch.ops.aten.scaled_dot_product_attention.default] = attention
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch copies what it deprecates itself

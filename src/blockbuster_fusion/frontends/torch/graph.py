@@ -33,6 +33,15 @@ GIVEN = ("placeholder", "get_attr")
 CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
 
 
+UNPROMOTED = frozenset(
+    {
+        *("mm", "bmm", "addmm", "baddbmm", "mv", "dot", "linear", "matmul", "convolution"),
+        *("native_layer_norm", "layer_norm"),
+    }
+)
+"""Operators that do not promote the dtypes of their operands."""
+
+
 def as_size(extent: Any) -> Size:
     """A size as a product of a number and of symbols."""
     if isinstance(extent, int):
@@ -148,6 +157,8 @@ class Analysis:
                 return "an axis of length 0"
             if any(isinstance(s, torch.SymInt) and free_unbacked_symbols(s) for s in tensor.shape):
                 return "sizes that depend on data"
+        if _is_mixed(node):
+            return "operands of several dtypes, which PyTorch refuses"
         devices = {t.device.type for t in seen if t.dim()}
         if len(devices) > 1 or not devices <= {"cpu", "cuda"}:
             return f"tensors on {', '.join(sorted(devices))}"
@@ -524,6 +535,17 @@ def short_name(node: Node) -> str:
     if not isinstance(target, torch._ops.OpOverload):
         return ""
     return str(target._schema.name.split("::")[1])
+
+
+def _is_mixed(node: Node) -> bool:
+    """Whether an operator that does not promote dtypes has operands of several."""
+    if short_name(node) not in UNPROMOTED:
+        return False
+    first, *others = [t.dtype for n in node.all_input_nodes for t in tensors_of(n)]
+    is_norm = short_name(node).endswith("layer_norm")
+    if is_norm and first in (torch.float16, torch.bfloat16):
+        return bool({*others} - {first, torch.float32})  # parameters may be wide
+    return any(dtype is not first for dtype in others)
 
 
 def _module_path(node: Node) -> tuple[str, ...]:
