@@ -29,7 +29,7 @@ Axes = tuple[Axis, ...]
 
 LARGEST = 12
 """A polynomial of more monomials is evaluated."""
-CHUNK = 32
+CHUNK = 64
 """So many products of a dot are summed in one piece; the pieces are summed in pairs."""
 
 
@@ -368,30 +368,52 @@ class Arithmetic:
     def dot(self, x: Number, y: Number, axis: Axis) -> Number:
         """The sum over an axis of the products of two numbers; other axes of both stay, once."""
         axes = tuple(a for a in union((x, y)) if a is not axis)
-        letters = {a: i + 1 for i, a in enumerate(union((x, y)))}
-        left, right = self.array(x), self.array(y)
-        if left.dtype.kind == "f" and right.dtype.kind == "f":
-            left, right = left.astype(self.dtype), right.astype(self.dtype)
-        named = [[0, *(letters[a] for a in n.axes)] for n in (x, y)]
-        result = [0, *(letters[a] for a in axes)]
-        length = left.shape[1 + x.axes.index(axis)]
-        pieces, sizes = [], []
-        for start in range(0, length, CHUNK):
-            a, b = (
-                array.take(range(start, min(start + CHUNK, length)), 1 + n.axes.index(axis))
-                for n, array in ((x, left), (y, right))
-            )
-            with np.errstate(all="ignore"):
-                pieces.append(np.einsum(a, named[0], b, named[1], result))
-                if self.samples:
-                    sizes.append(np.einsum(np.abs(a), named[0], np.abs(b), named[1], result))
-        if not pieces:
-            shape = (1, *(self.length(a) for a in axes))
-            return Number(axes, np.zeros(shape, self.dtype))
+        shared = tuple(a for a in axes if a in x.axes and a in y.axes)
+        rows, columns = (tuple(a for a in axes if a in n.axes and a not in shared) for n in (x, y))
+        left = self._matrix(x, (*shared, *rows, axis), len(shared), last=True)
+        right = self._matrix(y, (*shared, axis, *columns), len(shared), last=False)
         with np.errstate(all="ignore"):
-            made = in_pairs(np.stack(pieces, axis=-1))
-            total = np.sum(sizes, axis=0) if sizes else None
-        return Number(axes, self.moved(made, total))
+            made = product_in_pairs(left, right)
+            sizes = np.matmul(np.abs(left), np.abs(right)) if self.samples else None
+        made = self.moved(made, sizes)
+        order = (*shared, *rows, *columns)
+        shape = (made.shape[0], *(self.length(a) for a in order))
+        return Number(axes, self.aligned(Number(order, made.reshape(shape)), axes))
+
+    def _matrix(self, x: Number, order: Axes, shared: int, *, last: bool) -> Array:
+        """An array as matrices for a product along its last axis, or along that before others."""
+        array = self.aligned(x, order)
+        if array.dtype.kind == "f":
+            array = array.astype(self.dtype, copy=False)
+        kept = array.shape[: 1 + shared]
+        if last:
+            return array.reshape(*kept, _product(array.shape[1 + shared : -1]), array.shape[-1])
+        return array.reshape(*kept, array.shape[1 + shared], _product(array.shape[2 + shared :]))
+
+
+def _product(lengths: Sequence[int]) -> int:
+    made = 1
+    for length in lengths:
+        made *= length
+    return made
+
+
+def product_in_pairs(left: Array, right: Array) -> Array:
+    """A product of matrices: sums of so many products as a chunk has, and those summed in pairs."""
+    length = left.shape[-1]
+    sums: list[tuple[int, Array]] = []
+    """What has been summed, each with the number of chunks in it."""
+    for start in range(0, max(length, 1), CHUNK):
+        stop = start + CHUNK
+        made = np.matmul(left[..., start:stop], right[..., start:stop, :])
+        count = 1
+        while sums and sums[-1][0] == count:
+            made, count = sums.pop()[1] + made, 2 * count
+        sums.append((count, made))
+    total = sums.pop()[1]
+    while sums:
+        total = sums.pop()[1] + total
+    return total
 
 
 def in_pairs(x: Array) -> Array:
