@@ -15,6 +15,7 @@ with `if __name__ == "__main__": sys.exit(main(MyFuzzer()))` is a command with t
 import argparse
 import contextlib
 import multiprocessing
+import os
 import signal
 import sys
 import time
@@ -223,6 +224,7 @@ def _in_processes(
 ) -> Iterator[Found | None]:
     """The results in the order in which they come. A process that is stuck or dies is replaced."""
     context = multiprocessing.get_context("spawn")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's products share the cores
 
     def start() -> _Worker:
         here, there = context.Pipe()
