@@ -6,6 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+import blockbuster_fusion as bb
 from blockbuster_fusion.errors import BadResult, BadTile, InvalidGraph, NoExecutor
 from blockbuster_fusion.interp import interpret, meter, register_executor
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
@@ -465,3 +466,12 @@ def test_a_misc_operator_in_a_loop() -> None:
     np.testing.assert_allclose(found, np.cumsum(x, axis=1))
     assert interpret(graph, [x], {"M": 2}).traffic == meter(graph, {"M": 5, "K": 3}, {"M": 2})
     assert interpret(graph, [np.zeros((0, 3))])[0].shape == (0, 3)
+
+
+def test_many_blocks_are_summed_pairwise() -> None:
+    """The error of the oracle's own sums does not grow with the number of blocks."""
+    program = bb.lower(bb.trace(lambda X: {"O": bb.ops.sum(X, axis=1)}, X="M N"))
+    x = np.random.default_rng(0).random((2, 60_000)).astype(np.float32)
+    found = bb.interpret(program, [x], {"N": 16, "M": 2})["O"]
+    exact = x.astype(np.float64).sum(1)
+    assert np.abs(found / exact - 1).max() <= 2.0**-22

@@ -46,6 +46,32 @@ def misplaced(places: Array, length: int, axis: Axis) -> str | None:
     return None
 
 
+class Gathered:
+    """What comes along, combined in pairs as a binary counter carries: sums stay exact."""
+
+    def __init__(self, arithmetic: "Arithmetic", gather: Gather) -> None:
+        self.arithmetic, self.gather = arithmetic, gather
+        self.parts: list[tuple[int, list[Array]]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    def add(self, coming: list[Array]) -> None:
+        """One more item; items that were gathered from as many others are combined."""
+        size = 1
+        while self.parts and self.parts[-1][0] == size:
+            coming = self.arithmetic.combine(self.gather, self.parts.pop()[1], coming)
+            size *= 2
+        self.parts.append((size, coming))
+
+    def result(self) -> list[Array]:
+        """All of it, combined in order."""
+        *before, (_, made) = self.parts
+        for _, earlier in reversed(before):
+            made = self.arithmetic.combine(self.gather, earlier, made)
+        return made
+
+
 class Arithmetic:
     """Operators on blocks, with the numbers and extents of one run."""
 
@@ -78,6 +104,8 @@ class Arithmetic:
             return self.numbers.identity(component.identity, shape, component.dtype)
         ufunc = _UFUNCS.get(gather.combiner)
         if ufunc is not None:
+            if gather.combiner is ADD:  # NumPy sums pairwise along what lies side by side
+                x, axis = np.ascontiguousarray(np.moveaxis(x, axis, -1)), -1
             made = ufunc.reduce(x, axis=axis, dtype=self.numbers.held[component.dtype])
             return self.numbers.rounded(made, component.dtype)
         gathered = [x.take(0, axis)]

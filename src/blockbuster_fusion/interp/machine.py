@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from blockbuster_fusion.errors import BadInput, BadTile, IllTyped
-from blockbuster_fusion.interp.arithmetic import Arithmetic, aligned, looked_up, misplaced
+from blockbuster_fusion.interp.arithmetic import Arithmetic, Gathered, aligned, looked_up, misplaced
 from blockbuster_fusion.interp.misc import execute, imagined_results
 from blockbuster_fusion.interp.plan import (
     DoBlockReduce,
@@ -156,6 +156,7 @@ class Machine:
         child, tally = frame.children[action.child], self.tally
         stacked: dict[int, Listed] = {}
         gathered: dict[int, Array] = {}
+        parts = [Gathered(self.arithmetic, gather) for _, gather in action.reduced]
         before = kept = tally.live
         for block in range(action.first, count):
             arguments = [
@@ -170,12 +171,11 @@ class Machine:
                 self._put(action, stack, stacked[stack.output], output, block)
                 if stack.is_item:
                     tally.store(place, output.size * stack.bytes)
-            for group, gather in action.reduced:
+            for (group, gather), part in zip(action.reduced, parts, strict=True):
                 coming = [outputs[output] for output in group]
-                made = self._gathered(gather, [gathered[o] for o in group if o in gathered], coming)
-                if group[0] not in gathered:
-                    kept += _bytes(gather, made)
-                gathered.update(zip(group, made, strict=True))
+                if not part:
+                    kept += _bytes(gather, coming)
+                self._gather(part, coming)
             tally.live = kept
         tally.live = before
         if action.first >= count:
@@ -186,8 +186,9 @@ class Machine:
             for group, gather in action.reduced:
                 made = self.arithmetic.identities(gather, [outputs[o].shape for o in group])
                 gathered.update(zip(group, made, strict=True))
-        for group, gather in action.reduced:
-            made = self.arithmetic.finished(gather, [gathered[output] for output in group])
+        for (group, gather), part in zip(action.reduced, parts, strict=True):
+            whole = part.result() if part else [gathered[output] for output in group]
+            made = self.arithmetic.finished(gather, whole)
             gathered.update(zip(group, made, strict=True))
         return [
             stacked[output] if output in stacked else gathered[output]
@@ -228,11 +229,11 @@ class Machine:
             raise IllTyped(op=f"map {action.dim.label}", problem=problem)
         target[...] = array
 
-    def _gathered(self, gather: Gather, gathered: list[Array], coming: list[Array]) -> list[Array]:
-        """What has been gathered with what comes next; nothing yet, and it is what comes."""
-        for component, item in zip(gather.components, coming, strict=True):
+    def _gather(self, gathered: Gathered, coming: list[Array]) -> None:
+        """One more item to what has been gathered."""
+        for component, item in zip(gathered.gather.components, coming, strict=True):
             self.tally.flops += component.operations * item.size
-        return self.arithmetic.combine(gather, gathered, coming) if gathered else coming
+        gathered.add(coming)
 
     def _reduce(self, frame: Frame, step: Step, action: DoReduce, values: Values) -> list[Any]:
         lists = [
@@ -240,18 +241,19 @@ class Machine:
         ]
         counts = {self._count("a reduction", walk, listed) for walk, listed in lists}
         gather, tally, before = action.gather, self.tally, self.tally.live
-        gathered: list[Array] = []
+        gathered = Gathered(self.arithmetic, gather)
         for block in range(counts.pop()):
             coming = [self._element(frame, walk, listed, block) for walk, listed in lists]
             held = _bytes(gather, coming)
             tally.hold(held)
             tally.live = before + held
-            gathered = self._gathered(gather, gathered, coming)
+            self._gather(gathered, coming)
         tally.live = before
-        if not gathered:
-            shapes = [self._empty_element(walk, listed).shape for walk, listed in lists]
-            gathered = self.arithmetic.identities(gather, shapes)
-        return list(self.arithmetic.finished(gather, gathered))
+        if gathered:
+            return list(self.arithmetic.finished(gather, gathered.result()))
+        shapes = [self._empty_element(walk, listed).shape for walk, listed in lists]
+        nothing = self.arithmetic.identities(gather, shapes)
+        return list(self.arithmetic.finished(gather, nothing))
 
     def _rename(self, frame: Frame, step: Step, action: DoRename, values: Values) -> list[Any]:
         value: Any = values[step.operands[0]]
