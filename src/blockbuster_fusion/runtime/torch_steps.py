@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 
 from blockbuster_fusion.array.axes import Size, product
 from blockbuster_fusion.array.records import Layout
@@ -14,7 +15,7 @@ from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
 from blockbuster_fusion.runtime.torch_arrays import kit_on
 
 named_range = torch._C._profiler._RecordFunctionFast
-"""A range of time with a name that torch.profiler shows; without a profiler it does nothing."""
+"""A range of time with a name that torch.profiler shows."""
 
 MOST_PROGRAMS = 16
 """For how many strides of its arrays a step remembers what follows from them."""
@@ -276,18 +277,26 @@ class BoundKernel:
         places = {number: place(values) for number, (place, _) in self.pieces.items()}
         into = {number: x.view(self.pieces[number][1]) for number, x in places.items()}
         program = self.programs.get(_strides(given, into))
-        with named_range(self.name):
-            if program is None:
-                made = self.runner.run(given, self.sizes, self.kit, into)
-            else:
-                made = program.run(self.kit, given, into)
-        if program is None:
-            self.remember(given, into)
+        if profiler._is_profiler_enabled:
+            with named_range(self.name):
+                made = self.results(program, given, into)
+        else:
+            made = self.results(program, given, into)
         for number, ((slot, how), x) in enumerate(zip(self.outputs, made, strict=True)):
             if number in places:
                 values[slot] = places[number]
             else:
                 values[slot] = x if how is None else merged(x, *how)
+
+    def results(
+        self, program: Bound | None, given: list[torch.Tensor], into: dict[int, torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """What the kernels make, by a program that is known for these strides, or by a new one."""
+        if program is not None:
+            return program.run(self.kit, given, into)
+        made = self.runner.run(given, self.sizes, self.kit, into)
+        self.remember(given, into)
+        return made
 
     def given(self, values: list[Any]) -> list[torch.Tensor]:
         """The inputs, with a dimension for each axis."""
