@@ -334,3 +334,18 @@ def test_as_eager_for_any_length(name: str) -> None:
     model = Weighted(CASES[name], numbers(6, 8))
     watched = Watched(model, dynamic=True, target="interpret")
     watched.check(numbers(4, 6), tolerance=LOOSE)
+
+
+def test_a_node_that_is_joined_of_parts_of_which_one_has_no_form() -> None:
+    """A rotation of computed numbers whose first length is a symbol: the slices stay."""
+
+    def rotated(x: Tensor) -> Tensor:
+        x = torch.nn.functional.hardsigmoid(x)
+        half = x.shape[-1] // 2
+        v = torch.cat((-x[..., half:], x[..., :half]), -1)
+        return x * v.cos() + v * v.sin()
+
+    watched = Watched(rotated, dynamic=True, strict=True, threads=1)
+    for length in (7, 3):
+        watched.check(torch.randn(length, 5, 4))
+    assert not watched.explanation.halved

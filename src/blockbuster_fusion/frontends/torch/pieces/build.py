@@ -79,6 +79,8 @@ class Builder:
 
     def in_memory(self, node: Node, bands: Bands) -> Node:
         """A part of an array as it lies in memory."""
+        if node not in self.wholes:
+            raise InTheWay  # it is being made of its own parts, one of which has no form
         made = self.wholes[node]
         for band in bands:
             lengths = extents(tensors_of(made)[0])
