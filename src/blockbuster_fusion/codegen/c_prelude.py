@@ -335,7 +335,7 @@ INLINE {c_type} added_{c_type}({vector} a, {vector} b, {vector} c, {vector} d) {
 }}
 
 /* The sum of n numbers: of runs, each in four vectors. */
-static __attribute__((noinline)) {c_type} sum_{c_type}(const {c_type} *x, int64_t n) {{
+static __attribute__((noinline, unused)) {c_type} sum_{c_type}(const {c_type} *x, int64_t n) {{
     enum {{ WIDTH = LANES({c_type}), RUN = 64 * WIDTH }};
     {c_type} total = 0, rest = 0;
     int64_t at = 0;
@@ -356,8 +356,8 @@ static __attribute__((noinline)) {c_type} sum_{c_type}(const {c_type} *x, int64_
 }}
 
 /* The sum of n products, in the same way. */
-static __attribute__((noinline)) {c_type} dot_{c_type}(int64_t n, const {c_type} *x, int64_t x_step,
-                                                       const {c_type} *y, int64_t y_step) {{
+static __attribute__((noinline, unused)) {c_type} dot_{c_type}(
+    int64_t n, const {c_type} *x, int64_t x_step, const {c_type} *y, int64_t y_step) {{
     enum {{ WIDTH = LANES({c_type}), RUN = 64 * WIDTH }};
     {c_type} total = 0, rest = 0;
     int64_t at = 0;
