@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.codegen import reserved
+from blockbuster_fusion.codegen import c_layout, reserved, triton_names
 from blockbuster_fusion.codegen.c import print_c
 from blockbuster_fusion.codegen.c_prelude import HEADER
 from blockbuster_fusion.codegen.reserved import TRITON, C, kernel_name, outer_names
 from blockbuster_fusion.codegen.schedule import Schedule, scheduled
 from blockbuster_fusion.codegen.triton import print_triton
-from blockbuster_fusion.compiler import fuse
+from blockbuster_fusion.codegen.triton_helpers import HELPERS
+from blockbuster_fusion.compiler import choose, fuse
 from blockbuster_fusion.emit import emit
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.text import from_text
@@ -161,6 +162,64 @@ def test_every_name_of_a_kernel_is_its_own_or_reserved() -> None:
         for name in outer_names(re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)):
             plain = re.sub(r"^run_|_\d+$", "", name)
             assert name.startswith("_") or name in C or plain in kernels, name
+
+
+def several() -> list[bb.ArrayProgram]:
+    """Programs with every kind of statement."""
+    o = bb.ops
+    return [
+        bb.examples.find("multi-head-attention"),
+        bb.trace(lambda x: {"O": o.layernorm(x), "S": o.log(o.mean(x, -1))}, "M N"),
+        bb.trace(lambda t, i: {"O": t[i] // 2 % 3}, "V D", bb.array("P", dtype="int64")),
+        bb.trace(lambda x, w: {"O": o.maximum(x @ w, 0) ** 3 - o.tanh(x @ w)}, "M K:40", "K:40 N"),
+        bb.trace(lambda x: {"O": x.sum(0), "A": x.max()}, "M N"),
+        bb.examples.find("causal-attention"),
+        bb.examples.find("sliding-window-attention"),
+    ]
+
+
+def handed_out(monkeypatch: pytest.MonkeyPatch, module: object) -> set[str]:
+    """The names that scopes of a module give from now on."""
+    names: set[str] = set()
+
+    class Recording(Scope):
+        def claim(self, wanted: str) -> str:
+            made = super().claim(wanted)
+            names.add(made)
+            return made
+
+    monkeypatch.setattr(module, "Scope", Recording)
+    return names
+
+
+def test_variables_of_kernels_in_c_are_handed_out_or_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A printer that has a new variable of its own must add it to those that are reserved."""
+    names = handed_out(monkeypatch, c_layout)
+    for traced in several():
+        for dtype in ("float32", "bfloat16"):
+            chosen = choose(traced, dtype=dtype)[0]
+            nest, tiles = chosen.scheduled()
+            source = re.sub(r"/\*.*?\*/", "", print_c(nest, tiles), flags=re.DOTALL)
+            first = min(source.index(f"int {k.name}(") for k in nest.kernels)
+            known = {*names, *C.names, *(k.name for k in nest.kernels), "omp"}
+            words = set(re.findall(r"\b[A-Za-z]\w*", re.sub(r"#pragma.*", "", source[first:])))
+            assert not {w for w in words - known if C.avoided(w) == w}
+
+
+def test_variables_of_triton_kernels_are_handed_out_or_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = handed_out(monkeypatch, triton_names)
+    for traced in several():
+        nest, _ = choose(traced, target="cuda")[0].scheduled()
+        tree = ast.parse(print_triton(nest))
+        for function in tree.body:
+            if isinstance(function, ast.FunctionDef) and function.name not in HELPERS:
+                used = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+                own = {n for n in used if re.fullmatch(r"t\d+", n)}
+                assert not used - own - names - TRITON.names
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="asks GCC for its macros")
