@@ -70,8 +70,8 @@ _simple("reciprocal", lambda t: 1 / t)
 _simple("rsqrt", lambda t: t**-0.5)
 _simple("sigmoid", lambda t: 1 / (1 + call("exp", -t)), cheap=False)
 _simple("silu", lambda t: t / (1 + call("exp", -t)), cheap=False)
-_simple("relu", lambda t: call("maximum", 0, t))  # of equals the second: relu(-0.0) is -0.0
-_simple("relu6", lambda t: call("minimum", 6, call("maximum", 0, t)))
+_simple("relu", lambda t: call("maximum", t, 0))  # of equals the first: relu(-0.0) is -0.0
+_simple("relu6", lambda t: call("minimum", call("maximum", t, 0), 6))
 _simple("square", lambda t: t**2)
 _simple("hardswish", lambda t: t * call("minimum", call("maximum", t + 3, 0), 6) / 6)
 _simple("hardsigmoid", lambda t: call("minimum", call("maximum", t + 3, 0), 6) / 6)
@@ -215,7 +215,7 @@ def _clamp(
 ) -> Value:
     for name, bound in (("maximum", low), ("minimum", high)):
         if bound is not None:
-            x = p.elementwise(function(name), bound, x)
+            x = p.elementwise(function(name), x, bound)
     return x
 
 
