@@ -1,7 +1,7 @@
 """The pipeline: the one place that knows in which order things are done to a program."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -21,6 +21,7 @@ from blockbuster_fusion.codegen.tiles import (
 from blockbuster_fusion.errors import BadTarget, NoKernel, WrongKind
 from blockbuster_fusion.fusion import fuse as fusion
 from blockbuster_fusion.fusion.fuse import Fusion
+from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.interp.tiling import Tiles, given_extents, given_tiles
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
@@ -30,7 +31,8 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.runtime.executable import Compiled, Executable, Interpreted, Kernels
-from blockbuster_fusion.safety.choices import Safe
+from blockbuster_fusion.safety.choices import Choice as SafetyChoice
+from blockbuster_fusion.safety.choices import Loss, Precision, Safe
 from blockbuster_fusion.safety.safe import make_safe
 from blockbuster_fusion.safety.storage import Storage, stored_as
 
@@ -39,10 +41,13 @@ from blockbuster_fusion.safety.storage import Storage, stored_as
 class SafeFusion(Fusion):
     """A fusion whose snapshots are made numerically safe; `fused` are the programs before that."""
 
+    stored: Storage | None = None
+    """The dtypes that float32 arrays are stored in, where they are narrower."""
+
     @cached_property
     def safety(self) -> list[Safe]:
-        """Each snapshot with what the safety pass decided; made when asked for."""
-        return [make_safe(graph) for graph in self.fused]
+        """Each snapshot with the decisions of the safety pass; made when asked for."""
+        return self._made_safe(self)
 
     @property
     def snapshots(self) -> list[Graph]:
@@ -50,15 +55,53 @@ class SafeFusion(Fusion):
         return [safe.graph for safe in self.safety]
 
     @cached_property
+    def careful(self) -> list[Safe]:
+        """Snapshots with the lossy rewrites undone, where no snapshot is careful; else none.
+
+        The program is fused again without the rules that take shifts out of sums.
+        """
+        if any(safe.precision.careful for safe in self.safety):
+            return []
+        rules = self.trace.rules.careful
+        undone = SafetyChoice(
+            (), 0, "undone", "", "", "no snapshot with shifts out of sums is careful"
+        )
+        made = self._made_safe(fusion.run(self.initial, rules))
+        return [replace(safe, choices=(*safe.choices, undone)) for safe in made]
+
+    @cached_property
     def base(self) -> Fusion | None:
         """The fusion by the base of the rule set alone, where it differs: done when asked for."""
         made = self._finished_base()
-        return made and SafeFusion(made.initial, made.fused, made.trace)
+        return made and SafeFusion(made.initial, made.fused, made.trace, stored=self.stored)
 
     @cached_property
     def alternatives(self) -> list[Graph]:
-        """The snapshots, then those of the base that differ: what a selection chooses from."""
-        return [*self.snapshots, *(make_safe(graph).graph for graph in self._other_fused())]
+        """The snapshots, careful ones where none is, and those of the base that differ."""
+        others = (make_safe(self._as_stored(graph)).graph for graph in self._other_fused())
+        return [*self.snapshots, *(safe.graph for safe in self.careful), *others]
+
+    def _made_safe(self, made: Fusion) -> list[Safe]:
+        """The programs of a fusion by the safety pass, with what its rules have lost."""
+        safe = [make_safe(self._as_stored(graph)) for graph in made.fused]
+        return [
+            replace(each, precision=_with_careless_steps(each.precision, made.trace, steps))
+            for each, steps in zip(safe, made.trace.snapshots, strict=True)
+        ]
+
+    def _as_stored(self, graph: Graph) -> Graph:
+        return graph if self.stored is None else stored_as(graph, self.stored)
+
+
+def _with_careless_steps(precision: Precision, trace: Trace, steps: int) -> Precision:
+    """A precision class, and a loss for each of the first steps that a caution would refuse."""
+    careless = [(index, guard) for index, guard in trace.careless if index <= steps]
+    losses = []
+    for index, guard in careless:
+        firing = trace.firings[index - 1]
+        reason = f"by {firing.rule.name} in step {index}: {guard.refusal}"
+        losses.append(Loss(firing.path, firing.nodes[0], str(firing.dim or "a row"), reason))
+    return replace(precision, losses=(*precision.losses, *losses)) if losses else precision
 
 
 def fuse(
@@ -73,10 +116,20 @@ def fuse(
     `unit` names dims (or axes) that are to have one block: their loops go before fusing. Snapshots
     are made numerically safe unless `safe` is False; then rules that need that do not fire.
     """
-    made = fusion.fuse(program, rules, unit=unit, safe=safe)
     if not safe:
-        return made
-    return SafeFusion(made.initial, made.fused, made.trace, made.runs)
+        return fusion.fuse(program, rules, unit=unit, safe=False)
+    return safe_fusion(program, rules, unit)
+
+
+def safe_fusion(
+    program: Graph | ArrayProgram,
+    rules: str | RuleSet,
+    unit: Collection[Dim | str],
+    stored: Storage | None = None,
+) -> SafeFusion:
+    """The program fused, its snapshots stored as some dtypes and numerically safe."""
+    made = fusion.fuse(program, rules, unit=unit)
+    return SafeFusion(made.initial, made.fused, made.trace, made.runs, stored)
 
 
 Snapshot = int | Literal["most_fused"] | None
@@ -240,16 +293,16 @@ class _Snapshots:
         unit: Collection[Dim | str],
         dtype: Storage | None,
     ) -> None:
-        self.fusion = fusion.fuse(graph, rules, unit=unit)
-        self.graphs = [
-            make_safe(raw if dtype is None else stored_as(raw, dtype)).graph
-            for raw in self.fusion.fused
-        ]
+        self.fusion = safe_fusion(graph, rules, unit, dtype)
+        self.safe = [*self.fusion.safety, *self.fusion.careful]
+        self.graphs = [safe.graph for safe in self.safe]
 
     def wanted(self, snapshot: Snapshot, ordered: Callable[[], list[int]]) -> list[int]:
-        """The snapshots to try, in order."""
+        """The snapshots to try, in order; without a wish, careful ones only, if there are any."""
         if snapshot is None:
-            return ordered()
+            found = ordered()
+            careful = [number for number in found if self.safe[number].precision.careful]
+            return careful or found
         if snapshot == "most_fused":
             return [self.fusion.most_fused]
         count = len(self.graphs)

@@ -180,7 +180,7 @@ def test_a_variable_belongs_to_a_loop_around():
 
 
 def test_axes_fit():
-    (kernel,) = nest_of("layernorm-matmul").kernels
+    (kernel,) = nest_of("layernorm-matmul", ("K",)).kernels
     fold = next(s for s in kernel.statements if isinstance(s, Fold))
     wrong = replace(fold, tile=fold.operand)
     with pytest.raises(InvalidNest, match="the tile has the axes"):

@@ -266,7 +266,7 @@ def test_multiples_of_the_pivot(difference: Expr, factor: str | None) -> None:
 def meaning(graph: Graph) -> Poly:
     """What the output of a graph means, whose only input is looked at."""
     atoms = Atoms((M, K), K)
-    (found,) = Meaning(atoms, ((), Value(graph.inputs[0]))).read(graph, [atoms.summed])
+    (found,) = Meaning(atoms, [((), Value(graph.inputs[0]))]).read(graph, [atoms.summed])
     return found
 
 
@@ -279,9 +279,9 @@ def felt(graph: Graph) -> Poly:
         for loop, port in graph.uses(x)
         for user, inner in graph.map(loop).body.uses(Value(graph.map(loop).body.inputs[port]))
     }
-    before = Meaning(atoms, ((), x))
+    before = Meaning(atoms, [((), x)])
     (old,) = before.read(graph, [atoms.summed])
-    (new,) = Meaning(atoms, ((), x), uses, before).read(graph, [atoms.summed])
+    (new,) = Meaning(atoms, [((), x)], uses, before).read(graph, [atoms.summed])
     return minus(new, old)
 
 
@@ -354,7 +354,7 @@ def test_lists_are_summed_as_loops_are(fused: bool) -> None:
 def test_what_is_not_shifted_is_not_read_again() -> None:
     graph, atoms = row_program(CENTRED), Atoms((M, K), K)
     cut = ((), Value(graph.inputs[0]))
-    before = Meaning(atoms, cut)
+    before = Meaning(atoms, [cut])
     (expected,) = before.read(graph, [atoms.summed])
-    (again,) = Meaning(atoms, cut, None, before).read(graph, [atoms.summed])
+    (again,) = Meaning(atoms, [cut], None, before).read(graph, [atoms.summed])
     assert again is expected

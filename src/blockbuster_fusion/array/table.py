@@ -96,9 +96,8 @@ def _layernorm(
 ) -> Ref:
     minus_mean = p.elementwise(-arg(0) / size(axis), p.sum(x, axis))
     shifted = p.add(x, minus_mean)
-    squares = p.sum(p.elementwise(arg(0) ** 2, x), axis)
-    inverse = p.elementwise((arg(0) / size(axis) - arg(1) ** 2 + eps) ** -0.5, squares, minus_mean)
-    made = p.mul(shifted, inverse)
+    squares = p.sum(p.elementwise(arg(0) ** 2, shifted), axis)
+    made = p.mul(shifted, p.elementwise((arg(0) / size(axis) + eps) ** -0.5, squares))
     if weight:
         made = p.mul(made, parameters[0])
     return p.add(made, parameters[-1]) if bias else made

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from blockbuster_fusion.fusion.trace import Firing
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.rules.cautions import caution
 from blockbuster_fusion.rules.rule import Match, Rule, apply, unify_into
 from blockbuster_fusion.rules.sets import RuleSet
 
@@ -124,8 +125,12 @@ class Driver:
         unified: dict[Dim, Dim] = {}
         start = graph
         while (match := search.next()) is not None:
-            if self._leaves_base(match):
+            declined = caution(self.rules.cautions, match) is not None
+            if self._leaves_base(match, declined):
                 self._keep_fork(self.program.substitute(unified).replace(path, graph), search)
+            if declined:
+                search.decline(match)
+                continue
             graph = self._apply(match, path)
             search.move_to(graph)
             unify_into(unified, match.unify)
@@ -166,9 +171,11 @@ class Driver:
         self.firings.append(Firing.of(match))
         return graph
 
-    def _leaves_base(self, match: Match) -> bool:
-        """Whether this is the first rule to fire that the base does not have."""
-        return self.fork is None and match.rule in self.rules.beyond
+    def _leaves_base(self, match: Match, declined: bool = False) -> bool:
+        """Whether this is the first firing that the base does not have, or lacks."""
+        if self.fork is not None or self.rules.base is None:
+            return False
+        return declined is not (match.rule in self.rules.beyond)
 
     def _keep_fork(self, program: Graph, search: "_Search | None" = None) -> None:
         """Keeps the state from which the base alone goes on; what has been done is shared.
@@ -208,6 +215,8 @@ class _Search:
         self.pending: list[dict[int, None]] = [{} for _ in rules]
         self.refused: list[dict[int, None]] = [{} for _ in rules]
         self.moved = False
+        self.declined: set[tuple[str, tuple[int, ...]]] = set()
+        """Places that a caution refused; nothing that happens here makes it hold."""
         self.interested: dict[type, list[int]] = {}
         """Which rules look at nodes of each kind."""
         self._put_back(graph.nodes)
@@ -246,11 +255,16 @@ class _Search:
                             continue
                         guard = rule.refusal(site)
                         if guard is None:
-                            return site
-                        if guard.far:
+                            if (rule.name, site.nodes) not in self.declined:
+                                return site
+                        elif guard.far:
                             refused[node] = None
                 del nodes[node]
         return None
+
+    def decline(self, match: Match) -> None:
+        """Passes over a match from now on."""
+        self.declined.add((match.rule.name, match.nodes))
 
     def move_to(self, graph: Graph) -> None:
         """Goes on with the graph that the last match made."""

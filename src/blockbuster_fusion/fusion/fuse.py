@@ -87,7 +87,7 @@ class Fusion:
                 graph = specialise(self.initial, unit_dims(self.initial, names))
             except InvalidGraph:
                 return False  # a loop has been peeled, so it has several
-            self._tried[names] = _fewest_edges(_run(graph, self.trace.rules, self.trace.largest))
+            self._tried[names] = _fewest_edges(run(graph, self.trace.rules, self.trace.largest))
         return self._tried[names] < _fewest_edges(self)
 
     @cached_property
@@ -114,10 +114,11 @@ def fuse(
     verify(graph)
     graph = specialise(graph.without_dead_nodes(), unit_dims(graph, unit))
     chosen = rule_set(rules)
-    return _run(graph, chosen if safe else chosen.without_safety, largest)
+    return run(graph, chosen if safe else chosen.without_safety, largest)
 
 
-def _run(graph: Graph, rules: RuleSet, largest: int) -> Fusion:
+def run(graph: Graph, rules: RuleSet, largest: int = LARGEST) -> Fusion:
+    """A graph fused as it is, by a set of rules, in parts of at most so many statements."""
     parts = cut(graph, largest)
     runs: list[Run] = []
     first = max(part.graph.max_id for part in parts) + 1

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any, overload
 
@@ -22,7 +23,8 @@ from blockbuster_fusion.ir.buffered import Edge, buffered
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
-from blockbuster_fusion.rules.rule import Match, Rule, apply, unify_into
+from blockbuster_fusion.rules.cautions import CAUTIONS, caution
+from blockbuster_fusion.rules.rule import Guard, Match, Rule, apply, unify_into
 from blockbuster_fusion.rules.sets import RuleSet, rule_set
 
 FORMAT = 1
@@ -186,6 +188,21 @@ class Trace(Sequence[Step]):
         became: dict[Dim | str, Dim] = {old.label: new for old, new in known.items()}
         became.update(known.items())
         return {became.get(key, key): tile for key, tile in tiles.items()}
+
+    @cached_property
+    def careless(self) -> tuple[tuple[int, Guard], ...]:
+        """The steps that a caution would have refused, with the caution."""
+        if self.rules.cautions or not any(f.rule.name in CAUTIONS for f in self.firings):
+            return ()  # they have been heeded
+        programs = [part.graph for part in self.parts]
+        found = []
+        for index, firing in enumerate(self.firings, 1):
+            program = programs[firing.part]
+            refused = caution(CAUTIONS, firing.at(program))
+            if refused is not None:
+                found.append((index, refused))
+            programs[firing.part] = firing.replay(program)
+        return tuple(found)
 
     def __len__(self) -> int:
         return len(self.firings)

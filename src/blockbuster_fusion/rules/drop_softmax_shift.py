@@ -159,6 +159,7 @@ class DropSoftmaxShift(Rule):
     anchors = (Map, Elementwise)
     operations = SHIFTS
     needs_safety = True
+    moves_shifts = True
     guards = (
         Guard("used_once", "the shifted list is used elsewhere too", used_once),
         Guard(

@@ -55,6 +55,7 @@ class ExpandSquare(Rule):
     anchors = (Map, Elementwise)
     operations = SHIFTS
     needs_safety = True
+    moves_shifts = True
     guards = (
         Guard("only_summed", "the squares are not only summed", only_summed, far=True),
         Guard(

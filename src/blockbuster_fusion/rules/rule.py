@@ -68,6 +68,8 @@ class Rule:
     guards: tuple[Guard, ...] = ()
     needs_safety: bool = False
     """Whether the rule may fire only where numerical safety is going to be applied."""
+    moves_shifts: bool = False
+    """Whether the rule takes a shift out of a sum, which may lose digits."""
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:
         """The places of the pattern's shape that are found from `node`, which is an anchor."""

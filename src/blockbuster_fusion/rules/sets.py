@@ -1,9 +1,10 @@
 """Rule sets: named, ordered lists of rules. The fusion driver reads them; nothing else does."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from blockbuster_fusion.errors import LacksBase, UnknownRules
+from blockbuster_fusion.rules.cautions import CAUTIONS
 from blockbuster_fusion.rules.drop_softmax_shift import DropSoftmaxShift
 from blockbuster_fusion.rules.duplicate_scale import DuplicateScale
 from blockbuster_fusion.rules.expand_square import ExpandSquare
@@ -17,7 +18,7 @@ from blockbuster_fusion.rules.interchange import Interchange
 from blockbuster_fusion.rules.peel_first import PeelFirst
 from blockbuster_fusion.rules.recompute import Recompute
 from blockbuster_fusion.rules.rederive import Rederive
-from blockbuster_fusion.rules.rule import Rule
+from blockbuster_fusion.rules.rule import Guard, Rule
 from blockbuster_fusion.rules.swap_scale_dot import SwapScaleDot
 from blockbuster_fusion.rules.swap_scales import SwapScales
 from blockbuster_fusion.rules.swap_shift_dot import SwapShiftDot
@@ -38,6 +39,8 @@ class RuleSet:
     extending: tuple[Rule, ...]
     optional: tuple[Rule, ...] = ()
     base: "RuleSet | None" = None
+    cautions: Mapping[str, tuple[Guard, ...]] = field(default_factory=dict)
+    """Guards beside the rules' own, by the names of rules: without them digits would be lost."""
 
     def __post_init__(self) -> None:
         if self.base is not None:
@@ -57,11 +60,19 @@ class RuleSet:
     @property
     def without_safety(self) -> "RuleSet":
         """The set without the rules that only a later safety pass makes harmless."""
+        return self._only(lambda rule: not rule.needs_safety)
+
+    @property
+    def careful(self) -> "RuleSet":
+        """The set without the rules that take shifts out of sums: these may lose digits."""
+        return self._only(lambda rule: not rule.moves_shifts)
+
+    def _only(self, wanted: Callable[[Rule], bool]) -> "RuleSet":
         return replace(
             self,
-            local=_harmless(self.local),
-            extending=_harmless(self.extending),
-            base=self.base and self.base.without_safety,
+            local=tuple(filter(wanted, self.local)),
+            extending=tuple(filter(wanted, self.extending)),
+            base=self.base and self.base._only(wanted),
         )
 
     @property
@@ -76,11 +87,6 @@ class RuleSet:
                 return rule
         known = ", ".join(rule.name for rule in self)
         raise UnknownRules(kind="rule", name=name, known=known)
-
-
-def _harmless(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """The rules that need no safety pass."""
-    return tuple(rule for rule in rules if not rule.needs_safety)
 
 
 PAPER = RuleSet(
@@ -111,6 +117,7 @@ EXTENDED = RuleSet(
     extending=(ExtendMinimal(), Recompute(), Rederive(), *PAPER.extending),
     optional=PAPER.optional,
     base=PAPER,
+    cautions=CAUTIONS,
 )
 """Rules beyond the paper, among and after the paper's own."""
 

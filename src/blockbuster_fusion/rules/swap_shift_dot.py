@@ -28,6 +28,7 @@ class SwapShiftDot(Rule):
     name = "swap_shift_dot"
     number = 5
     anchors = ANCHORS
+    moves_shifts = True
     guards = (USED_ONCE, *SWAPPABLE)
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:

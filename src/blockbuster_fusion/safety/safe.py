@@ -11,4 +11,4 @@ def make_safe(graph: Graph) -> Safe:
     """The program made numerically safe: computed in wide numbers, with pivots and exponents."""
     pivoted = with_pivots(computed_wide(graph))
     made = with_exponents(pivoted.graph)
-    return Safe(made.graph, (*pivoted.choices, *made.choices))
+    return Safe(made.graph, (*pivoted.choices, *made.choices), pivoted.precision)

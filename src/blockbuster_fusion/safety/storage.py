@@ -4,12 +4,12 @@ A program over float16 or bfloat16 lists computes in float32: what is loaded is 
 stored is rounded. This makes it explicit, so that passes need not know of it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
 
 from blockbuster_fusion.ir.expr import arg, cast
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.infer import infer
+from blockbuster_fusion.ir.infer import infer, map_types
 from blockbuster_fusion.ir.ops import (
     Elementwise,
     Input,
@@ -47,6 +47,8 @@ def stored_as(graph: Graph, dtype: Storage, *, inside: DType | None = None) -> G
         return graph
     kept = {dtype.get(name, WIDE) for name in results}
     between = inside or (DType.bfloat16 if kept == {DType.bfloat16} else WIDE)
+    narrower = [n for n, name in enumerate(results) if dtype.get(name, WIDE) is not between]
+    graph = _with_own_lists(graph, narrower)
     wanted = {out.value: dtype.get(out.name, WIDE) for out in graph.outputs}
 
     def chosen(kind: Type, result: DType | None) -> DType:
@@ -57,6 +59,35 @@ def stored_as(graph: Graph, dtype: Storage, *, inside: DType | None = None) -> G
         for i, name in zip(graph.inputs, given, strict=True)
     ]
     return _Storage(chosen, count(graph.max_id + 1)).program(graph, inputs, wanted)
+
+
+def _with_own_lists(graph: Graph, results: Collection[int]) -> Graph:
+    """The graph with lists for some of its results that nothing in it reads.
+
+    A result that is stored otherwise than the lists inside must not be read back.
+    """
+    made, outputs = graph, list(graph.outputs)
+    for number in results:
+        value = outputs[number].value
+        if not isinstance(made.op(value.node), Map) or not made.type(value).is_list:
+            continue
+        op, port = made.map(value.node), value.port
+        body, modes = op.body, op.modes
+        shared = sum(out.value == value for n, out in enumerate(outputs) if n not in results)
+        if shared or made.uses(value):
+            copy = Output("", body.outputs[port].value, body.outputs[port].axes)
+            body = Graph(body.nodes, body.inputs, [*body.outputs, copy])
+            port, modes = len(modes), (*modes, None)
+        body = _with_own_lists(body, [port])
+        if body is op.body:
+            continue
+        new = Map(op.dim, body, op.iterated, modes, op.first)
+        node = Node(new, made[value.node].inputs, map_types(new))
+        outputs[number] = Output(
+            outputs[number].name, Value(value.node, port), outputs[number].axes
+        )
+        made = Graph({**made.nodes, value.node: node}, made.inputs, outputs)
+    return made
 
 
 def computed_wide(graph: Graph) -> Graph:

@@ -34,7 +34,9 @@ def summed_values(graph: Graph) -> Iterator[Summed]:
         for port, kind in enumerate(node.types):
             value = Value(i, port)
             for dim in _along(kind):
-                yield from _if_it_may_cancel(graph, Summed(value, None, dim, _uses(graph, value)))
+                yield from _if_it_may_cancel(
+                    graph, Summed(value, None, dim, item_uses(graph, value))
+                )
         if isinstance(node.op, Map) and node.op.dim.packed and not node.op.first:
             yield from _made_in_loop(graph, i, node.op)
 
@@ -54,22 +56,22 @@ def _made_in_loop(graph: Graph, loop: int, op: Map) -> Iterator[Summed]:
         widened = isinstance(node.op, Elementwise) and node.op.expr in WIDENED
         if not widened and not node.types[0].is_list and op.dim in node.types[0].items:
             value = Value(i)
-            uses = _uses(op.body, value, (loop,))
+            uses = item_uses(op.body, value, (loop,))
             for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
                 if out.value == value and mode is None:
-                    uses += _uses(graph, Value(loop, port))
+                    uses += item_uses(graph, Value(loop, port))
             yield from _if_it_may_cancel(graph, Summed(value, loop, op.dim, uses))
 
 
-def _uses(graph: Graph, value: Value, path: Path = ()) -> tuple[Use, ...]:
+def item_uses(graph: Graph, value: Value, path: Path = ()) -> tuple[Use, ...]:
     """Where items of a value are used, in this graph and in its maps."""
     found: list[Use] = []
     for user, port in graph.uses(value):
         op = graph.op(user)
         if isinstance(op, Map):
-            found += _uses(op.body, Value(op.body.inputs[port]), (*path, user))
+            found += item_uses(op.body, Value(op.body.inputs[port]), (*path, user))
         elif isinstance(op, Elementwise) and op.expr in WIDENED:
-            found += _uses(graph, Value(user), path)
+            found += item_uses(graph, Value(user), path)
         elif not graph.type(value).is_list:
             found.append((path, user, port))
     return tuple(found)
@@ -88,7 +90,7 @@ def _meets_a_sum(graph: Graph, summed: Summed) -> bool:
         if kind_of_use(graph, (path, node, port), axis) == "dot":
             other = graph.at(path)[node].inputs[1 - port]
             value, above = _origin(graph, other, path)
-            found = _uses(graph.at(above), value, above)
+            found = item_uses(graph.at(above), value, above)
             if any(kind_of_use(graph, use, axis) == "sum" for use in found):
                 return True
     return False

@@ -30,6 +30,12 @@ class Atom:
     number: int
     key: tuple[object, ...]
     axes: frozenset[Axis]
+    inner: "Monomial" = ()
+    """The monomial that is summed, where it is a sum."""
+
+    def holds(self, atom: "Atom") -> bool:
+        """Whether it is a sum of multiples of another atom."""
+        return any(factor is atom for factor, _ in self.inner)
 
 
 Monomial = tuple[tuple[Atom, int], ...]
@@ -80,6 +86,11 @@ def _times(a: Monomial, b: Monomial) -> Monomial:
     return tuple(sorted(((t, p) for t, p in powers.items() if p), key=lambda part: part[0].number))
 
 
+def divided(monomial: Monomial, atom: Atom) -> Monomial:
+    """A monomial divided by one of its atoms."""
+    return _times(monomial, ((atom, -1),))
+
+
 Use = tuple[Path, int, int]
 """A node, by the path to its graph, and one of its operands."""
 
@@ -87,7 +98,7 @@ Use = tuple[Path, int, int]
 class Meaning:
     """What the values of a graph mean.
 
-    `cut` is a value that is taken as an atom; `shifts` are uses that see so many pivots more;
+    `cut` are values that are taken as one atom; `shifts` are uses that see so many pivots more;
     `restored` are uses that see what they saw in an `earlier` reading of the same graph. What means
     the same as then is not read again.
     """
@@ -95,7 +106,7 @@ class Meaning:
     def __init__(
         self,
         atoms: "Atoms",
-        cut: tuple[Path, Value],
+        cut: Collection[tuple[Path, Value]],
         shifts: Mapping[Use, int] | None = None,
         earlier: "Meaning | None" = None,
         restored: Collection[Use] = (),
@@ -123,7 +134,7 @@ class Meaning:
             for port, poly in enumerate(polys):
                 value = Value(i, port)
                 before = self._earlier.get((path, value))
-                if (path, value) == self.cut:
+                if (path, value) in self.cut:
                     poly = self.atoms.summed
                 known[value] = before if before is not None and before == poly else poly
         self.known.update(((path, value), poly) for value, poly in known.items())
@@ -215,9 +226,9 @@ class Atoms:
         self.summed = self.atom(("summed",), frozenset(axes))
         self.pivot = self.atom(("pivot",), frozenset(axes) - {along})
 
-    def atom(self, key: tuple[object, ...], axes: frozenset[Axis]) -> Poly:
+    def atom(self, key: tuple[object, ...], axes: frozenset[Axis], inner: Monomial = ()) -> Poly:
         if key not in self._known:
-            self._known[key] = Atom(len(self._known), key, axes)
+            self._known[key] = Atom(len(self._known), key, axes, inner)
         return Poly.of({((self._known[key], 1),): Fraction(1)})
 
     def multiple_of_pivot(self, new: Poly, old: Poly) -> Expr | None:
@@ -319,8 +330,9 @@ class Atoms:
             others = tuple((a, power) for a, power in monomial if a not in parts)
             if len(parts) != 1 or any(axis in a.axes for a, _ in others):
                 return self.atom(("blocks", axis, poly), poly.axes - {axis})
-            whole = self.atom(("sum", axis, *parts[0].key[2:]), parts[0].axes - {axis})
-            if parts[0].key[2] == ():
+            part = parts[0]
+            whole = self.atom(("sum", axis, part.inner), part.axes - {axis}, part.inner)
+            if part.inner == ():
                 whole = self.extent(axis)
             _add_to(made, Poly.of({others: factor}) * whole)
         return Poly.of(made)
@@ -333,7 +345,7 @@ class Atoms:
             inner = tuple((a, power) for a, power in monomial if axis in a.axes)
             outer = tuple((a, power) for a, power in monomial if axis not in a.axes)
             axes = frozenset({axis}).union(*(a.axes for a, _ in inner)) - gone
-            total = self.atom((*key, inner), axes)
+            total = self.atom((*key, inner), axes, inner)
             if inner == () and key[0] == "sum":
                 total = self.extent(axis)
             _add_to(made, Poly.of({outer: factor}) * total)

@@ -132,13 +132,13 @@ def _normalised(
         scale = p.elementwise(lambda t, e: (t + e) ** -0.5, summed(shifted), eps)
         return p.elementwise(lambda a, b: a * b, shifted, scale), summed(x), scale
     minus = p.sized(lambda size_of, t: -t / size_of(factors), summed(x))
-    squares = summed(p.elementwise(lambda t: t**2, x))
-
-    def inverse(size_of: SizeOf, s: Expr, m: Expr, e: Expr) -> Expr:
-        return (s / size_of(factors) - m**2 + e) ** -0.5
-
-    scale = p.sized(inverse, squares, minus, eps)
     shifted = p.elementwise(lambda a, b: a + b, x, minus)
+    squares = summed(p.elementwise(lambda t: t**2, shifted))
+
+    def inverse(size_of: SizeOf, s: Expr, e: Expr) -> Expr:
+        return (s / size_of(factors) + e) ** -0.5
+
+    scale = p.sized(inverse, squares, eps)
     made = p.elementwise(lambda a, b: a * b, shifted, scale)
     return made, p.elementwise(lambda t: -t, minus), scale
 
@@ -196,8 +196,8 @@ def _variance(p: Positional, x: Value, dim: Any, less: float, keepdim: bool) -> 
     at = axes_of(x, dim)
     factors = p.along(x, at)
     mean = _average(p, x, at, keep=True)
-    shifted = p.elementwise(lambda a, b: (a - b) ** 2, x, mean)
-    total = p.reduce(ADD, shifted, at, keep=True)
+    shifted = p.elementwise(lambda a, b: a - b, x, mean)
+    total = p.reduce(ADD, p.elementwise(lambda t: t**2, shifted), at, keep=True)
     if not factors:
         variance = p.elementwise(lambda t: t / (1.0 - less), total)
     else:

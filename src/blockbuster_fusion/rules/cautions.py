@@ -1,0 +1,81 @@
+"""Cautions: what keeps a rule from costing digits that the safety pass could not give back.
+
+A shift that moves out of a sum or a dot leaves a difference of two sums behind, which loses digits
+where both are large. The safety pass mends that by subtracting the mean of the list first. It can
+do so where the shift is the list's own mean, or comes from its sum, and the list can be read twice.
+Any other shift is known before the list is read and costs nothing where it stands.
+"""
+
+from collections.abc import Mapping
+
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Elementwise, Map, Value
+from blockbuster_fusion.rules.linear import SHIFTS, broadcast_operation
+from blockbuster_fusion.rules.listwise import sum_of, uses_of
+from blockbuster_fusion.rules.rule import Guard, Match
+
+
+def comes_from_a_sum_of_the_list(graph: Graph, match: Match) -> bool:
+    """The shift is computed from a sum of the list, as a mean is."""
+    shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
+    assert shift is not None
+    return any(
+        total.node == shift.c.node or graph.reaches(total.node, shift.c.node)
+        for total in _own_sums(graph, shift.a)
+    )
+
+
+def _own_sums(graph: Graph, x: Value) -> list[Value]:
+    """The sums of a list that the graph has."""
+    made = (
+        candidate
+        for i in uses_of(graph, x)
+        for candidate in (Value(i), *(Value(j) for j in graph.users[i]))
+    )
+    return [v for v in made if (found := sum_of(graph, v)) is not None and found[0] == x]
+
+
+def can_be_read_twice(graph: Graph, match: Match) -> bool:
+    """No dot makes the list, or it has one block and is kept."""
+    shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
+    assert shift is not None
+    if not graph.type(shift.a).is_list:
+        return True
+    pending, seen = [shift.a], {shift.a}
+    while pending:
+        value = pending.pop()
+        op, operands = graph.op(value.node), graph[value.node].inputs
+        if isinstance(op, Map):
+            if op.body.holds_dot:
+                return False
+            operands = tuple(v for v, walked in zip(operands, op.iterated, strict=True) if walked)
+        elif not isinstance(op, Elementwise):
+            continue
+        pending += [v for v in operands if v not in seen]
+        seen.update(operands)
+    return True
+
+
+_OF_A_SHIFT = (
+    Guard(
+        "comes_from_a_sum_of_the_list",
+        "the shift does not come from a sum of the list: moving it would only lose digits",
+        comes_from_a_sum_of_the_list,
+        far=True,
+    ),
+    Guard(
+        "can_be_read_twice",
+        "a dot makes the list: reading it once more for its mean would cost too much",
+        can_be_read_twice,
+        far=True,
+    ),
+)
+
+CAUTIONS = {"swap_shift_dot": _OF_A_SHIFT, "expand_square_of_shift": _OF_A_SHIFT}
+"""Guards beside the rules' own, by the names of rules."""
+
+
+def caution(cautions: Mapping[str, tuple[Guard, ...]], match: Match) -> Guard | None:
+    """The caution that a firing of a rule at a match would throw to the wind, if there is one."""
+    guards = cautions.get(match.rule.name, ())
+    return next((guard for guard in guards if not guard.holds(match.graph, match)), None)

@@ -1,0 +1,265 @@
+"""Proves where a value may be shifted by a constant without any output noticing.
+
+The graph is read as polynomials twice: as it is, and with every use of the value shifted by the
+pivot. A value that means the same in both readings does not feel the shift; there it cancels. A
+value that differs by a multiple of the pivot is *moved* and can get that multiple back. All others
+are *spoiled*, which is harmless as long as they cancel further on. Where an output would notice,
+uses are unshifted, or moved operands get their multiple back, until none does.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from blockbuster_fusion.ir.expr import Expr, const
+from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.ir.ops import Elementwise, Map, Value
+from blockbuster_fusion.ir.types import Type
+from blockbuster_fusion.safety.summed import Summed, item_uses, kind_of_use
+from blockbuster_fusion.safety.symbolic import Atom, Atoms, Meaning, Poly, Use, divided
+
+Place = tuple[Path, Value]
+"""A value, by the path to its graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Multiples of the pivot to add: to operands at uses, and to outputs.
+
+    The value itself gets -1 at the uses that are shifted; a moved operand gets back what it lacks.
+    """
+
+    uses: dict[Use, Expr]
+    outputs: dict[int, Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The outcome of a proof: a shift, if there is one, and whether digits are lost without it."""
+
+    shift: Shift | None
+    loses: bool
+
+
+def unfelt_shift(graph: Graph, summed: Summed) -> Found:
+    """A shift of a value that mends a cancellation and that no output notices, if there is one."""
+    trial = _Trial.of(graph, summed)
+    if trial is None:
+        return Found(None, loses=True)
+    return Found(_settled(trial, summed), loses=True) if trial.loses else Found(None, loses=False)
+
+
+def _settled(trial: "_Trial", summed: Summed) -> Shift | None:
+    """The shift that is left after all repairs, if it still mends a cancellation."""
+    while trial.spoiled:
+        repaired = trial.repaired()
+        if repaired is None:
+            return None
+        trial = repaired
+    kinds = {kind_of_use(trial.graph, use, summed.dim.axis) for use in trial.shifted}
+    return None if kinds.isdisjoint(("square", "dot")) else trial.shift
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A graph read with some uses shifted, and some operands given back what they lack."""
+
+    graph: Graph
+    atoms: Atoms
+    cut: frozenset[Place]
+    inputs: tuple[Poly, ...]
+    before: Meaning
+    expected: tuple[Poly, ...]
+    shifted: frozenset[Use]
+    restored: Mapping[Use, Expr]
+
+    @classmethod
+    def of(cls, graph: Graph, summed: Summed) -> "_Trial | None":
+        """All uses of the value, and of every other value that means the same, are shifted.
+
+        None where the value stands in a loop that cannot be read.
+        """
+        path: Path = () if summed.loop is None else (summed.loop,)
+        kind = graph.at(path).type(summed.value)
+        atoms = Atoms((*kind.axes, summed.dim.axis), summed.dim.axis)
+        cut = _same_meaning(graph, (path, summed.value))
+        if not cut:
+            return None
+        inputs = tuple(
+            atoms.summed
+            if ((), Value(i)) in cut
+            else atoms.atom(("input", i), frozenset(graph.type(Value(i)).axes))
+            for i in graph.inputs
+        )
+        before = Meaning(atoms, cut)
+        expected = tuple(before.read(graph, inputs))
+        made_first = _made_before_pivot(graph, summed)
+        uses = {use for at, value in cut for use in item_uses(graph.at(at), value, at)}
+        shifted = frozenset(use for use in uses if (*use[0], use[1])[0] not in made_first)
+        return cls(graph, atoms, cut, inputs, before, expected, shifted, {})
+
+    # ---------------------------------------------------------------- the reading
+
+    @cached_property
+    def _after(self) -> tuple[Meaning, tuple[Poly, ...]]:
+        shifts = dict.fromkeys(self.shifted, 1)
+        meaning = Meaning(self.atoms, self.cut, shifts, self.before, self.restored)
+        return meaning, tuple(meaning.read(self.graph, self.inputs))
+
+    @cached_property
+    def changed(self) -> frozenset[Place]:
+        """The values that mean something else with the shift."""
+        known, before = self._after[0].known, self.before.known
+        return frozenset(at for at, poly in known.items() if poly != before[at])
+
+    def moved_by(self, place: Place) -> Expr | None:
+        """The multiple of the pivot that an item lacks, if it is off by just that."""
+        path, value = place
+        if self.graph.at(path).type(value).is_list:
+            return None
+        return self.atoms.multiple_of_pivot(self._after[0].known[place], self.before.known[place])
+
+    @cached_property
+    def _outputs(self) -> dict[int, Expr | None]:
+        """What each output that has changed lacks; None where it is not a multiple of the pivot."""
+        pairs = enumerate(zip(self._after[1], self.expected, strict=True))
+        return {
+            n: self.moved_by(((), self.graph.outputs[n].value))
+            for n, (new, old) in pairs
+            if new != old
+        }
+
+    @property
+    def spoiled(self) -> list[int]:
+        """The outputs that would notice."""
+        return [n for n, factor in self._outputs.items() if factor is None]
+
+    @property
+    def shift(self) -> Shift:
+        subtracted = dict.fromkeys(sorted(self.shifted), const(-1.0))
+        outputs = {n: factor for n, factor in self._outputs.items() if factor is not None}
+        return Shift({**subtracted, **self.restored}, outputs)
+
+    @property
+    def loses(self) -> bool:
+        """Whether sums of products with the value meet sums of the other factors alone.
+
+        Σx² and Σx nearly cancel where the rows of x have an offset, and so do Σxw and Σw.
+        """
+        return any(
+            isinstance(self.graph.at(path).op(value.node), Elementwise) and self._mixes(poly)
+            for (path, value), poly in self.before.known.items()
+        )
+
+    def _mixes(self, poly: Poly) -> bool:
+        """Whether such sums are added in a polynomial, or in one that it is a function of."""
+        pending, seen = [poly], {poly}
+        while pending:
+            monomials = [frozenset(a for a, _ in monomial) for monomial, _ in pending.pop().terms]
+            if self._adds_both(monomials):
+                return True
+            inside = {x for m in monomials for a in m for x in a.key if isinstance(x, Poly)} - seen
+            pending += inside
+            seen |= inside
+        return False
+
+    def _adds_both(self, monomials: Sequence[frozenset[Atom]]) -> bool:
+        ((((own, _),), _),) = self.atoms.summed.terms
+        return any(
+            (*atom.key[:2], divided(atom.inner, own)) in {a.key for a in other}
+            for monomial in monomials
+            for atom in monomial
+            if atom.holds(own)
+            for other in monomials
+            if atom not in other
+        )
+
+    # ---------------------------------------------------------------- repairs
+
+    def repaired(self) -> "_Trial | None":
+        """The trial with operands mended on the way to outputs that would notice, if any are.
+
+        As late as possible: a moved operand gets its multiple back where a spoiled value would be
+        made of it, and the value itself is unshifted there.
+        """
+        unshifted: set[Use] = set()
+        restored: dict[Use, Expr] = {}
+        pending: list[Place] = [((), self.graph.outputs[n].value) for n in self.spoiled]
+        seen = set(pending)
+        while pending:
+            for use, place in self._operands(pending.pop()):
+                if use is not None and use in self.shifted:
+                    unshifted.add(use)
+                    continue
+                if place not in self.changed or (use is not None and use in self.restored):
+                    continue
+                factor = None if use is None else self.moved_by(place)
+                if use is not None and factor is not None:
+                    restored[use] = factor
+                elif place not in seen:
+                    seen.add(place)
+                    pending.append(place)
+        if not unshifted and not restored:
+            return None
+        return replace(
+            self, shifted=self.shifted - unshifted, restored={**self.restored, **restored}
+        )
+
+    def _operands(self, place: Place) -> Iterator[tuple[Use | None, Place]]:
+        """What a value is made of: uses of operands, or a value inside or outside of a map."""
+        path, value = place
+        inner = self.graph.at(path)
+        if path and value.node in inner.inputs:
+            outer, loop = path[:-1], path[-1]
+            port = inner.inputs.index(value.node)
+            yield (outer, loop, port), (outer, self.graph.at(outer)[loop].inputs[port])
+            return
+        op = inner.op(value.node)
+        if isinstance(op, Map) and (at := (*path, value.node)) in self._read:
+            mode = op.modes[value.port]
+            start = value.port if mode is None else value.port - mode.component
+            arity = 1 if mode is None else mode.combiner.arity
+            for out in op.body.outputs[start : start + arity]:
+                yield None, (at, out.value)
+            return
+        for port, operand in enumerate(inner[value.node].inputs):
+            yield (path, value.node, port), (path, operand)
+
+    @cached_property
+    def _read(self) -> frozenset[Path]:
+        """The paths of the graphs that could be read."""
+        return frozenset(path for path, _ in self.before.known)
+
+
+def _made_before_pivot(graph: Graph, summed: Summed) -> set[int]:
+    """The nodes that the pivot is made from: nothing in them can use it."""
+    ends = [summed.value] if summed.loop is None else graph[summed.loop].inputs
+    found: set[int] = set()
+    pending = [value.node for value in ends]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += [value.node for value in graph[node].inputs]
+    return found
+
+
+def _same_meaning(graph: Graph, place: Place) -> frozenset[Place]:
+    """A value and those that are the same: copies that a rule has made of its producer."""
+    path, value = place
+    kind = graph.at(path).type(value)
+    atoms = Atoms((), kind.items[0].axis)
+    inputs = [atoms.atom(("input", i), frozenset(graph.type(Value(i)).axes)) for i in graph.inputs]
+    meaning = Meaning(atoms, ())
+    meaning.read(graph, inputs)
+    known = meaning.known
+    return frozenset(
+        at
+        for at, poly in known.items()
+        if poly == known.get(place) and _alike(graph.at(at[0]).type(at[1]), kind)
+    )
+
+
+def _alike(a: Type, b: Type) -> bool:
+    """Whether items of two values have the same dtype and axes."""
+    return a.dtype is b.dtype and set(a.items) == set(b.items)
