@@ -269,9 +269,8 @@ INLINE void contract_thin_rows_{c_type}(int rows, int fresh, int64_t K, const {c
     for (int r = 0; r < rows; r++) {{
         {c_type} total = 0;
         for (int64_t rest = k; rest < K; rest++) total += a[r * a_i + rest] * column[rest];
-        for (int half = WIDTH / 2; half > 0; half /= 2)
-            for (int w = 0; w < half; w++) sum[r][w] += sum[r][w + half];
-        c[r * c_i] = (fresh ? 0 : c[r * c_i]) + (total + sum[r][0]);
+        for (int w = 0; w < WIDTH; w++) total += sum[r][w];
+        c[r * c_i] = (fresh ? 0 : c[r * c_i]) + total;
     }}
 }}
 
