@@ -173,8 +173,8 @@ class _Written:
                 return f"({texts[0]} != {texts[0]})"
             case "isinf":
                 return f"(fabs{_suffix(inner)}({texts[0]}) == INFINITY)"
-            case "exp" if inner is not DType.float64:
-                return self.helper("exp", texts, DType.float32)
+            case "exp" | "exp2" if inner is not DType.float64:
+                return self.helper(node.op, texts, DType.float32)
             case "exp":
                 return f"exp({texts[0]})"
         if node.op in _INFIX:

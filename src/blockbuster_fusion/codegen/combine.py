@@ -33,7 +33,6 @@ from blockbuster_fusion.codegen.nest import (
 )
 from blockbuster_fusion.ir.combiner import ADD, ANY, Combiner
 from blockbuster_fusion.ir.expr import Expr, arg, call, postorder
-from blockbuster_fusion.safety.exponents import rescaled_sum
 
 
 class Numbers(Protocol):
@@ -58,15 +57,13 @@ class Accumulation:
 
     def rewritten(self, block: list[Statement]) -> list[Statement]:
         """The block of the loop with the accumulators updated at its end."""
-        if self.combiner.arity > 1 and self.combiner is rescaled_sum(self.combiner.arity - 1):
-            early = self._rescaled_early(block)
-            if early is not None:
-                return early
-        return [*block, *self.updates]
+        base = _base(self.combiner)
+        early = None if base is None else self._rescaled_early(block, base)
+        return [*block, *self.updates] if early is None else early
 
-    def _rescaled_early(self, block: list[Statement]) -> list[Statement] | None:
+    def _rescaled_early(self, block: list[Statement], base: str) -> list[Statement] | None:
         exponent, summands = self.coming[0], self.coming[1:]
-        if not proportional(block, exponent, summands):
+        if not proportional(block, exponent, summands, base):
             return None
         at = next(i for i, s in enumerate(block) if written(s) is exponent) + 1
         total = self.tiles[0]
@@ -75,12 +72,24 @@ class Accumulation:
         made: list[Statement] = [
             *block[:at],
             Compute(common, call("maximum", arg(0), arg(1)), (total, exponent)),
-            Compute(scale, call("exp", arg(0) - arg(1)), (total, common)),
+            Compute(scale, call(base, arg(0) - arg(1)), (total, common)),
             *(reading(s, exponent, common) for s in block[at:]),
         ]
         for tile, coming in zip(self.tiles[1:], summands, strict=True):
             made.append(Compute(tile, arg(0) * arg(1) + arg(2), (tile, scale, coming)))
         return [*made, Compute(total, arg(0), (common,))]
+
+
+def _base(combiner: Combiner) -> str | None:
+    """The power by which sums are rescaled, `exp` or `exp2`, if one running exponent t does it."""
+    size = combiner.arity
+    common = call("maximum", arg(0), arg(size))
+    for base in ("exp", "exp2"):
+        mine, theirs = (call(base, arg(at) - common) for at in (0, size))
+        sums = tuple(arg(i) * mine + arg(size + i) * theirs for i in range(1, size))
+        if size > 1 and combiner.combine == (common, *sums):
+            return base
+    return None
 
 
 def combine(
@@ -186,11 +195,13 @@ _ZERO = None
 """The degree of 0, which is proportional to anything."""
 
 
-def proportional(block: Sequence[Statement], t: Tile, summands: Sequence[Tile]) -> bool:
-    """Whether t serves only to scale the summands: each is proportional to e^-t."""
+def proportional(
+    block: Sequence[Statement], t: Tile, summands: Sequence[Tile], base: str = "exp"
+) -> bool:
+    """Whether t serves only to scale the summands: each is proportional to e^-t, or to 2^-t."""
     if not any(written(s) is t for s in block):
         return False
-    degrees = _Degrees(t)
+    degrees = _Degrees(t, base)
     try:
         for statement in walk(tuple(block)):
             degrees.visit(statement)
@@ -200,10 +211,10 @@ def proportional(block: Sequence[Statement], t: Tile, summands: Sequence[Tile]) 
 
 
 class _Degrees:
-    """The power of e^-t to which each tile is proportional."""
+    """The power of e^-t, or of 2^-t, to which each tile is proportional."""
 
-    def __init__(self, t: Tile) -> None:
-        self.t = t
+    def __init__(self, t: Tile, base: str) -> None:
+        self.t, self.base = t, base
         self.known: dict[Tile, int | None] = {}
         self.there = False
 
@@ -262,7 +273,7 @@ class _Degrees:
         for node in postorder(expr):
             slope = slopes[node] = self.slope(node, operands, slopes)
             if slope or any(slopes[a] for a in node.args):
-                if node.op == "exp" and not slope:
+                if node.op == self.base and not slope:
                     degrees[node] = -slopes[node.args[0]]
                 elif not slope and node.op not in ("add", "sub", "neg"):
                     raise _NotProportional

@@ -384,6 +384,8 @@ class _Beyond:
                 return _ZERO if lows else _ONE if inner[0] is _ZERO else _ANY
             case "maximum":
                 return self.larger(*inner)
+            case "minimum" if lows:
+                return _low(min(low.most for low in lows))
             case "minimum" | "and_" | "or_" | "not_" | "eq" | "ne" | "gt" | "isinf":
                 return _truth(node.op, inner)
         return _ANY

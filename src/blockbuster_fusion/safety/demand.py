@@ -20,7 +20,7 @@ from blockbuster_fusion.ir.ops import (
     Reduce,
     Value,
 )
-from blockbuster_fusion.safety.terms import is_inverse, is_linear
+from blockbuster_fusion.safety.relation import is_inverse, is_linear, is_summand, takes_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +29,38 @@ class Demand:
 
     `multiplied`: on the way it meets other factors, which may have exponents to cancel. A factor
     that varies along an axis of the sum is another use: it may lift what is small beside others.
+    `alone`: the axes along which it is summed without such a factor. `logged`: the logarithm of
+    it, or of a sum of a few such, is taken.
     """
 
     axes: frozenset[Axis] = frozenset()
     otherwise: bool = False
     multiplied: bool = False
+    alone: frozenset[Axis] = frozenset()
+    logged: bool = False
 
     @property
     def needs_exponent(self) -> bool:
-        return bool(self.axes) or self.multiplied
+        return bool(self.axes) or self.multiplied or self.logged
 
     def __or__(self, other: "Demand") -> "Demand":
         return Demand(
             self.axes | other.axes,
             self.otherwise or other.otherwise,
             self.multiplied or other.multiplied,
+            self.alone | other.alone,
+            self.logged or other.logged,
         )
 
 
 SUMS = ("add", "sub")
 NONE = Demand()
 OTHERWISE = Demand(otherwise=True)
+
+
+def summed_over(axis: Axis) -> Demand:
+    """The demand of a sum."""
+    return Demand(frozenset({axis}), alone=frozenset({axis}))
 
 
 class Demands:
@@ -104,9 +115,9 @@ class Demands:
                 return self._through_elementwise(user, port, op)
             case BlockReduce() | Reduce():
                 summed = op.combiner is ADD
-                return Demand(frozenset({op.dim.axis})) if summed else OTHERWISE
+                return summed_over(op.dim.axis) if summed else OTHERWISE
             case Dot():
-                return Demand(frozenset({op.dim.axis}))
+                return summed_over(op.dim.axis)
             case Pick():
                 return self.of(Value(user))
             case Map():
@@ -118,12 +129,19 @@ class Demands:
         others = [v for at, v in enumerate(self.graph[user].inputs) if at != port]
         if is_linear(op.expr, port):
             axes = {dim.axis for v in others for dim in self.graph.type(v).items}
-            return found | Demand(otherwise=bool(axes & found.axes), multiplied=bool(others))
+            return Demand(
+                found.axes,
+                found.otherwise or bool(axes & found.axes),
+                found.multiplied or bool(others),
+                found.alone - axes,
+                found.logged,
+            )
         if is_inverse(op.expr, port):
-            return found | Demand(otherwise=True, multiplied=True)
+            return Demand(found.axes, otherwise=True, multiplied=True, logged=found.logged)
         if op.expr.op in SUMS and any(self.sums_exponentials(v) for v in others):
             return Demand(otherwise=True, multiplied=True)  # at that sum's exponent, or its own
-        return OTHERWISE
+        logged = takes_log(op.expr, port) or (found.logged and is_summand(op.expr, port))
+        return Demand(otherwise=True, logged=logged)
 
     def sums_exponentials(self, value: Value) -> bool:
         """Whether a value is made of sums of exponentials, which have an exponent."""
@@ -169,7 +187,7 @@ class Demands:
         mode = op.modes[number]
         if mode is None or mode.combiner is ANY:
             return level.of(Value(node, number))
-        return Demand(frozenset({op.dim.axis})) if mode.combiner is ADD else OTHERWISE
+        return summed_over(op.dim.axis) if mode.combiner is ADD else OTHERWISE
 
     # ---------------------------------------------------------------- in which form
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, ANY, Combiner, Mode, Reduced
-from blockbuster_fusion.ir.expr import arg, call, cast
+from blockbuster_fusion.ir.expr import Expr, arg, call, cast
 from blockbuster_fusion.ir.graph import Graph, with_body
 from blockbuster_fusion.ir.infer import map_types
 from blockbuster_fusion.ir.ops import (
@@ -30,8 +30,8 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.demand import Demand, Demands
-from blockbuster_fusion.safety.items import Draft, Items, Written, holds_exp, merged, plain
-from blockbuster_fusion.safety.terms import LEAST, Form
+from blockbuster_fusion.safety.items import Draft, Items, Powers, Written, holds_exp, merged, plain
+from blockbuster_fusion.safety.terms import GREATEST, LARGEST, LOG2, Form, power
 
 HEADROOM = {DType.float16: 10.0}
 """How far below the maximum an exponent is chosen for significands that are stored as float16.
@@ -58,13 +58,47 @@ def with_exponents(graph: Graph) -> Safe:
     return Safe(level.build().without_dead_nodes(), tuple(level.draft.choices))
 
 
-def rescaled_sum(summands: int) -> Combiner:
-    """The sum of pairs that share an exponent: (t, S1, S2, …), all S at the larger t."""
-    size = 1 + summands
-    common = call("maximum", arg(0), arg(size))
-    mine, theirs = (call("exp", arg(at) - common) for at in (0, size))
-    sums = tuple(arg(i) * mine + arg(size + i) * theirs for i in range(1, size))
-    return Combiner("rescaled_sum", (LEAST, *(0.0,) * summands), (common, *sums))
+def rescaled_sum(
+    summands: int, factors: tuple[float, ...] = (1.0,), dtype: DType = DType.float32
+) -> Combiner:
+    """The sum of pairs that share exponents: (t1, …, S1, S2, …), all S at the larger t.
+
+    A pair stands for S·e^(f1·t1 + …). Of several exponents each meets its own maximum first; that
+    of the second is the maximum of its sum with what is left of the first.
+    """
+    size = len(factors) + summands
+    of_two = all(factor == LOG2 for factor in factors)
+    mine: Expr | None = None
+    theirs: Expr | None = None
+    maxima: list[Expr] = []
+    for at, factor in enumerate(factors):
+        scale = factor / LOG2 if of_two else factor
+        common = call(
+            "maximum", _after(mine, scale, arg(at)), _after(theirs, scale, arg(size + at))
+        )
+        maxima.append(common)
+        mine, theirs = (
+            _more(
+                left,
+                (arg(start + at) - common) if scale == 1 else (arg(start + at) - common) * scale,
+            )
+            for left, start in ((mine, 0), (theirs, size))
+        )
+    assert mine is not None
+    assert theirs is not None
+    mine, theirs = power(mine, of_two=of_two), power(theirs, of_two=of_two)
+    sums = tuple(arg(i) * mine + arg(size + i) * theirs for i in range(len(factors), size))
+    least = -GREATEST.get(dtype, LARGEST)
+    identity = (*(least,) * len(factors), *(0.0,) * summands)
+    return Combiner("rescaled_sum", identity, (*maxima, *sums))
+
+
+def _after(left: Expr | None, scale: float, exponent: Expr) -> Expr:
+    return exponent if left is None else (left if scale == 1 else left / scale) + exponent
+
+
+def _more(left: Expr | None, difference: Expr) -> Expr:
+    return difference if left is None else left + difference
 
 
 class Level(Items):
@@ -100,55 +134,67 @@ class Level(Items):
 
     def pick(self, op: Pick, x: Written) -> Written:
         """One element of a list, part by part."""
-        parts = {
-            v: self.emit(op, v) if self.type(v).list_dim(op.dim) is not None else v for v in x.parts
-        }
-        value = None if x.value is None else parts[x.value]
-        return replace(
-            x, value=value, exponent=merged((parts[atom], factor) for atom, factor in x.exponent)
+        return x.renamed(
+            {
+                v: self.emit(op, v) if self.type(v).list_dim(op.dim) is not None else v
+                for v in x.parts
+            }
         )
 
     def reduce(self, i: int, op: Reduce, x: Written) -> Written:
         """A list of pairs, summed: one exponent for all."""
-        if x.form is Form.moved:
+        if x.form is not Form.scaled:
             (listed,) = self.old[i].inputs
             return plain(self.emit(op, self.plain(listed), own=i))
         varying = tuple(part for part in x.exponent if self.type(part[0]).list_dim(op.dim))
         if not varying and x.value is not None:
-            return replace(x, value=self.emit(op, x.value, own=i), raw=False)
-        if x.value is None or len(varying) != 1 or varying[0][1] != 1:
+            return x.but(self.emit(op, x.value, own=i), x.exponent)
+        if x.raw or x.value is None or [factor for _, factor in varying] != [abs(varying[0][1])]:
             x, varying = self._paired(x, varying, op.dim)
         assert x.value is not None
-        ((exponent, _),) = varying
+        if not varying:
+            return x.but(self.emit(op, x.value, own=i), x.exponent)
+        factors = tuple(factor for _, factor in varying)
+        parts = (*(atom for atom, _ in varying), x.value)
         self.nodes[i] = Node(
-            Reduce(op.dim, rescaled_sum(1)),
-            (exponent, x.value),
-            tuple(self.type(v).iterate(op.dim) for v in (exponent, x.value)),
+            Reduce(op.dim, rescaled_sum(1, factors, self.type(parts[0]).dtype)),
+            parts,
+            tuple(self.type(v).iterate(op.dim) for v in parts),
         )
+        for at in range(len(factors)):
+            self.follow(parts[at], Value(i, at))
         fixed = tuple(part for part in x.exponent if part not in varying)
-        return Written(Form.scaled, Value(i, 1), merged((*fixed, (Value(i, 0), 1.0))))
+        common = tuple((Value(i, at), factor) for at, factor in enumerate(factors))
+        return x.but(Value(i, len(factors)), merged((*fixed, *common)))
 
-    def _paired(
-        self, x: Written, varying: tuple[tuple[Value, float], ...], dim: Dim
-    ) -> tuple[Written, tuple[tuple[Value, float], ...]]:
-        """A list with one significand and one exponent for each element."""
+    def _paired(self, x: Written, varying: Powers, dim: Dim) -> tuple[Written, Powers]:
+        """A list with one significand and exponents for each element."""
         parts = list(dict.fromkeys([*x.parts, *(atom for atom, _ in varying)]))
         walked = [v for v in parts if self.type(v).list_dim(dim) is not None]
         whole = [v for v in parts if v not in walked]
+        left: list[Powers] = []
 
         def body(inner: Builder, *ports: Value) -> list[tuple[Value, Mode]]:
             names = dict(zip([*walked, *whole], ports, strict=True))
-            level = Items(Graph({}, [], []), self.demands, self.draft)
-            level.nodes = inner.nodes
+            for old, new in names.items():
+                self.follow(old, new)
+            level = self.inside(inner)
             own = None if x.value is None else names[x.value]
-            exponent = tuple((names[atom], factor) for atom, factor in varying)
-            pair = Written(Form.scaled, own, exponent)
-            return [(level.significand(pair), None), (level.bounded(x, exponent), None)]
+            exponent = tuple((names[atom], factor) for atom, factor in x.exponent)
+            pair = level.normalised(Written(Form.scaled, own, exponent, x.raw))
+            inside = {names[v]: v for v in walked}
+            value, common = level.pairs(pair, tuple(p for p in pair.exponent if p[0] in inside))
+            outside = {names[v]: v for v in whole}
+            left.append(tuple((outside[v], f) for v, f in pair.exponent if v in outside))
+            left.append(common)
+            return [(value, None), *((atom, None) for atom, _ in common)]
 
-        value, together = self.map(dim, walked, whole, body)
-        fixed = tuple(part for part in x.exponent if part not in varying)
-        made = ((together, 1.0),)
-        return Written(Form.scaled, value, (*fixed, *made)), made
+        value, *exponents = self.map(dim, walked, whole, body)
+        fixed, common = left
+        made = tuple((v, f) for v, (_, f) in zip(exponents, common, strict=True))
+        for v, (inner, _) in zip(exponents, common, strict=True):
+            self.follow(inner, v)
+        return x.but(value, (*fixed, *made)), made
 
     def loop(self, i: int, node: Node, op: Map, operands: list[Written]) -> None:
         if all(w.form is Form.plain for w in operands) and not holds_exp(op.body):
@@ -196,8 +242,8 @@ class _Loop:
         self.ports: dict[tuple[Value, bool], Value] = {}
         """The input of the body for each operand, iterated or whole."""
         self.results: list[tuple[Value, Mode]] = []
-        self.groups: dict[Value, list[tuple[int, Value]]] = {}
-        """Sums by the exponent that they share: their numbers, and what is summed."""
+        self.groups: dict[Powers, list[tuple[int, Value]]] = {}
+        """Sums by the exponents that they share: their numbers, and what is summed."""
         self.fixed: dict[int, tuple[tuple[Value, float], ...]] = {}
 
     # ---------------------------------------------------------------- in
@@ -212,9 +258,7 @@ class _Loop:
                 v: self.port(v, iterated and self.outer.type(v).list_dim(self.op.dim) is not None)
                 for v in written.parts
             }
-            value = None if written.value is None else walks[written.value]
-            exponent = tuple((walks[atom], factor) for atom, factor in written.exponent)
-            made = replace(written, value=value, exponent=exponent)
+            made = written.renamed(walks)
         self.body.written[Value(old)] = made
 
     def port(self, value: Value, iterated: bool, own: int | None = None) -> Value:
@@ -228,6 +272,7 @@ class _Loop:
             self.body.nodes[new] = Node(Input(name, seen), (), (seen,))
             self.body.inputs.append(new)
             self.ports[key] = Value(new)
+            self.outer.follow(value, Value(new))
         return self.ports[key]
 
     def outside(self, value: Value, *, whole: bool) -> Value | None:
@@ -292,8 +337,7 @@ class _Loop:
             body.choose(value.node, "exponent", "element", "every axis", reason)
             inside = tuple(p for p in made.exponent if self.outside(p[0], whole=False) is None)
             others = tuple(p for p in made.exponent if p not in inside)
-            together = ((body.total(inside), 1.0),) if inside else ()
-            return replace(made, exponent=(*others, *together))
+            return replace(made, exponent=(*others, *body.together(inside)))
         return self._rounded(value, made)
 
     def _rounded(self, value: Value, written: Written) -> Written:
@@ -309,21 +353,22 @@ class _Loop:
     def yield_parts(self, number: int, written: Written, mode: Mode) -> None:
         """Each part of a written value as a result, unless it came in from outside."""
         parts = {v: self._yielded(v, mode) for v in written.parts}
-        value = None if written.value is None else parts[written.value]
-        exponent = tuple((parts[atom], factor) for atom, factor in written.exponent)
-        made = replace(written, value=value, exponent=exponent)
-        self.outer.written[Value(self.node, number)] = made
+        self.outer.written[Value(self.node, number)] = written.renamed(parts)
 
     def _yielded(self, value: Value, mode: Mode) -> Value:
         outside = self.outside(value, whole=mode is not None)
         if outside is not None:
+            self.body.follow(value, outside)
             return outside
         if (value, mode) not in self.results:
             self.results.append((value, mode))
-        return Value(self.node, self.results.index((value, mode)))
+        made = Value(self.node, self.results.index((value, mode)))
+        self.body.follow(value, made)
+        return made
 
     def sum(self, number: int, written: Written) -> None:
-        """A sum that the loop carries: with all others that have the same exponent."""
+        """A sum that the loop carries: with all others that have the same exponents."""
+        written = self.body.normalised(written)
         known = {atom: self.outside(atom, whole=True) for atom, _ in written.exponent}
         varying = tuple(part for part in written.exponent if known[part[0]] is None)
         self.fixed[number] = tuple(
@@ -331,21 +376,19 @@ class _Loop:
             for atom, factor in written.exponent
             if (outside := known[atom]) is not None
         )
-        value = self.body.significand(written)
-        if varying:
-            exponent = self.body.bounded(written, varying)
-            self.groups.setdefault(exponent, []).append((number, value))
+        value, exponents = self.body.pairs(written, varying)
+        if exponents:
+            self.groups.setdefault(exponents, []).append((number, value))
             return
         self.result(number, value, Reduced(ADD))
-        made = self.outer.written[Value(self.node, number)]
-        self.outer.written[Value(self.node, number)] = replace(
-            made, form=Form.scaled, exponent=self.fixed[number]
-        )
+        known_as = Value(self.node, number)
+        made = self.outer.written[known_as]
+        self.outer.written[known_as] = made.but(made.value, self.fixed[number])
 
     def finish(self) -> None:
         """The map, after its sums have been grouped."""
-        for exponent, sums in self.groups.items():
-            self._group(exponent, sums)
+        for exponents, sums in self.groups.items():
+            self._group(exponents, sums)
         body = self.body
         body.outputs.extend(Output("", value) for value, _ in self.results)
         needed = _needed(body)
@@ -357,16 +400,22 @@ class _Loop:
         made = Map(self.op.dim, Graph(nodes, inputs, body.outputs), iterated, modes, self.op.first)
         self.outer.nodes[self.node] = Node(made, tuple(v for v, _ in ports), map_types(made))
 
-    def _group(self, exponent: Value, sums: list[tuple[int, Value]]) -> None:
+    def _group(self, exponents: Powers, sums: list[tuple[int, Value]]) -> None:
         values = list(dict.fromkeys(value for _, value in sums))
-        combiner = rescaled_sum(len(values))
+        atoms, factors = [atom for atom, _ in exponents], tuple(f for _, f in exponents)
+        combiner = rescaled_sum(len(values), factors, self.body.type(atoms[0]).dtype)
         first = len(self.results)
-        for component, value in enumerate([exponent, *values]):
+        for component, value in enumerate([*atoms, *values]):
             self.results.append((value, Reduced(combiner, component)))
+        common = tuple((Value(self.node, first + at), f) for at, f in enumerate(factors))
+        for atom, (made, _) in zip(atoms, common, strict=True):
+            if self.op.first == 0:
+                self.body.follow(atom, made)
+        self.body.draft.maxima -= {made for made, _ in common[1:]}
         for number, value in sums:
-            result = Value(self.node, first + 1 + values.index(value))
-            made = merged((*self.fixed[number], (Value(self.node, first), 1.0)))
-            self.outer.written[Value(self.node, number)] = Written(Form.scaled, result, made)
+            result = Value(self.node, first + len(atoms) + values.index(value))
+            exponent = merged((*self.fixed[number], *common))
+            self.outer.written[Value(self.node, number)] = Written(Form.scaled, result, exponent)
 
 
 def _needed(level: Level) -> set[int]:

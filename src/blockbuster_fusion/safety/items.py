@@ -1,6 +1,6 @@
 """Values in pairs: operators on items, written anew with significands and exponents."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -23,16 +23,28 @@ from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Node, 
 from blockbuster_fusion.ir.types import Type
 from blockbuster_fusion.safety.choices import Choice
 from blockbuster_fusion.safety.demand import Demands
+from blockbuster_fusion.safety.identity import Identities
+from blockbuster_fusion.safety.relation import is_linear
 from blockbuster_fusion.safety.terms import (
-    LEAST,
+    GREATEST,
+    LARGEST,
+    LOG2,
     NOTHING,
     ONE,
+    Arithmetic,
     Form,
     Term,
-    as_plain,
-    evaluate,
-    total,
+    bounded,
+    is_of_two,
+    power,
 )
+from blockbuster_fusion.safety.terms import plain as plain_term
+
+Powers = tuple[tuple[Value, float], ...]
+"""An exponent: values, each with its factor."""
+
+UNDEFINED = const(float("inf")) - float("inf")
+"""Not a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +53,29 @@ class Written:
 
     form: Form
     value: Value | None
-    exponent: tuple[tuple[Value, float], ...] = ()
+    exponent: Powers = ()
     raw: bool = False
+    addends: "tuple[Written, ...]" = ()
+    number: float | None = None
+    """A plain value that is a number."""
+
+    def but(self, value: Value | None, exponent: "Powers") -> "Written":
+        """The same number with another significand and exponent, after it has been shared."""
+        return Written(Form.scaled if exponent else Form.plain, value, exponent)
 
     @property
     def parts(self) -> tuple[Value, ...]:
         """The values that it is made of."""
         own = () if self.value is None else (self.value,)
-        return (*own, *(atom for atom, _ in self.exponent))
+        inner = (part for addend in self.addends for part in addend.parts)
+        return tuple(dict.fromkeys((*own, *(atom for atom, _ in self.exponent), *inner)))
+
+    def renamed(self, names: Mapping[Value, Value]) -> "Written":
+        """The same over other values."""
+        value = None if self.value is None else names[self.value]
+        exponent = merged((names[atom], factor) for atom, factor in self.exponent)
+        addends = tuple(addend.renamed(names) for addend in self.addends)
+        return replace(self, value=value, exponent=exponent, addends=addends)
 
 
 def plain(value: Value) -> Written:
@@ -84,22 +111,37 @@ class Arguments:
 
     def __init__(self, level: "Items") -> None:
         self.level = level
-        self.entries: list[Value | Written] = []
+        self.entries: dict[Value | Written, int] = {}
+        self.identities: dict[Value, Expr] = {}
+        """What is known of plain operands."""
+        self.terms = Arithmetic(self.origin, self._divisor)
 
     def add(self, entry: Value | Written) -> Expr:
-        if entry not in self.entries:
-            self.entries.append(entry)
-        return arg(self.entries.index(entry))
+        return arg(self.entries.setdefault(entry, len(self.entries)))
 
     def term(self, written: Written) -> Term:
         """A written value as a term over these arguments."""
-        if written.form is Form.plain:
-            assert written.value is not None
-            return Term(Form.plain, self.add(written.value))
+        made = self._term(written)
+        if not written.raw and written.form is not Form.few:
+            return made
+        return replace(made, native=self.add(written))
+
+    def _term(self, written: Written) -> Term:
+        if written.number is not None:
+            return plain_term(const(written.number))
         value = None if written.value is None else self.add(written.value)
         exponent = tuple((self.add(atom), factor) for atom, factor in written.exponent)
-        native = self.add(written) if written.raw else None
-        return Term(written.form, value, exponent, written.raw, native)
+        addends = tuple(self.term(addend) for addend in written.addends)
+        return Term(written.form, value, exponent, written.raw, addends=addends)
+
+    def plain(self, written: Written) -> Expr:
+        """A written value as a plain expression over these arguments."""
+        if written.form is not Form.few:
+            return self.terms.as_plain(self._term(written))
+        first, *rest = (self.plain(addend) for addend in written.addends)
+        for part in rest:
+            first = first + part
+        return first
 
     def emit(self, expr: Expr, own: int | None = None) -> Value:
         """The value of an expression over these arguments."""
@@ -115,8 +157,28 @@ class Arguments:
             renamed[index] = arg(operands.index(value))
         return self.level.emit(Elementwise(substitute(expr, renamed)), *operands, own=own)
 
+    def origin(self, atom: Expr) -> Hashable:
+        """The exponential that an atom comes from, as the identity of what it is taken of."""
+        if atom.op == "arg":
+            assert isinstance(atom.value, int)
+            return self._known(self._entry(atom.value))
+        known = {index: self._known(self._entry(index)) for index in arguments(atom)}
+        found = {index: x for index, x in known.items() if x is not None}
+        return substitute(atom, found) if len(found) == len(known) else None
+
+    def _known(self, entry: Value | Written) -> Expr | None:
+        if not isinstance(entry, Value):
+            return None
+        return self.level.draft.origins.get(entry, self.identities.get(entry))
+
+    def _divisor(self, atom: Expr) -> Expr:
+        return atom if atom.op != "arg" else self.add(self.level.divisor(self.emit(atom)))
+
+    def _entry(self, index: int) -> Value | Written:
+        return list(self.entries)[index]
+
     def _resolved(self, index: int) -> Value:
-        entry = self.entries[index]
+        entry = self._entry(index)
         return entry if isinstance(entry, Value) else self.level.native(entry)
 
 
@@ -126,6 +188,11 @@ class Draft:
     def __init__(self, program: Graph) -> None:
         self.ids = count(program.max_id + 1)
         self.choices: list[Choice] = []
+        self.identities = Identities(program)
+        self.origins: dict[Value, Expr] = {}
+        """The exponentials that exponents come from, also those that are shared."""
+        self.maxima: set[Value] = set()
+        """Shared exponents that no exponent of the same origin exceeds."""
         self._dims = set(program.dims)
 
     def loop_over(self, dim: Dim) -> Dim:
@@ -191,13 +258,36 @@ class Items(Builder):
         dims = [self.draft.loop_over(dim) for dim in lists]
 
         def innermost(inner: Builder, *parts: Value) -> Value:
-            names = dict(zip(written.parts, (arg(i) for i in range(len(parts))), strict=True))
-            exponent = tuple((names[atom], factor) for atom, factor in written.exponent)
-            value = None if written.value is None else names[written.value]
-            term = Term(written.form, value, exponent, written.raw)
-            return inner.one(Elementwise(as_plain(term)), *parts)
+            names = dict(zip(written.parts, parts, strict=True))
+            level = self.inside(inner)
+            for old, new in names.items():
+                self.follow(old, new)
+            table = Arguments(level)
+            return table.emit(table.plain(written.renamed(names)))
 
         return self.nest(dims, list(written.parts), innermost)
+
+    def inside(self, inner: Builder) -> "Items":
+        """The graph of a new map while it is built."""
+        level = Items(Graph({}, [], []), self.demands, self.draft)
+        level.nodes = inner.nodes
+        return level
+
+    def follow(self, old: Value, new: Value) -> None:
+        """A value has the origin of another."""
+        if old in self.draft.origins:
+            self.draft.origins[new] = self.draft.origins[old]
+        if old in self.draft.maxima:
+            self.draft.maxima.add(new)
+
+    def divisor(self, exponent: Value) -> Value:
+        """A maximum as it is subtracted from what it is the maximum of.
+
+        With an infinity among them, none of the quotients is a number.
+        """
+        largest = GREATEST.get(self.type(exponent).dtype, LARGEST)
+        infinite = Expr("eq", (arg(0), const(largest)))
+        return self.emit(Elementwise(call("where", infinite, UNDEFINED, arg(0))), exponent)
 
     # ---------------------------------------------------------------- operators on items
 
@@ -206,17 +296,51 @@ class Items(Builder):
         if is_plain and not _has_exp(op):
             self.copy(i, self.old[i], operands)
             return self.written[Value(i)]
+        if not is_plain:
+            operands = [self._settled_for(i, op, port, w) for port, w in enumerate(operands)]
         table = Arguments(self)
+        for value, w in zip(self.old[i].inputs, operands, strict=True):
+            if w.form is Form.plain and w.value is not None:
+                table.identities[w.value] = self.draft.identities.of(value)
         terms = [table.term(w) for w in operands]
-        term = evaluate(op.expr, terms)
-        if term.raw and is_plain and not self.demands.of(Value(i)).needs_exponent:
-            self.choose(
-                i, "native", "", "", "it reaches no sum, and no other factor, by linear operators"
-            )
-            term = evaluate(op.expr, terms, lift=False)
-        elif term.form is Form.plain and is_plain:
-            self.choose(i, "native", "", "", "what it meets there is no multiple of it")
+        term = table.terms.evaluate(op.expr, terms)
+        is_few = term.form is Form.few and term.numerator is None
+        if is_few and self.demands.of(Value(i)).logged:
+            return self._emitted(term, table, i)
+        if term.form is Form.few or (term.form is Form.moved and is_plain):
+            term = plain_term(table.terms.as_plain(term))
+        if is_plain and (term.form is Form.plain or not self.demands.of(Value(i)).needs_exponent):
+            term = self._native(i, term, table.terms.evaluate(op.expr, terms, lift=False))
         return self._with_axes(self._emitted(term, table, i), self.old.type(Value(i)), operands)
+
+    def _native(self, i: int, term: Term, native: Term) -> Term:
+        """An expression whose exponentials need no exponent, or have it inside."""
+        if term.form is not Form.plain:
+            reason = "it reaches no sum, and no other factor, by linear operators"
+            self.choose(i, "native", "", "", reason)
+            return native
+        if term == native:
+            self.choose(i, "native", "", "", "what it meets there is no multiple of it")
+        else:
+            reason = "its logarithm, or a quotient, is taken with the exponents"
+            self.choose(i, "exponent", "element", "every axis", reason)
+        return term
+
+    def _settled_for(self, i: int, op: Elementwise, port: int, x: Written) -> Written:
+        """An exponential that meets a factor, where it is summed along the same axis without it.
+
+        Both sums then have one exponent, and one exponential serves them.
+        """
+        found = self.demands.of(Value(i))
+        if not x.raw or len(found.axes) != 1 or found.otherwise or not is_linear(op.expr, port):
+            return x
+        inputs = self.old[i].inputs
+        others = {
+            d.axis for at, v in enumerate(inputs) if at != port for d in self.old.type(v).items
+        }
+        (axis,) = found.axes & self.demands.of(inputs[port]).alone & others or (None,)
+        dims = {d for atom, _ in x.exponent for d in self.type(atom).items if d.axis is axis}
+        return self.share(x, dims.pop(), i) if len(dims) == 1 else x
 
     def _with_axes(self, x: Written, kind: Type, operands: Sequence[Written]) -> Written:
         """A value with the axes of its type: one with an exponent that cancels may lack some."""
@@ -232,81 +356,162 @@ class Items(Builder):
                 missing -= found
         return x
 
-    def _emitted(self, term: Term, table: Arguments, own: int) -> Written:
+    def _emitted(self, term: Term, table: Arguments, own: int | None = None) -> Written:
         """A term as values of this graph."""
         if term.form is Form.plain:
-            return plain(table.emit(as_plain(term), own))
+            return plain(table.emit(table.terms.as_plain(term), own))
         value = None if term.value is None else table.emit(term.value, own)
-        exponent = tuple((table.emit(atom), factor) for atom, factor in term.exponent)
-        return Written(term.form, value, merged(exponent), term.raw)
+        exponent = []
+        for atom, factor in term.exponent:
+            made = table.emit(atom)
+            origin = table.origin(atom)
+            if isinstance(origin, Expr):
+                self.draft.origins.setdefault(made, origin)
+            exponent.append((made, factor))
+        addends = tuple(self._addend(addend, table) for addend in term.addends)
+        return Written(term.form, value, merged(exponent), term.raw, addends)
+
+    def _addend(self, term: Term, table: Arguments) -> Written:
+        if term.form is Form.plain and term.value is not None and term.value.op == "const":
+            assert isinstance(term.value.value, int | float)
+            return Written(Form.plain, None, number=float(term.value.value))
+        return self._emitted(term, table)
 
     def block_reduce(self, i: int, op: BlockReduce, x: Written) -> Written:
         if op.combiner is ADD and x.form is Form.scaled:
             x = self.share(x, op.dim, i)
             assert x.value is not None
-            return replace(x, value=self.emit(op, x.value, own=i), raw=False)
+            return x.but(self.emit(op, x.value, own=i), x.exponent)
         return plain(self.emit(op, self.native(x), own=i))
 
     def dot(self, i: int, op: Dot, a: Written, b: Written) -> Written:
-        a, b = (plain(self.native(w)) if w.form is Form.moved else w for w in (a, b))
+        a, b = (w if w.form is Form.scaled else plain(self.native(w)) for w in (a, b))
         a, b = self.share(a, op.dim, i), self.share(b, op.dim, i)
         assert a.value is not None
         assert b.value is not None
-        exponent = merged((*a.exponent, *b.exponent))
-        form = Form.scaled if exponent else Form.plain
-        return Written(form, self.emit(op, a.value, b.value, own=i), exponent)
+        made = self.emit(op, a.value, b.value, own=i)
+        return a.but(made, merged((*a.exponent, *b.exponent)))
 
     def share(self, x: Written, dim: Dim, node: int, headroom: float = 0.0) -> Written:
         """The same value with one exponent for all elements along an axis: their maximum."""
-        varying = tuple(part for part in x.exponent if dim in self.type(part[0]).items)
-        if not varying:
+        if not self._varying(x, dim):
             return x
         key = (x, dim, headroom)
         if key not in self._shared:
-            exponent = self.total(varying)
-            top = self.emit(BlockReduce(dim, MAX), self._magnitude(x, exponent))
-            bounded = call("maximum", arg(0), LEAST)
-            common = self.emit(Elementwise(bounded - headroom if headroom else bounded), top)
-            factor = call("exp", arg(0) - arg(1))
-            if x.value is None:
-                value = self.emit(Elementwise(factor), exponent, common)
-            else:
-                is_zero = Expr("eq", (arg(2), const(0.0)))  # and its factor perhaps infinite
-                scaled = call("where", is_zero, 0.0, arg(2) * factor)
-                value = self.emit(Elementwise(scaled), exponent, common, x.value)
-            fixed = tuple(part for part in x.exponent if part not in varying)
-            self._shared[key] = Written(Form.scaled, value, merged((*fixed, (common, 1.0))))
-            kind = "row" if self.type(common).items else "block"
-            self.choose(node, "exponent", kind, dim.name, "summed along it: linear on the way")
+            made = self.normalised(x)
+            varying = self._varying(made, dim)
+            if varying:
+                made = self._at_maxima(made, varying, dim, headroom)
+                kind = "row" if any(self.type(atom).items for atom, _ in made.exponent) else "block"
+                self.choose(node, "exponent", kind, dim.name, "summed along it: linear on the way")
+            self._shared[key] = made
         return self._shared[key]
 
-    def _magnitude(self, x: Written, exponent: Value) -> Value:
-        """The exponents that the elements would have without a significand; what is 0 has none."""
-        if x.value is None:
-            return exponent
-        size = call("log", call("maximum", call("abs", arg(1)), 1e-30))
-        is_zero = Expr("eq", (arg(1), const(0.0)))
-        expr = call("where", is_zero, NOTHING, arg(0) + size)
-        return self.emit(Elementwise(expr), exponent, x.value)
+    def _varying(self, x: Written, dim: Dim) -> Powers:
+        return tuple(part for part in x.exponent if dim in self.type(part[0]).items)
 
-    def total(self, exponent: Sequence[tuple[Value, float]]) -> Value:
-        """The sum of some parts of an exponent."""
+    def normalised(self, x: Written) -> Written:
+        """A value in which maxima that came from outside meet the exponents that they belong to.
+
+        Their differences are no larger than 0: they go into the significand.
+        """
+        origins, maxima = self.draft.origins, self.draft.maxima
+        negative = {(origins.get(t), -f): t for t, f in x.exponent if f < 0 and t in maxima}
+        pairs = [(a, f, negative.get((origins.get(a), f))) for a, f in x.exponent if f > 0]
+        met = [(a, f, t) for a, f, t in pairs if a in origins and t and self._spans(a, t)]
+        if not x.raw or not met:
+            return x
         table = Arguments(self)
-        return table.emit(total(tuple((table.add(atom), factor) for atom, factor in exponent)))
+        exponent = tuple((table.add(v), s * f) for a, f, t in met for v, s in ((a, 1.0), (t, -1.0)))
+        factor = table.terms.power(exponent, divides=True)
+        value = factor if x.value is None else table.add(x.value) * factor
+        gone = {v for a, _, t in met for v in (a, t)}
+        return x.but(table.emit(value), tuple(p for p in x.exponent if p[0] not in gone))
 
-    def bounded(self, x: Written, exponent: Sequence[tuple[Value, float]]) -> Value:
-        """Their sum, for a tuple: two that stand for nothing would be -inf together."""
-        made = self.total(exponent)
-        if not x.raw and [factor for _, factor in exponent] == [1]:
-            return made
-        return self.emit(Elementwise(call("maximum", arg(0), LEAST)), made)
+    def _spans(self, a: Value, maximum: Value) -> bool:
+        return set(self.type(maximum).items) < set(self.type(a).items)
 
-    def significand(self, x: Written) -> Value:
-        """The significand as a value; ones where there is none."""
+    def _at_maxima(self, x: Written, varying: Powers, dim: Dim, headroom: float) -> Written:
+        """Each exponent meets its own maximum before anything is added to it.
+
+        The maximum of a second one is that of its sum with what is left of the first.
+        """
+        table = Arguments(self)
+        own = None if x.value is None else table.add(x.value)
+        is_zero = None if own is None else Expr("eq", (own, const(0.0)))  # it has no exponent
+        left: Expr | None = None
+        common: list[tuple[Value, float]] = []
+        of_two = is_of_two(varying)
+        for atom, factor in varying:
+            size = abs(factor) / LOG2 if of_two else abs(factor)
+            exponent = table.add(atom) if factor > 0 else -table.add(atom)
+            both = exponent if left is None else (left if size == 1 else left / size) + exponent
+            shown = both if is_zero is None else call("where", is_zero, NOTHING, both)
+            top = self.emit(BlockReduce(dim, MAX), table.emit(shown))
+            limit = bounded(arg(0), self.type(top).dtype)
+            top = self.emit(Elementwise(limit - headroom if headroom else limit), top)
+            if factor > 0:
+                self.follow(atom, top)
+            if factor > 0 and is_zero is None and left is None:
+                self.draft.maxima.add(top)
+            difference = exponent - table.add(top)
+            difference = difference if size == 1 else difference * size
+            left = difference if left is None else left + difference
+            common.append((top, abs(factor)))
+            headroom = 0.0
+        assert left is not None
+        value = power(left, of_two=of_two)
+        if own is not None and is_zero is not None:
+            value = call("where", is_zero, 0.0, own * value)
+        fixed = tuple(part for part in x.exponent if part not in varying)
+        return x.but(table.emit(value), merged((*fixed, *common)))
+
+    def pairs(self, x: Written, varying: Powers) -> tuple[Value, Powers]:
+        """A significand, and exponents for a tuple: finite ones, with positive factors.
+
+        Each has the axes of those before it: the maximum of a sum has those of all its parts.
+        """
+        varying = self._nested(varying)
+        if not x.raw and x.value is not None and all(factor > 0 for _, factor in varying):
+            return x.value, varying
+        table = Arguments(self)
+        made: list[tuple[Value, float]] = []
+        left: list[tuple[Expr, float]] = []
+        for atom, factor in varying:
+            exponent = table.add(atom) if factor > 0 else -table.add(atom)
+            limit = bounded(exponent, self.type(atom).dtype) if x.raw else exponent
+            common = table.emit(limit)
+            made.append((common, abs(factor)))
+            left += [(exponent, abs(factor)), (table.add(common), -abs(factor))]
+        if not x.raw and x.value is not None:
+            return x.value, tuple(made)
+        value = Arithmetic().power(tuple(left)) if varying else ONE
         if x.value is not None:
-            return x.value
-        one = call("where", Expr("eq", (arg(0), arg(0))), 1.0, 1.0)
-        return self.emit(Elementwise(one), self.total(x.exponent))
+            own = table.add(x.value)
+            value = call("where", Expr("eq", (own, const(0.0))), 0.0, own * value)
+        return table.emit(value), tuple(made)
+
+    def _nested(self, exponent: Powers) -> Powers:
+        """Exponents of which each is spread over the axes of those before it."""
+        made: list[tuple[Value, float]] = []
+        for atom, factor in sorted(exponent, key=lambda part: len(self.type(part[0]).items)):
+            spread = atom
+            for before, _ in made[-1:]:
+                if not set(self.type(before).items) <= set(self.type(atom).items):
+                    same = Expr("eq", (arg(1), arg(1)))
+                    both = Elementwise(call("where", same, arg(0), arg(0)))
+                    spread = self.emit(both, atom, before)
+                    self.follow(atom, spread)
+            made.append((spread, factor))
+        return tuple(made)
+
+    def together(self, exponent: Powers) -> Powers:
+        """An exponent as one value, where it has several parts or a factor."""
+        if len(exponent) <= 1:
+            return exponent
+        table = Arguments(self)
+        whole = tuple((table.add(atom), factor) for atom, factor in exponent)
+        return ((table.emit(table.terms.total(whole)), 1.0),)
 
     def choose(self, node: int, kind: str, shared: str, axis: str, reason: str) -> None:
         self.draft.choices.append(Choice(self.path, node, kind, shared, axis, reason))

@@ -1,0 +1,68 @@
+"""Which functions are multiples of an argument, or of its inverse: they may share an exponent."""
+
+from blockbuster_fusion.ir.expr import Expr, postorder
+
+
+def is_linear(expr: Expr, index: int) -> bool:
+    """Whether an expression is a multiple of its argument number `index`.
+
+    Only then may the argument share an exponent with its neighbours on the way to a sum.
+    """
+    return _relation(expr, index) == "linear"
+
+
+def is_inverse(expr: Expr, index: int) -> bool:
+    """Whether an expression is a multiple of the inverse of its argument number `index`.
+
+    It has an exponent to cancel, but may not share one: what is least counts most.
+    """
+    return _relation(expr, index) == "inverse"
+
+
+def is_summand(expr: Expr, index: int) -> bool:
+    """Whether an expression is a multiple of a sum, or its inverse, with the argument in the sum."""
+    return _relation(expr, index) == "summand"
+
+
+def takes_log(expr: Expr, index: int) -> bool:
+    """Whether there is a logarithm of the argument, or of a sum that it is in."""
+    made = _relations(expr, index)
+    return any(node.op in LOGARITHMS and made[node.args[0]] in _IN_SUMS[1:] for node in made)
+
+
+LOGARITHMS = ("log", "log2", "log10", "log1p")
+_IN_SUMS = ("free", "linear", "inverse", "summand")
+
+
+def _relation(expr: Expr, index: int) -> str:
+    return _relations(expr, index)[expr]
+
+
+def _relations(expr: Expr, index: int) -> dict[Expr, str]:
+    made: dict[Expr, str] = {}
+    for node in postorder(expr):
+        made[node] = _linearity(node, [made[a] for a in node.args], index)
+    return made
+
+
+def _linearity(node: Expr, kinds: list[str], index: int) -> str:
+    if node.op == "arg":
+        return "linear" if node.value == index else "free"
+    if all(kind == "free" for kind in kinds):
+        return "free"
+    match node.op, kinds:
+        case ("mul", [kind, "free"] | ["free", kind]) | ("div", [kind, "free"]):
+            return kind
+        case "div", ["free", kind]:
+            return {"linear": "inverse", "inverse": "linear"}.get(kind, kind)
+        case "neg" | "cast" | "abs", [kind]:
+            return kind
+        case "add" | "sub", [kind, other] if kind == other:
+            return kind
+        case "add" | "sub", [kind, other] if kind in _IN_SUMS and other in _IN_SUMS:
+            return "summand"
+        case "where", ["free", *kinds]:
+            branches = zip(node.args[1:], kinds, strict=True)
+            found = {k for a, k in branches if a.op != "const" or a.value}
+            return found.pop() if len(found) == 1 and "free" not in found else "other"
+    return "other"
