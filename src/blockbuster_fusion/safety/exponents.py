@@ -73,17 +73,10 @@ def rescaled_sum(
     maxima: list[Expr] = []
     for at, factor in enumerate(factors):
         scale = factor / LOG2 if of_two else factor
-        common = call(
-            "maximum", _after(mine, scale, arg(at)), _after(theirs, scale, arg(size + at))
-        )
+        own, other = arg(at), arg(size + at)
+        common = call("maximum", _after(mine, scale, own), _after(theirs, scale, other))
         maxima.append(common)
-        mine, theirs = (
-            _more(
-                left,
-                (arg(start + at) - common) if scale == 1 else (arg(start + at) - common) * scale,
-            )
-            for left, start in ((mine, 0), (theirs, size))
-        )
+        mine, theirs = _more(mine, own - common, scale), _more(theirs, other - common, scale)
     assert mine is not None
     assert theirs is not None
     mine, theirs = power(mine, of_two=of_two), power(theirs, of_two=of_two)
@@ -97,8 +90,9 @@ def _after(left: Expr | None, scale: float, exponent: Expr) -> Expr:
     return exponent if left is None else (left if scale == 1 else left / scale) + exponent
 
 
-def _more(left: Expr | None, difference: Expr) -> Expr:
-    return difference if left is None else left + difference
+def _more(left: Expr | None, difference: Expr, scale: float) -> Expr:
+    scaled = difference if scale == 1 else difference * scale
+    return scaled if left is None else left + scaled
 
 
 class Level(Items):

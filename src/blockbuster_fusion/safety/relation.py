@@ -20,7 +20,7 @@ def is_inverse(expr: Expr, index: int) -> bool:
 
 
 def is_summand(expr: Expr, index: int) -> bool:
-    """Whether an expression is a multiple of a sum, or its inverse, with the argument in the sum."""
+    """Whether an expression is a multiple of a sum with the argument in it, or of its inverse."""
     return _relation(expr, index) == "summand"
 
 

@@ -182,7 +182,7 @@ class Arithmetic:
         return self.materialised(ONE if value is None else value, exponent)
 
     def materialised(self, value: Expr, exponent: Exponent) -> Expr:
-        """`value · e^exponent`, in two steps: neither factor overflows where the product does not."""
+        """`value · e^exponent`, in two steps: no factor overflows where the product does not."""
         half = self.power(exponent, 0.5)
         return call("where", Expr("eq", (value, const(0.0))), 0.0, value * half * half)
 
@@ -315,7 +315,7 @@ class Arithmetic:
         return Term(Form.few, None, native=native, addends=(*sides[0], *sides[1]))
 
     def _add_moved(self, node: Expr, a: Term, b: Term, sign: float) -> Term:
-        """Sums with a moved term: the exponent, which may be large, is added to what it may cancel."""
+        """Sums with a moved term: its exponent, which may be large, meets what it may cancel."""
         assert a.value is not None
         assert b.value is not None
         if a.form is b.form or _number(a) is not None or _number(b) is not None:
