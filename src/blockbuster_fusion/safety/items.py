@@ -386,11 +386,27 @@ class Items(Builder):
 
     def dot(self, i: int, op: Dot, a: Written, b: Written) -> Written:
         a, b = (w if w.form is Form.scaled else plain(self.native(w)) for w in (a, b))
+        a, b = self._with_maxima_of(a, b)
+        b, a = self._with_maxima_of(b, a)
         a, b = self.share(a, op.dim, i), self.share(b, op.dim, i)
         assert a.value is not None
         assert b.value is not None
         made = self.emit(op, a.value, b.value, own=i)
         return a.but(made, merged((*a.exponent, *b.exponent)))
+
+    def _with_maxima_of(self, x: Written, other: Written) -> tuple[Written, Written]:
+        """Two factors, with the maxima of the first one's exponents taken from the second."""
+        if not x.raw:
+            return x, other
+        both = replace(x, exponent=(*x.exponent, *other.exponent))
+        maxima = {t for _, _, t in self._meetings(both)}
+        taken = tuple(part for part in other.exponent if part[0] in maxima)
+        left = tuple(part for part in other.exponent if part[0] not in maxima)
+        if not taken:
+            return x, other
+        if left or other.value is None:
+            return replace(x, exponent=(*x.exponent, *taken)), replace(other, exponent=left)
+        return replace(x, exponent=(*x.exponent, *taken)), plain(other.value)
 
     def share(self, x: Written, dim: Dim, node: int, headroom: float = 0.0) -> Written:
         """The same value with one exponent for all elements along an axis: their maximum."""
@@ -415,11 +431,8 @@ class Items(Builder):
 
         Their differences are no larger than 0: they go into the significand.
         """
-        origins, maxima = self.draft.origins, self.draft.maxima
-        negative = {(origins.get(t), -f): t for t, f in x.exponent if f < 0 and t in maxima}
-        pairs = [(a, f, negative.get((origins.get(a), f))) for a, f in x.exponent if f > 0]
-        met = [(a, f, t) for a, f, t in pairs if a in origins and t and self._spans(a, t)]
-        if not x.raw or not met:
+        met = self._meetings(x) if x.raw else []
+        if not met:
             return x
         table = Arguments(self)
         exponent = tuple((table.add(v), s * f) for a, f, t in met for v, s in ((a, 1.0), (t, -1.0)))
@@ -427,6 +440,13 @@ class Items(Builder):
         value = factor if x.value is None else table.add(x.value) * factor
         gone = {v for a, _, t in met for v in (a, t)}
         return x.but(table.emit(value), tuple(p for p in x.exponent if p[0] not in gone))
+
+    def _meetings(self, x: Written) -> list[tuple[Value, float, Value]]:
+        """Exponents, each with its factor and a maximum that is subtracted from it."""
+        origins, maxima = self.draft.origins, self.draft.maxima
+        negative = {(origins.get(t), -f): t for t, f in x.exponent if f < 0 and t in maxima}
+        pairs = [(a, f, negative.get((origins.get(a), f))) for a, f in x.exponent if f > 0]
+        return [(a, f, t) for a, f, t in pairs if a in origins and t and self._spans(a, t)]
 
     def _spans(self, a: Value, maximum: Value) -> bool:
         return set(self.type(maximum).items) < set(self.type(a).items)
