@@ -383,6 +383,33 @@ def edge_results() -> Iterator[dict[str, object]]:
         made = triton_runner.run(nest, {"X": x}, tiles_of(nest, 16))["O"]
         same = np.allclose(made, exact, rtol=1e-5, atol=1e-6, equal_nan=True)
         yield {"case": name, "same": bool(same)}
+EXPONENTIALS = ("product", "factor", "softmax_contracted", "logsumexp", "exp_contracted")
+"""Programs whose infinities and NaN are PyTorch's."""
+
+
+def exponential_errors() -> Iterator[dict[str, object]]:
+    """The error of exponentials with large exponents, infinities and NaN, and what is allowed."""
+    import torch
+
+    import triton_runner
+    from exponential_programs import FORMS as EXPONENTIAL_FORMS
+
+    for name in EXPONENTIALS:
+        form = EXPONENTIAL_FORMS[name]
+        nest = scheduled(bb.fuse(form.traced()).snapshots[-1], name)
+        for kind in ("ordinary", "infinite"):
+            inputs = form.inputs(kind)
+            exact = form.reference(inputs, torch.float64)
+            careful = form.reference(inputs, torch.float32)
+            (made,) = triton_runner.run(nest, inputs, tiles_of(nest, 16)).values()
+            same = all(
+                np.array_equal(test(made), test(exact))
+                for test in (np.isnan, np.isposinf, np.isneginf)
+            )
+            finite = np.isfinite(exact)
+            found, allowed = (np.linalg.norm(x[finite] - exact[finite]) for x in (made, careful))
+            least = max(form.floor(inputs, 2.0**-23), 2.0**-21 * np.linalg.norm(exact[finite]))
+            yield {"case": name, "same": same, "error": found, "allowed": max(2 * allowed, least)}
 
 
 def main(mode: str, *rest: str) -> None:
@@ -406,6 +433,8 @@ def main(mode: str, *rest: str) -> None:
         found = list(product_resources())
     elif mode == "run_edges":
         found = list(edge_results())
+    elif mode == "run_exponentials":
+        found = list(exponential_errors())
     elif mode == "run_outside":
         found = list(lookups_outside())
     else:

@@ -195,6 +195,8 @@ class Choice:
     target: str
     name: str
     schedule: Schedule
+    unfused: Callable[[], Graph]
+    """Gives the program before fusion, for arrays without elements."""
 
     def scheduled(self) -> tuple[Nest, dict[Dim, int]]:
         """The loop nest, and the tiles of all its dims."""
@@ -240,7 +242,11 @@ def choose(
     ]
     numbers = found.wanted(snapshot, lambda: by_estimate(found.graphs, chosen, target))
     how = schedule or Schedule(grid="outer" if target == "cpu" else "all")
-    return [Choice(found.graphs[n], n, chosen[n], target, title, how) for n in numbers]
+
+    def unfused() -> Graph:
+        return make_safe(graph if stored is None else stored_as(graph, stored)).graph
+
+    return [Choice(found.graphs[n], n, chosen[n], target, title, how, unfused) for n in numbers]
 
 
 def first_with_kernels(choices: Sequence[Choice], make: Callable[[Choice], T]) -> T:
@@ -359,11 +365,12 @@ def with_known_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 def _executable(choice: Choice, threads: int | None) -> Executable:
     graph, target, number = choice.graph, choice.target, choice.snapshot
     if target == "interpret":
-        return Executable(graph, target, choice.tiles, number, Interpreted(graph, choice.tiles))
+        interpreted = Interpreted(graph, choice.tiles, choice.unfused)
+        return Executable(graph, target, choice.tiles, number, interpreted)
     nest, tiles = choice.scheduled()
     kernels = _kernels(nest, tiles, target, threads)
     inputs = [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)]
-    runner = Compiled(nest, inputs, tiles, kernels, device=target)
+    runner = Compiled(nest, inputs, tiles, kernels, device=target, unfused=choice.unfused)
     return Executable(graph, target, tiles, number, runner)
 
 

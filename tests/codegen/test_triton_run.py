@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from triton_cases import EDGES, LONG, LOOKUPS, MASKED, PRODUCTS, SCHEDULED, UNITS
+from triton_cases import EDGES, EXPONENTIALS, LONG, LOOKUPS, MASKED, PRODUCTS, SCHEDULED, UNITS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 SCRIPT = Path(__file__).parents[1] / "triton_cases.py"
@@ -46,6 +46,13 @@ def test_lookups_as_exact_as_float32(name: str) -> None:
     rows = [row for row in found("run_lookups") if row["case"] == name]
     assert rows
     assert not [row for row in rows if not row["error"] <= 4e-6]
+
+
+@pytest.mark.parametrize("name", EXPONENTIALS)
+def test_infinite_exponents_are_those_of_pytorch(name: str) -> None:
+    rows = [row for row in found("run_exponentials") if row["case"] == name]
+    assert len(rows) == 2
+    assert not [row for row in rows if not row["same"] or not row["error"] <= row["allowed"]]
 
 
 def test_nothing_is_read_outside_of_a_table() -> None:

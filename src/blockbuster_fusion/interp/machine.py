@@ -30,6 +30,7 @@ from blockbuster_fusion.interp.tiling import Tiling
 from blockbuster_fusion.interp.traffic import Tally
 from blockbuster_fusion.interp.values import Array, Buffer, Listed, Numbers
 from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import ANY
 
 Values = list[Any]
 """By slot: an array for an item, a Listed for a list."""
@@ -184,7 +185,9 @@ class Machine:
                 place = frame.places[step.results[stack.output]]
                 stacked[stack.output] = self._allocate(action, stack, outputs[stack.output], place)
             for group, gather in action.reduced:
-                made = self.arithmetic.identities(gather, [outputs[o].shape for o in group])
+                made = [outputs[o] for o in group]  # the same for every block: so for none
+                if gather.combiner is not ANY:
+                    made = self.arithmetic.identities(gather, [x.shape for x in made])
                 gathered.update(zip(group, made, strict=True))
         for (group, gather), part in zip(action.reduced, parts, strict=True):
             whole = part.result() if part else [gathered[output] for output in group]

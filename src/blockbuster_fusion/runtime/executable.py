@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -150,12 +150,22 @@ def _has_tensor(given: Sequence[Any]) -> bool:
 
 
 class Interpreted:
-    """Programs run by the reference interpreter: slow, and right."""
+    """Programs run by the reference interpreter: slow, and right.
 
-    def __init__(self, graph: Graph, tiles: Mapping[Dim, int]) -> None:
+    `unfused` gives the program for arrays without elements. A scale that has moved behind a sum
+    may be infinite where nothing is summed.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        tiles: Mapping[Dim, int],
+        unfused: Callable[[], Graph] | None = None,
+    ) -> None:
         self.graph = graph
         self.tiles: dict[Dim | str, int] = dict(tiles.items())
         self.nest: Nest | None = None
+        self._unfused = unfused
 
     @cached_property
     def source(self) -> str:
@@ -173,7 +183,14 @@ class Interpreted:
             target[...] = made[number]
         return made
 
+    @cached_property
+    def unfused(self) -> "Interpreted | None":
+        """The program as it was before fusion, where that is known."""
+        return None if self._unfused is None else Interpreted(self._unfused(), {})
+
     def made(self, given: Sequence[Any], sizes: Sizes, kit: Kit | None) -> Sequence[Any]:
+        if is_empty([np.shape(x) for x in given], sizes) and self.unfused is not None:
+            return self.unfused.made(given, sizes, kit)
         if not _has_tensor(given) and (kit is None or kit.name == "numpy"):
             return interpret(self.graph, list(given), self.tiles, sizes=sizes)
         from blockbuster_fusion.runtime.torch_arrays import through_numpy
@@ -184,8 +201,16 @@ class Interpreted:
         )
 
 
+def is_empty(shapes: Iterable[Sequence[int]], sizes: Sizes) -> bool:
+    """Whether some axis has no elements."""
+    return any(0 in shape for shape in shapes) or any(length == 0 for _, length in sizes)
+
+
 class Compiled:
-    """Programs run by compiled kernels, one step after the other."""
+    """Programs run by compiled kernels, one step after the other.
+
+    `unfused` gives the program for arrays without elements, which the interpreter runs.
+    """
 
     def __init__(
         self,
@@ -195,8 +220,10 @@ class Compiled:
         kernels: Kernels,
         *,
         device: str,
+        unfused: Callable[[], Graph] | None = None,
     ) -> None:
         self.nest: Nest | None = nest
+        self._unfused = unfused
         self.names = tuple(names)
         self.program, self.tiles, self.kernels, self.device = nest, dict(tiles), kernels, device
         self.source = kernels.source
@@ -218,7 +245,15 @@ class Compiled:
             kit.admitted(name, x, buffer.dtype)
             for name, buffer, x in zip(self.names, self.program.inputs, given, strict=True)
         ]
-        return self.bound_for(admitted, sizes, kit, into).run(kit, admitted, into)
+        bound = self.bound_for(admitted, sizes, kit, into)
+        if bound.is_empty and self.unfused is not None:
+            return self.unfused.run(given, sizes, kit, into)
+        return bound.run(kit, admitted, into)
+
+    @cached_property
+    def unfused(self) -> Interpreted | None:
+        """The program as it was before fusion, where that is known."""
+        return None if self._unfused is None else Interpreted(self._unfused(), {})
 
     def bound_for(
         self,
@@ -302,6 +337,7 @@ class Bound:
             self.extents.bind(axis, length, "the caller's sizes")
         self.tiling = Tiling(self.extents, owner.tiles)
         shapes = [kit.shape(x) for x in inputs]
+        self.is_empty = is_empty(shapes, sizes)
         for name, buffer, shape in zip(owner.names, owner.program.inputs, shapes, strict=True):
             self.admit(name, buffer, shape)
         for name, buffer, shape in zip(owner.names, owner.program.inputs, shapes, strict=True):

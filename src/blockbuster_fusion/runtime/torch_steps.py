@@ -316,7 +316,8 @@ class BoundKernel:
             if len(self.programs) >= MOST_PROGRAMS:
                 self.programs.clear()
             program = self.runner.bound_for(given, self.sizes, self.kit, into)
-            self.programs[_strides(given, into)] = program
+            if not program.is_empty:
+                self.programs[_strides(given, into)] = program
 
     def program(self, values: list[Any]) -> Bound | None:
         """What has just been run."""

@@ -43,8 +43,7 @@ from blockbuster_fusion.safety.terms import plain as plain_term
 Powers = tuple[tuple[Value, float], ...]
 """An exponent: values, each with its factor."""
 
-UNDEFINED = const(float("inf")) - float("inf")
-"""Not a number."""
+UNDEFINED = const(float("nan"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,7 +322,7 @@ class Arithmetic:
             return moved(Expr(node.op, (a.value, b.value)), plus(a.exponent, b.exponent, sign))
         if b.form is Form.moved:
             first = plus(((a.value, 1.0),), b.exponent, sign)
-            return plain(Expr(node.op, (self.total(first), b.value)))
+            return plain(Expr(node.op, (self.total(first, divides=True), b.value)))
         first = plus(a.exponent, ((b.value, 1.0),), sign)
         return plain(self.total(first) + a.value)
 
