@@ -383,6 +383,8 @@ def edge_results() -> Iterator[dict[str, object]]:
         made = triton_runner.run(nest, {"X": x}, tiles_of(nest, 16))["O"]
         same = np.allclose(made, exact, rtol=1e-5, atol=1e-6, equal_nan=True)
         yield {"case": name, "same": bool(same)}
+
+
 EXPONENTIALS = ("product", "factor", "softmax_contracted", "logsumexp", "exp_contracted")
 """Programs whose infinities and NaN are PyTorch's."""
 
