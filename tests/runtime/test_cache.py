@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from blockbuster_fusion.errors import CacheFailed, WrongKind
-from blockbuster_fusion.runtime import cache
+from blockbuster_fusion.runtime import cache, process_folder
 from blockbuster_fusion.runtime.cache import cached, digest, discard
 
 
@@ -50,6 +50,11 @@ def test_made_once(folder: Path) -> None:
     assert make.count == 1
     assert folder in first.file.parents
     assert not left_over(folder)
+
+
+def test_the_fallback_is_made_only_where_it_is_needed() -> None:
+    cached("k" * 64, ".txt", Maker())
+    assert process_folder.process_folder(make=False) is None
 
 
 def test_keys_and_suffixes_differ() -> None:

@@ -130,9 +130,12 @@ def usable_folder() -> Path | None:
 
 def _folders() -> Iterator[Path]:
     """The cache's folder and the process's own, as far as they can be used."""
-    for folder in (usable_folder(), process_folder()):
-        if folder is not None:
-            yield folder
+    own = usable_folder()
+    if own is not None:
+        yield own
+    fallback = process_folder()  # made only where the other fails
+    if fallback is not None:
+        yield fallback
 
 
 _noted: set[tuple[Path, str]] = set()
