@@ -71,6 +71,8 @@ class Reference:
     spread: dict[str, Array]
     """How far an element moves when each result on the way moves by up to one eps: the root mean
     square of some random trials."""
+    certain: dict[str, Array]
+    """Where all trials agree on whether an element is finite."""
 
 
 def careful(graph: Graph, inputs: Mapping[str, Array], dtype: DType) -> dict[str, Array]:
@@ -105,7 +107,14 @@ def reference(graph: Graph, inputs: Mapping[str, Array], dtype: DType, seed: int
             else np.zeros(x.shape[1:])
             for name, x in made.items()
         }
-    return Reference(exact, spread)
+    kinds = {name: special(x) for name, x in made.items()}
+    certain = {name: np.asarray((x == x[0]).all(axis=0)) for name, x in kinds.items()}
+    return Reference(exact, spread, certain)
+
+
+def special(x: Array) -> Array:
+    """NaN and infinities, told apart; 0 for numbers."""
+    return np.where(np.isnan(x), 2, np.where(np.isinf(x), np.sign(x), 0))
 
 
 class _Run:

@@ -170,6 +170,10 @@ class Arithmetic:
         if computed:  # each use of a computed number may have been computed on its own
             sizes = sum(np.abs(self.aligned(n, result.axes)) for n in computed)
             result.array = self.moved(self.array(result), np.asarray(sizes))
+        if self.samples and np.isnan(self.array(result)).any():
+            # A shift by an infinite number may be left out where nothing else feels a shift.
+            shifts = [np.isinf(self.aligned(n, result.axes)) for n in (x, y)]
+            return self.undecided(result, Number(result.axes, shifts[0] & shifts[1]))
         return result
 
     def mul(self, x: Number, y: Number) -> Number:
@@ -197,12 +201,13 @@ class Arithmetic:
         return self.apply(np.negative, x, exact=True)
 
     def undecided(self, x: Number, where: Number) -> Number:
-        """A number with NaN in all samples but the first, where there are several right answers."""
+        """A number that the samples do not agree on, where there are several right answers."""
         array, hidden = self.array(x), self.aligned(where, x.axes).any(axis=0)
         if not self.samples or not hidden.any():
             return x
         array = np.broadcast_to(array, (self.samples, *array.shape[1:])).copy()
-        array[1:] = np.where(hidden, np.nan, array[1:])
+        other = np.where(np.isnan(array[0]), 0.0, np.nan)
+        array[1:] = np.where(hidden, other, array[1:])
         return Number(x.axes, array)
 
     def narrowed(self, x: Number, dtype: DType) -> Number:

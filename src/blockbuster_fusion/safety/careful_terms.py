@@ -99,14 +99,21 @@ class Careful:
         else:
             half = self.numbers.apply(lambda t: np.exp(t / 2), total)
             made = self.numbers.mul(self.numbers.mul(x.significand, half), half)
-        for atom, factor in x.exponent:
-            if factor < 0 and atom.infinite is not None and atom.infinite.any():
-                # As written, what is finite is 0 beside inf; with a shift by inf it is NaN.
-                made = self.numbers.undecided(made, Number(atom.axes, atom.infinite))
+        made = self._less_infinity(made, x.exponent)
         beyond = np.abs(self.numbers.array(made)) > self.numbers.largest
         if beyond.any():  # what becomes of a number that the dtype cannot hold is not judged
             made = self.numbers.undecided(made, Number(made.axes, beyond))
         return Number(made.axes, self.numbers.array(made), made=("power", x))
+
+    def _less_infinity(self, x: Number, exponent: Exponent) -> Number:
+        """A number from whose exponent a maximum was subtracted that may be inf.
+
+        As written, what is finite is 0 beside inf; with a shift by inf it is NaN.
+        """
+        for atom, factor in exponent:
+            if factor < 0 and atom.infinite is not None and atom.infinite.any():
+                x = self.numbers.undecided(x, Number(atom.axes, atom.infinite))
+        return x
 
     def total(self, exponent: Exponent) -> Number:
         """The exponent as one array; a maximum is subtracted from what it is the maximum of."""
@@ -262,8 +269,7 @@ class Careful:
     def _add_moved(self, name: str, a: Term, b: Term, sign: float) -> Term | None:
         """What is moved by a maximum meets what it may cancel first."""
         numbers = self.numbers
-        if isinstance(a, Power) or isinstance(b, Power):
-            return None
+        a, b = (self.plain(term) if isinstance(term, Power) else term for term in (a, b))
         if isinstance(a, Moved) and isinstance(b, Moved):
             value = numbers.add(a.value, b.value) if sign > 0 else numbers.sub(a.value, b.value)
             exponent = plus(a.exponent, b.exponent, sign)
@@ -275,7 +281,8 @@ class Careful:
                 return Moved(value, plus((), one.exponent, 1.0 if one is a else sign))
         if isinstance(b, Moved):
             assert isinstance(a, Number)
-            first = self.total(plus(((a, 1.0),), b.exponent, sign))
+            exponent = plus(((a, 1.0),), b.exponent, sign)
+            first = self._less_infinity(self.total(exponent), exponent)
             return numbers.add(first, b.value) if sign > 0 else numbers.sub(first, b.value)
         assert isinstance(a, Moved)
         assert isinstance(b, Number)

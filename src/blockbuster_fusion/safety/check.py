@@ -20,7 +20,14 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.safety.adversarial import Case, adversarial
-from blockbuster_fusion.safety.careful import Reference, careful, eps_of, largest_of, reference
+from blockbuster_fusion.safety.careful import (
+    Reference,
+    careful,
+    eps_of,
+    largest_of,
+    reference,
+    special,
+)
 from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.safe import make_safe
 from blockbuster_fusion.safety.storage import stored_as
@@ -291,14 +298,10 @@ class Judged:
 
     def _unlike(self, name: str, found: Array, exact: Array, own: Array) -> Array:
         """Where something else is found than the infinity or NaN that all others agree on."""
-        kinds = [_special(x) for x in (exact, own, self.plain[name])]
+        kinds = [special(x) for x in (exact, own, self.plain[name])]
         agreed = (kinds[0] == kinds[1]) & (kinds[0] == kinds[2]) & (kinds[0] != 0)
-        return np.asarray(agreed & (_special(found) != kinds[0]))
-
-
-def _special(x: Array) -> Array:
-    """1 for inf, -1 for -inf, 2 for NaN, 0 for a number."""
-    return np.asarray(np.where(np.isnan(x), 2, np.where(np.isinf(x), np.sign(x), 0)), np.int64)
+        agreed = agreed & self.reference.certain[name]
+        return np.asarray(agreed & (special(found) != kinds[0]))
 
 
 def _norm(errors: Array, count: int) -> float:
