@@ -58,8 +58,9 @@ class Maker:
         role: Role | None = None,
         most: int = 4,
         plain: bool = False,
+        odd: bool = True,
     ) -> str:
-        """The name of a new input, parameter or buffer."""
+        """The name of a new input, parameter or buffer; without `odd`, of finite numbers."""
         r, name = self.random, f"g{len(self.given)}"
         role = role or r.choices([*Role], (0.7, 0.2, 0.1))[0]
         if "n" in shape or not self.given:
@@ -74,7 +75,7 @@ class Maker:
             tuple(shape),
             dtype,
             layout,
-            odd=self.odd and r.random() < 0.5,
+            odd=odd and self.odd and r.random() < 0.5,
             most=most,
             scale=r.choice((scale, scale, scale, 10.0, 1e-3)),
             offset=offset,

@@ -375,11 +375,12 @@ def einsum(m: Maker) -> None:
 @extra
 def attention(m: Maker) -> None:
     r = m.random
-    q = m.floating(_rank(3, 4))
+    q = m.floating(_rank(3, 4), lambda t: bool(t.isfinite().all()))
     sizes, dtype = m.sizes(q), m.now[q].dtype
     keys = r.choice((1, 2, 5, 8))
-    k = m.add_given([*sizes[:-2], keys, sizes[-1]], dtype)
-    v = m.add_given([*sizes[:-2], keys, r.choice((2, 4))], dtype)
+    # keys and values that a mask leaves out are not read, so NaN in them may go unseen
+    k = m.add_given([*sizes[:-2], keys, sizes[-1]], dtype, odd=False)
+    v = m.add_given([*sizes[:-2], keys, r.choice((2, 4))], dtype, odd=False)
     mask = m.add_given([sizes[-2], keys], torch.bool) if r.random() < 0.4 else "None"
     causal = r.random() < 0.3 and mask == "None"
     if r.random() < 0.5:
