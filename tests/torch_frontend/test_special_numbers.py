@@ -80,6 +80,26 @@ def test_axes_that_are_broadcast_in_part() -> None:
         torch.testing.assert_close(found.double(), expected, rtol=2e-4, atol=2e-4)
 
 
+def test_variances_at_an_offset() -> None:
+    """The variance of rows around 1e5 is as exact as eager mode's."""
+    x = 1e5 + numbers(50, 64)
+
+    def function(x: Tensor) -> list[Tensor]:
+        return [x.var(-1), x.std(0), torch.var_mean(x, -1)[0]]
+
+    with torch.no_grad():
+        exact, eager = function(x.double()), function(x)
+    for found, own, wanted in zip(Watched(function, threads=1)(x), eager, exact, strict=True):
+        error, allowed = ((y - wanted).norm() / wanted.norm() for y in (found, own))
+        assert error <= 2 * allowed + 4 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_logsumexp_of_infinities(dtype: torch.dtype) -> None:
+    x = torch.tensor([[65504.0, 65504.0], [1, 2], [inf, 1], [-inf, -inf], [nan, 1], [inf, -inf]])
+    check(lambda x: torch.logsumexp(x, -1), x.to(dtype))
+
+
 @pytest.mark.parametrize("masked", [True, False])
 def test_attention_over_one_key(masked: bool) -> None:
     mask = torch.full((3, 1), masked)
