@@ -54,6 +54,18 @@ def test_failures_are_shrunk_to_files_that_run(tmp_path: Path) -> None:
     assert run.stdout.splitlines()[-1].startswith("ok: as exact as the careful program")
 
 
+NORMS = {"layernorm", "rmsnorm", "mean", "centre", "shift by the mean"}
+
+
+def test_programs_of_exponentials() -> None:
+    """Softmaxes, exponentials, products, shifts and scales of the first seeds, without norms."""
+    programs = [Numeric().generate(seed) for seed in range(80)]
+    seeds = [p.seed for p in programs if NORMS.isdisjoint(s.kind for s in p.statements)]
+    assert len(seeds) > 30
+    summary = fuzz(Numeric(), seeds)
+    assert summary.ok, summary
+
+
 @pytest.mark.long
 def test_thousands_of_programs(tmp_path: Path) -> None:
     summary = fuzz(Numeric(), range(LONG), jobs=os.cpu_count() or 1, save=tmp_path, progress=True)
