@@ -465,7 +465,13 @@ class Items(Builder):
             size = abs(factor) / LOG2 if of_two else abs(factor)
             exponent = table.add(atom) if factor > 0 else -table.add(atom)
             both = exponent if left is None else (left if size == 1 else left / size) + exponent
-            shown = both if is_zero is None else call("where", is_zero, NOTHING, both)
+            shown = both
+            if own is not None and is_zero is not None:  # it may lift what is small beside others
+                logarithm = call(
+                    "log2" if of_two else "log", call("maximum", call("abs", own), 1e-30)
+                )
+                lifted = both + (logarithm if size == 1 else logarithm / size)
+                shown = call("where", is_zero, NOTHING, lifted)
             top = self.emit(BlockReduce(dim, MAX), table.emit(shown))
             limit = bounded(arg(0), self.type(top).dtype)
             top = self.emit(Elementwise(limit - headroom if headroom else limit), top)
