@@ -1,5 +1,6 @@
 """NaN, infinities, signed zeros and numbers out of range, axes of length 1 and 0: as in eager."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -198,3 +199,25 @@ EMPTY: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
 def test_axes_of_no_elements(name: str) -> None:
     function, inputs = EMPTY[name]
     check(function, *inputs)
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 4)])
+@pytest.mark.parametrize("correction", [0, 1.5, 3, 100])
+def test_a_variance_divides_by_no_negative_number(
+    shape: tuple[int, ...], correction: float
+) -> None:
+    def variance(x: Tensor) -> Tensor:
+        return torch.var(x, None if x.dim() < 2 else -1, correction=correction)
+
+    x = torch.arange(1.0, 1 + math.prod(shape)).reshape(shape)
+    with torch.no_grad():
+        wanted = variance(x)
+    found = Watched(variance, threads=1)(x)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+def test_a_scale_of_a_number_that_is_taken_away() -> None:
+    """The overload for numbers has `alpha` by its place."""
+    watched = Watched(lambda x: torch.ops.aten.sub.Scalar(x, 2.0, 0.5), strict=True, threads=1)
+    watched.check(torch.randn(3, 8))

@@ -147,8 +147,15 @@ class Program:
 
 def execute(line: Line, values: dict[str, Any], floats: torch.dtype | None = None) -> None:
     """Run a line on values; with `floats`, floats that it names are of that dtype."""
-    text = line.text if floats is None else _FLOATS.sub(str(floats), line.text)
-    exec(text, NAMES, values)
+    if floats is None:
+        exec(line.text, NAMES, values)
+        return
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(floats)  # of whole numbers and Python's floats
+    try:
+        exec(_FLOATS.sub(str(floats), line.text), NAMES, values)
+    finally:
+        torch.set_default_dtype(usual)
 
 
 NAMES: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "tensor": tensor}

@@ -137,7 +137,7 @@ def _is_zero(x: Value, y: Operand, sign: int) -> bool:
 
 
 @pointwise("add")
-def _add(p: Positional, x: Operand, y: Operand, *, alpha: float = 1) -> Value:
+def _add(p: Positional, x: Operand, y: Operand, alpha: float = 1) -> Value:
     if isinstance(x, Value) and _is_zero(x, y, -1) and _same(p, x, y):
         return x  # -0.0 + 0.0 is 0.0
     if _is_bool(x) and _is_bool(y):
@@ -146,7 +146,7 @@ def _add(p: Positional, x: Operand, y: Operand, *, alpha: float = 1) -> Value:
 
 
 @pointwise("sub")
-def _sub(p: Positional, x: Operand, y: Operand, *, alpha: float = 1) -> Value:
+def _sub(p: Positional, x: Operand, y: Operand, alpha: float = 1) -> Value:
     if isinstance(x, Value) and _is_zero(x, y, 1) and _same(p, x, y):
         return x
     return p.elementwise(lambda a, b: a - (b if alpha == 1 else alpha * b), x, y)

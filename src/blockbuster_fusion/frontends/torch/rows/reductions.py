@@ -198,10 +198,14 @@ def _variance(p: Positional, x: Value, dim: Any, less: float, keepdim: bool) -> 
     mean = _average(p, x, at, keep=True)
     shifted = p.elementwise(lambda a, b: a - b, x, mean)
     total = p.reduce(ADD, p.elementwise(lambda t: t**2, shifted), at, keep=True)
+
+    def degrees(size_of: SizeOf, t: Expr) -> Expr:
+        return t / call("maximum", size_of(factors) - less, 0.0)  # as PyTorch: never negative
+
     if not factors:
-        variance = p.elementwise(lambda t: t / (1.0 - less), total)
+        variance = p.elementwise(lambda t: t / max(1.0 - less, 0.0), total)
     else:
-        variance = p.sized(lambda size_of, t: t / (size_of(factors) - less), total)
+        variance = p.sized(degrees, total)
     if keepdim:
         return variance, mean
     return p.drop(variance, at), p.drop(mean, at)
