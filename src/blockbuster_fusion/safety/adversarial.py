@@ -84,7 +84,7 @@ def far_column(x: Array, rng: Rng) -> Array:
 
 
 def far_first_block(x: Array, rng: Rng) -> Array:
-    """The first third of the columns around 1e4, as an attention sink is: no pivot for others."""
+    """The first third of the columns around 1e4, as sinks are: no pivot for the others."""
     x = x.copy()
     x[..., : -(-x.shape[-1] // 3)] += np.float32(1e4)
     return x
