@@ -69,6 +69,11 @@ def fit(name, x, axes, dtype, sizes):
             raise ValueError(f"{name} is {length} long where {axis} is {wanted}")
 
 
+def run_length(blocks, few):
+    """How many blocks are summed before they go into totals: a power of two; 0 for all of them."""
+    return 0 if blocks <= few else 1 << ((blocks - 1).bit_length() + 1) // 2
+
+
 def launch(function, grid, options, **arguments):
     """Runs a kernel with those of the arguments that it takes."""
     taken = {name: arguments[name] for name in function.arg_names}

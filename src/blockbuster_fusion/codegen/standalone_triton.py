@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from blockbuster_fusion.codegen.cascade import run_length
 from blockbuster_fusion.codegen.nest import (
     Along,
     Buffer,
@@ -13,13 +14,17 @@ from blockbuster_fusion.codegen.nest import (
     Kernel,
     Space,
     Tile,
-    written,
 )
 from blockbuster_fusion.codegen.reserved import TRITON
 from blockbuster_fusion.codegen.standalone import TOLERANCE, Test, array_name, wrapped
 from blockbuster_fusion.codegen.standalone_helpers import TRITON_HELPERS
-from blockbuster_fusion.codegen.triton_names import ParameterNames
-from blockbuster_fusion.codegen.triton_plan import MOST_ACCUMULATED, OPTIONS, SMALLEST, USUAL
+from blockbuster_fusion.codegen.triton_plan import (
+    MOST_ACCUMULATED,
+    OPTIONS,
+    SMALLEST,
+    USUAL,
+    Planner,
+)
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import Scope, comment, comment_lines
@@ -121,7 +126,8 @@ class Run:
     # ---------------------------------------------------------------- launches
 
     def _launch(self, kernel: Kernel) -> list[str]:
-        names = ParameterNames(kernel)
+        planner = Planner(kernel)
+        names = planner.names
         programs = _product(self._count(index.dim) for index in kernel.grid)
         numbers: dict[str, Length | bool] = {"GROUP": OPTIONS["group"]}
         arguments: list[str] = []
@@ -137,13 +143,15 @@ class Run:
             steps = [_product(shape[at + 1 :]) for at in range(len(shape))]
             numbers |= zip((copies, *names.strides[buffer]), steps, strict=True)
             arguments.append(f"{names.pointers[buffer]}={self._scratch(buffer, _product(shape))}")
+        for dim in planner.long_dims:
+            numbers[names.runs[dim]] = self._run(planner, dim)
         for symbol, name in names.sizes.items():
             numbers[name] = self.id(symbol)
         for dim, name in names.blocks.items():
             numbers[name] = self._block(dim)
             numbers[names.evens[dim]] = self._is_even(dim)
         arguments += [f"{name}={value}" for name, value in numbers.items()]
-        options = f'{{"num_warps": {self._warps(kernel)}, "num_stages": {OPTIONS["num_stages"]}}}'
+        options = f'{{"num_warps": {self._warps(planner)}, "num_stages": {OPTIONS["num_stages"]}}}'
         head = f"    launch({kernel.name}, {programs}, {options}, "
         return wrapped(f"{head}{', '.join(arguments)})")
 
@@ -151,11 +159,24 @@ class Run:
         device = f"{self.id(self.test.nest.inputs[0])}.device"
         return f"torch.empty({count}, dtype=torch.{buffer.dtype}, device={device})"
 
-    def _warps(self, kernel: Kernel) -> Length:
-        """As Planner.warps: eight where the accumulators of four would not stay in registers."""
-        makes = [made for s in kernel.statements if (made := written(s)) is not None]
-        kept: list[Tile] = [tile for tile in dict.fromkeys(makes) if makes.count(tile) > 1]
-        rooms = [_product(self._block(span.dim) for span in tile.spans) for tile in kept]
+    def _run(self, planner: Planner, dim: Dim) -> Length:
+        """As Planner.run: how many blocks are summed before they go into totals."""
+        blocks = self._count(dim)
+        if isinstance(blocks, int):
+            return run_length(blocks, planner.few)
+        return f"run_length({blocks}, {planner.few})"
+
+    def _warps(self, planner: Planner) -> Length:
+        """As Planner.warps: more where the accumulators of four would not stay in registers."""
+        runs = [self._run(planner, dim) for dim in planner.long_dims]
+        short = self._warps_for(planner.accumulators(planner.long_dims))
+        long = self._warps_for(planner.accumulators(()))
+        if long == short or not any(runs):
+            return short
+        return f"({long}) if {' or '.join(map(str, runs))} else ({short})"
+
+    def _warps_for(self, accumulators: Iterable[Tile]) -> Length:
+        rooms = [_product(self._block(span.dim) for span in tile.spans) for tile in accumulators]
         most = MOST_ACCUMULATED * 32 * 4
         if all(isinstance(room, int) for room in rooms):
             return 8 if sum(room for room in rooms if isinstance(room, int)) > most else 4

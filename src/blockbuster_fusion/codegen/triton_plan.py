@@ -17,6 +17,7 @@ from blockbuster_fusion.codegen.nest import (
     Kernel,
     Space,
     Statement,
+    Tile,
     written,
 )
 from blockbuster_fusion.codegen.triton_dots import is_dot
@@ -106,12 +107,16 @@ class Planner:
     def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """Four, or eight where the accumulators of four would not stay in registers."""
         short = {dim for dim in self.long_dims if not self.run(dim, sizes, tiles)}
-        makes = [made for s in _running(self.kernel.body, short) if (made := written(s))]
-        kept = {tile for tile in makes if makes.count(tile) > 1}
         total = sum(
-            math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans) for tile in kept
+            math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans)
+            for tile in self.accumulators(short)
         )
         return 8 if total > MOST_ACCUMULATED * 32 * 4 else 4
+
+    def accumulators(self, short: Collection[Dim]) -> list[Tile]:
+        """The tiles that are written more than once where the loops over some dims are short."""
+        makes = [made for s in _running(self.kernel.body, short) if (made := written(s))]
+        return [tile for tile in dict.fromkeys(makes) if makes.count(tile) > 1]
 
     @cached_property
     def long_dims(self) -> frozenset[Dim]:
@@ -121,8 +126,13 @@ class Planner:
 
     def run(self, dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """How many blocks of a dim are summed before they go into totals; 0: all of them."""
+        return run_length(block_count(dim, sizes, tiles), self.few)
+
+    @cached_property
+    def few(self) -> int:
+        """So many blocks are summed one after the other."""
         dots = any(isinstance(s, Contract) and is_dot(s) for s in self.kernel.statements)
-        return run_length(block_count(dim, sizes, tiles), FEW_DOTS if dots else FEW)
+        return FEW_DOTS if dots else FEW
 
     def constants(
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], group: int
