@@ -25,6 +25,7 @@ from blockbuster_fusion.codegen.nest import (
     View,
 )
 from blockbuster_fusion.codegen.reserved import kernel_name
+from blockbuster_fusion.fusion.cut import LARGEST, statements
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.ir.ops import (
@@ -39,6 +40,9 @@ from blockbuster_fusion.ir.ops import (
     Rename,
     Value,
 )
+
+MOST_LIGHT = 16
+"""An item that takes more operators than this is stored, not computed again."""
 
 
 def lower_to_nest(graph: Graph, name: str = "kernel", *, grid: str = "all") -> Nest:
@@ -162,7 +166,7 @@ class _Program:
             if i in self.light and i not in needed:
                 needed.add(i)
                 stack.extend(v.node for v in self.graph[i].inputs)
-        return sorted(needed, key=[*self.graph.nodes].index)
+        return sorted(needed, key=self.graph.position.__getitem__)
 
 
 def _light(graph: Graph) -> frozenset[int]:
@@ -170,7 +174,8 @@ def _light(graph: Graph) -> frozenset[int]:
 
     Weights that are widened as they are loaded are such items, and masks of one block.
     """
-    found: set[int] = set()
+    found: dict[int, int] = {}
+    """The light items, each with the number of operators that compute it."""
     given = {Value(i) for i in graph.inputs}
     stored = {value.node for value in graph.output_values}
     for i, node in graph.nodes.items():
@@ -178,8 +183,10 @@ def _light(graph: Graph) -> frozenset[int]:
         is_placed = any(isinstance(op, Rename | Pick | Misc) for op in readers)
         if isinstance(node.op, Elementwise) and not is_placed and i not in stored:
             makers = [v for v in node.inputs if v not in given and v.node not in found]
-            if all(isinstance(graph.op(v.node), Pick | Iota) for v in makers):
-                found.add(i)
+            operators = 1 + sum(found.get(v.node, 0) for v in node.inputs)
+            is_source = all(isinstance(graph.op(v.node), Pick | Iota) for v in makers)
+            if is_source and operators <= MOST_LIGHT:
+                found[i] = operators
     return frozenset(found)
 
 
@@ -187,15 +194,20 @@ def _groups(graph: Graph, light: frozenset[int]) -> list[list[int]]:
     """What becomes one step: each map, each misc operator, and what lies between them."""
     made: list[list[int]] = []
     run: list[int] = []
+    weight = 0
     for i, node in graph.nodes.items():
         if isinstance(node.op, Input) or i in light:
             continue
         if isinstance(node.op, Map | Misc | Rename | Pick | Iota):
             made += [run] if run else []
             made.append([i])
-            run = []
+            run, weight = [], 0
         else:
+            if run and weight + statements(node) > LARGEST:
+                made.append(run)
+                run, weight = [], 0
             run.append(i)
+            weight += statements(node)
     return [*made, run] if run else made
 
 
