@@ -54,7 +54,7 @@ def work(make: Maker, size: int) -> int:
 
 @pytest.mark.parametrize(
     ("make", "size"),
-    [(chain, 260), (unary_chain, 260), (nested, 300), (outputs, 70), (products, 50)],
+    [(chain, 150), (unary_chain, 150), (nested, 250), (outputs, 70), (products, 40)],
 )
 def test_work_grows_no_faster_than_n_log_n(make: Maker, size: int) -> None:
     work(make, size // 4)  # what is computed once and kept

@@ -50,10 +50,15 @@ class Run:
     next_id: int
     fork: Fork | None
 
-    @property
-    def by_base(self) -> "Run":
-        """The outcome by the base alone; the same where no rule beyond it has fired."""
-        return self if self.fork is None else Driver.resumed(self.fork).fuse()
+    def by_base(self, first_id: int | None = None) -> "Run":
+        """The outcome by the base alone; the same where no rule beyond it has fired.
+
+        New nodes take ids from `first_id` on, where other programs have some already.
+        """
+        if self.fork is None:
+            return self
+        fork = self.fork if first_id is None else replace(self.fork, next_id=first_id)
+        return Driver.resumed(fork).fuse()
 
 
 class Driver:

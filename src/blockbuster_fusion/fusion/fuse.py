@@ -46,7 +46,11 @@ class Fusion:
             return None
         rules = self.trace.rules.base
         assert rules is not None
-        by_base = [run.by_base for run in self.runs]
+        by_base: list[Run] = []
+        first = None if len(self.runs) == 1 else max(run.next_id for run in self.runs)
+        for run in self.runs:
+            by_base.append(run.by_base(first))
+            first = first and max(first, by_base[-1].next_id)
         return _fusion(self.initial, self.trace.parts, rules, by_base, self.trace.largest)
 
     @property
