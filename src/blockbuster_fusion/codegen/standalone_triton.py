@@ -143,7 +143,7 @@ class Run:
             steps = [_product(shape[at + 1 :]) for at in range(len(shape))]
             numbers |= zip((copies, *names.strides[buffer]), steps, strict=True)
             arguments.append(f"{names.pointers[buffer]}={self._scratch(buffer, _product(shape))}")
-        for dim in planner.long_dims:
+        for dim in self._long(planner):
             numbers[names.runs[dim]] = self._run(planner, dim)
         for symbol, name in names.sizes.items():
             numbers[name] = self.id(symbol)
@@ -159,6 +159,10 @@ class Run:
         device = f"{self.id(self.test.nest.inputs[0])}.device"
         return f"torch.empty({count}, dtype=torch.{buffer.dtype}, device={device})"
 
+    def _long(self, planner: Planner) -> list[Dim]:
+        """The dims of long loops, in an order that is the same in every process."""
+        return sorted(planner.long_dims, key=lambda dim: dim.label)
+
     def _run(self, planner: Planner, dim: Dim) -> Length:
         """As Planner.run: how many blocks are summed before they go into totals."""
         blocks = self._count(dim)
@@ -168,7 +172,7 @@ class Run:
 
     def _warps(self, planner: Planner) -> Length:
         """As Planner.warps: more where the accumulators of four would not stay in registers."""
-        runs = [self._run(planner, dim) for dim in planner.long_dims]
+        runs = [self._run(planner, dim) for dim in self._long(planner)]
         short = self._warps_for(planner.accumulators(planner.long_dims))
         long = self._warps_for(planner.accumulators(()))
         if long == short or not any(runs):
