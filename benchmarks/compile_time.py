@@ -101,15 +101,19 @@ def main() -> None:
             parts = ", ".join(f"{stage} {value:.2f}" for stage, value in row.items())
             print(f"{name} {n}: {totals[n]:.2f} s ({parts})", flush=True)
         print(f"{name}: grows as n^{exponent:.2f}", flush=True)
-    if options.save:
-        about = {
-            "date": date.today().isoformat(),
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-        }
-        options.save.parent.mkdir(parents=True, exist_ok=True)
-        options.save.write_text(json.dumps(found | about, indent=1) + "\n")
-        print(f"saved to {options.save}")
+        if options.save:
+            keep(found, options.save)
+
+
+def keep(found: dict[str, Any], file: Path) -> None:
+    """Writes what has been measured so far as JSON."""
+    about = {
+        "date": date.today().isoformat(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(found | about, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -78,8 +78,16 @@ class SafeFusion(Fusion):
     @cached_property
     def alternatives(self) -> list[Graph]:
         """The snapshots, careful ones where none is, and those of the base that differ."""
-        others = (make_safe(self._as_stored(graph)).graph for graph in self._other_fused())
-        return [*self.snapshots, *(safe.graph for safe in self.careful), *others]
+        return [safe.graph for safe in (*self.safety, *self.careful, *self.others)]
+
+    @cached_property
+    def others(self) -> list[Safe]:
+        """The snapshots of the base that differ, numerically safe; made when asked for."""
+        if not isinstance(self.base, SafeFusion):
+            return []
+        known = {graph.digest for graph in self.fused}
+        found = zip(self.base.fused, self.base.safety, strict=True)
+        return [safe for graph, safe in found if graph.digest not in known]
 
     def _made_safe(self, made: Fusion) -> list[Safe]:
         """The programs of a fusion by the safety pass, with what its rules have lost."""
@@ -237,10 +245,12 @@ def choose(
     if unit is None:
         unit = chosen_units(graph, target, lambda units: snapshots(units).graphs)
     found = snapshots((unit,) if isinstance(unit, str) else tuple(unit))
+    if snapshot is None:
+        found.with_base()
     chosen = [
         default_tiles(g, target, given_tiles([*g.dims, *graph.dims], tiles)) for g in found.graphs
     ]
-    numbers = found.wanted(snapshot, lambda: by_estimate(found.graphs, chosen, target))
+    numbers = found.wanted(snapshot, lambda: by_estimate(found.graphs, chosen, target, found.own))
     how = schedule or Schedule(grid="outer" if target == "cpu" else "all")
 
     def unfused() -> Graph:
@@ -301,7 +311,18 @@ class _Snapshots:
     ) -> None:
         self.fusion = safe_fusion(graph, rules, unit, dtype)
         self.safe = [*self.fusion.safety, *self.fusion.careful]
-        self.graphs = [safe.graph for safe in self.safe]
+        self.own = len(self.safe)
+        """The number of snapshots by the whole rule set; those of its base alone come later."""
+
+    @property
+    def graphs(self) -> list[Graph]:
+        return [safe.graph for safe in self.safe]
+
+    def with_base(self) -> "_Snapshots":
+        """The same with the snapshots of the base that differ: a default is chosen from all."""
+        if len(self.safe) == self.own:
+            self.safe += self.fusion.others
+        return self
 
     def wanted(self, snapshot: Snapshot, ordered: Callable[[], list[int]]) -> list[int]:
         """The snapshots to try, in order; without a wish, careful ones only, if there are any."""

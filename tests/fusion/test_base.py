@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.compiler import choose
 from programs import Case, random_unit
 
 PROGRAMS = 120
@@ -80,3 +81,14 @@ def test_without_safety_the_base_is_the_same() -> None:
         fusion, paper = bb.fuse(program, safe=False), bb.fuse(program, "paper", safe=False)
         found = fusion if fusion.base is None else fusion.base
         assert digests(found.fused) == digests(paper.fused), f"seed {seed}"
+
+
+def test_the_default_is_chosen_from_the_base_as_well() -> None:
+    """In this program the rules of the base alone give the least estimated time."""
+    program = Case(140, extended=True).program
+    unit: tuple[str, ...] = ()
+    fusion = bb.fuse(program, unit=unit)
+    chosen = choose(program, unit=unit)[0].graph
+    assert chosen.digest in digests(fusion.alternatives)
+    assert chosen.digest not in digests(fusion.snapshots)
+    assert choose(program, unit=unit, snapshot=0)[0].graph.digest == fusion.snapshots[0].digest

@@ -21,6 +21,8 @@ from blockbuster_fusion.ir.ops import Input, Map, Node, Output, Take, Value
 ASSUMED = 512
 """How long an axis is taken to be whose length is not known."""
 ASSUMED_BATCH = 4
+WORTH_IT = 1.02
+"""How much less time than others a snapshot by other rules has to take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +223,19 @@ def estimated_seconds(graph: Graph, tiles: Mapping[Dim, int], target: str) -> fl
 
 
 def by_estimate(
-    snapshots: Sequence[Graph], tiles: Sequence[Mapping[Dim, int]], target: str
+    snapshots: Sequence[Graph],
+    tiles: Sequence[Mapping[Dim, int]],
+    target: str,
+    own: int | None = None,
 ) -> list[int]:
-    """The snapshots from the least estimated time on; of equals, the later one first."""
+    """The snapshots from the least estimated time on; of equals, the later one first.
+
+    Those after the first `own` are of other rules: they go before only where they gain something.
+    """
+    first = len(snapshots) if own is None else own
     times = [estimated_seconds(g, t, target) for g, t in zip(snapshots, tiles, strict=True)]
-    return sorted(range(len(snapshots)), key=lambda n: (times[n], -n))
+    least = [time if n < first else time * WORTH_IT for n, time in enumerate(times)]
+    return sorted(range(len(snapshots)), key=lambda n: (least[n], n >= first, -n))
 
 
 def chosen_units(
