@@ -88,6 +88,10 @@ class BadInput(BlockbusterError):
     template = "input {name}: {problem}"
 
 
+class BadPlace(BadInput, IndexError):
+    """An input is looked up where it has nothing."""
+
+
 class NoMemory(BlockbusterError):
     """A tensor whose numbers a kernel is to read or write has no memory."""
 

@@ -92,7 +92,7 @@ ENTRIES: dict[str, tuple[list[ArrayType], dict[str, Any], list[str]]] = {
             "x0+x1",
             "x0**2",
             "add over K",
-            "(x0/KK-x1**2+1e-05)**(-0.5)",
+            "(x0/KK+1e-05)**(-0.5)",
             "x0*x1",
             "x0+x1",
         ],

@@ -9,6 +9,7 @@ Run it with `PYTHONPATH=tests python -m fuzz.faults --count 1000 --jobs 2`.
 
 import contextlib
 import errno
+import faulthandler
 import os
 import random
 import resource
@@ -108,6 +109,7 @@ def _fork() -> int:
 
 
 def _child(case: Case, place: Path, send: int) -> None:
+    faulthandler.disable()  # a crash is reported by its status
     try:
         (place / "tmp").mkdir()
         tempfile.tempdir = str(place / "tmp")

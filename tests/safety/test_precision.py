@@ -8,6 +8,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.safety.safe import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 
 ops = bb.ops
@@ -221,3 +222,17 @@ def test_a_narrow_result_is_not_read_back() -> None:
         made = bb.interpret(graph, {"x": x}, {"M": 4, "N": 8})
         assert np.linalg.norm(made["Z"] - wanted) <= FLOOR * np.linalg.norm(wanted)
         assert np.abs(made["Y"] - exact).max() <= 2.0**-8 * np.abs(exact).max()
+
+
+def test_a_list_that_is_stored_narrow_gets_its_pivot_once() -> None:
+    """A pivot is subtracted from a rounded copy of a row or from the row, not from both."""
+    traced = bb.trace(lambda x, y: {"Z": ops.layernorm(x + y)}, x="M N", y="M N")
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.integers(-8, 9, (5, 40)).astype(np.float32) + 64 for name in "xy"}
+    exact = sum(x.astype(np.float64) for x in inputs.values())
+    centred = exact - exact.mean(-1, keepdims=True)
+    wanted = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    for raw in bb.fuse(traced).fused:
+        graph = make_safe(stored_as(raw, DType.bfloat16)).graph
+        made = bb.interpret(graph, inputs, {"M": 4, "N": 8})["Z"]
+        assert np.abs(made - wanted).max() <= 2.0**-6 * np.abs(wanted).max()

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from blockbuster_fusion.errors import BadInput, BadTile, IllTyped
+from blockbuster_fusion.errors import BadPlace, BadTile, IllTyped
 from blockbuster_fusion.interp.arithmetic import Arithmetic, Gathered, aligned, looked_up, misplaced
 from blockbuster_fusion.interp.misc import execute, imagined_results
 from blockbuster_fusion.interp.plan import (
@@ -141,7 +141,7 @@ class Machine:
             table = np.zeros((1, *table.shape[1:]), table.dtype)
         problem = misplaced(places, len(table), action.axis)
         if problem is not None:
-            raise BadInput(name=place, problem=problem)
+            raise BadPlace(name=place, problem=problem)
         made = looked_up(table, aligned(places, action.places), action.kept, action.rank)
         self.tally.load(place, made.size * action.bytes)
         return [made]

@@ -35,12 +35,17 @@ def _own_sums(graph: Graph, x: Value) -> list[Value]:
     return [v for v in made if (found := sum_of(graph, v)) is not None and found[0] == x]
 
 
-def can_be_read_twice(graph: Graph, match: Match) -> bool:
-    """No dot makes the list, or it has one block and is kept."""
+def has_several_blocks(graph: Graph, match: Match) -> bool:
+    """The list is walked: one block is at hand, and its shift is in nobody's way."""
     shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
     assert shift is not None
-    if not graph.type(shift.a).is_list:
-        return True
+    return graph.type(shift.a).is_list
+
+
+def can_be_read_twice(graph: Graph, match: Match) -> bool:
+    """No dot makes the list."""
+    shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
+    assert shift is not None
     pending, seen = [shift.a], {shift.a}
     while pending:
         value = pending.pop()
@@ -62,6 +67,11 @@ _OF_A_SHIFT = (
         "the shift does not come from a sum of the list: moving it would only lose digits",
         comes_from_a_sum_of_the_list,
         far=True,
+    ),
+    Guard(
+        "has_several_blocks",
+        "the list has one block: its shift costs nothing where it stands",
+        has_several_blocks,
     ),
     Guard(
         "can_be_read_twice",

@@ -95,7 +95,11 @@ class _Trial:
         expected = tuple(before.read(graph, inputs))
         made_first = _made_before_pivot(graph, summed)
         uses = {use for at, value in cut for use in item_uses(graph.at(at), value, at)}
-        shifted = frozenset(use for use in uses if (*use[0], use[1])[0] not in made_first)
+        shifted = frozenset(
+            use
+            for use in uses
+            if (*use[0], use[1])[0] not in made_first and not _is_rounded(graph, use)
+        )
         return cls(graph, atoms, cut, inputs, before, expected, shifted, {})
 
     # ---------------------------------------------------------------- the reading
@@ -229,6 +233,13 @@ class _Trial:
     def _read(self) -> frozenset[Path]:
         """The paths of the graphs that could be read."""
         return frozenset(path for path, _ in self.before.known)
+
+
+def _is_rounded(graph: Graph, use: Use) -> bool:
+    """Whether a use only converts the value, which is then stored: as it is, not shifted."""
+    path, node, _ = use
+    op = graph.at(path).op(node)
+    return isinstance(op, Elementwise) and op.expr.op == "cast"
 
 
 def _made_before_pivot(graph: Graph, summed: Summed) -> set[int]:

@@ -116,7 +116,10 @@ class Meaning:
         self.shifts = dict(shifts or {})
         self.restored = frozenset(restored)
         self.known: dict[tuple[Path, Value], Poly] = {}
+        self._made: dict[tuple[Path, Value], Poly] = {}
+        """What the values of the cut are made of."""
         self._earlier = {} if earlier is None else earlier.known
+        self._made_earlier = self._made if earlier is None else earlier._made
         uses = (*self.shifts, *self.restored)
         self._shifted = {path[:depth] for path, _, _ in uses for depth in range(len(path) + 1)}
 
@@ -126,19 +129,25 @@ class Meaning:
         for i, node in graph.nodes.items():
             if Value(i) in known:
                 continue
+            values = [Value(i, port) for port in range(len(node.types))]
             if self._as_before(i, node, known, path):
-                polys = [self._earlier[path, Value(i, port)] for port in range(len(node.types))]
-            else:
-                seen = [self._seen(known, v, (path, i, at)) for at, v in enumerate(node.inputs)]
-                polys = self._results(i, node, seen, path)
-            for port, poly in enumerate(polys):
-                value = Value(i, port)
+                known.update((value, self._earlier[path, value]) for value in values)
+                continue
+            seen = [self._seen(known, v, (path, i, at)) for at, v in enumerate(node.inputs)]
+            for value, poly in zip(values, self._results(i, node, seen, path), strict=True):
                 before = self._earlier.get((path, value))
                 if (path, value) in self.cut:
-                    poly = self.atoms.summed
+                    poly = self._cut((path, value), poly)
                 known[value] = before if before is not None and before == poly else poly
         self.known.update(((path, value), poly) for value, poly in known.items())
         return [known[out.value] for out in graph.outputs]
+
+    def _cut(self, place: tuple[Path, Value], poly: Poly) -> Poly:
+        """A value of the cut, and what it differs by from what it was made of earlier."""
+        self._made[place] = poly
+        earlier = self._made_earlier.get(place, poly)
+        summed = self.atoms.summed
+        return summed if poly == earlier else summed + poly + number(-1) * earlier
 
     def _seen(self, known: Mapping[Value, Poly], value: Value, use: Use) -> Poly:
         if use in self.restored:
