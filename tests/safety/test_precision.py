@@ -236,3 +236,15 @@ def test_a_list_that_is_stored_narrow_gets_its_pivot_once() -> None:
         graph = make_safe(stored_as(raw, DType.bfloat16)).graph
         made = bb.interpret(graph, inputs, {"M": 4, "N": 8})["Z"]
         assert np.abs(made - wanted).max() <= 2.0**-6 * np.abs(wanted).max()
+
+
+def test_what_gets_a_pivot_back_keeps_its_dtype() -> None:
+    """A mean that is stored as bfloat16 is one after it has got the pivot back."""
+
+    def program(x):
+        mean = x.mean(-2, keepdims=True)
+        variance = (x * x).mean(-2, keepdims=True) - mean**2
+        return {"Z": ((x - mean) * (variance + 1e-5) ** -0.5).max(-1)}
+
+    for raw in bb.fuse(bb.trace(program, x="B M N")).fused:
+        bb.verify(make_safe(stored_as(raw, DType.bfloat16)).graph)

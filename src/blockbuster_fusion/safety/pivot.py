@@ -13,7 +13,7 @@ from itertools import count
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder, Sketch
 from blockbuster_fusion.ir.combiner import ADD, Mode, Reduced
-from blockbuster_fusion.ir.expr import Expr, arg, call, const, size
+from blockbuster_fusion.ir.expr import Expr, arg, call, cast, const, size
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.infer import map_types
 from blockbuster_fusion.ir.ops import (
@@ -198,7 +198,7 @@ def _amended(graph: Graph, pivot: Value, amends: Mapping[int, Expr], ids: Iterat
     outputs = list(graph.outputs)
     for number, factor in amends.items():
         out = outputs[number]
-        value = sketch.one(Elementwise(_plus(factor)), out.value, pivot)
+        value = _moved(sketch, out.value, pivot, factor)
         outputs[number] = Output(out.name, value, out.axes)
     return Graph({**graph.nodes, **sketch.nodes}, graph.inputs, outputs)
 
@@ -229,12 +229,20 @@ def _shifted(graph: Graph, pivot: Value, uses: Mapping[Use, Expr], ids: Iterator
         old = changed.get(node, graph[node])
         x = graph[node].inputs[port]
         if (x, factor) not in moved:
-            moved[x, factor] = sketch.one(Elementwise(_plus(factor)), x, pivot)
+            moved[x, factor] = _moved(sketch, x, pivot, factor)
         operands = tuple(moved[x, factor] if at == port else v for at, v in enumerate(old.inputs))
         changed[node] = Node(old.op, operands, old.types)
     for i, deeper in inner.items():
         changed[i] = _with_pivot(graph, changed.get(i, graph[i]), pivot, deeper, ids)
     return graph.edit(add={**sketch.nodes, **changed})
+
+
+def _moved(sketch: Sketch, x: Value, pivot: Value, factor: Expr) -> Value:
+    """A value plus so many pivots, in the dtype of the value."""
+    dtype = sketch.type(x).dtype
+    expr = _plus(factor)
+    same = sketch.type(pivot).dtype is dtype
+    return sketch.one(Elementwise(expr if same else cast(expr, dtype)), x, pivot)
 
 
 def _plus(factor: Expr) -> Expr:
