@@ -127,6 +127,12 @@ CASES = [
         {"x": 1e3},
     ),
     Case(
+        "norm under a softmax beside a weighted mean",
+        lambda x, w: weighted_mean(x, w),
+        {"x": "M N", "w": "N"},
+        {"x": 1e2},
+    ),
+    Case(
         "norm and sum of one array",
         lambda x: ops.layernorm(x) * x.sum(-1, keepdims=True),
         {"x": "M N"},
@@ -139,6 +145,12 @@ def norm_of_two(x):
     """A norm over the last two axes, as it is written out."""
     centred = x - x.mean((-2, -1), keepdims=True)
     return centred / ops.sqrt(ops.square(centred).mean((-2, -1), keepdims=True) + 1e-5)
+
+
+def weighted_mean(x, w):
+    """A mean that lacks a pivot only as long as the array that it is taken of does."""
+    weighted = ops.softmax(ops.layernorm(x, w, w)) * x
+    return weighted - weighted.mean((-2, -1), keepdims=True)
 
 
 def errors(case: Case, rules: str) -> tuple[list[float], float, bb.Fusion]:

@@ -57,7 +57,9 @@ def _settled(trial: "_Trial", summed: Summed) -> Shift | None:
             return None
         trial = repaired
     kinds = {kind_of_use(trial.graph, use, summed.dim.axis) for use in trial.shifted}
-    return None if kinds.isdisjoint(("square", "dot")) else trial.shift
+    if kinds.isdisjoint(("square", "dot")) or not trial.is_consistent:
+        return None
+    return trial.shift
 
 
 @dataclass(frozen=True)
@@ -205,8 +207,17 @@ class _Trial:
                     pending.append(place)
         if not unshifted and not restored:
             return None
-        return replace(
-            self, shifted=self.shifted - unshifted, restored={**self.restored, **restored}
+        if unshifted:  # what else is off is seen without them
+            return replace(self, shifted=self.shifted - unshifted, restored={})
+        return replace(self, restored={**self.restored, **restored})
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether every operand that gets something back lacks just that."""
+        return all(
+            (place := (use[0], self.graph.at(use[0])[use[1]].inputs[use[2]])) in self.changed
+            and self.moved_by(place) == factor
+            for use, factor in self.restored.items()
         )
 
     def _operands(self, place: Place) -> Iterator[tuple[Use | None, Place]]:
