@@ -1,9 +1,10 @@
 """Golden files: the expected text of a test stands in tests/golden/<module>/<test>.txt."""
 
 import difflib
+import logging
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,12 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
             pytest.fail("\n".join([f"The text differs from {shown}.", *diff, "", accept]), False)
 
     return check
+
+
+@pytest.fixture(autouse=True)
+def level_of_the_log() -> Iterator[None]:
+    """Restores the level of the package's log: fuzzers silence it."""
+    log = logging.getLogger("blockbuster_fusion")
+    level = log.level
+    yield
+    log.setLevel(level)

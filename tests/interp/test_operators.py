@@ -159,9 +159,9 @@ def test_any_keeps_a_value() -> None:
         return kept
 
     graph = program({"X": array(k), "y": item(m)}, body)
-    for extent, expected in ((5, [2.0, 4.0]), (0, [0.0, 0.0])):
+    for extent in (5, 0):  # every iteration would yield it: so it is known without one
         (found,) = interpret(graph, [np.zeros(extent), [1.0, 2.0]], {"K": 2})
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(found, [2.0, 4.0])
 
 
 def test_a_loop_from_the_second_block_on() -> None:

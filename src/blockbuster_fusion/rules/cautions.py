@@ -43,9 +43,11 @@ def has_several_blocks(graph: Graph, match: Match) -> bool:
 
 
 def can_be_read_twice(graph: Graph, match: Match) -> bool:
-    """No dot makes the list."""
+    """No dot makes the list, or it has one block and is kept."""
     shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
     assert shift is not None
+    if not graph.type(shift.a).is_list:
+        return True
     pending, seen = [shift.a], {shift.a}
     while pending:
         value = pending.pop()
@@ -61,17 +63,17 @@ def can_be_read_twice(graph: Graph, match: Match) -> bool:
     return True
 
 
+_SEVERAL_BLOCKS = Guard(
+    "has_several_blocks",
+    "the list has one block: its shift costs nothing where it stands",
+    has_several_blocks,
+)
 _OF_A_SHIFT = (
     Guard(
         "comes_from_a_sum_of_the_list",
         "the shift does not come from a sum of the list: moving it would only lose digits",
         comes_from_a_sum_of_the_list,
         far=True,
-    ),
-    Guard(
-        "has_several_blocks",
-        "the list has one block: its shift costs nothing where it stands",
-        has_several_blocks,
     ),
     Guard(
         "can_be_read_twice",
@@ -81,7 +83,10 @@ _OF_A_SHIFT = (
     ),
 )
 
-CAUTIONS = {"swap_shift_dot": _OF_A_SHIFT, "expand_square_of_shift": _OF_A_SHIFT}
+CAUTIONS = {
+    "swap_shift_dot": (_SEVERAL_BLOCKS, *_OF_A_SHIFT),
+    "expand_square_of_shift": _OF_A_SHIFT,
+}
 """Guards beside the rules' own, by the names of rules."""
 
 

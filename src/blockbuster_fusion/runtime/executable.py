@@ -189,6 +189,10 @@ class Interpreted:
         return None if self._unfused is None else Interpreted(self._unfused(), {})
 
     def made(self, given: Sequence[Any], sizes: Sizes, kit: Kit | None) -> Sequence[Any]:
+        if _has_tensor(given):
+            from blockbuster_fusion.runtime.torch_arrays import check_untraced
+
+            check_untraced()
         if is_empty([np.shape(x) for x in given], sizes) and self.unfused is not None:
             return self.unfused.made(given, sizes, kit)
         if not _has_tensor(given) and (kit is None or kit.name == "numpy"):

@@ -36,8 +36,8 @@ Storage = DType | Mapping[str, DType]
 def stored_as(graph: Graph, dtype: Storage, *, inside: DType | None = None) -> Graph:
     """The program with its float32 lists stored as `dtype`; it computes in float32 as before.
 
-    `inside` is for lists between its parts: bfloat16 where all results are, but float32 rather than
-    float16, because a scale that has moved behind a store leaves numbers beyond 65504 there.
+    `inside` is for lists between its parts: float32, so that no value is read back from a narrower
+    copy.
     """
     given = [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)]
     results = [out.name for out in graph.outputs]
@@ -45,8 +45,7 @@ def stored_as(graph: Graph, dtype: Storage, *, inside: DType | None = None) -> G
         dtype = dict.fromkeys([*given, *results], dtype)
     if not any(kind in NARROW for kind in dtype.values()):
         return graph
-    kept = {dtype.get(name, WIDE) for name in results}
-    between = inside or (DType.bfloat16 if kept == {DType.bfloat16} else WIDE)
+    between = inside or WIDE
     narrower = [n for n, name in enumerate(results) if dtype.get(name, WIDE) is not between]
     graph = _with_own_lists(graph, narrower)
     wanted = {out.value: dtype.get(out.name, WIDE) for out in graph.outputs}

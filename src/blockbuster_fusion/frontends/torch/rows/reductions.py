@@ -199,13 +199,15 @@ def _variance(p: Positional, x: Value, dim: Any, less: float, keepdim: bool) -> 
     shifted = p.elementwise(lambda a, b: a - b, x, mean)
     total = p.reduce(ADD, p.elementwise(lambda t: t**2, shifted), at, keep=True)
 
-    def degrees(size_of: SizeOf, t: Expr) -> Expr:
-        return t / call("maximum", size_of(factors) - less, 0.0)  # as PyTorch: never negative
+    def corrected(size_of: SizeOf, t: Expr, rest: Expr) -> Expr:
+        """What the rounded mean has left in the differences is taken out of their squares."""
+        freedom = call("maximum", size_of(factors) - less, 0.0)  # as PyTorch: never negative
+        return (t - rest**2 / size_of(factors)) / freedom
 
     if not factors:
         variance = p.elementwise(lambda t: t / max(1.0 - less, 0.0), total)
     else:
-        variance = p.sized(degrees, total)
+        variance = p.sized(corrected, total, p.reduce(ADD, shifted, at, keep=True))
     if keepdim:
         return variance, mean
     return p.drop(variance, at), p.drop(mean, at)
