@@ -25,7 +25,7 @@ from blockbuster_fusion.ir.ops import (
 )
 
 LARGEST = 128
-"""Statements in a part. gcc -O2 takes 14 ms for each of 16 to 128, 17 of 256 and 31 of 512."""
+"""Statements in a part. gcc -O2 takes about 14 ms for each of 64 to 128, 17 ms for each of 256."""
 IN_ONE = 16
 """Operators of an expression that count as one statement more."""
 
