@@ -254,8 +254,7 @@ def run(check: Check) -> bool:
         found = compiled(*check.inputs)
         torch.cuda.synchronize()
     except Exception as problem:  # every check is to be told of, whatever fails in one
-        lines = str(problem).strip().splitlines() or [""]
-        print(f"WRONG  {check.name}: {type(problem).__name__}: {lines[0][:160]}", flush=True)
+        print(f"WRONG  {check.name}: {type(problem).__name__}: {str(problem)[:2000]}", flush=True)
         return False
     seconds = time.perf_counter() - begin
     eager, exact = check.function(*check.inputs), wide(check.function, check.inputs)
