@@ -113,7 +113,7 @@ class Arguments:
         self.entries: dict[Value | Written, int] = {}
         self.identities: dict[Value, Expr] = {}
         """What is known of plain operands."""
-        self.terms = Arithmetic(self.origin, self._divisor)
+        self.terms = Arithmetic(self.origin, self._divisor, self._is_maximum)
 
     def add(self, entry: Value | Written) -> Expr:
         return arg(self.entries.setdefault(entry, len(self.entries)))
@@ -172,6 +172,12 @@ class Arguments:
 
     def _divisor(self, atom: Expr) -> Expr:
         return atom if atom.op != "arg" else self.add(self.level.divisor(self.emit(atom)))
+
+    def _is_maximum(self, atom: Expr) -> bool:
+        if atom.op != "arg":
+            return False
+        assert isinstance(atom.value, int)
+        return self._entry(atom.value) in self.level.draft.maxima
 
     def _entry(self, index: int) -> Value | Written:
         return list(self.entries)[index]

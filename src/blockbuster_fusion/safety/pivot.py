@@ -13,7 +13,7 @@ from itertools import count
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder, Sketch
 from blockbuster_fusion.ir.combiner import ADD, Mode, Reduced
-from blockbuster_fusion.ir.expr import Expr, arg, call, cast, const, size
+from blockbuster_fusion.ir.expr import Expr, arg, cast, size
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.infer import map_types
 from blockbuster_fusion.ir.ops import (
@@ -29,6 +29,7 @@ from blockbuster_fusion.ir.ops import (
 )
 from blockbuster_fusion.rules.copy import copied_node
 from blockbuster_fusion.safety.choices import Choice, Loss, Precision, Safe
+from blockbuster_fusion.safety.relation import finite_or_zero
 from blockbuster_fusion.safety.shift import Shift, unfelt_shift
 from blockbuster_fusion.safety.storage import NARROW
 from blockbuster_fusion.safety.summed import WIDENED, Summed, kinds_of_use, summed_values
@@ -123,8 +124,7 @@ def _subtract(graph: Graph, summed: Summed, shift: Shift, ids: Iterator[int]) ->
     sketch = Sketch(graph, ids)
     total = _sum_of_row(sketch, graph, summed)
     mean = arg(0) / size(summed.dim.axis)
-    finite = call("where", Expr("eq", (mean - mean, const(0.0))), mean, 0.0)
-    pivot = sketch.one(Elementwise(finite), total)
+    pivot = sketch.one(Elementwise(finite_or_zero(mean)), total)
     made = _shifted(graph.edit(add=sketch.nodes), pivot, shift.uses, ids)
     return _amended(made, pivot, shift.outputs, ids)
 

@@ -1,6 +1,16 @@
 """Which functions are multiples of an argument, or of its inverse: they may share an exponent."""
 
-from blockbuster_fusion.ir.expr import Expr, postorder
+from blockbuster_fusion.ir.expr import Expr, call, const, postorder
+
+
+def finite_or_zero(x: Expr) -> Expr:
+    """An expression where it is a finite number, and 0 where it is not."""
+    return call("where", Expr("eq", (x - x, const(0.0))), x, 0.0)
+
+
+def is_finite_or_zero(expr: Expr) -> bool:
+    """Whether an expression is made by `finite_or_zero`."""
+    return expr.op == "where" and expr == finite_or_zero(expr.args[1])
 
 
 def is_linear(expr: Expr, index: int) -> bool:
@@ -50,6 +60,8 @@ def _linearity(node: Expr, kinds: list[str], index: int) -> str:
         return "linear" if node.value == index else "free"
     if all(kind == "free" for kind in kinds):
         return "free"
+    if is_finite_or_zero(node):
+        return kinds[1]
     match node.op, kinds:
         case ("mul", [kind, "free"] | ["free", kind]) | ("div", [kind, "free"]):
             return kind

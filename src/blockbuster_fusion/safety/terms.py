@@ -18,6 +18,7 @@ from enum import Enum
 
 from blockbuster_fusion.ir.expr import Expr, call, const, postorder
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.safety.relation import is_finite_or_zero
 
 Exponent = tuple[tuple[Expr, float], ...]
 """A formal sum: atoms, each with its factor."""
@@ -128,20 +129,27 @@ def itself(atom: Expr) -> Expr:
     return atom
 
 
+def never(atom: Expr) -> bool:
+    """No atom is known to be a maximum."""
+    return False
+
+
 class Arithmetic:
     """Arithmetic with terms.
 
     `origin` tells which exponential an atom comes from: a shared exponent has the origin of those
     that it is the maximum of, and is subtracted from them before anything else is added.
-    `divisor` gives such a maximum as it is subtracted.
+    `divisor` gives such a maximum as it is subtracted. `is_maximum` tells whether no exponent of
+    the same origin exceeds an atom.
     """
 
     def __init__(
         self,
         origin: Callable[[Expr], Hashable] = no_origin,
         divisor: Callable[[Expr], Expr] = itself,
+        is_maximum: Callable[[Expr], bool] = never,
     ) -> None:
-        self.origin, self.divisor = origin, divisor
+        self.origin, self.divisor, self.is_maximum = origin, divisor, is_maximum
 
     def total(self, exponent: Exponent, *, divides: bool = False) -> Expr:
         """The exponent as an expression; what is subtracted `divides` an exponential by its sum."""
@@ -333,14 +341,31 @@ class Arithmetic:
             return scaled(op(x, y), a.exponent, raw=a.raw or b.raw)
         if (a.raw or b.raw) and not (_joins(a, b) or _joins(b, a)):
             return None
+        for one, other in ((a, b), (b, a)):
+            if _joins(one, other) and self._is_below(one.exponent, other.exponent):
+                met = self.power(plus(one.exponent, other.exponent, -1.0))
+                assert other.value is not None
+                value = op(met, other.value) if one is a else op(other.value, met)
+                return scaled(value, other.exponent, raw=False)
         a, b = (plain(self.as_plain(t)) if t.form is not Form.scaled else t for t in (a, b))
         common = bounded(call("maximum", *(self.total(t.exponent) for t in (a, b))))
         value = op(self.at_exponent(a, common), self.at_exponent(b, common))
         return scaled(value, ((common, 1.0),), raw=False)
 
+    def _is_below(self, exponent: Exponent, other: Exponent) -> bool:
+        """Whether the other exponent is the maximum of those that the first one belongs to."""
+        if len(exponent) != 1 or len(other) != 1 or exponent[0][1] != other[0][1]:
+            return False
+        (atom, factor), (top, _) = *exponent, *other
+        if factor <= 0 or not self.is_maximum(top):
+            return False
+        return self.origin(top) is not None and self.origin(top) == self.origin(atom)
+
     def _where(self, node: Expr, condition: Term, a: Term, b: Term) -> Term | None:
         if Form.scaled not in (a.form, b.form):
             return None
+        if is_finite_or_zero(node) and not a.raw:
+            return a  # a significand is a finite number, or NaN
         test = self.as_plain(condition)
         for term, other, first in ((a, b, True), (b, a, False)):
             if term.form is Form.scaled and _number(other) == 0:
