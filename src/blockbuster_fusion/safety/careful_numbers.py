@@ -29,6 +29,11 @@ Axes = tuple[Axis, ...]
 
 LARGEST = 12
 """A polynomial of more monomials is evaluated."""
+OVERFLOWING = (
+    *(np.exp, np.exp2, np.expm1, np.sinh, np.cosh, np.square),
+    *(np.add, np.subtract, np.multiply, np.true_divide, np.power),
+)
+"""Functions whose results may be too large for a dtype, though their operands are not."""
 CHUNK = 64
 """So many products of a dot are summed in one piece; the pieces are summed in pairs."""
 
@@ -149,7 +154,27 @@ class Arithmetic:
             ]
         with np.errstate(all="ignore"):
             result = np.asarray(function(*arrays))
-        return Number(axes, result if exact else self.moved(result), **made)
+        moved = result if exact else self.moved(result)
+        if function in OVERFLOWING and self.samples:
+            moved = self._unless_overflowed(moved, arrays)
+        return Number(axes, moved, **made)
+
+    def _unless_overflowed(self, x: Array, operands: Sequence[Array]) -> Array:
+        """A result that the samples do not agree on where the dtype cannot hold it.
+
+        Division by 0 gives an infinity that is right.
+        """
+        if x.dtype.kind != "f":
+            return x
+        with np.errstate(all="ignore"):
+            beyond = ~(np.abs(x[0]) <= self.largest)
+            if not beyond.any():
+                return x
+            for operand in operands:
+                last = operand is operands[-1] and len(operands) > 1
+                fits = np.isfinite(operand[0])
+                beyond = beyond & (fits & (operand[0] != 0) if last else fits)
+        return self.in_doubt(x, beyond)
 
     def add(self, x: Number, y: Number) -> Number:
         return self._linear(x, y, 1)
@@ -205,10 +230,16 @@ class Arithmetic:
         array, hidden = self.array(x), self.aligned(where, x.axes).any(axis=0)
         if not self.samples or not hidden.any():
             return x
-        array = np.broadcast_to(array, (self.samples, *array.shape[1:])).copy()
-        other = np.where(np.isnan(array[0]), 0.0, np.nan)
-        array[1:] = np.where(hidden, other, array[1:])
-        return Number(x.axes, array)
+        return Number(x.axes, self.in_doubt(array, hidden))
+
+    def in_doubt(self, x: Array, where: Array) -> Array:
+        """An array whose samples are 1 or NaN by turns at some places."""
+        if not where.any():
+            return x
+        made = np.broadcast_to(x, (self.samples, *x.shape[1:])).copy()
+        made[1::2] = np.where(where, np.nan, made[1::2])
+        made[2::2] = np.where(where, 1.0, made[2::2])
+        return made
 
     def narrowed(self, x: Number, dtype: DType) -> Number:
         """A number as it is stored in 16 bits; what is going to cancel is stored in full."""
@@ -355,7 +386,10 @@ class Arithmetic:
         with np.errstate(all="ignore"):
             made = in_pairs(np.ascontiguousarray(turned))
             sizes = np.abs(turned).sum(axis=-1) if self.samples and made.dtype.kind == "f" else None
-        return self.aligned(Number(tuple(kept), self.moved(made, sizes)), axes)
+        moved = self.moved(made, sizes)
+        if self.samples and made.dtype.kind == "f":
+            moved = self._unless_overflowed(moved, [np.abs(turned).max(axis=-1, initial=0.0)])
+        return self.aligned(Number(tuple(kept), moved), axes)
 
     def reduce(self, function: np.ufunc, x: Number, axis: Axis, identity: float) -> Number:
         """A reduction by another function than a sum."""
@@ -381,6 +415,9 @@ class Arithmetic:
             made = product_in_pairs(left, right)
             sizes = np.matmul(np.abs(left), np.abs(right)) if self.samples else None
         made = self.moved(made, sizes)
+        if self.samples:
+            left, right = np.abs(left).max(-1, keepdims=True), np.abs(right).max(-2, keepdims=True)
+            made = self._unless_overflowed(made, [left + right])
         order = (*shared, *rows, *columns)
         shape = (made.shape[0], *(self.length(a) for a in order))
         return Number(axes, self.aligned(Number(order, made.reshape(shape)), axes))
