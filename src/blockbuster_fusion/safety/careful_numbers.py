@@ -167,14 +167,14 @@ class Arithmetic:
         if x.dtype.kind != "f":
             return x
         with np.errstate(all="ignore"):
-            beyond = ~(np.abs(x[0]) <= self.largest)
+            beyond = np.asarray(~(np.abs(x[0]) <= self.largest))
             if not beyond.any():
                 return x
             for operand in operands:
                 last = operand is operands[-1] and len(operands) > 1
                 fits = np.isfinite(operand[0])
-                beyond = beyond & (fits & (operand[0] != 0) if last else fits)
-        return self.in_doubt(x, beyond)
+                beyond = np.asarray(beyond & (fits & (operand[0] != 0) if last else fits))
+        return self.in_doubt(x, np.asarray(beyond))
 
     def add(self, x: Number, y: Number) -> Number:
         return self._linear(x, y, 1)
@@ -230,7 +230,7 @@ class Arithmetic:
         array, hidden = self.array(x), self.aligned(where, x.axes).any(axis=0)
         if not self.samples or not hidden.any():
             return x
-        return Number(x.axes, self.in_doubt(array, hidden))
+        return Number(x.axes, self.in_doubt(array, np.asarray(hidden)))
 
     def in_doubt(self, x: Array, where: Array) -> Array:
         """An array whose samples are 1 or NaN by turns at some places."""

@@ -100,7 +100,10 @@ class Careful:
             half = self.numbers.apply(lambda t: np.exp(t / 2), total)
             made = self.numbers.mul(self.numbers.mul(x.significand, half), half)
         made = self._less_infinity(made, x.exponent)
-        beyond = np.abs(self.numbers.array(made)) > self.numbers.largest
+        beyond = ~(np.abs(self.numbers.array(made)) <= self.numbers.largest)
+        for operand in (total, x.significand):
+            if operand is not None:
+                beyond = beyond & np.isfinite(self.numbers.aligned(operand, made.axes))
         if beyond.any():  # what becomes of a number that the dtype cannot hold is not judged
             made = self.numbers.undecided(made, Number(made.axes, beyond))
         return Number(made.axes, self.numbers.array(made), made=("power", x))

@@ -36,6 +36,8 @@ from blockbuster_fusion.safety.terms import (
     Term,
     bounded,
     is_of_two,
+    is_zero,
+    log_of_size,
     power,
 )
 from blockbuster_fusion.safety.terms import plain as plain_term
@@ -463,7 +465,6 @@ class Items(Builder):
         """
         table = Arguments(self)
         own = None if x.value is None else table.add(x.value)
-        is_zero = None if own is None else Expr("eq", (own, const(0.0)))  # it has no exponent
         left: Expr | None = None
         common: list[tuple[Value, float]] = []
         of_two = is_of_two(varying)
@@ -471,19 +472,12 @@ class Items(Builder):
             size = abs(factor) / LOG2 if of_two else abs(factor)
             exponent = table.add(atom) if factor > 0 else -table.add(atom)
             both = exponent if left is None else (left if size == 1 else left / size) + exponent
-            shown = both
-            if own is not None and is_zero is not None:  # it may lift what is small beside others
-                logarithm = call(
-                    "log2" if of_two else "log", call("maximum", call("abs", own), 1e-30)
-                )
-                lifted = both + (logarithm if size == 1 else logarithm / size)
-                shown = call("where", is_zero, NOTHING, lifted)
-            top = self.emit(BlockReduce(dim, MAX), table.emit(shown))
+            top = self._top(both, own, size, of_two, dim, table)
             limit = bounded(arg(0), self.type(top).dtype)
             top = self.emit(Elementwise(limit - headroom if headroom else limit), top)
             if factor > 0:
                 self.follow(atom, top)
-            if factor > 0 and is_zero is None and left is None:
+            if factor > 0 and own is None and left is None:
                 self.draft.maxima.add(top)
             difference = exponent - table.add(top)
             difference = difference if size == 1 else difference * size
@@ -491,11 +485,30 @@ class Items(Builder):
             common.append((top, abs(factor)))
             headroom = 0.0
         assert left is not None
-        value = power(left, of_two=of_two)
-        if own is not None and is_zero is not None:
-            value = call("where", is_zero, 0.0, own * value)
+        value = power(left if own is None else left * 0.5, of_two=of_two)
+        if own is not None:  # in two steps: neither overflows where the product does not
+            value = call("where", is_zero(own), 0.0, own * value * value)
         fixed = tuple(part for part in x.exponent if part not in varying)
         return x.but(table.emit(value), merged((*fixed, *common)))
+
+    def _top(
+        self,
+        exponent: Expr,
+        own: Expr | None,
+        size: float,
+        of_two: bool,
+        dim: Dim,
+        table: Arguments,
+    ) -> Value:
+        """The largest exponent along an axis; beside significands, that of the largest product."""
+        if own is None:
+            return self.emit(BlockReduce(dim, MAX), table.emit(exponent))
+        logarithm = log_of_size(own, of_two=of_two)
+        product = exponent + (logarithm if size == 1 else logarithm / size)
+        product = call("where", is_zero(own), NOTHING, product)
+        largest = self.emit(BlockReduce(dim, MAX), table.emit(product))
+        chosen = call("where", Expr("eq", (product, table.add(largest))), exponent, NOTHING)
+        return self.emit(BlockReduce(dim, MAX), table.emit(chosen))
 
     def pairs(self, x: Written, varying: Powers) -> tuple[Value, Powers]:
         """A significand, and exponents for a tuple: finite ones, with positive factors.
@@ -519,7 +532,7 @@ class Items(Builder):
         value = Arithmetic().power(tuple(left)) if varying else ONE
         if x.value is not None:
             own = table.add(x.value)
-            value = call("where", Expr("eq", (own, const(0.0))), 0.0, own * value)
+            value = call("where", is_zero(own), 0.0, own * value)
         return table.emit(value), tuple(made)
 
     def _nested(self, exponent: Powers) -> Powers:

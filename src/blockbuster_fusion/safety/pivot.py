@@ -6,9 +6,11 @@ of the row, is subtracted from x first. That nothing feels the shift is proved, 
 (safety/shift.py).
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import count
+from operator import mul
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder, Sketch
@@ -58,7 +60,7 @@ class _Walk:
     ids: Iterator[int]
     choices: list[Choice] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
-    tried: set[tuple[Value, int | None]] = field(default_factory=set)
+    tried: set[tuple[Value, Path, tuple[Dim, ...]]] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
     """The nodes that have a pivot subtracted from an operand: one will do."""
 
@@ -70,9 +72,9 @@ def _pivoted(graph: Graph, path: Path, walk: _Walk, squared: bool) -> Graph:
     """
     graph = _picked_once(graph)
     while (summed := _next_summed(graph, walk, squared)) is not None:
-        walk.tried.add((summed.value, summed.loop))
+        walk.tried.add((summed.value, summed.loops, summed.dims))
         found = unfelt_shift(graph, summed)
-        node, axis = summed.value.node, summed.dim.name
+        node, axis = summed.value.node, " ".join(dim.name for dim in summed.dims)
         if found.shift is None or _is_dear(graph, summed):
             if found.loses:
                 reason = DEAR if found.shift is not None else FELT
@@ -93,7 +95,7 @@ def _pivoted(graph: Graph, path: Path, walk: _Walk, squared: bool) -> Graph:
 def _next_summed(graph: Graph, walk: _Walk, squared: bool) -> Summed | None:
     """What is to be looked at next."""
     for summed in summed_values(graph):
-        if (summed.value, summed.loop) in walk.tried:
+        if (summed.value, summed.loops, summed.dims) in walk.tried:
             continue
         if any(node in walk.done for _, node, _ in summed.uses):
             continue
@@ -122,54 +124,75 @@ def _subtract(graph: Graph, summed: Summed, shift: Shift, ids: Iterator[int]) ->
     The pivot of a row with infinities or NaN is 0: what they give is left to the program.
     """
     sketch = Sketch(graph, ids)
-    total = _sum_of_row(sketch, graph, summed)
-    mean = arg(0) / size(summed.dim.axis)
-    pivot = sketch.one(Elementwise(finite_or_zero(mean)), total)
+    walked = [_walked(graph, summed, dim) if dim.is_free else dim for dim in summed.dims]
+    total = _sum_in_loops(sketch, graph, summed.loops, summed.value, walked, {})
+    length = reduce(mul, (size(dim.axis) for dim in summed.dims))
+    pivot = sketch.one(Elementwise(finite_or_zero(arg(0) / length)), total)
     made = _shifted(graph.edit(add=sketch.nodes), pivot, shift.uses, ids)
     return _amended(made, pivot, shift.outputs, ids)
 
 
 def _is_dear(graph: Graph, summed: Summed) -> bool:
-    """Whether a loop makes the value by a dot: too much work to do twice for every block."""
-    if summed.loop is None:
-        return False
-    body = graph.map(summed.loop).body
-    ops = (body.op(i) for i in _needed(body, summed.value))
-    return any(isinstance(op, Dot) or (isinstance(op, Map) and op.body.holds_dot) for op in ops)
+    """Whether loops make the value by a dot: too much work to do twice for every block."""
+    for depth, loop in enumerate(summed.loops):
+        body = graph.at(summed.loops[:depth]).map(loop).body
+        ops = (body.op(i) for i in _needed(body, summed.loops[depth + 1 :], summed.value))
+        if any(isinstance(op, Dot) or (isinstance(op, Map) and op.body.holds_dot) for op in ops):
+            return True
+    return False
 
 
-def _sum_of_row(sketch: Sketch, graph: Graph, summed: Summed) -> Value:
-    """The sum of the value along its axis, in a loop of its own unless there is one block."""
-    if summed.loop is None and summed.dim.unit:
-        return sketch.one(BlockReduce(summed.dim, ADD), _wide(sketch, summed.value))
-    dim = _walked(graph, summed) if summed.dim.is_free else summed.dim
-    if summed.loop is None:
-        made = sketch.map(
-            dim,
-            [summed.value],
-            [],
-            lambda inner, x: [(inner.one(BlockReduce(dim, ADD), _wide(inner, x)), Reduced(ADD))],
-        )
-        return made[0]
-    op, operands = graph.map(summed.loop), graph[summed.loop].inputs
-    needed = _needed(op.body, summed.value)
+def _sum_in_loops(
+    build: Builder,
+    graph: Graph,
+    loops: Path,
+    value: Value,
+    dims: Sequence[Dim],
+    known: Mapping[Value, Value],
+) -> Value:
+    """The sum of a value that loops make, in loops of its own; `known` are values made already."""
+    if not loops:
+        return _sum_of_items(build, known.get(value, value), dims)
+    op, operands = graph.map(loops[0]), graph[loops[0]].inputs
+    needed = _needed(op.body, loops[1:], value)
     ports = [port for port, i in enumerate(op.body.inputs) if i in needed]
     walked = [port for port in ports if op.iterated[port]]
     whole = [port for port in ports if not op.iterated[port]]
 
     def body(inner: Builder, *values: Value) -> list[tuple[Value, Mode]]:
         ends = (Value(op.body.inputs[port]) for port in (*walked, *whole))
-        known = dict(zip(ends, values, strict=True))
-        x = _copied(inner, op.body, needed, known)[summed.value]
-        return [(inner.one(BlockReduce(dim, ADD), _wide(inner, x)), Reduced(ADD))]
+        copied = _copied(inner, op.body, needed, dict(zip(ends, values, strict=True)))
+        return [(_sum_in_loops(inner, op.body, loops[1:], value, dims, copied), Reduced(ADD))]
 
-    lists, items = ([operands[port] for port in some] for some in (walked, whole))
-    return sketch.map(dim, lists, items, body)[0]
+    lists, items = (
+        [known.get(operands[port], operands[port]) for port in some] for some in (walked, whole)
+    )
+    return build.map(op.dim, lists, items, body)[0]
 
 
-def _needed(body: Graph, value: Value) -> set[int]:
-    """The nodes of a graph that a value is made of."""
+def _sum_of_items(build: Builder, x: Value, dims: Sequence[Dim]) -> Value:
+    """The sum of a value along some axes, in a loop for each list that it is."""
+    for dim in dims:
+        if build.type(x).list_dim(dim) is not None:
+            made = build.map(
+                dim, [x], [], lambda inner, e: [(_sum_of_items(inner, e, dims), Reduced(ADD))]
+            )
+            return made[0]
+    x = _wide(build, x)
+    for dim in reversed(dims):
+        own = next(d for d in build.type(x).items if d.axis is dim.axis)
+        x = build.one(BlockReduce(own, ADD), x)
+    return x
+
+
+def _needed(body: Graph, loops: Path, value: Value) -> set[int]:
+    """The nodes of a graph that a value is made of; it may stand in loops inside."""
     needed = {value.node}
+    if loops:
+        inner = body.map(loops[0]).body
+        inside = _needed(inner, loops[1:], value)
+        ports = [port for port, i in enumerate(inner.inputs) if i in inside]
+        needed = {body[loops[0]].inputs[port].node for port in ports}
     for i in list(body.nodes)[::-1]:
         if i in needed:
             needed.update(v.node for v in body[i].inputs)
@@ -209,11 +232,11 @@ def _wide(build: Builder, value: Value) -> Value:
     return build.one(Elementwise(WIDENED[0]), value) if narrow else value
 
 
-def _walked(graph: Graph, summed: Summed) -> Dim:
-    """The dim of a loop that walks the list."""
+def _walked(graph: Graph, summed: Summed, free: Dim) -> Dim:
+    """The dim of a loop that walks a list along an axis."""
     path, _, _ = summed.uses[0]
     dims = (graph.at(path[:depth]).map(node).dim for depth, node in enumerate(path))
-    return next(dim for dim in dims if dim.axis is summed.dim.axis)
+    return next(dim for dim in dims if dim.axis is free.axis)
 
 
 def _shifted(graph: Graph, pivot: Value, uses: Mapping[Use, Expr], ids: Iterator[int]) -> Graph:

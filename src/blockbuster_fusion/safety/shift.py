@@ -16,7 +16,7 @@ from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.ops import Elementwise, Map, Value
 from blockbuster_fusion.ir.types import Type
 from blockbuster_fusion.safety.summed import Summed, item_uses, kind_of_use
-from blockbuster_fusion.safety.symbolic import Atom, Atoms, Meaning, Poly, Use, divided
+from blockbuster_fusion.safety.symbolic import Atom, Atoms, Meaning, Poly, Use, key_of
 
 Place = tuple[Path, Value]
 """A value, by the path to its graph."""
@@ -56,7 +56,7 @@ def _settled(trial: "_Trial", summed: Summed) -> Shift | None:
         if repaired is None:
             return None
         trial = repaired
-    kinds = {kind_of_use(trial.graph, use, summed.dim.axis) for use in trial.shifted}
+    kinds = {kind_of_use(trial.graph, use, summed.axes) for use in trial.shifted}
     if kinds.isdisjoint(("square", "dot")) or not trial.is_consistent:
         return None
     return trial.shift
@@ -81,10 +81,9 @@ class _Trial:
 
         None where the value stands in a loop that cannot be read.
         """
-        path: Path = () if summed.loop is None else (summed.loop,)
-        kind = graph.at(path).type(summed.value)
-        atoms = Atoms((*kind.axes, summed.dim.axis), summed.dim.axis)
-        cut = _same_meaning(graph, (path, summed.value))
+        kind = graph.at(summed.loops).type(summed.value)
+        atoms = Atoms({*kind.axes, *summed.axes}, summed.axes)
+        cut = _same_meaning(graph, (summed.loops, summed.value))
         if not cut:
             return None
         inputs = tuple(
@@ -121,8 +120,9 @@ class _Trial:
     def moved_by(self, place: Place) -> Expr | None:
         """The multiple of the pivot that an item lacks, if it is off by just that."""
         path, value = place
-        if self.graph.at(path).type(value).is_list:
-            return None
+        kind = self.graph.at(path).type(value)
+        if kind.is_list or not self.atoms.along.isdisjoint(kind.axes):
+            return None  # an element may be small beside the mean
         return self.atoms.multiple_of_pivot(self._after[0].known[place], self.before.known[place])
 
     @cached_property
@@ -172,10 +172,10 @@ class _Trial:
     def _adds_both(self, monomials: Sequence[frozenset[Atom]]) -> bool:
         ((((own, _),), _),) = self.atoms.summed.terms
         return any(
-            (*atom.key[:2], divided(atom.inner, own)) in {a.key for a in other}
+            less in {key_of(a) for a in other}
             for monomial in monomials
             for atom in monomial
-            if atom.holds(own)
+            if (less := atom.without(own, self.atoms.along)) is not None
             for other in monomials
             if atom not in other
         )
@@ -255,7 +255,7 @@ def _is_rounded(graph: Graph, use: Use) -> bool:
 
 def _made_before_pivot(graph: Graph, summed: Summed) -> set[int]:
     """The nodes that the pivot is made from: nothing in them can use it."""
-    ends = [summed.value] if summed.loop is None else graph[summed.loop].inputs
+    ends = graph[summed.loops[0]].inputs if summed.loops else [summed.value]
     found: set[int] = set()
     pending = [value.node for value in ends]
     while pending:
@@ -270,7 +270,7 @@ def _same_meaning(graph: Graph, place: Place) -> frozenset[Place]:
     """A value and those that are the same: copies that a rule has made of its producer."""
     path, value = place
     kind = graph.at(path).type(value)
-    atoms = Atoms((), kind.items[0].axis)
+    atoms = Atoms((), ())
     inputs = [atoms.atom(("input", i), frozenset(graph.type(Value(i)).axes)) for i in graph.inputs]
     meaning = Meaning(atoms, ())
     meaning.read(graph, inputs)

@@ -1,13 +1,13 @@
 """What is summed along an axis, and how: where sums may cancel, and the uses that make them."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.expr import arg, cast
 from blockbuster_fusion.ir.graph import Graph, Path
-from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Input, Map, Value
+from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Input, Map, Op, Value
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.rules.expand_square import SQUARES
 from blockbuster_fusion.safety.symbolic import Use
@@ -18,49 +18,78 @@ WIDENED = (cast(arg(0), DType.float32), cast(arg(0), DType.float64))
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """A list, or an item that a loop makes, that is summed along an axis."""
+    """A list, or an item that loops make, that is summed along some axes."""
 
     value: Value
-    loop: int | None
-    """The map that makes the items, if they are none of the graph's own values."""
-    dim: Dim
+    loops: Path
+    """The maps that make the items, each in the body of the one before it."""
+    dims: tuple[Dim, ...]
     uses: tuple[Use, ...]
     """Where its items are used."""
 
+    @property
+    def axes(self) -> frozenset[Axis]:
+        return frozenset(dim.axis for dim in self.dims)
+
 
 def summed_values(graph: Graph) -> Iterator[Summed]:
-    """Lists and items of which sums along an axis may cancel."""
+    """Lists and items of which sums along an axis, or along several, may cancel."""
     for i, node in graph.nodes.items():
         for port, kind in enumerate(node.types):
             value = Value(i, port)
-            for dim in _along(kind):
+            for dims in _along(kind):
                 yield from _if_it_may_cancel(
-                    graph, Summed(value, None, dim, item_uses(graph, value))
+                    graph, Summed(value, (), dims, item_uses(graph, value))
                 )
-        if isinstance(node.op, Map) and node.op.dim.packed and not node.op.first:
-            yield from _made_in_loop(graph, i, node.op)
+        if isinstance(node.op, Map):
+            yield from _made_in_loops(graph, graph, (i,), ())
 
 
-def _along(kind: Type) -> list[Dim]:
-    """The axes along which a value may be summed: of a list, the one that is left to walk."""
-    if len(kind.lists) == 1:
-        return [dim for dim in kind.lists if dim in kind.items]
-    return [] if kind.lists else [dim for dim in kind.items if dim.unit]
+def _along(kind: Type) -> Iterator[tuple[Dim, ...]]:
+    """The axes along which a value may be summed: of a list, those that are left to walk."""
+    if not set(kind.lists) <= set(kind.items):
+        return
+    units = tuple(dim for dim in kind.items if dim.unit)
+    if kind.lists:
+        yield kind.lists
+    else:
+        yield from ((dim,) for dim in units)
+    if units and len(kind.lists + units) > 1:
+        yield kind.lists + units
 
 
-def _made_in_loop(graph: Graph, loop: int, op: Map) -> Iterator[Summed]:
-    """Items that a loop makes, sums, and perhaps stacks."""
+def _made_in_loops(
+    graph: Graph, level: Graph, loops: Path, dims: tuple[Dim, ...]
+) -> Iterator[Summed]:
+    """Values that loops make, sum, and perhaps stack; `level` is the graph of the last loop."""
+    op = level.map(loops[-1])
+    if not op.dim.packed or op.first:
+        return
+    dims = (*dims, op.dim)
     for i, node in op.body.nodes.items():
-        if isinstance(node.op, Input):
-            continue  # a list outside
-        widened = isinstance(node.op, Elementwise) and node.op.expr in WIDENED
-        if not widened and not node.types[0].is_list and op.dim in node.types[0].items:
-            value = Value(i)
-            uses = item_uses(op.body, value, (loop,))
-            for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
-                if out.value == value and mode is None:
-                    uses += item_uses(graph, Value(loop, port))
-            yield from _if_it_may_cancel(graph, Summed(value, loop, op.dim, uses))
+        if isinstance(node.op, Map):
+            yield from _made_in_loops(graph, op.body, (*loops, i), dims)
+        kind, value = node.types[0], Value(i)
+        if isinstance(node.op, Input) or is_widened(node.op) or not set(dims) <= set(kind.items):
+            continue  # an input is a list outside
+        uses = tuple(_uses_inside_and_out(graph, value, loops))
+        for more in ((), *_along(kind)) if not kind.lists else _along(kind):
+            yield from _if_it_may_cancel(graph, Summed(value, loops, (*dims, *more), uses))
+
+
+def is_widened(op: Op) -> bool:
+    """Whether an operator only converts to a wider dtype."""
+    return isinstance(op, Elementwise) and op.expr in WIDENED
+
+
+def _uses_inside_and_out(graph: Graph, value: Value, loops: Path) -> Iterator[Use]:
+    """Where items of a value in a loop are used: there, and where the loop stacks it."""
+    yield from item_uses(graph.at(loops), value, loops)
+    if loops:
+        op = graph.at(loops[:-1]).map(loops[-1])
+        for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
+            if out.value == value and mode is None:
+                yield from _uses_inside_and_out(graph, Value(loops[-1], port), loops[:-1])
 
 
 def item_uses(graph: Graph, value: Value, path: Path = ()) -> tuple[Use, ...]:
@@ -70,7 +99,7 @@ def item_uses(graph: Graph, value: Value, path: Path = ()) -> tuple[Use, ...]:
         op = graph.op(user)
         if isinstance(op, Map):
             found += item_uses(op.body, Value(op.body.inputs[port]), (*path, user))
-        elif isinstance(op, Elementwise) and op.expr in WIDENED:
+        elif is_widened(op):
             found += item_uses(graph, Value(user), path)
         elif not graph.type(value).is_list:
             found.append((path, user, port))
@@ -78,20 +107,36 @@ def item_uses(graph: Graph, value: Value, path: Path = ()) -> tuple[Use, ...]:
 
 
 def _if_it_may_cancel(graph: Graph, summed: Summed) -> Iterator[Summed]:
-    kinds = kinds_of_use(graph, summed)
-    if kinds >= {"sum", "square"} or _meets_a_sum(graph, summed):
+    if len(summed.dims) > 1 and not summed.axes <= summed_axes(graph):
+        return
+    if kinds_of_use(graph, summed) >= {"sum", "square"} or _meets_a_sum(graph, summed):
         yield summed
+
+
+def summed_axes(graph: Graph) -> frozenset[Axis]:
+    """The axes along which blocks are summed, in a graph or in its maps."""
+    known = graph.memo.get("summed_axes")
+    if known is None:
+        found: set[Axis] = set()
+        for node in graph.nodes.values():
+            match node.op:
+                case Map(body=body):
+                    found |= summed_axes(body)
+                case BlockReduce(dim=dim, combiner=combiner) if combiner is ADD:
+                    found.add(dim.axis)
+        known = graph.memo["summed_axes"] = frozenset(found)
+    assert isinstance(known, frozenset)
+    return known
 
 
 def _meets_a_sum(graph: Graph, summed: Summed) -> bool:
     """Whether a dot's other operand is summed along the axis as well, as rule 5 leaves it."""
-    axis = summed.dim.axis
     for path, node, port in summed.uses:
-        if kind_of_use(graph, (path, node, port), axis) == "dot":
+        if kind_of_use(graph, (path, node, port), summed.axes) == "dot":
             other = graph.at(path)[node].inputs[1 - port]
             value, above = _origin(graph, other, path)
             found = item_uses(graph.at(above), value, above)
-            if any(kind_of_use(graph, use, axis) == "sum" for use in found):
+            if any(kind_of_use(graph, use, summed.axes) == "sum" for use in found):
                 return True
     return False
 
@@ -106,19 +151,19 @@ def _origin(graph: Graph, value: Value, path: Path) -> tuple[Value, Path]:
 
 
 def kinds_of_use(graph: Graph, summed: Summed) -> set[str]:
-    return {kind_of_use(graph, use, summed.dim.axis) for use in summed.uses}
+    return {kind_of_use(graph, use, summed.axes) for use in summed.uses}
 
 
-def kind_of_use(graph: Graph, use: Use, axis: Axis) -> str:
-    """What a use does: a sum along the axis, a square that is so summed, a dot along it."""
+def kind_of_use(graph: Graph, use: Use, axes: Collection[Axis]) -> str:
+    """The kind of a use: a sum along an axis of these, a square that is so summed, or a dot."""
     path, node, _ = use
     inner = graph.at(path)
     op = inner.op(node)
     if isinstance(op, BlockReduce):
-        return "sum" if op.combiner is ADD and op.dim.axis is axis else ""
+        return "sum" if op.combiner is ADD and op.dim.axis in axes else ""
     if isinstance(op, Dot):
-        return "dot" if op.dim.axis is axis else ""
+        return "dot" if op.dim.axis in axes else ""
     if isinstance(op, Elementwise) and op.expr in SQUARES:
         uses = [(path, *use) for use in inner.uses(Value(node))]
-        return "square" if all(kind_of_use(graph, u, axis) == "sum" for u in uses) else ""
+        return "square" if all(kind_of_use(graph, u, axes) == "sum" for u in uses) else ""
     return ""

@@ -6,7 +6,7 @@ out of them. Blocks are looked through: a sum over the elements of each block an
 blocks is the sum over the axis.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite
@@ -33,9 +33,23 @@ class Atom:
     inner: "Monomial" = ()
     """The monomial that is summed, where it is a sum."""
 
-    def holds(self, atom: "Atom") -> bool:
-        """Whether it is a sum of multiples of another atom."""
-        return any(factor is atom for factor, _ in self.inner)
+    def without(self, atom: "Atom", over: Collection[Axis]) -> "tuple[object, ...] | None":
+        """The key of the sum over some axes in which an atom is once less a factor, if it is one.
+
+        None where this is another sum.
+        """
+        if not self.inner or self.key[1] not in over:
+            return None
+        rest = [axis for axis in over if axis is not self.key[1]]
+        if not rest:
+            held = any(factor is atom for factor, _ in self.inner)
+            return (*self.key[:2], keys_of(_times(self.inner, ((atom, -1),)))) if held else None
+        for factor, power in self.inner:
+            less = factor.without(atom, rest) if power == 1 else None
+            if less is not None:
+                others = (part for part in self.inner if part[0] is not factor)
+                return (*self.key[:2], keys_of(others) | {(less, 1)})
+        return None
 
 
 Monomial = tuple[tuple[Atom, int], ...]
@@ -86,9 +100,14 @@ def _times(a: Monomial, b: Monomial) -> Monomial:
     return tuple(sorted(((t, p) for t, p in powers.items() if p), key=lambda part: part[0].number))
 
 
-def divided(monomial: Monomial, atom: Atom) -> Monomial:
-    """A monomial divided by one of its atoms."""
-    return _times(monomial, ((atom, -1),))
+def keys_of(monomial: Iterable[tuple[Atom, int]]) -> frozenset[tuple[object, ...]]:
+    """A monomial by the keys of its atoms: sums by those of what is summed."""
+    return frozenset((key_of(atom), power) for atom, power in monomial)
+
+
+def key_of(atom: Atom) -> tuple[object, ...]:
+    """What tells an atom apart; `Atom.without` gives such a key."""
+    return (*atom.key[:2], keys_of(atom.inner)) if atom.inner else atom.key
 
 
 Use = tuple[Path, int, int]
@@ -226,14 +245,16 @@ def _takes_a_block(op: Map, operands: Sequence[Poly]) -> bool:
 class Atoms:
     """The atoms of one analysis: the same thing is the same atom.
 
-    `summed` is the value that is looked at, `pivot` what may be added to it all along an axis.
+    `summed` is the value that is looked at, `pivot` a number that may be added to it all along some
+    axes.
     """
 
-    def __init__(self, axes: Collection[Axis], along: Axis) -> None:
+    def __init__(self, axes: Collection[Axis], along: Collection[Axis]) -> None:
         self._known: dict[tuple[object, ...], Atom] = {}
         self._sized: dict[object, Axis] = {}
+        self.along = frozenset(along)
         self.summed = self.atom(("summed",), frozenset(axes))
-        self.pivot = self.atom(("pivot",), frozenset(axes) - {along})
+        self.pivot = self.atom(("pivot",), frozenset(axes) - self.along)
 
     def atom(self, key: tuple[object, ...], axes: frozenset[Axis], inner: Monomial = ()) -> Poly:
         if key not in self._known:

@@ -192,7 +192,7 @@ class Arithmetic:
     def materialised(self, value: Expr, exponent: Exponent) -> Expr:
         """`value · e^exponent`, in two steps: no factor overflows where the product does not."""
         half = self.power(exponent, 0.5)
-        return call("where", Expr("eq", (value, const(0.0))), 0.0, value * half * half)
+        return call("where", is_zero(value), 0.0, value * half * half)
 
     def power(self, exponent: Exponent, scale: float = 1.0, *, divides: bool = False) -> Expr:
         """e^(scale·t); where it was written as a power of two it stays one."""
@@ -205,8 +205,13 @@ class Arithmetic:
         if term.form is Form.plain:
             assert term.value is not None
             return term.value * call("exp", -common)
-        factor = call("exp", self.total(term.exponent) - common)
-        return factor if term.value is None else term.value * factor
+        difference = self.total(term.exponent) - common
+        if term.value is None:
+            return call("exp", difference)
+        if not term.raw:
+            return term.value * call("exp", difference)
+        half = call("exp", difference * 0.5)
+        return call("where", is_zero(term.value), 0.0, term.value * half * half)
 
     # ------------------------------------------------------------ expressions
 
@@ -342,15 +347,23 @@ class Arithmetic:
         if (a.raw or b.raw) and not (_joins(a, b) or _joins(b, a)):
             return None
         for one, other in ((a, b), (b, a)):
-            if _joins(one, other) and self._is_below(one.exponent, other.exponent):
+            unit = one.raw and one.value is None
+            if unit and _joins(one, other) and self._is_below(one.exponent, other.exponent):
                 met = self.power(plus(one.exponent, other.exponent, -1.0))
                 assert other.value is not None
                 value = op(met, other.value) if one is a else op(other.value, met)
                 return scaled(value, other.exponent, raw=False)
         a, b = (plain(self.as_plain(t)) if t.form is not Form.scaled else t for t in (a, b))
-        common = bounded(call("maximum", *(self.total(t.exponent) for t in (a, b))))
+        common = bounded(call("maximum", *(self._size(t) for t in (a, b))))
         value = op(self.at_exponent(a, common), self.at_exponent(b, common))
         return scaled(value, ((common, 1.0),), raw=False)
+
+    def _size(self, term: Term) -> Expr:
+        """The exponent of a term, with that of its significand where nothing bounds that."""
+        exponent = self.total(term.exponent)
+        if not term.raw or term.value is None:
+            return exponent
+        return call("where", is_zero(term.value), NOTHING, exponent + log_of_size(term.value))
 
     def _is_below(self, exponent: Exponent, other: Exponent) -> bool:
         """Whether the other exponent is the maximum of those that the first one belongs to."""
@@ -524,9 +537,19 @@ def _unit(term: Term) -> Expr:
     return ONE if term.value is None else term.value
 
 
+def is_zero(value: Expr) -> Expr:
+    """Whether a significand is 0: then its exponent says nothing."""
+    return Expr("eq", (value, const(0.0)))
+
+
+def log_of_size(value: Expr, *, of_two: bool = False) -> Expr:
+    """The logarithm of a significand's size."""
+    return call("log2" if of_two else "log", call("maximum", call("abs", value), 1e-30))
+
+
 def _joins(a: Term, b: Term) -> bool:
-    """Whether an exponential, which has no significand, is joined by what has been summed."""
-    return a.raw and a.value is None and b.form is Form.scaled and not b.raw
+    """Whether an exponential is joined by what has been summed."""
+    return a.raw and b.form is Form.scaled and not b.raw
 
 
 def _of(value: Expr | None, function: Callable[[Expr], Expr]) -> Expr | None:
