@@ -88,7 +88,8 @@ class Arithmetic:
 
     def dot(self, action: DoDot, a: Array, b: Array) -> Array:
         i, j = action.axes
-        if action.shared:
+        if action.shared or not (np.isfinite(a).all() and np.isfinite(b).all()):
+            # libraries of linear algebra may take 0 times inf for 0
             made = np.einsum(a, action.left, b, action.right, action.result)
         elif a.ndim <= 2 and b.ndim <= 2:
             made = np.dot(a if i == a.ndim - 1 else a.T, b if j == 0 else b.T)

@@ -35,6 +35,14 @@ def _own_sums(graph: Graph, x: Value) -> list[Value]:
     return [v for v in made if (found := sum_of(graph, v)) is not None and found[0] == x]
 
 
+def comes_from_the_row(graph: Graph, match: Match) -> bool:
+    """The shift is computed from the very row that is shifted, as its maximum is."""
+    shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
+    assert shift is not None
+    rows = set(graph.type(shift.a).axes) - set(graph.type(shift.c).axes)
+    return len(rows) == 1 and graph.reaches(shift.a.node, shift.c.node)
+
+
 def has_several_blocks(graph: Graph, match: Match) -> bool:
     """The list is walked: one block is at hand, and its shift is in nobody's way."""
     shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
@@ -86,6 +94,14 @@ _OF_A_SHIFT = (
 CAUTIONS = {
     "swap_shift_dot": (_SEVERAL_BLOCKS, *_OF_A_SHIFT),
     "expand_square_of_shift": _OF_A_SHIFT,
+    "drop_softmax_shift": (
+        Guard(
+            "comes_from_the_row",
+            "the shift does not come from the row: where it is NaN, so is the result",
+            comes_from_the_row,
+            far=True,
+        ),
+    ),
 }
 """Guards beside the rules' own, by the names of rules."""
 

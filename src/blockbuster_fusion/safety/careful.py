@@ -45,6 +45,8 @@ Array = NDArray[Any]
 
 NARROW = (DType.float16, DType.bfloat16)
 SAMPLES = 7
+NAN = 2
+"""What `special` gives for NaN."""
 _UFUNCS = {MUL: np.multiply, MAX: np.maximum, MIN: np.minimum}
 
 
@@ -114,7 +116,7 @@ def reference(graph: Graph, inputs: Mapping[str, Array], dtype: DType, seed: int
 
 def special(x: Array) -> Array:
     """NaN and infinities, told apart; 0 for numbers."""
-    return np.where(np.isnan(x), 2, np.where(np.isinf(x), np.sign(x), 0))
+    return np.where(np.isnan(x), NAN, np.where(np.isinf(x), np.sign(x), 0))
 
 
 class _Run:

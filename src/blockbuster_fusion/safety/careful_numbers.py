@@ -447,7 +447,7 @@ def product_in_pairs(left: Array, right: Array) -> Array:
     """What has been summed, each with the number of chunks in it."""
     for start in range(0, max(length, 1), CHUNK):
         stop = start + CHUNK
-        made = np.matmul(left[..., start:stop], right[..., start:stop, :])
+        made = _product_of(left[..., start:stop], right[..., start:stop, :])
         count = 1
         while sums and sums[-1][0] == count:
             made, count = sums.pop()[1] + made, 2 * count
@@ -456,6 +456,13 @@ def product_in_pairs(left: Array, right: Array) -> Array:
     while sums:
         total = sums.pop()[1] + total
     return total
+
+
+def _product_of(left: Array, right: Array) -> Array:
+    """A product of matrices; libraries of linear algebra may take 0 times inf for 0."""
+    if np.isfinite(left).all() and np.isfinite(right).all():
+        return np.asarray(np.matmul(left, right))
+    return np.asarray(np.einsum("...ij,...jk->...ik", left, right))
 
 
 def in_pairs(x: Array) -> Array:

@@ -21,6 +21,7 @@ from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.safety.adversarial import Case, adversarial
 from blockbuster_fusion.safety.careful import (
+    NAN,
     Reference,
     careful,
     eps_of,
@@ -297,11 +298,15 @@ class Judged:
         return error, careful_error, max(2 * careful_error, self.floor)
 
     def _unlike(self, name: str, found: Array, exact: Array, own: Array) -> Array:
-        """Where something else is found than the infinity or NaN that all others agree on."""
+        """Where something else is found than the infinity or NaN that all others agree on.
+
+        An infinity may be found for NaN: which of them is left of inf - inf depends on the order.
+        """
         kinds = [special(x) for x in (exact, own, self.plain[name])]
         agreed = (kinds[0] == kinds[1]) & (kinds[0] == kinds[2]) & (kinds[0] != 0)
         agreed = agreed & self.reference.certain[name]
-        return np.asarray(agreed & (special(found) != kinds[0]))
+        same = np.where(kinds[0] == NAN, ~np.isfinite(found), special(found) == kinds[0])
+        return np.asarray(agreed & ~same)
 
 
 def _norm(errors: Array, count: int) -> float:

@@ -192,7 +192,8 @@ class Arithmetic:
     def materialised(self, value: Expr, exponent: Exponent) -> Expr:
         """`value · e^exponent`, in two steps: no factor overflows where the product does not."""
         half = self.power(exponent, 0.5)
-        return call("where", is_zero(value), 0.0, value * half * half)
+        is_nothing = is_zero(value) & call("lt", self.total(exponent), float("inf"))
+        return call("where", is_nothing, 0.0, value * half * half)
 
     def power(self, exponent: Exponent, scale: float = 1.0, *, divides: bool = False) -> Expr:
         """e^(scale·t); where it was written as a power of two it stays one."""
