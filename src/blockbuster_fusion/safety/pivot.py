@@ -14,7 +14,7 @@ from operator import mul
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder, Sketch
-from blockbuster_fusion.ir.combiner import ADD, Mode, Reduced
+from blockbuster_fusion.ir.combiner import ADD, Reduced
 from blockbuster_fusion.ir.expr import Expr, arg, cast, size
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.infer import map_types
@@ -34,7 +34,7 @@ from blockbuster_fusion.safety.choices import Choice, Loss, Precision, Safe
 from blockbuster_fusion.safety.relation import finite_or_zero
 from blockbuster_fusion.safety.shift import Shift, unfelt_shift
 from blockbuster_fusion.safety.storage import NARROW
-from blockbuster_fusion.safety.summed import WIDENED, Summed, kinds_of_use, summed_values
+from blockbuster_fusion.safety.summed import WIDENED, Summed, kinds_of_use, made_of, summed_values
 from blockbuster_fusion.safety.symbolic import Use
 
 DEAR = "sums of it cancel, and a dot makes it: its mean would cost as much again"
@@ -136,7 +136,7 @@ def _is_dear(graph: Graph, summed: Summed) -> bool:
     """Whether loops make the value by a dot: too much work to do twice for every block."""
     for depth, loop in enumerate(summed.loops):
         body = graph.at(summed.loops[:depth]).map(loop).body
-        ops = (body.op(i) for i in _needed(body, summed.loops[depth + 1 :], summed.value))
+        ops = (body.op(i) for i in made_of(body, summed.loops[depth + 1 :], summed.value))
         if any(isinstance(op, Dot) or (isinstance(op, Map) and op.body.holds_dot) for op in ops):
             return True
     return False
@@ -154,20 +154,22 @@ def _sum_in_loops(
     if not loops:
         return _sum_of_items(build, known.get(value, value), dims)
     op, operands = graph.map(loops[0]), graph[loops[0]].inputs
-    needed = _needed(op.body, loops[1:], value)
+    needed = made_of(op.body, loops[1:], value)
     ports = [port for port, i in enumerate(op.body.inputs) if i in needed]
     walked = [port for port in ports if op.iterated[port]]
     whole = [port for port in ports if not op.iterated[port]]
-
-    def body(inner: Builder, *values: Value) -> list[tuple[Value, Mode]]:
-        ends = (Value(op.body.inputs[port]) for port in (*walked, *whole))
-        copied = _copied(inner, op.body, needed, dict(zip(ends, values, strict=True)))
-        return [(_sum_in_loops(inner, op.body, loops[1:], value, dims, copied), Reduced(ADD))]
-
     lists, items = (
         [known.get(operands[port], operands[port]) for port in some] for some in (walked, whole)
     )
-    return build.map(op.dim, lists, items, body)[0]
+
+    def total(inner: Builder, *values: Value) -> Value:
+        ends = (Value(op.body.inputs[port]) for port in (*walked, *whole))
+        copied = _copied(inner, op.body, needed, dict(zip(ends, values, strict=True)))
+        return _sum_in_loops(inner, op.body, loops[1:], value, dims, copied)
+
+    if not walked:  # each iteration makes the same
+        return total(build, *items)
+    return build.map(op.dim, lists, items, lambda *parts: [(total(*parts), Reduced(ADD))])[0]
 
 
 def _sum_of_items(build: Builder, x: Value, dims: Sequence[Dim]) -> Value:
@@ -183,20 +185,6 @@ def _sum_of_items(build: Builder, x: Value, dims: Sequence[Dim]) -> Value:
         own = next(d for d in build.type(x).items if d.axis is dim.axis)
         x = build.one(BlockReduce(own, ADD), x)
     return x
-
-
-def _needed(body: Graph, loops: Path, value: Value) -> set[int]:
-    """The nodes of a graph that a value is made of; it may stand in loops inside."""
-    needed = {value.node}
-    if loops:
-        inner = body.map(loops[0]).body
-        inside = _needed(inner, loops[1:], value)
-        ports = [port for port, i in enumerate(inner.inputs) if i in inside]
-        needed = {body[loops[0]].inputs[port].node for port in ports}
-    for i in list(body.nodes)[::-1]:
-        if i in needed:
-            needed.update(v.node for v in body[i].inputs)
-    return needed
 
 
 def _copied(

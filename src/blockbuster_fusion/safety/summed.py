@@ -70,11 +70,39 @@ def _made_in_loops(
         if isinstance(node.op, Map):
             yield from _made_in_loops(graph, op.body, (*loops, i), dims)
         kind, value = node.types[0], Value(i)
-        if isinstance(node.op, Input) or is_widened(node.op) or not set(dims) <= set(kind.items):
+        if isinstance(node.op, Input) or is_widened(node.op):
             continue  # an input is a list outside
+        walked = tuple(dim for dim in dims if dim in kind.items)
         uses = tuple(_uses_inside_and_out(graph, value, loops))
         for more in ((), *_along(kind)) if not kind.lists else _along(kind):
-            yield from _if_it_may_cancel(graph, Summed(value, loops, (*dims, *more), uses))
+            for found in _if_it_may_cancel(graph, Summed(value, loops, (*walked, *more), uses)):
+                if walked == dims or _is_same_in(graph, found):
+                    yield found
+
+
+def _is_same_in(graph: Graph, summed: Summed) -> bool:
+    """Whether loops over other axes make the same value in every iteration."""
+    for depth, loop in enumerate(summed.loops):
+        op = graph.at(summed.loops[:depth]).map(loop)
+        needed = made_of(op.body, summed.loops[depth + 1 :], summed.value)
+        walks = any(op.iterated[port] for port, i in enumerate(op.body.inputs) if i in needed)
+        if walks is not (op.dim in summed.dims):
+            return False
+    return True
+
+
+def made_of(body: Graph, loops: Path, value: Value) -> set[int]:
+    """The nodes of a graph that a value is made of; it may stand in loops inside."""
+    needed = {value.node}
+    if loops:
+        inner = body.map(loops[0]).body
+        inside = made_of(inner, loops[1:], value)
+        ports = [port for port, i in enumerate(inner.inputs) if i in inside]
+        needed = {body[loops[0]].inputs[port].node for port in ports}
+    for i in list(body.nodes)[::-1]:
+        if i in needed:
+            needed.update(v.node for v in body[i].inputs)
+    return needed
 
 
 def is_widened(op: Op) -> bool:
@@ -107,7 +135,7 @@ def item_uses(graph: Graph, value: Value, path: Path = ()) -> tuple[Use, ...]:
 
 
 def _if_it_may_cancel(graph: Graph, summed: Summed) -> Iterator[Summed]:
-    if len(summed.dims) > 1 and not summed.axes <= summed_axes(graph):
+    if not summed.dims or (len(summed.dims) > 1 and not summed.axes <= summed_axes(graph)):
         return
     if kinds_of_use(graph, summed) >= {"sum", "square"} or _meets_a_sum(graph, summed):
         yield summed
