@@ -329,9 +329,7 @@ class _Loop:
         if made is written:
             reason = "it is summed along several axes, or used otherwise as well"
             body.choose(value.node, "exponent", "element", "every axis", reason)
-            inside = tuple(p for p in made.exponent if self.outside(p[0], whole=False) is None)
-            others = tuple(p for p in made.exponent if p not in inside)
-            return replace(made, exponent=(*others, *body.together(inside)))
+            return made
         return self._rounded(value, made)
 
     def _rounded(self, value: Value, written: Written) -> Written:

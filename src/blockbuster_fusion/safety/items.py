@@ -549,13 +549,5 @@ class Items(Builder):
             made.append((spread, factor))
         return tuple(made)
 
-    def together(self, exponent: Powers) -> Powers:
-        """An exponent as one value, where it has several parts or a factor."""
-        if len(exponent) <= 1:
-            return exponent
-        table = Arguments(self)
-        whole = tuple((table.add(atom), factor) for atom, factor in exponent)
-        return ((table.emit(table.terms.total(whole)), 1.0),)
-
     def choose(self, node: int, kind: str, shared: str, axis: str, reason: str) -> None:
         self.draft.choices.append(Choice(self.path, node, kind, shared, axis, reason))
