@@ -7,7 +7,7 @@ What it finds is printed as JSON.
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from blockbuster_fusion.codegen.nest import (
 )
 from blockbuster_fusion.codegen.schedule import Schedule, scheduled
 from blockbuster_fusion.codegen.triton_dots import is_dot
+from blockbuster_fusion.codegen.triton_memory import SharedMemory, shared_limit
+from blockbuster_fusion.codegen.triton_plan import Planner, block_length
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.types import DType
@@ -199,10 +201,73 @@ def resources(capability: int, dtype: DType) -> Iterator[dict[str, object]]:
                 yield {
                     "case": f"{kernel.name} {number} {dtype} sm_{capability}",
                     "resources": str(one),
+                    "shared": one.shared,
+                    "estimate": estimate_of(kernel, sizes, tiles or {}, capability),
                     "spilled": one.stack,
                     "wgmma": "wgmma" in one.assembly,
                     "dots": any(isinstance(s, Contract) and is_dot(s) for s in kernel.statements),
                 }
+
+
+def estimate_of(
+    kernel: Kernel, sizes: Mapping[str, int], tiles: Mapping[Dim, int], capability: int
+) -> int:
+    """The shared memory that a kernel is expected to take."""
+    planner = Planner(kernel, shared_limit(capability))
+    options = planner.plan(sizes, tiles, {}).options
+    lengths = {dim: block_length(dim, sizes, tiles) for dim in kernel.dims}
+    warps, stages = options["num_warps"], options["num_stages"]
+    return SharedMemory(kernel).estimate(lengths.__getitem__, stages, warps)
+
+
+def short_axes() -> dict[str, tuple[Callable[..., object], tuple[object, ...]]]:
+    """Models whose products have short axes beside those of the matrices."""
+    import torch
+
+    output = torch.nn.Linear(512, 2048, bias=False)
+
+    def projected(x: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
+        return x + output(heads.transpose(1, 2).reshape(16, 1, 512))
+
+    tokens = (torch.zeros(16, 1, 2048), torch.zeros(16, 8, 1, 64))
+    patches = torch.nn.Conv2d(3, 384, 16, 16)
+    return {
+        "heads to tokens": (projected, tokens),
+        "patches": (patches, (torch.zeros(2, 3, 224, 224),)),
+    }
+
+
+def short_resources(capability: int) -> Iterator[dict[str, object]]:
+    """The shared memory that models with short axes take by default on a GPU."""
+    from functools import partial
+    from unittest import mock
+
+    import torch
+
+    from blockbuster_fusion.frontends.torch.backend import backend
+    from blockbuster_fusion.frontends.torch.groups import Grouping
+    from blockbuster_fusion.runtime import triton_device
+    from blockbuster_fusion.runtime.torch_plan import Plan
+    from blockbuster_fusion.runtime.triton_launch import compile_for
+
+    graphs = []
+    options = {"target": "cuda", "strict": True}
+    watched = partial(backend, options=options, watcher=graphs.append)
+    for name, (model, inputs) in short_axes().items():
+        with (
+            mock.patch.object(triton_device, "can_launch", return_value=True),
+            mock.patch.object(triton_device, "capability", return_value=capability),
+            mock.patch.object(Grouping, "try_out"),
+            mock.patch.object(Plan, "__call__", return_value=[0]),
+            torch.no_grad(),
+        ):
+            torch.compile(model, backend=watched)(*inputs)
+        for part in graphs.pop().fused:
+            nest, tiles = part.executable.nest, part.executable.tiles
+            made = compile_for(nest, part.executable.source, capability, sizes={}, tiles=tiles)
+            for kernel in nest.kernels:
+                estimate = estimate_of(kernel, {}, tiles, capability)
+                yield {"case": name, "shared": made[kernel.name].shared, "estimate": estimate}
 
 
 def lookups_outside() -> Iterator[dict[str, object]]:
@@ -437,6 +502,8 @@ def main(mode: str, *rest: str) -> None:
         found = list(edge_results())
     elif mode == "run_exponentials":
         found = list(exponential_errors())
+    elif mode == "compile_short":
+        found = list(short_resources(int(rest[0])))
     elif mode == "run_outside":
         found = list(lookups_outside())
     else:

@@ -13,11 +13,14 @@ from blockbuster_fusion.codegen.nest import Nest
 from blockbuster_fusion.codegen.schedule import Schedule, scheduled
 from blockbuster_fusion.codegen.tiles import (
     all_tiles,
+    assumed_lengths,
     by_estimate,
     chosen_units,
     default_tiles,
     machine_for,
 )
+from blockbuster_fusion.codegen.triton_memory import USUAL_SHARED, shared_limit
+from blockbuster_fusion.codegen.triton_tiles import fitted
 from blockbuster_fusion.errors import BadTarget, NoKernel, WrongKind
 from blockbuster_fusion.fusion import fuse as fusion
 from blockbuster_fusion.fusion.fuse import Fusion
@@ -175,6 +178,7 @@ def compile(
     all that there are.
     """
     check_target(target)
+    capability = _capability() if target == "cuda" else None
     choices = choose(
         program,
         *specs,
@@ -188,6 +192,7 @@ def compile(
         schedule=schedule,
         name=name,
         batch=batch,
+        capability=capability,
         **named,
     )
     return first_with_kernels(choices, lambda choice: _executable(choice, threads))
@@ -205,11 +210,19 @@ class Choice:
     schedule: Schedule
     unfused: Callable[[], Graph]
     """Gives the program before fusion, for arrays without elements."""
+    given: frozenset[Dim] = frozenset()
+    """The dims whose tiles the caller chose."""
+    shared: int = USUAL_SHARED
+    """The bytes of shared memory that one program of a kernel may take on the GPU."""
 
     def scheduled(self) -> tuple[Nest, dict[Dim, int]]:
         """The loop nest, and the tiles of all its dims."""
         nest = scheduled(self.graph, self.name, self.schedule)
-        return nest, all_tiles(nest, self.tiles, self.target)
+        tiles = all_tiles(nest, self.tiles, self.target)
+        if self.target == "cuda":
+            sizes = assumed_lengths(self.graph, nest)
+            tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
+        return nest, tiles
 
 
 def choose(
@@ -225,9 +238,13 @@ def choose(
     schedule: Schedule | None = None,
     name: str | None = None,
     batch: str | Iterable[str] = (),
+    capability: int | None = None,
     **named: Spec,
 ) -> list[Choice]:
-    """What `compile` would make kernels of, the best first; nothing is compiled."""
+    """What `compile` would make kernels of, the best first; nothing is compiled.
+
+    `capability` is the compute capability of the GPU, where one is known: 90 for sm_90.
+    """
     machine_for(target)
     _check_mapping("tiles", tiles, "{'M': 64}")
     _check_mapping("sizes", sizes, "{'D': 64}")
@@ -247,16 +264,29 @@ def choose(
     found = snapshots((unit,) if isinstance(unit, str) else tuple(unit))
     if snapshot is None:
         found.with_base()
-    chosen = [
-        default_tiles(g, target, given_tiles([*g.dims, *graph.dims], tiles)) for g in found.graphs
-    ]
+    given = [given_tiles([*g.dims, *graph.dims], tiles) for g in found.graphs]
+    chosen = [default_tiles(g, target, own) for g, own in zip(found.graphs, given, strict=True)]
     numbers = found.wanted(snapshot, lambda: by_estimate(found.graphs, chosen, target, found.own))
     how = schedule or Schedule(grid="outer" if target == "cpu" else "all")
 
     def unfused() -> Graph:
         return make_safe(graph if stored is None else stored_as(graph, stored)).graph
 
-    return [Choice(found.graphs[n], n, chosen[n], target, title, how, unfused) for n in numbers]
+    shared = USUAL_SHARED if capability is None else shared_limit(capability)
+    return [
+        Choice(
+            found.graphs[n],
+            n,
+            chosen[n],
+            target,
+            title,
+            how,
+            unfused,
+            given=frozenset(given[n]),
+            shared=shared,
+        )
+        for n in numbers
+    ]
 
 
 def first_with_kernels(choices: Sequence[Choice], make: Callable[[Choice], T]) -> T:
@@ -280,6 +310,13 @@ def check_target(target: str) -> None:
         raise lacks(target, error) from error
     if not can_launch():
         raise BadTarget(name=target, problem=NO_GPU)
+
+
+def _capability() -> int | None:
+    """The compute capability of the GPU that there is, if there is one."""
+    from blockbuster_fusion.runtime.triton_device import capability
+
+    return capability()
 
 
 def lacks(target: str, error: ImportError) -> BadTarget:
@@ -389,20 +426,20 @@ def _executable(choice: Choice, threads: int | None) -> Executable:
         interpreted = Interpreted(graph, choice.tiles, choice.unfused)
         return Executable(graph, target, choice.tiles, number, interpreted)
     nest, tiles = choice.scheduled()
-    kernels = _kernels(nest, tiles, target, threads)
+    kernels = _kernels(nest, tiles, choice, threads)
     inputs = [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)]
     runner = Compiled(nest, inputs, tiles, kernels, device=target, unfused=choice.unfused)
     return Executable(graph, target, tiles, number, runner)
 
 
-def _kernels(nest: Nest, tiles: Mapping[Dim, int], target: str, threads: int | None) -> Kernels:
-    if target == "cpu":
+def _kernels(nest: Nest, tiles: Mapping[Dim, int], choice: Choice, threads: int | None) -> Kernels:
+    if choice.target == "cpu":
         from blockbuster_fusion.runtime.cpu import CpuKernels
 
         return CpuKernels(nest, tiles, threads=threads)
     try:
         from blockbuster_fusion.runtime.triton_launch import TritonKernels
     except ImportError as error:
-        raise lacks(target, error) from error
-    kernels: Kernels = TritonKernels(nest, tiles)
+        raise lacks(choice.target, error) from error
+    kernels: Kernels = TritonKernels(nest, tiles, shared=choice.shared)
     return kernels

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from blockbuster_fusion.codegen.triton_memory import SHARED
 from triton_cases import EDGES, EXPONENTIALS, LONG, LOOKUPS, MASKED, PRODUCTS, SCHEDULED, UNITS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
@@ -100,11 +101,25 @@ def test_compiles_without_spills(capability: int) -> None:
     print(*(f"{row['case']}: {row['resources']}" for row in rows), sep="\n")
     assert any(row["dots"] for row in rows)
     assert not [row for row in rows if row["spilled"]]
+    assert not [row for row in rows if row["shared"] > row["estimate"] and row["dots"]]
     if capability == 90:
         assert not [row for row in rows if row["dots"] and not row["wgmma"]]
+
+
+@pytest.mark.parametrize("capability", [80, 86, 90])
+def test_shared_memory_suffices_by_default(capability: int) -> None:
+    """Axes of 3 and 8 elements had blocks of 16, and products took 320 and 512 KiB."""
+    rows = found("compile_short", str(capability))
+    assert {row["case"] for row in rows} == {"heads to tokens", "patches"}
+    limit = SHARED[capability]
+    assert not [row for row in rows if not row["shared"] <= row["estimate"] <= limit], rows
 
 
 def test_compiles_in_float32() -> None:
     rows = found("compile", "90", "float32")
     assert any(row["dots"] for row in rows)
+    dots = [row for row in rows if row["dots"]]
+    assert not [row for row in dots if row["shared"] > row["estimate"]]
+    close = [row for row in dots if row["estimate"] <= 1.1 * row["shared"]]
+    assert len(close) >= len(dots) // 2  # the rest have loops that nothing is loaded ahead in
     assert not any(row["wgmma"] for row in rows)

@@ -19,7 +19,9 @@ from blockbuster_fusion.codegen.reserved import TRITON
 from blockbuster_fusion.codegen.standalone import TOLERANCE, Test, array_name, wrapped
 from blockbuster_fusion.codegen.standalone_helpers import TRITON_HELPERS
 from blockbuster_fusion.codegen.triton_plan import (
+    FEW_WARPS,
     MOST_ACCUMULATED,
+    MOST_WARPS,
     OPTIONS,
     SMALLEST,
     USUAL,
@@ -151,7 +153,7 @@ class Run:
             numbers[name] = self._block(dim)
             numbers[names.evens[dim]] = self._is_even(dim)
         arguments += [f"{name}={value}" for name, value in numbers.items()]
-        options = f'{{"num_warps": {self._warps(planner)}, "num_stages": {OPTIONS["num_stages"]}}}'
+        options = f'{{"num_warps": {self._warps(planner)}, "num_stages": {self._stages(planner)}}}'
         head = f"    launch({kernel.name}, {programs}, {options}, "
         return wrapped(f"{head}{', '.join(arguments)})")
 
@@ -179,12 +181,19 @@ class Run:
             return short
         return f"({long}) if {' or '.join(map(str, runs))} else ({short})"
 
+    def _stages(self, planner: Planner) -> int:
+        """As Planner.stages, for the sizes of the test."""
+        tiling = self.test.tiling
+        sizes = {symbol.name: size for symbol, size in tiling.extents.sizes.items()}
+        return planner.stages(sizes, tiling.tiles, MOST_WARPS)
+
     def _warps_for(self, accumulators: Iterable[Tile]) -> Length:
         rooms = [_product(self._block(span.dim) for span in tile.spans) for tile in accumulators]
-        most = MOST_ACCUMULATED * 32 * 4
+        most = MOST_ACCUMULATED * 32 * FEW_WARPS
         if all(isinstance(room, int) for room in rooms):
-            return 8 if sum(room for room in rooms if isinstance(room, int)) > most else 4
-        return f"8 if {' + '.join(map(str, rooms))} > {most} else 4"
+            total = sum(room for room in rooms if isinstance(room, int))
+            return MOST_WARPS if total > most else FEW_WARPS
+        return f"{MOST_WARPS} if {' + '.join(map(str, rooms))} > {most} else {FEW_WARPS}"
 
     # ----------------------------------------------------------------- lengths
 

@@ -200,6 +200,12 @@ def assumed_sizes(graph: Graph) -> dict[str, int]:
     return {s.name: ASSUMED_BATCH if s in batch else ASSUMED for s in symbols}
 
 
+def assumed_lengths(graph: Graph, nest: Nest) -> dict[str, int]:
+    """The same for every symbol of a program and of its kernels."""
+    symbols = (symbol for kernel in nest.kernels for symbol in kernel.symbols)
+    return {symbol.name: ASSUMED for symbol in symbols} | assumed_sizes(graph)
+
+
 def peak_local(graph: Graph, tiles: Mapping[Dim, int]) -> int:
     """The most bytes of items that live at one time."""
     return _peak(graph, assumed_sizes(graph), tiles)

@@ -21,6 +21,7 @@ from blockbuster_fusion.codegen.nest import (
     written,
 )
 from blockbuster_fusion.codegen.triton_dots import is_dot
+from blockbuster_fusion.codegen.triton_memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.codegen.triton_names import ParameterNames
 from blockbuster_fusion.errors import BadExtent, BadTile
 from blockbuster_fusion.ir.axis import Axis, Dim
@@ -31,6 +32,7 @@ OPTIONS = {"num_stages": 3, "group": 8}
 FEW_DOTS = 512
 """So many blocks are summed one after the other where they come out of dots: a loop that does
 nothing else between them is the faster, and the sums of a block are exact to begin with."""
+FEW_WARPS, MOST_WARPS = 4, 8
 MOST_ACCUMULATED = 72
 """How many numbers a thread of four warps may accumulate before there are eight."""
 
@@ -84,10 +86,14 @@ class Plan:
 
 
 class Planner:
-    """Plans the launches of one kernel: names its parameters, and gives those that are numbers."""
+    """Plans the launches of one kernel: names its parameters, and gives those that are numbers.
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    `shared` is how many bytes of shared memory one program may take.
+    """
+
+    def __init__(self, kernel: Kernel, shared: int = USUAL_SHARED) -> None:
+        self.kernel, self.shared = kernel, shared
+        self.memory = SharedMemory(kernel)
         self.names = ParameterNames(kernel)
         self.buffers = tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)
 
@@ -100,7 +106,10 @@ class Planner:
             (buffer, (programs, *(axis_length(a, sizes, tiles) for a in buffer.axes)))
             for buffer in self.names.copies
         )
-        chosen = {"num_warps": self.warps(sizes, tiles), **OPTIONS, **options}
+        warps = options.get("num_warps") or self.warps(sizes, tiles)
+        chosen = {"num_warps": warps, **OPTIONS, **options}
+        if "num_stages" not in options:
+            chosen["num_stages"] = self.stages(sizes, tiles, warps)
         constants = self.constants(sizes, tiles, chosen.pop("group"))
         return Plan((programs, 1, 1), scratch, constants, chosen)
 
@@ -111,7 +120,15 @@ class Planner:
             math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans)
             for tile in self.accumulators(short)
         )
-        return 8 if total > MOST_ACCUMULATED * 32 * 4 else 4
+        return MOST_WARPS if total > MOST_ACCUMULATED * 32 * FEW_WARPS else FEW_WARPS
+
+    def stages(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], warps: int) -> int:
+        """The usual number of stages, or the most below it for which shared memory suffices."""
+        lengths = {dim: block_length(dim, sizes, tiles) for dim in self.kernel.dims}
+        for stages in range(OPTIONS["num_stages"], 1, -1):
+            if self.memory.estimate(lengths.__getitem__, stages, warps) <= self.shared:
+                return stages
+        return 1
 
     def accumulators(self, short: Collection[Dim]) -> list[Tile]:
         """The tiles that are written more than once where the loops over some dims are short."""

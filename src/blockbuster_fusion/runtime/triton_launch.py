@@ -18,10 +18,13 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.errors import OutOfResources
 
 from blockbuster_fusion.codegen.nest import Buffer, Kernel, Nest
 from blockbuster_fusion.codegen.triton import print_triton
+from blockbuster_fusion.codegen.triton_memory import USUAL_SHARED, shared_limit
 from blockbuster_fusion.codegen.triton_plan import Plan, Planner
+from blockbuster_fusion.codegen.triton_tiles import Halving, seen_outside
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.progress import doing
@@ -47,6 +50,7 @@ class TritonKernels:
     """The kernels of a nest, ready to be launched.
 
     `tiles` and `options` (num_warps, num_stages, group) are what launches take that name none.
+    `shared` is how many bytes of shared memory one program may take.
     """
 
     def __init__(
@@ -56,13 +60,15 @@ class TritonKernels:
         *,
         options: Mapping[str, int] | None = None,
         source: str | None = None,
+        shared: int = USUAL_SHARED,
     ) -> None:
         self.source = print_triton(nest) if source is None else source
         self.tiles, self.options = dict(tiles or {}), dict(options or {})
         module = load(self.source)
         self.kernels = nest.kernels  # kept, so that no other kernel gets the id of one of them
         self._launchers = {
-            id(kernel): Launcher(kernel, getattr(module, kernel.name)) for kernel in nest.kernels
+            id(kernel): Launcher(kernel, getattr(module, kernel.name), shared)
+            for kernel in nest.kernels
         }
 
     def bind(
@@ -73,10 +79,13 @@ class TritonKernels:
         *,
         elements: int = 0,
     ) -> Callable[[Sequence[torch.Tensor]], None]:
-        """A launch for tensors that lie like this, in the order of the kernel's global buffers."""
+        """A launch for tensors that lie like this, in the order of the kernel's global buffers.
+
+        Where the GPU has too little for it, the kernel gets fewer stages, and then smaller tiles.
+        """
         launcher = self._launchers[id(kernel)]
         named = {symbol.name: size for symbol, size in sizes.items()}
-        return launcher.bound(launcher.plan(named, self.tiles, self.options), strides)
+        return FittingLaunch(launcher, named, self.tiles, self.options, strides)
 
     def launch(
         self,
@@ -86,7 +95,10 @@ class TritonKernels:
         tiles: Mapping[Dim, int] | None = None,
         options: Mapping[str, int] | None = None,
     ) -> None:
-        """Runs one kernel. Axes of tensors are in the order of the buffers'; strides are free."""
+        """Runs one kernel with just these tiles and options, or OutOfResources.
+
+        Axes of tensors are in the order of the buffers'; strides are free.
+        """
         launcher = self._launchers[id(kernel)]
         plan = launcher.plan(sizes, {**self.tiles, **(tiles or {})}, options or self.options)
         given = [tensors[buffer] for buffer in launcher.buffers]
@@ -135,8 +147,8 @@ def _write(file: Path, source: str) -> None:
 class Launcher(Planner):
     """One kernel: what its function is called with."""
 
-    def __init__(self, kernel: Kernel, function: Any) -> None:
-        super().__init__(kernel)
+    def __init__(self, kernel: Kernel, function: Any, shared: int = USUAL_SHARED) -> None:
+        super().__init__(kernel, shared)
         self.function = function
         self.parameters: list[str] = list(function.arg_names)
         at = {name: i for i, name in enumerate(self.parameters)}
@@ -166,6 +178,51 @@ class Launcher(Planner):
             run(*arguments, **options)
 
         return launch if plan.grid[0] else lambda tensors: None
+
+
+class FittingLaunch:
+    """A launch of a kernel that is made smaller as long as the GPU has too little for it."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        sizes: Mapping[str, int],
+        tiles: Mapping[Dim, int],
+        options: Mapping[str, int],
+        strides: Sequence[Sequence[int]],
+    ) -> None:
+        self.launcher, self.sizes, self.strides = launcher, sizes, strides
+        self.tiles, self.options = dict(tiles), dict(options)
+        self.launch = self.bound()
+
+    def bound(self) -> Callable[[Sequence[torch.Tensor]], None]:
+        self.plan = self.launcher.plan(self.sizes, self.tiles, self.options)
+        return self.launcher.bound(self.plan, self.strides)
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
+        while True:
+            try:
+                self.launch(tensors)
+            except OutOfResources as error:
+                self.make_smaller(error)
+            else:
+                return
+
+    def make_smaller(self, error: OutOfResources) -> None:
+        """Halves the stages, or else the longest tile that may be halved; if none, the error."""
+        kernel, stages = self.launcher.kernel, self.plan.options["num_stages"]
+        if stages > 1:
+            self.options["num_stages"] = stages // 2
+            change = f"{stages // 2} instead of {stages} stages"
+        else:
+            halving = Halving(kernel, self.sizes, seen_outside(kernel))
+            longest = max(halving.halvable(self.tiles), key=self.tiles.__getitem__, default=None)
+            if longest is None:
+                raise error
+            self.tiles[longest] //= 2
+            change = f"tiles of {self.tiles[longest]} for {longest.label}"
+        log.warning("kernel %s gets %s: %s", kernel.name, change, error)
+        self.launch = self.bound()
 
 
 def _scratch(buffer: Buffer, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
@@ -201,7 +258,8 @@ def compile_for(
     module = load(source)
     made = {}
     for kernel in nest.kernels:
-        launcher = Launcher(kernel, getattr(module, kernel.name))
+        function = getattr(module, kernel.name)
+        launcher = Launcher(kernel, function, shared_limit(capability))
         plan = launcher.plan(sizes, tiles or {}, options or {})
         made[kernel.name] = _compiled(launcher, plan, capability)
     return made

@@ -1,0 +1,113 @@
+"""Launches that ask a GPU for more than it has."""
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.codegen.schedule import scheduled
+from blockbuster_fusion.codegen.triton_tiles import Halving, seen_outside
+from blockbuster_fusion.ir.builder import Builder
+from blockbuster_fusion.ir.combiner import ADD
+from blockbuster_fusion.ir.ops import BlockReduce, Value
+from graphs import array, k, m
+
+if sys.platform != "linux":
+    pytest.skip("Triton is for Linux alone", allow_module_level=True)
+
+import torch
+from triton.runtime.errors import OutOfResources
+
+from blockbuster_fusion.runtime.triton_launch import Launcher, TritonKernels
+
+
+class Device:
+    """Stands in for a compiled function on a GPU that takes just some launches."""
+
+    def __init__(self, function: Any, takes: Callable[[dict[str, int]], bool]) -> None:
+        self.arg_names: list[str] = function.arg_names
+        self.takes = takes
+        self.asked: list[dict[str, int]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def run(*arguments: Any, **options: int) -> None:
+            given = dict(zip(self.arg_names, arguments, strict=True))
+            blocks = {k: v for k, v in given.items() if k.startswith("BLOCK_")}
+            self.asked.append({**blocks, **options, "programs": grid[0]})
+            if not self.takes(self.asked[-1]):
+                raise OutOfResources(327680, 232448, "shared memory")
+
+        return run
+
+
+SIZES = {"MM": 256, "NN": 256, "KK": 256}
+
+
+def launched(takes: Callable[[dict[str, int]], bool], program: str = "matmul-relu") -> Device:
+    """The launches of a program's first kernel, until the device takes one."""
+    nest = scheduled(bb.fuse(bb.lower(bb.examples.find(program))).snapshots[-1], "program")
+    kernel = nest.kernels[0]
+    tiles = {dim: 64 for dim in kernel.dims if dim.packed and not dim.unit}
+    kernels = TritonKernels(nest, tiles)
+    device = Device(kernels._launchers[id(kernel)].function, takes)
+    kernels._launchers[id(kernel)] = Launcher(kernel, device)
+    tensors = [torch.zeros(256, 256) for _ in kernel.global_buffers]
+    strides = [x.stride() for x in tensors]
+    sizes = {symbol: SIZES[symbol.name] for symbol in kernel.symbols}
+    launch = kernels.bind(kernel, strides, sizes)
+    launch(tensors)
+    launch(tensors)
+    return device
+
+
+def test_a_launch_that_fits_is_left_alone() -> None:
+    device = launched(lambda asked: True)
+    assert device.asked[0] == device.asked[1]
+    assert device.asked[0]["num_stages"] == 3
+
+
+def test_stages_are_halved_first(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "blockbuster_fusion"):
+        device = launched(lambda asked: asked["num_stages"] == 1)
+    assert [asked["num_stages"] for asked in device.asked] == [3, 1, 1]
+    assert {asked["BLOCK_M"] for asked in device.asked} == {64}
+    (line,) = caplog.messages
+    assert line.startswith("kernel kernel_program gets 1 instead of 3 stages: out of resource")
+
+
+def test_then_the_longest_tile_is_halved(caplog: pytest.LogCaptureFixture) -> None:
+    def area(asked: dict[str, int]) -> int:
+        return asked["BLOCK_M"] * asked["BLOCK_N"] * asked["BLOCK_K"]
+
+    with caplog.at_level(logging.WARNING, "blockbuster_fusion"):
+        device = launched(lambda asked: area(asked) <= 32**3)
+    areas = [area(asked) for asked in device.asked]
+    assert areas == [64**3, 64**3, 64**3 // 2, 64**3 // 4, 32**3, 32**3]
+    assert device.asked[-1]["programs"] == 64  # there are more, and smaller, blocks
+    assert "tiles of 32 for" in caplog.messages[-1]
+
+
+def test_where_nothing_can_be_smaller_the_error_is_told() -> None:
+    with pytest.raises(OutOfResources):
+        launched(lambda asked: False)
+
+
+def test_tiles_that_arrays_depend_on_stay() -> None:
+    """Where an array has a sum for each block of K, the kernel that adds them counts on these."""
+    build = Builder()
+    x = build.input("X", array(m, k))
+
+    def sums(g: Builder, row: Value) -> list[tuple[Value, None]]:
+        each = g.map(k, [row], [], lambda g, x: [(g.one(BlockReduce(k, ADD), x), None)])
+        return [(each[0], None)]
+
+    (partial,) = build.map(m, [x], [], sums)
+    build.output("S", partial)
+    (kernel,) = scheduled(build.build()).kernels
+    assert seen_outside(kernel) == {dim for dim in kernel.dims if dim.name == "K"}
+    halving = Halving(kernel, {"MM": 256, "KK": 256}, seen_outside(kernel))
+    tiles = dict.fromkeys(kernel.dims, 64)
+    assert {dim.name for dim in halving.halvable(tiles)} == {"M"}
