@@ -189,7 +189,9 @@ class Arithmetic:
                 made = dict(a)
                 for monomial, count in b.items():
                     made[monomial] = made.get(monomial, Fraction(0)) + sign * count
-                return self.polynomial({m: c for m, c in made.items() if c}, union((x, y)))
+                left = {m: c for m, c in made.items() if c}
+                if left:  # what is infinite does not cancel
+                    return self.polynomial(left, union((x, y)))
         result = self.apply(np.add if sign > 0 else np.subtract, x, y)
         computed = [n for n in (x, y) if self.samples and self.array(n).shape[0] > 1]
         if computed:  # each use of a computed number may have been computed on its own

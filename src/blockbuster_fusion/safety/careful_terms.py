@@ -292,13 +292,13 @@ class Careful:
         return numbers.add(self.total(plus(a.exponent, ((b, 1.0),), sign)), a.value)
 
     def log(self, name: str, a: Term) -> Term | None:
-        base = BASES[name]
+        base, few = BASES[name], False
         if isinstance(a, Number) and a.made:
             match a.made:
                 case ("power", Power() as power):
                     a = power
                 case ("add" | "sub" as op, (x, y)) if isinstance(x, Power) or isinstance(y, Power):
-                    a = self.together(op, x, y)
+                    a, few = self.together(op, x, y), True
                 case ("div", (x, Number() as y)) if y.made[:1] in (("add",), ("sub",)):
                     made = self.apply(name, y)
                     if isinstance(made, Moved):
@@ -309,7 +309,8 @@ class Careful:
         if a.significand is None:
             return self.total(exponent)
         value = self.numbers.apply(FUNCTIONS[name].numpy, a.significand)
-        return Moved(value, exponent) if exponent else value
+        made = Moved(value, exponent) if exponent else value
+        return self.plain(made) if few else made
 
     def log1p(self, _: str, a: Term) -> Term | None:
         """log(1 + e^t) = max(t, 0) + log1p(e^-|t|) where t is all that there is."""

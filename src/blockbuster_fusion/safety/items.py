@@ -314,7 +314,7 @@ class Items(Builder):
         is_few = term.form is Form.few and term.numerator is None
         if is_few and self.demands.of(Value(i)).logged:
             return self._emitted(term, table, i)
-        if term.form is Form.few or (term.form is Form.moved and is_plain):
+        if term.form is Form.few or (term.form is Form.moved and (is_plain or term.raw)):
             term = plain_term(table.terms.as_plain(term))
         if is_plain and (term.form is Form.plain or not self.demands.of(Value(i)).needs_exponent):
             term = self._native(i, term, table.terms.evaluate(op.expr, terms, lift=False))

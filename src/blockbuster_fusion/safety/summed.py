@@ -69,15 +69,16 @@ def _made_in_loops(
     for i, node in op.body.nodes.items():
         if isinstance(node.op, Map):
             yield from _made_in_loops(graph, op.body, (*loops, i), dims)
-        kind, value = node.types[0], Value(i)
         if isinstance(node.op, Input) or is_widened(node.op):
             continue  # an input is a list outside
-        walked = tuple(dim for dim in dims if dim in kind.items)
-        uses = tuple(_uses_inside_and_out(graph, value, loops))
-        for more in ((), *_along(kind)) if not kind.lists else _along(kind):
-            for found in _if_it_may_cancel(graph, Summed(value, loops, (*walked, *more), uses)):
-                if walked == dims or _is_same_in(graph, found):
-                    yield found
+        for port, kind in enumerate(node.types):
+            value, walked = Value(i, port), tuple(dim for dim in dims if dim in kind.items)
+            uses = tuple(_uses_inside_and_out(graph, value, loops))
+            for more in ((), *_along(kind)) if not kind.lists else _along(kind):
+                summed = Summed(value, loops, (*walked, *more), uses)
+                for found in _if_it_may_cancel(graph, summed):
+                    if walked == dims or _is_same_in(graph, found):
+                        yield found
 
 
 def _is_same_in(graph: Graph, summed: Summed) -> bool:

@@ -52,7 +52,8 @@ class Term:
     """A value in one of the four forms.
 
     `value` None stands for 1 in a scaled term. A term is `raw` while no sum has gone through its
-    exponential: nothing says then that the significand is not far below 1. `native` is the same
+    exponential: nothing says then that the significand is not far below 1, and the exponent of
+    each element is its own, as in the logarithm of a few exponentials. `native` is the same
     value as a plain argument, for who needs that. A few of exponentials are its `addends`; with a
     `numerator`, the term is that divided by their sum.
     """
@@ -79,9 +80,9 @@ def scaled(value: Expr | None, exponent: Exponent, *, raw: bool) -> Term:
     return Term(Form.scaled, value, exponent, raw)
 
 
-def moved(value: Expr, exponent: Exponent) -> Term:
+def moved(value: Expr, exponent: Exponent, *, raw: bool = False) -> Term:
     """A moved term; without an exponent it is plain."""
-    return Term(Form.moved, value, exponent) if exponent else plain(value)
+    return Term(Form.moved, value, exponent, raw) if exponent else plain(value)
 
 
 # ---------------------------------------------------------------- exponents
@@ -249,7 +250,7 @@ class Arithmetic:
 
     def _exp(self, node: Expr, x: Term, lift: bool) -> Term:
         factor = LOG2 if node.op == "exp2" else 1.0
-        if x.form is Form.moved and factor == 1:
+        if x.form is Form.moved and factor == 1 and not x.raw:
             assert x.value is not None
             return scaled(call("exp", x.value), x.exponent, raw=False)
         if not lift:
@@ -265,7 +266,7 @@ class Arithmetic:
                 if factor is None:
                     return None
                 assert one.value is not None
-                return moved(one.value * factor, times(one.exponent, factor))
+                return moved(one.value * factor, times(one.exponent, factor), raw=one.raw)
         value = _product(a.value, b.value)
         return scaled(value, plus(a.exponent, b.exponent), raw=a.raw or b.raw)
 
@@ -294,7 +295,7 @@ class Arithmetic:
             if factor is None:
                 return None
             assert a.value is not None
-            return moved(a.value / factor, times(a.exponent, 1 / factor))
+            return moved(a.value / factor, times(a.exponent, 1 / factor), raw=a.raw)
         value = a.value if b.value is None else (ONE if a.value is None else a.value) / b.value
         return scaled(value, plus(a.exponent, b.exponent, -1.0), raw=a.raw or b.raw)
 
@@ -303,7 +304,7 @@ class Arithmetic:
             return None
         value = -(ONE if a.value is None else a.value)
         if a.form is Form.moved:
-            return moved(value, times(a.exponent, -1.0))
+            return moved(value, times(a.exponent, -1.0), raw=a.raw)
         return scaled(value, a.exponent, raw=a.raw)
 
     def _add(self, node: Expr, a: Term, b: Term) -> Term | None:
@@ -333,7 +334,8 @@ class Arithmetic:
         assert a.value is not None
         assert b.value is not None
         if a.form is b.form or _number(a) is not None or _number(b) is not None:
-            return moved(Expr(node.op, (a.value, b.value)), plus(a.exponent, b.exponent, sign))
+            exponent = plus(a.exponent, b.exponent, sign)
+            return moved(Expr(node.op, (a.value, b.value)), exponent, raw=a.raw or b.raw)
         if b.form is Form.moved:
             first = plus(((a.value, 1.0),), b.exponent, sign)
             return plain(Expr(node.op, (self.total(first, divides=True), b.value)))
@@ -444,7 +446,7 @@ class Arithmetic:
                 made = self._add_moved(Expr("sub", (ONE, ONE)), above, made, -1.0)
             if base == 1 or made.value is None:
                 return made
-            return moved(made.value * (1 / base), over(made.exponent, base))
+            return moved(made.value * (1 / base), over(made.exponent, base), raw=True)
         return self._log_of_one(node, a, base)
 
     def _log_of_one(self, node: Expr, a: Term, base: float) -> Term:
@@ -483,7 +485,7 @@ class Arithmetic:
                 part = part if term.value is None else term.value * part
                 value = part if value is None else value + part
         assert value is not None
-        return moved(call("log" if one is None else "log1p", value), ((top, unit),))
+        return moved(call("log" if one is None else "log1p", value), ((top, unit),), raw=True)
 
     def _log_of_two(self, value: Expr, a: Expr, b: Expr, *, of_two: bool) -> Term:
         """log(v·e^a + v·e^b) = log v + max(a, b) + log(1 + e^-|a-b|)."""
@@ -495,7 +497,7 @@ class Arithmetic:
             more = call("where", Expr("eq", (a, b)), LOG2, more)
         if value is not ONE:
             more = more + call("log", value)
-        return moved(more, ((call("maximum", a, b), LOG2 if of_two else 1.0),))
+        return moved(more, ((call("maximum", a, b), LOG2 if of_two else 1.0),), raw=True)
 
     def _cast(self, node: Expr, a: Term) -> Term | None:
         """The parts stay as wide as they are: a significand alone may be larger than the value."""
