@@ -259,8 +259,7 @@ class Careful:
             value = numbers.add(x, y) if name == "add" else numbers.sub(x, y)
             return Power(value, powers[0].exponent)
         totals = [self.total(p.exponent) for p in powers]
-        top = numbers.apply(np.maximum, *totals, exact=True)
-        top = numbers.apply(_finite, top, exact=True)
+        top = self._bounded(numbers.apply(np.maximum, *totals, exact=True))
         parts = []
         for power, total in zip(powers, totals, strict=True):
             factor = numbers.apply(np.exp, numbers.sub(total, top))
@@ -432,7 +431,10 @@ class Careful:
 
     def _top(self, x: Number, axis: Axis) -> Number:
         """The maximum along an axis; 0 where it is infinite, so that nothing is inf - inf."""
-        top = self.numbers.reduce(np.maximum, x, axis, -np.inf)
+        return self._bounded(self.numbers.reduce(np.maximum, x, axis, -np.inf))
+
+    def _bounded(self, top: Number) -> Number:
+        """A maximum, or 0 where it is infinite."""
         made = self.numbers.apply(_finite, top, exact=True)
         made.infinite = np.isposinf(self.numbers.array(top))
         return made

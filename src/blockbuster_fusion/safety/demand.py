@@ -20,7 +20,13 @@ from blockbuster_fusion.ir.ops import (
     Reduce,
     Value,
 )
-from blockbuster_fusion.safety.relation import is_inverse, is_linear, is_summand, takes_log
+from blockbuster_fusion.safety.relation import (
+    is_inverse,
+    is_linear,
+    is_power,
+    is_summand,
+    takes_log,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,8 @@ class Demands:
             )
         if is_inverse(op.expr, port):
             return Demand(found.axes, otherwise=True, multiplied=True, logged=found.logged)
+        if is_power(op.expr, port) and found.needs_exponent:
+            return Demand(otherwise=True, multiplied=True, logged=found.logged)
         if op.expr.op in SUMS and any(self.sums_exponentials(v) for v in others):
             return Demand(otherwise=True, multiplied=True)  # at that sum's exponent, or its own
         logged = takes_log(op.expr, port) or (found.logged and is_summand(op.expr, port))

@@ -438,7 +438,7 @@ class Items(Builder):
 
         Their differences are no larger than 0: they go into the significand.
         """
-        met = self._meetings(x) if x.raw else []
+        met = self._meetings(x)
         if not met:
             return x
         table = Arguments(self)
@@ -446,7 +446,8 @@ class Items(Builder):
         factor = table.terms.power(exponent, divides=True)
         value = factor if x.value is None else table.add(x.value) * factor
         gone = {v for a, _, t in met for v in (a, t)}
-        return x.but(table.emit(value), tuple(p for p in x.exponent if p[0] not in gone))
+        left = tuple(p for p in x.exponent if p[0] not in gone)
+        return x.but(table.emit(value), left)
 
     def _meetings(self, x: Written) -> list[tuple[Value, float, Value]]:
         """Exponents, each with its factor and a maximum that is subtracted from it."""
@@ -456,7 +457,7 @@ class Items(Builder):
         return [(a, f, t) for a, f, t in pairs if a in origins and t and self._spans(a, t)]
 
     def _spans(self, a: Value, maximum: Value) -> bool:
-        return set(self.type(maximum).items) < set(self.type(a).items)
+        return set(self.type(maximum).items) <= set(self.type(a).items)
 
     def _at_maxima(self, x: Written, varying: Powers, dim: Dim, headroom: float) -> Written:
         """Each exponent meets its own maximum before anything is added to it.

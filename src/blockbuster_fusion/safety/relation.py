@@ -29,6 +29,14 @@ def is_inverse(expr: Expr, index: int) -> bool:
     return _relation(expr, index) == "inverse"
 
 
+def is_power(expr: Expr, index: int) -> bool:
+    """Whether an expression is a multiple of a power of its argument number `index`.
+
+    It has a multiple of the argument's exponent.
+    """
+    return _relation(expr, index) == "power"
+
+
 def is_summand(expr: Expr, index: int) -> bool:
     """Whether an expression is a multiple of a sum with the argument in it, or of its inverse."""
     return _relation(expr, index) == "summand"
@@ -41,6 +49,7 @@ def takes_log(expr: Expr, index: int) -> bool:
 
 
 LOGARITHMS = ("log", "log2", "log10", "log1p")
+_POWERS = ("linear", "inverse", "power")
 _IN_SUMS = ("free", "linear", "inverse", "summand")
 
 
@@ -67,6 +76,10 @@ def _linearity(node: Expr, kinds: list[str], index: int) -> str:
             return kind
         case "div", ["free", kind]:
             return {"linear": "inverse", "inverse": "linear"}.get(kind, kind)
+        case "mul" | "div", [kind, other] if kind in _POWERS and other in _POWERS:
+            return "power"
+        case ("pow", [kind, "free"]) | ("sqrt", [kind]) if kind in _POWERS:
+            return "power"
         case "neg" | "cast" | "abs", [kind]:
             return kind
         case "add" | "sub", [kind, other] if kind == other:

@@ -120,9 +120,10 @@ class _Trial:
     def moved_by(self, place: Place) -> Expr | None:
         """The multiple of the pivot that an item lacks, if it is off by just that."""
         path, value = place
-        kind = self.graph.at(path).type(value)
-        if kind.is_list or not self.atoms.along.isdisjoint(kind.axes):
-            return None  # an element may be small beside the mean
+        if self.graph.at(path).type(value).is_list:
+            return None
+        if not self.atoms.holds_only_sums(self.before.known[place]):
+            return None  # it may be small beside the mean
         return self.atoms.multiple_of_pivot(self._after[0].known[place], self.before.known[place])
 
     @cached_property
@@ -161,10 +162,12 @@ class _Trial:
         """Whether such sums are added in a polynomial, or in one that it is a function of."""
         pending, seen = [poly], {poly}
         while pending:
-            monomials = [frozenset(a for a, _ in monomial) for monomial, _ in pending.pop().terms]
-            if self._adds_both(monomials):
+            monomials = [monomial for monomial, _ in pending.pop().terms]
+            factors = [frozenset(a for a, power in m if power > 0) for m in monomials]
+            if self._adds_both(factors):
                 return True
-            inside = {x for m in monomials for a in m for x in a.key if isinstance(x, Poly)} - seen
+            inside = {x for m in monomials for a, _ in m for x in a.key if isinstance(x, Poly)}
+            inside -= seen
             pending += inside
             seen |= inside
         return False

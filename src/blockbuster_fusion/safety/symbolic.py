@@ -33,6 +33,20 @@ class Atom:
     inner: "Monomial" = ()
     """The monomial that is summed, where it is a sum."""
 
+    def holds(self, atom: "Atom") -> bool:
+        """Whether it is another atom, or a sum of products with that."""
+        return self is atom or any(factor.holds(atom) for factor, _ in self.inner)
+
+    def is_sum_of(self, atom: "Atom", over: Collection[Axis]) -> bool:
+        """Whether it is the sum of another atom over some axes."""
+        if not over:
+            return self is atom
+        if len(self.inner) != 1 or self.key[1] not in over:
+            return False
+        ((factor, power),) = self.inner
+        rest = [axis for axis in over if axis is not self.key[1]]
+        return power == 1 and factor.is_sum_of(atom, rest)
+
     def without(self, atom: "Atom", over: Collection[Axis]) -> "tuple[object, ...] | None":
         """The key of the sum over some axes in which an atom is once less a factor, if it is one.
 
@@ -276,6 +290,17 @@ class Atoms:
                 return None
             made = made * size(self._sized[atom.key[1]]) ** power
         return made if (pivot, 1) in monomial else None
+
+    def holds_only_sums(self, poly: Poly) -> bool:
+        """Whether all that a polynomial has of the value are multiples of its sum."""
+        ((((own, _),), _),) = self.summed.terms
+        for monomial, _ in poly.terms:
+            factors = [(atom, power) for atom, power in monomial if atom.key[0] != "extent"]
+            if any(atom.holds(own) for atom, _ in factors):
+                ((atom, power), *others) = factors
+                if others or power != 1 or not atom.is_sum_of(own, self.along):
+                    return False
+        return True
 
     # ---------------------------------------------------------------- expressions
 
