@@ -318,7 +318,16 @@ class Items(Builder):
             term = plain_term(table.terms.as_plain(term))
         if is_plain and (term.form is Form.plain or not self.demands.of(Value(i)).needs_exponent):
             term = self._native(i, term, table.terms.evaluate(op.expr, terms, lift=False))
-        return self._with_axes(self._emitted(term, table, i), self.old.type(Value(i)), operands)
+        made = self._emitted(term, table, i)
+        self._note_origin(op.expr, self.old[i].inputs, made)
+        return self._with_axes(made, self.old.type(Value(i)), operands)
+
+    def _note_origin(self, expr: Expr, inputs: Sequence[Value], made: Written) -> None:
+        """The exponent of a bare exponential comes from what it is taken of."""
+        if expr.op in ("exp", "exp2") and made.raw and made.value is None:
+            known = [self.draft.identities.of(value) for value in inputs]
+            for atom, _ in made.exponent:
+                self.draft.origins.setdefault(atom, substitute(expr.args[0], known))
 
     def _native(self, i: int, term: Term, native: Term) -> Term:
         """An expression whose exponentials need no exponent, or have it inside."""

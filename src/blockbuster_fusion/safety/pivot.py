@@ -12,7 +12,7 @@ from functools import reduce
 from itertools import count
 from operator import mul
 
-from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.builder import Builder, Sketch
 from blockbuster_fusion.ir.combiner import ADD, Reduced
 from blockbuster_fusion.ir.expr import Expr, arg, cast, size
@@ -38,6 +38,7 @@ from blockbuster_fusion.safety.summed import WIDENED, Summed, kinds_of_use, made
 from blockbuster_fusion.safety.symbolic import Use
 
 DEAR = "sums of it cancel, and a dot makes it: its mean would cost as much again"
+TAKEN = "sums of it cancel along some axes and along others, and it has one pivot"
 FELT = "sums of it cancel, and an output feels every shift"
 
 
@@ -61,8 +62,8 @@ class _Walk:
     choices: list[Choice] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     tried: set[tuple[Value, Path, tuple[Dim, ...]]] = field(default_factory=set)
-    done: set[int] = field(default_factory=set)
-    """The nodes that have a pivot subtracted from an operand: one will do."""
+    done: dict[int, frozenset[Axis]] = field(default_factory=dict)
+    """The nodes that have a pivot subtracted from an operand, one will do, and along which axes."""
 
 
 def _pivoted(graph: Graph, path: Path, walk: _Walk, squared: bool) -> Graph:
@@ -75,12 +76,13 @@ def _pivoted(graph: Graph, path: Path, walk: _Walk, squared: bool) -> Graph:
         walk.tried.add((summed.value, summed.loops, summed.dims))
         found = unfelt_shift(graph, summed)
         node, axis = summed.value.node, " ".join(dim.name for dim in summed.dims)
-        if found.shift is None or _is_dear(graph, summed):
+        taken = any(node in walk.done for _, node, _ in summed.uses)
+        if found.shift is None or taken or _is_dear(graph, summed):
             if found.loses:
-                reason = DEAR if found.shift is not None else FELT
+                reason = TAKEN if taken else DEAR if found.shift is not None else FELT
                 walk.losses.append(Loss(path, node, axis, reason))
             continue
-        walk.done.update(node for _, node, _ in found.shift.uses)
+        walk.done.update((node, summed.axes) for _, node, _ in found.shift.uses)
         reason = "sums of it cancel, and nothing feels a shift"
         walk.choices.append(Choice(path, node, "pivot", "row", axis, reason))
         graph = _subtract(graph, summed, found.shift, walk.ids)
@@ -97,7 +99,7 @@ def _next_summed(graph: Graph, walk: _Walk, squared: bool) -> Summed | None:
     for summed in summed_values(graph):
         if (summed.value, summed.loops, summed.dims) in walk.tried:
             continue
-        if any(node in walk.done for _, node, _ in summed.uses):
+        if any(walk.done.get(node) == summed.axes for _, node, _ in summed.uses):
             continue
         if not squared or "square" in kinds_of_use(graph, summed):
             return summed

@@ -263,10 +263,10 @@ class Arithmetic:
         for one, other in ((a, b), (b, a)):
             if one.form is Form.moved:
                 factor = _number(other)
-                if factor is None:
+                if factor is None or one.raw:
                     return None
                 assert one.value is not None
-                return moved(one.value * factor, times(one.exponent, factor), raw=one.raw)
+                return moved(one.value * factor, times(one.exponent, factor))
         value = _product(a.value, b.value)
         return scaled(value, plus(a.exponent, b.exponent), raw=a.raw or b.raw)
 
@@ -292,10 +292,10 @@ class Arithmetic:
             return None
         if a.form is Form.moved:
             factor = _number(b)
-            if factor is None:
+            if factor is None or a.raw:
                 return None
             assert a.value is not None
-            return moved(a.value / factor, times(a.exponent, 1 / factor), raw=a.raw)
+            return moved(a.value / factor, times(a.exponent, 1 / factor))
         value = a.value if b.value is None else (ONE if a.value is None else a.value) / b.value
         return scaled(value, plus(a.exponent, b.exponent, -1.0), raw=a.raw or b.raw)
 
