@@ -81,12 +81,29 @@ def test_no_place_where_the_list_is_subtracted() -> None:
     assert sites(RULE, shifted_softmax(shift=arg(1) - arg(0))) == []
 
 
+def safe_softmax(X):
+    e = bb.ops.exp(X - X.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
 def test_fires_only_where_safety_follows() -> None:
-    graph = shifted_softmax()
+    graph = rows(safe_softmax, X="M K")
     assert RULE.name in [step.rule for step in bb.fuse(graph, rules="extended").trace]
     assert RULE.name not in [
         step.rule for step in bb.fuse(graph, safe=False, rules="extended").trace
     ]
+
+
+@pytest.mark.parametrize("shift", [lambda X, c: c, lambda X, c: X.mean((-2, -1), keepdims=True)])
+def test_caution_where_the_shift_is_not_of_the_row(shift) -> None:
+    """A NaN of another row, or of another array, is not lost."""
+
+    def program(X, c):
+        e = bb.ops.exp(X - shift(X, c[:, None]))
+        return e / e.sum(-1, keepdims=True)
+
+    graph = bb.lower(bb.trace(program, X="M K", c="M"))
+    assert RULE.name not in [step.rule for step in bb.fuse(graph, rules="extended").trace]
 
 
 def sink(minus_c, minus_other) -> bb.Graph:

@@ -29,7 +29,7 @@ def names(atoms: Atoms) -> tuple[Poly, Poly, Poly]:
 
 
 def new() -> tuple[Atoms, Poly, Poly, Poly]:
-    atoms = Atoms((M, K), K)
+    atoms = Atoms((M, K), (K,))
     return (atoms, *names(atoms))
 
 
@@ -142,7 +142,7 @@ def test_expressions_that_differ(one: Expr, other: Expr) -> None:
 
 
 def test_a_known_extent_is_a_number() -> None:
-    atoms = Atoms((), Axis("A", 4))
+    atoms = Atoms((), (Axis("A", 4),))
     assert atoms.extent(Axis("A", 4)) == number(4)
     assert atoms.extent(K) == atoms.extent(Axis("Q", K.extent))
     assert atoms.extent(K) != atoms.extent(N)
@@ -198,7 +198,7 @@ def test_a_block_is_not_the_axis() -> None:
 
 
 def test_an_unpacked_axis_is_summed_by_its_loop() -> None:
-    atoms = Atoms((), M)
+    atoms = Atoms((), (M,))
     y = atoms.atom(("y",), frozenset({M, heads.axis}))
     c = atoms.atom(("c",), frozenset({M}))
     assert atoms.loop_sum(c * y, heads) == c * atoms.loop_sum(y, heads)
@@ -226,7 +226,7 @@ def test_what_was_not_summed_in_the_block() -> None:
 
 
 def test_a_variance_feels_no_shift() -> None:
-    atoms = Atoms((M, K), K)
+    atoms = Atoms((M, K), (K,))
 
     def variance(x: Poly) -> Poly:
         mean = [summed(atoms, poly) for poly in (x * x, x)]
@@ -253,7 +253,7 @@ def test_a_variance_feels_no_shift() -> None:
     ],
 )
 def test_multiples_of_the_pivot(difference: Expr, factor: str | None) -> None:
-    atoms = Atoms((M, K), K)
+    atoms = Atoms((M, K), (K,))
     x, p = atoms.summed, atoms.pivot
     new = x + atoms.expression(difference, [x, p])
     found = atoms.multiple_of_pivot(new, x)
@@ -265,14 +265,14 @@ def test_multiples_of_the_pivot(difference: Expr, factor: str | None) -> None:
 
 def meaning(graph: Graph) -> Poly:
     """What the output of a graph means, whose only input is looked at."""
-    atoms = Atoms((M, K), K)
+    atoms = Atoms((M, K), (K,))
     (found,) = Meaning(atoms, [((), Value(graph.inputs[0]))]).read(graph, [atoms.summed])
     return found
 
 
 def felt(graph: Graph) -> Poly:
     """What a shift changes of the output, if all loops see their blocks of the input shifted."""
-    atoms = Atoms((M, K), K)
+    atoms = Atoms((M, K), (K,))
     x = Value(graph.inputs[0])
     uses = {
         ((loop,), user, inner): 1
@@ -352,7 +352,7 @@ def test_lists_are_summed_as_loops_are(fused: bool) -> None:
 
 
 def test_what_is_not_shifted_is_not_read_again() -> None:
-    graph, atoms = row_program(CENTRED), Atoms((M, K), K)
+    graph, atoms = row_program(CENTRED), Atoms((M, K), (K,))
     cut = ((), Value(graph.inputs[0]))
     before = Meaning(atoms, [cut])
     (expected,) = before.read(graph, [atoms.summed])

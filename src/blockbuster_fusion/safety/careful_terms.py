@@ -298,10 +298,8 @@ class Careful:
                     a = power
                 case ("add" | "sub" as op, (x, y)) if isinstance(x, Power) or isinstance(y, Power):
                     a, few = self.together(op, x, y), True
-                case ("div", (x, Number() as y)) if y.made[:1] in (("add",), ("sub",)):
-                    made = self.apply(name, y)
-                    if isinstance(made, Moved):
-                        return self.apply("sub", self.apply(name, x), made)
+                case ("div", (x, Number() as y)) if _adds_powers(y):
+                    return self.apply("sub", self.apply(name, x), self.apply(name, y))
         if not isinstance(a, Power):
             return None
         exponent = plus((), a.exponent, 1 / base)
@@ -438,6 +436,11 @@ class Careful:
         made = self.numbers.apply(_finite, top, exact=True)
         made.infinite = np.isposinf(self.numbers.array(top))
         return made
+
+
+def _adds_powers(x: Number) -> bool:
+    """Whether a number is a sum of two terms, one of them an exponential at least."""
+    return x.made[:1] in (("add",), ("sub",)) and any(isinstance(y, Power) for y in x.made[1])
 
 
 def _finite(x: Any) -> Any:

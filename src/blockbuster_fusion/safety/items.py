@@ -515,9 +515,10 @@ class Items(Builder):
             return self.emit(BlockReduce(dim, MAX), table.emit(exponent))
         logarithm = log_of_size(own, of_two=of_two)
         product = exponent + (logarithm if size == 1 else logarithm / size)
-        product = call("where", is_zero(own), NOTHING, product)
-        largest = self.emit(BlockReduce(dim, MAX), table.emit(product))
-        chosen = call("where", Expr("eq", (product, table.add(largest))), exponent, NOTHING)
+        products = table.emit(call("where", is_zero(own), NOTHING, product))
+        largest = self.emit(BlockReduce(dim, MAX), products)
+        is_largest = Expr("eq", (table.add(products), table.add(largest)))
+        chosen = call("where", is_largest, exponent, NOTHING)
         return self.emit(BlockReduce(dim, MAX), table.emit(chosen))
 
     def pairs(self, x: Written, varying: Powers) -> tuple[Value, Powers]:
