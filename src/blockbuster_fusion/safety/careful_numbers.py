@@ -189,9 +189,8 @@ class Arithmetic:
                 made = dict(a)
                 for monomial, count in b.items():
                     made[monomial] = made.get(monomial, Fraction(0)) + sign * count
-                left = {m: c for m, c in made.items() if c}
-                if left:  # what is infinite does not cancel
-                    return self.polynomial(left, union((x, y)))
+                if all(made.values()):  # sums that cancel leave what their rounding does
+                    return self.polynomial(made, union((x, y)))
         result = self.apply(np.add if sign > 0 else np.subtract, x, y)
         computed = [n for n in (x, y) if self.samples and self.array(n).shape[0] > 1]
         if computed:  # each use of a computed number may have been computed on its own
@@ -269,7 +268,9 @@ class Arithmetic:
                     made[(moment,)] = made.get((moment,), Fraction(0)) + count
                 else:
                     made[(old,)] = made.get((old,), Fraction(0)) + count * self.length(axis)
-            return self.polynomial(made, rest)
+            if all(made.values()):
+                return self.polynomial(made, rest)
+            x = Number(x.axes, self.array(x))
         factors = x.factors
         if factors is not None and not all(axis in f.axes for f in factors):
             factors = None

@@ -461,9 +461,16 @@ class Items(Builder):
     def _meetings(self, x: Written) -> list[tuple[Value, float, Value]]:
         """Exponents, each with its factor and a maximum that is subtracted from it."""
         origins, maxima = self.draft.origins, self.draft.maxima
-        negative = {(origins.get(t), -f): t for t, f in x.exponent if f < 0 and t in maxima}
-        pairs = [(a, f, negative.get((origins.get(a), f))) for a, f in x.exponent if f > 0]
-        return [(a, f, t) for a, f, t in pairs if a in origins and t and self._spans(a, t)]
+        tops = [(t, -f) for t, f in x.exponent if f < 0 and t in maxima]
+        found: list[tuple[Value, float, Value]] = []
+        for a, f in x.exponent:
+            for top in tops if f > 0 and a in origins else ():
+                t, factor = top
+                if factor == f and origins.get(t) == origins[a] and self._spans(a, t):
+                    found.append((a, f, t))
+                    tops.remove(top)
+                    break
+        return found
 
     def _spans(self, a: Value, maximum: Value) -> bool:
         return set(self.type(maximum).items) <= set(self.type(a).items)

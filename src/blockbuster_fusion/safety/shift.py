@@ -79,6 +79,7 @@ class _Trial:
     def of(cls, graph: Graph, summed: Summed) -> "_Trial | None":
         """All uses of the value, and of every other value that means the same, are shifted.
 
+        Of a pivot along several axes only the sums are: one row may be far from the mean of all.
         None where the value stands in a loop that cannot be read.
         """
         kind = graph.at(summed.loops).type(summed.value)
@@ -100,6 +101,7 @@ class _Trial:
             use
             for use in uses
             if (*use[0], use[1])[0] not in made_first and not _is_rounded(graph, use)
+            if len(summed.dims) == 1 or kind_of_use(graph, use, summed.axes)
         )
         return cls(graph, atoms, cut, inputs, before, expected, shifted, {})
 
