@@ -403,7 +403,9 @@ class _Loop:
         for atom, (made, _) in zip(atoms, common, strict=True):
             if self.op.first == 0:
                 self.body.follow(atom, made)
-        self.body.draft.maxima -= {made for made, _ in common[1:]}
+        later = {made for made, _ in common[1:]} & self.body.draft.maxima
+        self.body.draft.maxima -= later
+        self.body.draft.joint |= later
         for number, value in sums:
             result = Value(self.node, first + len(atoms) + values.index(value))
             exponent = merged((*self.fixed[number], *common))

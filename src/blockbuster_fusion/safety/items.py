@@ -175,11 +175,12 @@ class Arguments:
     def _divisor(self, atom: Expr) -> Expr:
         return atom if atom.op != "arg" else self.add(self.level.divisor(self.emit(atom)))
 
-    def _is_maximum(self, atom: Expr) -> bool:
+    def _is_maximum(self, atom: Expr, alone: bool) -> bool:
         if atom.op != "arg":
             return False
         assert isinstance(atom.value, int)
-        return self._entry(atom.value) in self.level.draft.maxima
+        entry, draft = self._entry(atom.value), self.level.draft
+        return entry in draft.maxima or (not alone and entry in draft.joint)
 
     def _entry(self, index: int) -> Value | Written:
         return list(self.entries)[index]
@@ -200,6 +201,8 @@ class Draft:
         """The exponentials that exponents come from, also those that are shared."""
         self.maxima: set[Value] = set()
         """Shared exponents that no exponent of the same origin exceeds."""
+        self.joint: set[Value] = set()
+        """Those of which this is true for the sum with the others that they were shared with."""
         self._dims = set(program.dims)
 
     def loop_over(self, dim: Dim) -> Dim:
@@ -284,8 +287,9 @@ class Items(Builder):
         """A value has the origin of another."""
         if old in self.draft.origins:
             self.draft.origins[new] = self.draft.origins[old]
-        if old in self.draft.maxima:
-            self.draft.maxima.add(new)
+        for known in (self.draft.maxima, self.draft.joint):
+            if old in known:
+                known.add(new)
 
     def divisor(self, exponent: Value) -> Value:
         """A maximum as it is subtracted from what it is the maximum of.
@@ -451,12 +455,11 @@ class Items(Builder):
         if not met:
             return x
         table = Arguments(self)
-        exponent = tuple((table.add(v), s * f) for a, f, t in met for v, s in ((a, 1.0), (t, -1.0)))
+        gone = [(v, s * f) for a, f, t in met for v, s in ((a, 1.0), (t, -1.0))]
+        exponent = tuple((table.add(v), f) for v, f in merged(gone))
         factor = table.terms.power(exponent, divides=True)
         value = factor if x.value is None else table.add(x.value) * factor
-        gone = {v for a, _, t in met for v in (a, t)}
-        left = tuple(p for p in x.exponent if p[0] not in gone)
-        return x.but(table.emit(value), left)
+        return x.but(table.emit(value), merged((*x.exponent, *((v, -f) for v, f in gone))))
 
     def _meetings(self, x: Written) -> list[tuple[Value, float, Value]]:
         """Exponents, each with its factor and a maximum that is subtracted from it."""
@@ -464,12 +467,12 @@ class Items(Builder):
         tops = [(t, -f) for t, f in x.exponent if f < 0 and t in maxima]
         found: list[tuple[Value, float, Value]] = []
         for a, f in x.exponent:
-            for top in tops if f > 0 and a in origins else ():
+            for top in list(tops) if f > 0 and a in origins else ():
                 t, factor = top
-                if factor == f and origins.get(t) == origins[a] and self._spans(a, t):
-                    found.append((a, f, t))
+                if factor <= f and origins.get(t) == origins[a] and self._spans(a, t):
+                    found.append((a, factor, t))
                     tops.remove(top)
-                    break
+                    f -= factor
         return found
 
     def _spans(self, a: Value, maximum: Value) -> bool:
@@ -494,8 +497,8 @@ class Items(Builder):
             top = self.emit(Elementwise(limit - headroom if headroom else limit), top)
             if factor > 0:
                 self.follow(atom, top)
-            if factor > 0 and own is None and left is None:
-                self.draft.maxima.add(top)
+            if factor > 0 and own is None:
+                (self.draft.maxima if left is None else self.draft.joint).add(top)
             difference = exponent - table.add(top)
             difference = difference if size == 1 else difference * size
             left = difference if left is None else left + difference

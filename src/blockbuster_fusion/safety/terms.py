@@ -130,7 +130,7 @@ def itself(atom: Expr) -> Expr:
     return atom
 
 
-def never(atom: Expr) -> bool:
+def never(atom: Expr, alone: bool) -> bool:
     """No atom is known to be a maximum."""
     return False
 
@@ -141,14 +141,14 @@ class Arithmetic:
     `origin` tells which exponential an atom comes from: a shared exponent has the origin of those
     that it is the maximum of, and is subtracted from them before anything else is added.
     `divisor` gives such a maximum as it is subtracted. `is_maximum` tells whether no exponent of
-    the same origin exceeds an atom.
+    the same origin exceeds an atom: alone, or in the sum with others.
     """
 
     def __init__(
         self,
         origin: Callable[[Expr], Hashable] = no_origin,
         divisor: Callable[[Expr], Expr] = itself,
-        is_maximum: Callable[[Expr], bool] = never,
+        is_maximum: Callable[[Expr, bool], bool] = never,
     ) -> None:
         self.origin, self.divisor, self.is_maximum = origin, divisor, is_maximum
 
@@ -167,7 +167,9 @@ class Arithmetic:
                 continue
             if divides:
                 negative = [(self.divisor(atom), factor) for atom, factor in negative]
-            differences.append(summed([*positive, *negative]))
+            parts, left = met(positive, negative)
+            differences += parts
+            groups[None] += left
         rest = groups[None]
         made = summed(rest) if rest or not differences else differences.pop(0)
         for difference in differences:
@@ -370,12 +372,12 @@ class Arithmetic:
 
     def _is_below(self, exponent: Exponent, other: Exponent) -> bool:
         """Whether the other exponent is the maximum of those that the first one belongs to."""
-        if len(exponent) != 1 or len(other) != 1 or exponent[0][1] != other[0][1]:
+        alone = len(other) == 1
+        tops = [(self.origin(t), f) for t, f in other if f > 0 and self.is_maximum(t, alone)]
+        if len(tops) != len(other) or len(exponent) != len(other):
             return False
-        (atom, factor), (top, _) = *exponent, *other
-        if factor <= 0 or not self.is_maximum(top):
-            return False
-        return self.origin(top) is not None and self.origin(top) == self.origin(atom)
+        atoms = [(self.origin(atom), factor) for atom, factor in exponent]
+        return None not in dict(tops) and all(atoms.count(x) == tops.count(x) for x in atoms)
 
     def _where(self, node: Expr, condition: Term, a: Term, b: Term) -> Term | None:
         if Form.scaled not in (a.form, b.form):
@@ -503,6 +505,23 @@ class Arithmetic:
         """The parts stay as wide as they are: a significand alone may be larger than the value."""
         assert isinstance(node.value, DType)
         return a if a.form is Form.scaled and node.value.is_float else None
+
+
+def met(
+    positive: Sequence[tuple[Expr, float]], negative: Sequence[tuple[Expr, float]]
+) -> tuple[list[Expr], list[tuple[Expr, float]]]:
+    """Differences of atoms, each of them by as much as both have, and what is left."""
+    above, below = list(positive), list(negative)
+    made: list[Expr] = []
+    while above and below:
+        (a, f), (b, g) = above.pop(), below.pop()
+        factor = min(f, -g)
+        made.append(summed([(a, factor), (b, -factor)]))
+        if f > factor:
+            above.append((a, f - factor))
+        if -g > factor:
+            below.append((b, g + factor))
+    return made, [*above, *below]
 
 
 def summed(parts: Sequence[tuple[Expr, float]]) -> Expr:
