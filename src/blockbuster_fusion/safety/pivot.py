@@ -38,7 +38,6 @@ from blockbuster_fusion.safety.summed import WIDENED, Summed, kinds_of_use, made
 from blockbuster_fusion.safety.symbolic import Use
 
 DEAR = "sums of it cancel, and a dot makes it: its mean would cost as much again"
-TAKEN = "sums of it cancel along some axes and along others, and it has one pivot"
 FELT = "sums of it cancel, and an output feels every shift"
 
 
@@ -64,6 +63,8 @@ class _Walk:
     tried: set[tuple[Value, Path, tuple[Dim, ...]]] = field(default_factory=set)
     done: dict[int, frozenset[Axis]] = field(default_factory=dict)
     """The nodes that have a pivot subtracted from an operand, one will do, and along which axes."""
+    pivots: set[int] = field(default_factory=set)
+    """The nodes that pivots are made by: they see no other pivot."""
 
 
 def _pivoted(graph: Graph, path: Path, walk: _Walk, squared: bool) -> Graph:
@@ -74,18 +75,17 @@ def _pivoted(graph: Graph, path: Path, walk: _Walk, squared: bool) -> Graph:
     graph = _picked_once(graph)
     while (summed := _next_summed(graph, walk, squared)) is not None:
         walk.tried.add((summed.value, summed.loops, summed.dims))
-        found = unfelt_shift(graph, summed)
+        found = unfelt_shift(graph, summed, walk.pivots)
         node, axis = summed.value.node, " ".join(dim.name for dim in summed.dims)
-        taken = any(node in walk.done for _, node, _ in summed.uses)
-        if found.shift is None or taken or _is_dear(graph, summed):
+        if found.shift is None or _is_dear(graph, summed):
             if found.loses:
-                reason = TAKEN if taken else DEAR if found.shift is not None else FELT
+                reason = DEAR if found.shift is not None else FELT
                 walk.losses.append(Loss(path, node, axis, reason))
             continue
         walk.done.update((node, summed.axes) for _, node, _ in found.shift.uses)
         reason = "sums of it cancel, and nothing feels a shift"
         walk.choices.append(Choice(path, node, "pivot", "row", axis, reason))
-        graph = _subtract(graph, summed, found.shift, walk.ids)
+        graph = _subtract(graph, summed, found.shift, walk)
     for i, op in list(graph.maps()):
         body = _pivoted(op.body, (*path, i), walk, squared)
         if body is not op.body:
@@ -120,16 +120,18 @@ def _picked_once(graph: Graph) -> Graph:
 # ---------------------------------------------------------------- the rewrite
 
 
-def _subtract(graph: Graph, summed: Summed, shift: Shift, ids: Iterator[int]) -> Graph:
+def _subtract(graph: Graph, summed: Summed, shift: Shift, walk: _Walk) -> Graph:
     """The graph with the pivot made, subtracted at the uses and given back to outputs.
 
     The pivot of a row with infinities or NaN is 0: what they give is left to the program.
     """
+    first, ids = next(walk.ids), walk.ids
     sketch = Sketch(graph, ids)
     walked = [_walked(graph, summed, dim) if dim.is_free else dim for dim in summed.dims]
     total = _sum_in_loops(sketch, graph, summed.loops, summed.value, walked, {})
     length = reduce(mul, (size(dim.axis) for dim in summed.dims))
     pivot = sketch.one(Elementwise(finite_or_zero(arg(0) / length)), total)
+    walk.pivots.update(range(first, pivot.node + 1))
     made = _shifted(graph.edit(add=sketch.nodes), pivot, shift.uses, ids)
     return _amended(made, pivot, shift.outputs, ids)
 

@@ -7,7 +7,7 @@ are *spoiled*, which is harmless as long as they cancel further on. Where an out
 uses are unshifted, or moved operands get their multiple back, until none does.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -41,9 +41,12 @@ class Found:
     loses: bool
 
 
-def unfelt_shift(graph: Graph, summed: Summed) -> Found:
-    """A shift of a value that mends a cancellation and that no output notices, if there is one."""
-    trial = _Trial.of(graph, summed)
+def unfelt_shift(graph: Graph, summed: Summed, fixed: Collection[int] = ()) -> Found:
+    """A shift of a value that mends a cancellation and that no output notices, if there is one.
+
+    What the nodes `fixed` use is not shifted.
+    """
+    trial = _Trial.of(graph, summed, fixed)
     if trial is None:
         return Found(None, loses=True)
     return Found(_settled(trial, summed), loses=True) if trial.loses else Found(None, loses=False)
@@ -76,7 +79,7 @@ class _Trial:
     restored: Mapping[Use, Expr]
 
     @classmethod
-    def of(cls, graph: Graph, summed: Summed) -> "_Trial | None":
+    def of(cls, graph: Graph, summed: Summed, fixed: Collection[int]) -> "_Trial | None":
         """All uses of the value, and of every other value that means the same, are shifted.
 
         Of a pivot along several axes only the sums are: one row may be far from the mean of all.
@@ -100,7 +103,8 @@ class _Trial:
         shifted = frozenset(
             use
             for use in uses
-            if (*use[0], use[1])[0] not in made_first and not _is_rounded(graph, use)
+            if (*use[0], use[1])[0] not in made_first
+            if use[1] not in fixed and not _is_rounded(graph, use)
             if len(summed.dims) == 1 or kind_of_use(graph, use, summed.axes)
         )
         return cls(graph, atoms, cut, inputs, before, expected, shifted, {})

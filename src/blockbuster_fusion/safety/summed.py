@@ -46,16 +46,19 @@ def summed_values(graph: Graph) -> Iterator[Summed]:
 
 
 def _along(kind: Type) -> Iterator[tuple[Dim, ...]]:
-    """The axes along which a value may be summed: of a list, those that are left to walk."""
+    """The axes along which a value may be summed: of a list, those that are left to walk.
+
+    Several come first: a pivot along one of them would hide that sums along all cancel.
+    """
     if not set(kind.lists) <= set(kind.items):
         return
     units = tuple(dim for dim in kind.items if dim.unit)
+    if units and len(kind.lists + units) > 1:
+        yield kind.lists + units
     if kind.lists:
         yield kind.lists
     else:
         yield from ((dim,) for dim in units)
-    if units and len(kind.lists + units) > 1:
-        yield kind.lists + units
 
 
 def _made_in_loops(
@@ -74,7 +77,7 @@ def _made_in_loops(
         for port, kind in enumerate(node.types):
             value, walked = Value(i, port), tuple(dim for dim in dims if dim in kind.items)
             uses = tuple(_uses_inside_and_out(graph, value, loops))
-            for more in ((), *_along(kind)) if not kind.lists else _along(kind):
+            for more in (*_along(kind), ()) if not kind.lists else _along(kind):
                 summed = Summed(value, loops, (*walked, *more), uses)
                 for found in _if_it_may_cancel(graph, summed):
                     if walked == dims or _is_same_in(graph, found):
