@@ -196,10 +196,15 @@ class Arithmetic:
         if computed:  # each use of a computed number may have been computed on its own
             sizes = sum(np.abs(self.aligned(n, result.axes)) for n in computed)
             result.array = self.moved(self.array(result), np.asarray(sizes))
-        if self.samples and np.isnan(self.array(result)).any():
-            # A shift by an infinite number may be left out where nothing else feels a shift.
+        if self.samples and not np.isfinite(self.array(result)).all():
+            # A shift by an infinite number may be left out where nothing else feels a shift, and
+            # of a row with an infinite mean nothing finite is left.
             shifts = [np.isinf(self.aligned(n, result.axes)) for n in (x, y)]
-            return self.undecided(result, Number(result.axes, shifts[0] & shifts[1]))
+            doubtful = shifts[0] & shifts[1]
+            for number, infinite in zip((x, y), shifts, strict=True):
+                if len(number.axes) < len(result.axes):
+                    doubtful = doubtful | infinite
+            return self.undecided(result, Number(result.axes, doubtful))
         return result
 
     def mul(self, x: Number, y: Number) -> Number:

@@ -36,9 +36,10 @@ from blockbuster_fusion.safety.terms import (
     Term,
     bounded,
     is_of_two,
-    is_zero,
+    is_nothing,
     log_of_size,
     power,
+    unguarded,
 )
 from blockbuster_fusion.safety.terms import plain as plain_term
 
@@ -160,6 +161,7 @@ class Arguments:
 
     def origin(self, atom: Expr) -> Hashable:
         """The exponential that an atom comes from, as the identity of what it is taken of."""
+        atom = unguarded(atom)
         if atom.op == "arg":
             assert isinstance(atom.value, int)
             return self._known(self._entry(atom.value))
@@ -176,6 +178,7 @@ class Arguments:
         return atom if atom.op != "arg" else self.add(self.level.divisor(self.emit(atom)))
 
     def _is_maximum(self, atom: Expr, alone: bool) -> bool:
+        atom = unguarded(atom)
         if atom.op != "arg":
             return False
         assert isinstance(atom.value, int)
@@ -384,6 +387,8 @@ class Items(Builder):
         exponent = []
         for atom, factor in term.exponent:
             made = table.emit(atom)
+            if unguarded(atom) is not atom:
+                self.follow(table.emit(unguarded(atom)), made)
             origin = table.origin(atom)
             if isinstance(origin, Expr):
                 self.draft.origins.setdefault(made, origin)
@@ -507,7 +512,7 @@ class Items(Builder):
         assert left is not None
         value = power(left if own is None else left * 0.5, of_two=of_two)
         if own is not None:  # in two steps: neither overflows where the product does not
-            value = call("where", is_zero(own), 0.0, own * value * value)
+            value = call("where", is_nothing(own, left), 0.0, own * value * value)
         fixed = tuple(part for part in x.exponent if part not in varying)
         return x.but(table.emit(value), merged((*fixed, *common)))
 
@@ -525,7 +530,7 @@ class Items(Builder):
             return self.emit(BlockReduce(dim, MAX), table.emit(exponent))
         logarithm = log_of_size(own, of_two=of_two)
         product = exponent + (logarithm if size == 1 else logarithm / size)
-        products = table.emit(call("where", is_zero(own), NOTHING, product))
+        products = table.emit(call("where", is_nothing(own, exponent), NOTHING, product))
         largest = self.emit(BlockReduce(dim, MAX), products)
         is_largest = Expr("eq", (table.add(products), table.add(largest)))
         chosen = call("where", is_largest, exponent, NOTHING)
@@ -552,8 +557,8 @@ class Items(Builder):
             return x.value, tuple(made)
         value = Arithmetic().power(tuple(left)) if varying else ONE
         if x.value is not None:
-            own = table.add(x.value)
-            value = call("where", is_zero(own), 0.0, own * value)
+            own, difference = table.add(x.value), Arithmetic().total(tuple(left))
+            value = call("where", is_nothing(own, difference), 0.0, own * value)
         return table.emit(value), tuple(made)
 
     def _nested(self, exponent: Powers) -> Powers:

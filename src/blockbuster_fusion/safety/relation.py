@@ -5,7 +5,12 @@ from blockbuster_fusion.ir.expr import Expr, call, const, postorder
 
 def finite_or_zero(x: Expr) -> Expr:
     """An expression where it is a finite number, and 0 where it is not."""
-    return call("where", Expr("eq", (x - x, const(0.0))), x, 0.0)
+    return call("where", is_finite(x), x, 0.0)
+
+
+def is_finite(x: Expr) -> Expr:
+    """Whether an expression is a finite number."""
+    return Expr("eq", (x - x, const(0.0)))
 
 
 def is_finite_or_zero(expr: Expr) -> bool:

@@ -18,7 +18,7 @@ from enum import Enum
 
 from blockbuster_fusion.ir.expr import Expr, call, const, postorder
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.safety.relation import is_finite_or_zero
+from blockbuster_fusion.safety.relation import is_finite, is_finite_or_zero
 
 Exponent = tuple[tuple[Expr, float], ...]
 """A formal sum: atoms, each with its factor."""
@@ -195,8 +195,7 @@ class Arithmetic:
     def materialised(self, value: Expr, exponent: Exponent) -> Expr:
         """`value · e^exponent`, in two steps: no factor overflows where the product does not."""
         half = self.power(exponent, 0.5)
-        is_nothing = is_zero(value) & call("lt", self.total(exponent), float("inf"))
-        return call("where", is_nothing, 0.0, value * half * half)
+        return call("where", is_nothing(value, self.total(exponent)), 0.0, value * half * half)
 
     def power(self, exponent: Exponent, scale: float = 1.0, *, divides: bool = False) -> Expr:
         """e^(scale·t); where it was written as a power of two it stays one."""
@@ -209,13 +208,14 @@ class Arithmetic:
         if term.form is Form.plain:
             assert term.value is not None
             return term.value * call("exp", -common)
-        difference = self.total(term.exponent) - common
+        exponent = self.total(term.exponent)
+        difference = exponent - common
         if term.value is None:
             return call("exp", difference)
         if not term.raw:
             return term.value * call("exp", difference)
         half = call("exp", difference * 0.5)
-        return call("where", is_zero(term.value), 0.0, term.value * half * half)
+        return call("where", is_nothing(term.value, exponent), 0.0, term.value * half * half)
 
     # ------------------------------------------------------------ expressions
 
@@ -368,7 +368,8 @@ class Arithmetic:
         exponent = self.total(term.exponent)
         if not term.raw or term.value is None:
             return exponent
-        return call("where", is_zero(term.value), NOTHING, exponent + log_of_size(term.value))
+        size = exponent + log_of_size(term.value)
+        return call("where", is_nothing(term.value, exponent), NOTHING, size)
 
     def _is_below(self, exponent: Exponent, other: Exponent) -> bool:
         """Whether the other exponent is the maximum of those that the first one belongs to."""
@@ -382,8 +383,10 @@ class Arithmetic:
     def _where(self, node: Expr, condition: Term, a: Term, b: Term) -> Term | None:
         if Form.scaled not in (a.form, b.form):
             return None
-        if is_finite_or_zero(node) and not a.raw:
-            return a  # a significand is a finite number, or NaN
+        if is_finite_or_zero(node) and not a.raw and a.value is not None:
+            test = is_finite(a.value)
+            exponent = tuple((call("where", test, atom, 0.0), f) for atom, f in a.exponent)
+            return scaled(call("where", test, a.value, 0.0), exponent, raw=False)
         test = self.as_plain(condition)
         for term, other, first in ((a, b, True), (b, a, False)):
             if term.form is Form.scaled and _number(other) == 0:
@@ -559,9 +562,15 @@ def _unit(term: Term) -> Expr:
     return ONE if term.value is None else term.value
 
 
-def is_zero(value: Expr) -> Expr:
-    """Whether a significand is 0: then its exponent says nothing."""
-    return Expr("eq", (value, const(0.0)))
+def unguarded(exponent: Expr) -> Expr:
+    """The exponent of a value that is 0, at the exponent 0, where it is not finite."""
+    guarded = exponent.op == "where" and exponent.args[2] == const(0.0)
+    return exponent.args[1] if guarded else exponent
+
+
+def is_nothing(value: Expr, exponent: Expr) -> Expr:
+    """Whether a significand is 0: then its exponent says nothing, unless it is infinite."""
+    return Expr("eq", (value, const(0.0))) & (exponent < const(float("inf")))
 
 
 def log_of_size(value: Expr, *, of_two: bool = False) -> Expr:
