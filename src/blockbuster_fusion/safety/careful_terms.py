@@ -423,7 +423,11 @@ class Careful:
             fixed.append((top, 1.0))
         if total is not None:
             factor_of_e = numbers.apply(np.exp, total)
-            value = factor_of_e if value is None else numbers.mul(value, factor_of_e)
+            if value is None:
+                value = factor_of_e
+            else:  # an infinite sum beside larger finite ones
+                infinite = Number(value.axes, np.isinf(numbers.array(value)))
+                value = numbers.undecided(numbers.mul(value, factor_of_e), infinite)
         made = constant(1.0) if value is None else value
         return Power(numbers.spread(made, axes) if axis not in made.axes else made, tuple(fixed))
 

@@ -359,9 +359,23 @@ class Arithmetic:
                 value = op(met, other.value) if one is a else op(other.value, met)
                 return scaled(value, other.exponent, raw=False)
         a, b = (plain(self.as_plain(t)) if t.form is not Form.scaled else t for t in (a, b))
+        for one, other in ((a, b), (b, a)):
+            if other.form is Form.plain and not one.raw and len(one.exponent) == 1:
+                return self._beside_one(one, other, op, is_first=one is a)
         common = bounded(call("maximum", *(self._size(t) for t in (a, b))))
         value = op(self.at_exponent(a, common), self.at_exponent(b, common))
         return scaled(value, ((common, 1.0),), raw=False)
+
+    def _beside_one(
+        self, term: Term, other: Term, op: Callable[[Expr, Expr], Expr], *, is_first: bool
+    ) -> Term:
+        """A function of a scaled term and a plain one: their exponent is no less than 0."""
+        ((atom, factor),) = term.exponent
+        largest = at_least_zero(atom if factor > 0 else -atom)
+        common: Exponent = ((largest, abs(factor)),)
+        x = _unit(term) * self.power(plus(term.exponent, common, -1.0))
+        y = _unit(other) * self.power(times(common, -1.0))
+        return scaled(op(x, y) if is_first else op(y, x), common, raw=False)
 
     def _size(self, term: Term) -> Expr:
         """The exponent of a term, with that of its significand where nothing bounds that."""
@@ -562,10 +576,19 @@ def _unit(term: Term) -> Expr:
     return ONE if term.value is None else term.value
 
 
+def at_least_zero(exponent: Expr) -> Expr:
+    """The common exponent of what has an exponent and what has none."""
+    return bounded(call("maximum", exponent, 0.0))
+
+
 def unguarded(exponent: Expr) -> Expr:
-    """The exponent of a value that is 0, at the exponent 0, where it is not finite."""
-    guarded = exponent.op == "where" and exponent.args[2] == const(0.0)
-    return exponent.args[1] if guarded else exponent
+    """The exponent that one comes from which is 0 where that is not finite, or less than 0."""
+    if exponent.op == "where" and exponent.args[2] == const(0.0):
+        return exponent.args[1]
+    inner = exponent
+    while inner.op in ("maximum", "minimum") and inner.args[1].op == "const":
+        inner = inner.args[0]
+    return inner if inner is not exponent and at_least_zero(inner) == exponent else exponent
 
 
 def is_nothing(value: Expr, exponent: Expr) -> Expr:
