@@ -175,7 +175,9 @@ class Arguments:
         return self.level.draft.origins.get(entry, self.identities.get(entry))
 
     def _divisor(self, atom: Expr) -> Expr:
-        return atom if atom.op != "arg" else self.add(self.level.divisor(self.emit(atom)))
+        if atom.op != "arg" or self.emit(atom) in self.level.draft.floored:
+            return atom
+        return self.add(self.level.divisor(self.emit(atom)))
 
     def _is_maximum(self, atom: Expr, alone: bool) -> bool:
         atom = unguarded(atom)
@@ -204,6 +206,8 @@ class Draft:
         """The exponentials that exponents come from, also those that are shared."""
         self.maxima: set[Value] = set()
         """Shared exponents that no exponent of the same origin exceeds."""
+        self.floored: set[Value] = set()
+        """Those of a sum that an exponential is not divided by as such: more was added to it."""
         self.joint: set[Value] = set()
         """Those of which this is true for the sum with the others that they were shared with."""
         self._dims = set(program.dims)
@@ -290,7 +294,7 @@ class Items(Builder):
         """A value has the origin of another."""
         if old in self.draft.origins:
             self.draft.origins[new] = self.draft.origins[old]
-        for known in (self.draft.maxima, self.draft.joint):
+        for known in (self.draft.maxima, self.draft.joint, self.draft.floored):
             if old in known:
                 known.add(new)
 
@@ -389,6 +393,7 @@ class Items(Builder):
             made = table.emit(atom)
             if unguarded(atom) is not atom:
                 self.follow(table.emit(unguarded(atom)), made)
+                self.draft.floored.add(made)
             origin = table.origin(atom)
             if isinstance(origin, Expr):
                 self.draft.origins.setdefault(made, origin)
