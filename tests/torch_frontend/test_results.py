@@ -134,6 +134,18 @@ RESULTS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
         (numbers(2, 5, 4), numbers(4, 6)),
     ),
     "expanded": (of(double, lambda z: z.expand(4, 6)[1:], lambda z: z), (numbers(4, 1),)),
+    "views of what is broadcast": (
+        of(lambda x: torch.exp(x.expand(3, 4)), lambda z: z.diagonal(), Tensor.t, lambda z: z),
+        (numbers(3, 1),),
+    ),
+    "copies behind each other": (
+        of(lambda x: torch.exp(x.repeat(3, 1)), Tensor.t, lambda z: z),
+        (numbers(1, 4),),
+    ),
+    "a view of a piece": (
+        lambda x: torch.cat((x, x)).chunk(2)[1].diagonal(),
+        (numbers(2, 3),),
+    ),
     "views of an input": (lambda x: (x[1:], x.T, x * 2), (numbers(3, 4),)),
 }  # fmt: skip
 

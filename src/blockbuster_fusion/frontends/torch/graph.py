@@ -93,6 +93,12 @@ def tensors_of(node: Node) -> list[torch.Tensor]:
     return [x for x in given if isinstance(x, torch.Tensor)]
 
 
+def storages_of(node: Node) -> set[int]:
+    """Numbers for the memory that a node gives or shows."""
+    tensors = (t for t in tensors_of(node) if t.layout is torch.strided and not t.is_nested)
+    return {int(t.untyped_storage()._cdata) for t in tensors}
+
+
 def is_empty(tensor: torch.Tensor) -> bool:
     """Whether a tensor is known to have no elements."""
     return any(isinstance(s, int) and s == 0 for s in tensor.shape)

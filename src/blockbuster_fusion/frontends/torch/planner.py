@@ -286,6 +286,8 @@ class _Planner:
             names, group.executable, tuple(inputs), tuple(outputs), expressed.sizes, device
         )
         self.steps.append(step)
+        for node in group.part.results:
+            self.lay_out(node)  # before views of it are made
 
     def place(self, node: Node, layout: Layout) -> Piece | None:
         """Where in a larger array a result is to be stored, or in an array of its own order."""

@@ -7,9 +7,9 @@ import torch
 from torch.fx import Graph, Node
 
 from blockbuster_fusion.frontends.torch.fakes import NONE, meta_like, worked_out
-from blockbuster_fusion.frontends.torch.graph import tensors_of
+from blockbuster_fusion.frontends.torch.graph import short_name, storages_of, tensors_of
 from blockbuster_fusion.frontends.torch.pieces.bands import Bands, Place, extents
-from blockbuster_fusion.frontends.torch.pieces.dims import InTheWay
+from blockbuster_fusion.frontends.torch.pieces.dims import RESHAPING, InTheWay
 
 aten = torch.ops.aten
 
@@ -29,8 +29,13 @@ class Builder:
         """The last of the new nodes that stand where an old one does."""
 
     def copy(self, node: Node) -> Node:
-        """An old node as it is."""
-        return self.graph.node_copy(node, lambda n: self.wholes[n])
+        """An old node as it is; a view of something that has moved shows other memory."""
+        made = self.graph.node_copy(node, lambda n: self.wholes[n])
+        shown = [n for n in node.all_input_nodes if storages_of(n) & storages_of(node)]
+        if any(storages_of(self.wholes[n]) != storages_of(n) for n in shown):
+            target = torch.Tensor.reshape if short_name(node) in RESHAPING else node.target
+            made.meta = meta_like(node, worked_out(target, made.args, node, made.kwargs))
+        return made
 
     def emit(
         self,
