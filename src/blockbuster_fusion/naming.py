@@ -137,14 +137,22 @@ _ARITHMETIC = (
     *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
     *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant),
 )
-_CALLED = {"max": max, "min": min, "abs": abs, "int": int, "round": round, "math": math}
+_CALLED = {
+    "max": max,
+    "min": min,
+    "abs": abs,
+    "int": int,
+    "float": float,
+    "round": round,
+    "math": math,
+}
 
 
 def arithmetic(text: str, argument: str) -> Callable[[Any], Any]:
     """The function of `argument` that a text of Python describes: numbers and arithmetic only.
 
-    The text may use items of the argument by name, functions of `math`, max, min, abs, int and
-    round. NotExpressible says that it has something else.
+    The text may use items of the argument by name, functions of `math`, max, min, abs, int, float
+    and round. NotExpressible says that it has something else.
     """
     try:
         tree = ast.parse(text, mode="eval")

@@ -202,8 +202,10 @@ def test_a_piece_joined_with_itself() -> None:
 
 
 def test_pieces_of_another_dtype() -> None:
-    def mixed(x: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.cat([x * 2, i * 2]), torch.cat([i, i + 1])
+    """Floats behind whole numbers became whole numbers."""
+
+    def mixed(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+        return torch.cat([x * 2, i * 2]), torch.cat([i, i + 1]), torch.cat([i + 1, x])
 
     Watched(mixed, target="interpret").check(numbers(3), torch.arange(3))
     Watched(mixed, target="interpret").check(numbers(3), torch.arange(4))
@@ -383,6 +385,22 @@ def test_sizes_as_numbers() -> None:
     for length in (4, 7):
         watched.check(numbers(length, 3))
     assert len(watched.graphs) == 1
+
+
+def test_a_count_by_fractions_of_a_length() -> None:
+    def counted(x: Tensor) -> Tensor:
+        return torch.exp(-torch.arange(0, 0.5 * x.shape[0], 0.5)) + x
+
+    watched = Watched(counted, dynamic=True, target="interpret")
+    for length in (4, 7):
+        watched.check(numbers(length))
+
+
+def test_one_element_by_its_number() -> None:
+    """`index_select` keeps the axis, though the number has none."""
+    watched = Watched(lambda x, i: torch.index_select(x * 2, 0, i), target="interpret")
+    watched.check(numbers(5), torch.tensor(3))
+    watched.check(numbers(5, 4), torch.tensor(3))
 
 
 def test_dimensions_of_length_1() -> None:

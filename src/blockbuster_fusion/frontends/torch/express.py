@@ -235,7 +235,9 @@ class Expression:
             made = row.emit(self.program, x, [as_size(s) for s in tensor.shape], pads, *fill)
         elif short_name(node) == "cat":
             pieces, dim = analysis.joined(node)
-            made = self.program.stack([self.value(p) for p in pieces], dim)
+            wanted = DTYPES[tensor.dtype]
+            values = [converted(self.program, self.value(p), wanted) for p in pieces]
+            made = self.program.stack(values, dim)
         else:
             made = row.emit(self.program, *self.arguments(node, tensor), **self.options(node))
         if isinstance(made, Value):

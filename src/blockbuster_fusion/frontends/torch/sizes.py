@@ -35,6 +35,9 @@ class _SizePrinter(PythonPrinter):
             return f"({self.doprint(self.derived[name])})"
         return f"sizes[{name!r}]"
 
+    def _print_ToFloat(self, expr: sympy.Expr) -> str:
+        return f"float({self.doprint(expr.args[0])})"
+
 
 def symbols(analysis: Analysis, more: Iterable[Any] = ()) -> tuple[list[SymbolSource], Any]:
     """Where the symbols of a graph get their values, and what sizes are in terms of them.

@@ -124,7 +124,8 @@ def _embedding(p: Positional, table: Value, index: Value, *_: object, **__: obje
 
 @pointwise("index_select", cheap=False)
 def _index_select(p: Positional, x: Value, dim: int, index: Value) -> Value:
-    return p.take(x, index, dim % len(x.sizes))
+    at, places = dim % len(x.sizes), index if index.sizes else p.insert(index, 0)
+    return p.take(x, places, at)
 
 
 @pointwise("gather", cheap=False)
