@@ -217,6 +217,21 @@ def test_a_variance_divides_by_no_negative_number(
     torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", ["sum", "prod"])
+def test_a_result_in_int32(name: str) -> None:
+    """Sums are made in int64, and were given out in it."""
+    function = getattr(torch, name)
+    check(lambda x: function(x, dtype=torch.int32), 4 * numbers(17), exact=True)
+
+
+def test_softplus_that_divides_by_zero() -> None:
+    def losses(x: Tensor, i: Tensor) -> Tensor:
+        return F.softplus(F.cross_entropy(x, i, reduction="none"), 0.0)
+
+    watched = Watched(losses, strict=True, threads=1)
+    watched.check(numbers(3, 5), torch.tensor([0, 4, 2]))
+
+
 def test_a_scale_of_a_number_that_is_taken_away() -> None:
     """The overload for numbers has `alpha` by its place."""
     watched = Watched(lambda x: torch.ops.aten.sub.Scalar(x, 2.0, 0.5), strict=True, threads=1)

@@ -42,7 +42,7 @@ from blockbuster_fusion.array.records import (
     Value,
 )
 from blockbuster_fusion.errors import NotExpressible
-from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, Combiner
+from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import (
     Expr,
     arg,
@@ -257,6 +257,8 @@ class Positional:
             positions, sizes = _without(x, at, keep=keep)
             return replace(x, positions=positions, sizes=sizes)
         x = self.as_array(x)
+        if combiner in (ADD, MUL) and x.dtype in (DType.bool_, DType.int32):
+            x = self.elementwise(lambda t: cast(t, DType.int64), x, dtype=DType.int64)
         factors = self.axes.atoms(f for p in at for f in x.positions[p])
         have = self.axes.atoms(self.records[x.record].axes)
         absent = [f for f in factors if f not in have]

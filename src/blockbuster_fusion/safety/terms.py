@@ -294,7 +294,7 @@ class Arithmetic:
             return None
         if a.form is Form.moved:
             factor = _number(b)
-            if factor is None or a.raw:
+            if not factor or a.raw:  # unknown, or 0
                 return None
             assert a.value is not None
             return moved(a.value / factor, times(a.exponent, 1 / factor))

@@ -43,8 +43,6 @@ def _reduced(combiner: Combiner) -> Entry:
         dtype: torch.dtype | None = None,
     ) -> Value:
         x = _summed_as(p, x, dtype)
-        if x.dtype is DType.bool_ and combiner in (ADD, MUL):
-            x = converted(p, x, DType.int64)
         return p.reduce(combiner, x, axes_of(x, dim), keep=keepdim)
 
     return entry
