@@ -79,6 +79,7 @@ class Line:
 
 NAME = re.compile(r"\b[vgn]\d+\b")
 _FLOATS = re.compile(r"torch\.(float16|bfloat16|float32)\b")
+_VAR_MEAN = re.compile(r"torch\.(ops\.aten\.)?var_mean\b(\.\w+)?")
 
 
 @dataclass(frozen=True)
@@ -153,12 +154,25 @@ def execute(line: Line, values: dict[str, Any], floats: torch.dtype | None = Non
     usual = torch.get_default_dtype()
     torch.set_default_dtype(floats)  # of whole numbers and Python's floats
     try:
-        exec(_FLOATS.sub(str(floats), line.text), NAMES, values)
+        text = _VAR_MEAN.sub("exact_var_mean", _FLOATS.sub(str(floats), line.text))
+        exec(text, NAMES, values)
     finally:
         torch.set_default_dtype(usual)
 
 
-NAMES: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "tensor": tensor}
+def exact_var_mean(x: Tensor, dim: Any = None, *rest: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """`var_mean` with the mean of a sum: eager's running mean is NaN once it was infinite."""
+    variance, mean = torch.var_mean(x, dim, *rest, **options)
+    where = None if isinstance(dim, bool) else dim
+    return variance, x.mean(where, keepdim=mean.dim() == x.dim())
+
+
+NAMES: dict[str, Any] = {
+    "torch": torch,
+    "F": torch.nn.functional,
+    "tensor": tensor,
+    "exact_var_mean": exact_var_mean,
+}
 
 
 def without(program: Program, dropped: Sequence[int]) -> Program:
