@@ -217,6 +217,19 @@ def test_a_variance_divides_by_no_negative_number(
     torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_variance_of_equal_elements(length: int) -> None:
+    """0 / 0 is NaN; what was left of a product, divided by 0, was infinite."""
+
+    def shares(x: Tensor) -> Tensor:
+        made = x.exp() / x.exp().sum(-1, keepdim=True)
+        return torch.var(made.expand(length), -1, correction=length)
+
+    watched = Watched(shares, threads=1)
+    assert all(watched(x).isnan() for x in numbers(100).split(1))
+
+
 @pytest.mark.parametrize("name", ["sum", "prod"])
 def test_a_result_in_int32(name: str) -> None:
     """Sums are made in int64, and were given out in it."""

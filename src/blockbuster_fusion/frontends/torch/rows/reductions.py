@@ -194,7 +194,10 @@ def _variance(p: Positional, x: Value, dim: Any, less: float, keepdim: bool) -> 
     at = axes_of(x, dim)
     factors = p.along(x, at)
     mean = _average(p, x, at, keep=True)
-    shifted = p.elementwise(lambda a, b: a - b, x, mean)
+    if p.present(p.as_array(x), at):
+        shifted = p.elementwise(lambda a, b: a - b, x, mean)
+    else:  # every element is the mean, also where a compiler contracts products and differences
+        shifted = p.elementwise(lambda t: t - t, x)
     total = p.reduce(ADD, p.elementwise(lambda t: t**2, shifted), at, keep=True)
 
     def corrected(size_of: SizeOf, t: Expr, rest: Expr) -> Expr:
