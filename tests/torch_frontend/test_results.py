@@ -134,6 +134,10 @@ RESULTS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
         (numbers(2, 5, 4), numbers(4, 6)),
     ),
     "expanded": (of(double, lambda z: z.expand(4, 6)[1:], lambda z: z), (numbers(4, 1),)),
+    "both of two truths": (
+        of(lambda x, y: torch.logical_and(x.diagonal(1).mT, y), lambda z: z, lambda z: z[0].t()),
+        (numbers(1, 17, 3), numbers(1, 17, 3)),
+    ),
     "views of what is broadcast": (
         of(lambda x: torch.exp(x.expand(3, 4)), lambda z: z.diagonal(), Tensor.t, lambda z: z),
         (numbers(3, 1),),

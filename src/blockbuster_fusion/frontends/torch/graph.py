@@ -104,6 +104,12 @@ def is_empty(tensor: torch.Tensor) -> bool:
     return any(isinstance(s, int) and s == 0 for s in tensor.shape)
 
 
+def has_effect(node: Node) -> bool:
+    """Whether an operator writes into its operands."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
 def name_of(node: Node) -> str:
     """An operator's name, as PyTorch writes it: `aten.mm.default`."""
     return str(node.target)
@@ -450,13 +456,8 @@ class Analysis:
             for n in self.nodes
             if tensors_of(n) or n.target is not operator.getitem
             if (self.kind(n) is not Kind.VIEW and n not in self.mobile and tensors_of(n))
-            or self.has_effect(n)
+            or has_effect(n)
         ]
-
-    def has_effect(self, node: Node) -> bool:
-        """Whether an operator writes into its operands."""
-        target = node.target
-        return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
     def regions(self) -> dict[Node, str]:
         """The region of each node: a layer of the model, or what lies around the layers."""

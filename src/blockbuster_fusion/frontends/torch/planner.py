@@ -14,6 +14,7 @@ from blockbuster_fusion.frontends.torch.express import ElidedCast
 from blockbuster_fusion.frontends.torch.graph import (
     Analysis,
     as_size,
+    has_effect,
     name_of,
     tensors_of,
 )
@@ -31,6 +32,7 @@ from blockbuster_fusion.frontends.torch.groups import (
 from blockbuster_fusion.frontends.torch.pieces import move_pieces
 from blockbuster_fusion.frontends.torch.results import (
     Placements,
+    correct_strides,
     keep_apart,
     kept_whole,
     placements,
@@ -90,6 +92,7 @@ def plan(
     """The plan of a graph whose inputs number `static` are weights."""
     options = options or Options()
     target = options.target or _device_of(module)
+    correct_strides(module)
     wanted = placements(module)
     simplify(module)
     pair_complex(module)
@@ -148,7 +151,7 @@ class _Planner:
             if isinstance(group, Joined):
                 self.find_pieces(group.node)
         for group in self.groups:
-            if isinstance(group, Unfused) and analysis.has_effect(group.node):
+            if isinstance(group, Unfused) and has_effect(group.node):
                 self.settle()
             self.add(group)
         outputs = [self.result(x) for x in analysis.results]
@@ -167,13 +170,13 @@ class _Planner:
         if self.is_settled:
             return
         self.is_settled = True
-        effects = [n for n in self.analysis.operators if self.analysis.has_effect(n)]
+        effects = [n for n in self.analysis.operators if has_effect(n)]
         written = {storage_of(n.args[0]) for n in effects} - {None}
         wanted = [m for n in effects for m in n.all_input_nodes]
         wanted += [n for n in self.analysis.results if isinstance(n, Node)]
         for node in dict.fromkeys(wanted):
             known = all(root in self.slots for root in self.analysis.roots(node))
-            if node in self.slots or not known or self.analysis.has_effect(node):
+            if node in self.slots or not known or has_effect(node):
                 continue
             self.slot(node)
             if storage_of(node) in written:

@@ -10,8 +10,14 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from blockbuster_fusion.array.axes import Size
-from blockbuster_fusion.frontends.torch.fakes import inserted
-from blockbuster_fusion.frontends.torch.graph import GIVEN, as_size, tensors_of
+from blockbuster_fusion.frontends.torch.fakes import inserted, meta_like, worked_out
+from blockbuster_fusion.frontends.torch.graph import (
+    GIVEN,
+    as_size,
+    has_effect,
+    short_name,
+    tensors_of,
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,28 @@ class Placement:
 
 Placements = Sequence[Placement | None]
 """One for each result; None for what is no strided tensor."""
+
+
+def correct_strides(module: GraphModule) -> None:
+    """Strides of broadcast logical operators as PyTorch computes them.
+
+    AOTAutograd works out others for these; comparisons lie as they do, and are worked out right.
+    """
+    changed: set[Node] = set()
+    for node in module.graph.nodes:
+        is_logical = short_name(node) in LOGICAL
+        if not is_logical and changed.isdisjoint(node.all_input_nodes):
+            continue
+        if not tensors_of(node) or has_effect(node):
+            continue
+        target = torch.ops.aten.ne.Tensor if is_logical else node.target
+        value = worked_out(target, node.args, node, node.kwargs)
+        if not is_logical or strides_of(value) != strides_of(tensors_of(node)[0]):
+            node.meta = meta_like(node, value)
+            changed.add(node)
+
+
+LOGICAL = ("logical_and", "logical_or", "logical_xor")
 
 
 def placements(module: GraphModule) -> list[Placement | None]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from blockbuster_fusion.frontends.torch.graph import short_name, tensors_of
+from blockbuster_fusion.frontends.torch.graph import has_effect, short_name, tensors_of
 from blockbuster_fusion.frontends.torch.pieces.bands import (
     Band,
     Bands,
@@ -244,7 +244,7 @@ class Moved(Builder):
 
     def may_move(self, node: Node) -> bool:
         """Whether a node is in the layer that asks, or is light enough to be split anywhere."""
-        if self.analysis.has_effect(node) or self.analysis.refusal(node):
+        if has_effect(node) or self.analysis.refusal(node):
             return False
         asker = self.asking[0]
         assert isinstance(asker, Node)
