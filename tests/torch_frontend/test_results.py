@@ -138,6 +138,10 @@ RESULTS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
         of(lambda x, y: torch.logical_and(x.diagonal(1).mT, y), lambda z: z, lambda z: z[0].t()),
         (numbers(1, 17, 3), numbers(1, 17, 3)),
     ),
+    "whole quotients": (
+        lambda x, y: torch.div(x.mT, y, rounding_mode="floor"),
+        (numbers(7, 3, 8), numbers(8, 3)),
+    ),
     "views of what is broadcast": (
         of(lambda x: torch.exp(x.expand(3, 4)), lambda z: z.diagonal(), Tensor.t, lambda z: z),
         (numbers(3, 1),),
@@ -161,7 +165,10 @@ def test_results_lie_as_in_eager_mode(name: str) -> None:
     check(function, *inputs)
 
 
-@pytest.mark.parametrize("name", ["a slice", "of a transpose", "split", "halves", "cache"])
+OF_ANY_LENGTH = ["a slice", "of a transpose", "split", "halves", "cache", "whole quotients"]
+
+
+@pytest.mark.parametrize("name", OF_ANY_LENGTH)
 def test_results_of_any_length_lie_as_in_eager_mode(name: str) -> None:
     function, inputs = RESULTS[name]
     check(function, *inputs, dynamic=True)

@@ -15,9 +15,10 @@ from blockbuster_fusion.frontends.torch.graph import (
     GIVEN,
     as_size,
     has_effect,
-    short_name,
     tensors_of,
 )
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -35,25 +36,28 @@ Placements = Sequence[Placement | None]
 
 
 def correct_strides(module: GraphModule) -> None:
-    """Strides of broadcast logical operators as PyTorch computes them.
-
-    AOTAutograd works out others for these; comparisons lie as they do, and are worked out right.
-    """
+    """Strides of results as PyTorch computes them, where AOTAutograd works out others."""
     changed: set[Node] = set()
     for node in module.graph.nodes:
-        is_logical = short_name(node) in LOGICAL
-        if not is_logical and changed.isdisjoint(node.all_input_nodes):
+        alike = LYING_ALIKE.get(node.target)
+        if alike is None and changed.isdisjoint(node.all_input_nodes):
             continue
         if not tensors_of(node) or has_effect(node):
             continue
-        target = torch.ops.aten.ne.Tensor if is_logical else node.target
-        value = worked_out(target, node.args, node, node.kwargs)
-        if not is_logical or strides_of(value) != strides_of(tensors_of(node)[0]):
+        value = worked_out(alike or node.target, node.args, node, {} if alike else node.kwargs)
+        if alike is None or strides_of(value) != strides_of(tensors_of(node)[0]):
             node.meta = meta_like(node, value)
             changed.add(node)
 
 
-LOGICAL = ("logical_and", "logical_or", "logical_xor")
+LYING_ALIKE: dict[Any, Any] = {
+    aten.logical_and.default: aten.ne.Tensor,
+    aten.logical_or.default: aten.ne.Tensor,
+    aten.logical_xor.default: aten.ne.Tensor,
+    aten.div.Tensor_mode: aten.add.Tensor,
+}
+"""Operators whose strides are worked out from several steps, and others of one step that give
+arrays of the same dtype with the same strides."""
 
 
 def placements(module: GraphModule) -> list[Placement | None]:
@@ -91,7 +95,7 @@ def keep_apart(module: GraphModule, wanted: Placements) -> None:
         storage = storage_of(node)
         if storage in given or owner.setdefault(storage, placement.storage) != placement.storage:
             with module.graph.inserting_after(node):
-                made[i] = inserted(module.graph, torch.ops.aten.clone.default, (node,), node)
+                made[i] = inserted(module.graph, aten.clone.default, (node,), node)
     output.args = (tuple(made),)
 
 
