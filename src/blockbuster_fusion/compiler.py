@@ -11,6 +11,7 @@ from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import Spec, trace
 from blockbuster_fusion.codegen.nest import Nest
 from blockbuster_fusion.codegen.schedule import Schedule, scheduled
+from blockbuster_fusion.codegen.side_by_side import side_by_side
 from blockbuster_fusion.codegen.tiles import (
     all_tiles,
     assumed_lengths,
@@ -222,6 +223,7 @@ class Choice:
         if self.target == "cuda":
             sizes = assumed_lengths(self.graph, nest)
             tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
+            nest = side_by_side(nest, tiles)
         return nest, tiles
 
 

@@ -118,9 +118,15 @@ class _Partition:
         )
         if is_open:
             return latest
-        last = self.count - 1
+        last = self.last_with_kernels(latest)
         beside = op.kind is Kind.POINTWISE and latest < last and self.is_beside(op, last)
         return last if beside else None
+
+    def last_with_kernels(self, before: int) -> int:
+        """The last part that is no misc operator: nothing keeps what follows from going before."""
+        found = range(self.count - 1, before, -1)
+        kinds = ((p, self.operators[self.members[p][0]].kind) for p in found if self.members[p])
+        return next((p for p, kind in kinds if kind is not Kind.MISC), before)
 
     def may_join(self, i: int, op: Op, part: int) -> bool:
         members = [self.operators[v] for v in self.members[part]]

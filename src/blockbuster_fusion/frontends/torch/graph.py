@@ -32,6 +32,9 @@ GIVEN = ("placeholder", "get_attr")
 
 CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
 
+MOST_CHOSEN = 16
+"""So many pieces of a concatenation are chosen from: for each element a kernel looks at all."""
+
 
 UNPROMOTED = frozenset(
     {
@@ -210,13 +213,17 @@ class Analysis:
         return is_plain and [*stride] == window
 
     def is_join(self, node: Node) -> bool:
-        """Whether pieces of different lengths are joined, which is done in memory."""
+        """Whether pieces are joined in memory: those of different lengths are, and many.
+
+        Few of one length are chosen from, by the position of each element.
+        """
         if short_name(node) != "cat" or self.refusal(node) is not None:
             return False
         pieces, dim = self.joined(node)
         if node.meta.get("is_join"):
             return True
-        return len({as_size(tensors_of(p)[0].shape[dim]) for p in pieces}) > 1
+        lengths = {as_size(tensors_of(p)[0].shape[dim]) for p in pieces}
+        return len(lengths) > 1 or len(pieces) > MOST_CHOSEN
 
     def joined(self, node: Node) -> tuple[list[Node], int]:
         """The pieces of a concatenation that are not empty, and along which dimension."""
