@@ -11,6 +11,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.codegen.c import print_c
+from blockbuster_fusion.codegen.schedule import scheduled
 from blockbuster_fusion.codegen.triton import print_triton
 from blockbuster_fusion.compiler import choose
 from blockbuster_fusion.fusion.cut import LARGEST
@@ -70,8 +71,7 @@ def test_depth_is_no_matter_of_recursion(make: Maker) -> None:
     repr(program)
     bb.verify(bb.from_text(bb.to_text(graph)))
     assert bb.show(graph)
-    nest, tiles = choose(program, target="cuda")[0].scheduled()
-    source = print_triton(nest, tiles)
+    source = print_triton(scheduled(graph))
     assert depth(source) <= NESTED_PARENTHESES
     compile(source, "kernel", "exec")
 

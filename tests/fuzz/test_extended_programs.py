@@ -18,8 +18,8 @@ from programs import Case, random_unit
 from rewriting import matches
 
 EXTENDED = bb.RULE_SETS["extended"]
-PROGRAMS = 200
-CHUNK = 40
+PROGRAMS = 120
+CHUNK = 20
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
 """How many programs the long test tries: BLOCKBUSTER_FUZZ=20000 make fuzz."""
 
@@ -95,7 +95,7 @@ def test_without_safety_no_rule_fires_that_needs_it() -> None:
     needing = {rule.name for rule in EXTENDED if rule.needs_safety}
     assert needing == {"drop_softmax_shift", "expand_square_of_shift"}
     fired: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(20):
         case = Case(seed, extended=True)
         fused = bb.fuse(case.program, "extended")
         fired.update(step.rule for step in fused.trace)

@@ -11,7 +11,7 @@ from lookup_programs import SIZES, lookup_inputs, lookup_program
 from programs import random_unit
 from running import assert_computes
 
-PROGRAMS = 40
+PROGRAMS = 30
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "400"))
 
 

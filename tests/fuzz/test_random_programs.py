@@ -15,8 +15,8 @@ from programs import Case
 from rewriting import matches
 
 PAPER = bb.RULE_SETS["paper"]
-PROGRAMS = 600
-RUN_AT_EVERY_STEP = 300
+PROGRAMS = 300
+RUN_AT_EVERY_STEP = 100
 """For the programs after these, the steps are verified, and only the snapshots are run."""
 CHUNK = 50
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
