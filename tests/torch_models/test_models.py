@@ -177,8 +177,13 @@ def test_exported_for_any_batch(name: str) -> None:
     case.check_fused(compiled.explanation)
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", ONE_REGION)
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        pytest.param(*case, marks=() if number % 4 in (0, 3) else pytest.mark.long)
+        for number, case in enumerate(product(ONE_REGION, ("eager", "sdpa")))
+    ],
+)
 @torch.no_grad()
 def test_a_layer_is_one_region(name: str, attention: str) -> None:
     """No operator of PyTorch's interrupts a layer."""
