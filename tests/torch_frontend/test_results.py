@@ -142,6 +142,7 @@ RESULTS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
         lambda x, y: torch.div(x.mT, y, rounding_mode="floor"),
         (numbers(7, 3, 8), numbers(8, 3)),
     ),
+    "powers of a number": (lambda x: 100.0 ** x.mT, (numbers(3, 4),)),
     "views of what is broadcast": (
         of(lambda x: torch.exp(x.expand(3, 4)), lambda z: z.diagonal(), Tensor.t, lambda z: z),
         (numbers(3, 1),),

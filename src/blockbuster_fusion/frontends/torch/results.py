@@ -50,14 +50,20 @@ def correct_strides(module: GraphModule) -> None:
             changed.add(node)
 
 
+def _power_of_number(base: Any, x: torch.Tensor) -> torch.Tensor:
+    """A power of a number, which is contiguous however the exponents lie."""
+    return torch.pow(base, x).contiguous()
+
+
 LYING_ALIKE: dict[Any, Any] = {
     aten.logical_and.default: aten.ne.Tensor,
     aten.logical_or.default: aten.ne.Tensor,
     aten.logical_xor.default: aten.ne.Tensor,
     aten.div.Tensor_mode: aten.add.Tensor,
+    aten.pow.Scalar: _power_of_number,
 }
-"""Operators whose strides are worked out from several steps, and others of one step that give
-arrays of the same dtype with the same strides."""
+"""Operators whose strides are worked out wrong, and others that give arrays of the same dtype with
+the right strides."""
 
 
 def placements(module: GraphModule) -> list[Placement | None]:
