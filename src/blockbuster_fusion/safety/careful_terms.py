@@ -318,7 +318,7 @@ class Careful:
             t = self.total(a.exponent)
             less = numbers.apply(lambda x: np.log1p(np.exp(-np.abs(x))), t)
             return numbers.add(numbers.apply(lambda x: np.maximum(x, 0), t, exact=True), less)
-        return self.log("log", self.together("add", constant(1.0), a))
+        return self.plain(self.apply("log", self.together("add", constant(1.0), a)))
 
     def power(self, name: str, a: Term, b: Term) -> Term | None:
         count = b.constant if isinstance(b, Number) else None

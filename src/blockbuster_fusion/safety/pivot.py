@@ -34,7 +34,7 @@ from blockbuster_fusion.safety.choices import Choice, Loss, Precision, Safe
 from blockbuster_fusion.safety.relation import finite_or_zero
 from blockbuster_fusion.safety.shift import Shift, unfelt_shift
 from blockbuster_fusion.safety.storage import NARROW
-from blockbuster_fusion.safety.summed import WIDENED, Summed, kinds_of_use, made_of, summed_values
+from blockbuster_fusion.safety.summed import WIDENED, Summed, is_squared, made_of, summed_values
 from blockbuster_fusion.safety.symbolic import Use
 
 DEAR = "sums of it cancel, and a dot makes it: its mean would cost as much again"
@@ -101,7 +101,7 @@ def _next_summed(graph: Graph, walk: _Walk, squared: bool) -> Summed | None:
             continue
         if any(walk.done.get(node) == summed.axes for _, node, _ in summed.uses):
             continue
-        if not squared or "square" in kinds_of_use(graph, summed):
+        if not squared or is_squared(graph, summed):
             return summed
     return None
 

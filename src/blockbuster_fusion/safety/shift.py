@@ -143,9 +143,21 @@ class _Trial:
         }
 
     @property
-    def spoiled(self) -> list[int]:
-        """The outputs that would notice."""
-        return [n for n, factor in self._outputs.items() if factor is None]
+    def spoiled(self) -> list[Place]:
+        """The outputs that would notice, and elements that would lie far from where they did."""
+        outputs = [n for n, factor in self._outputs.items() if factor is None]
+        places: list[Place] = [((), self.graph.outputs[n].value) for n in outputs]
+        return places + (self._elements if len(self.atoms.along) > 1 else [])
+
+    @property
+    def _elements(self) -> list[Place]:
+        """The changed values that vary along an axis of the pivot, but for squares to be summed."""
+        squares = {(path, Value(node)) for path, node, _ in self.shifted}
+        return [
+            (path, value)
+            for path, value in self.changed - squares
+            if not self.atoms.along.isdisjoint(self.graph.at(path).type(value).axes)
+        ]
 
     @property
     def shift(self) -> Shift:
@@ -199,7 +211,7 @@ class _Trial:
         """
         unshifted: set[Use] = set()
         restored: dict[Use, Expr] = {}
-        pending: list[Place] = [((), self.graph.outputs[n].value) for n in self.spoiled]
+        pending: list[Place] = list(self.spoiled)
         seen = set(pending)
         while pending:
             for use, place in self._operands(pending.pop()):

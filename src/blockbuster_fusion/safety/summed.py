@@ -10,6 +10,7 @@ from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Input, Map, Op, Value
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.rules.expand_square import SQUARES
+from blockbuster_fusion.safety.relation import is_linear
 from blockbuster_fusion.safety.symbolic import Use
 
 WIDENED = (cast(arg(0), DType.float32), cast(arg(0), DType.float64))
@@ -184,6 +185,16 @@ def _origin(graph: Graph, value: Value, path: Path) -> tuple[Value, Path]:
 
 def kinds_of_use(graph: Graph, summed: Summed) -> set[str]:
     return {kind_of_use(graph, use, summed.axes) for use in summed.uses}
+
+
+def is_squared(graph: Graph, summed: Summed) -> bool:
+    """Whether squares of a value are summed, or squares of a multiple of it."""
+    uses = list(summed.uses)
+    for path, node, port in summed.uses:
+        op = graph.at(path).op(node)
+        if isinstance(op, Elementwise) and is_linear(op.expr, port):
+            uses += item_uses(graph.at(path), Value(node), path)
+    return any(kind_of_use(graph, use, summed.axes) == "square" for use in uses)
 
 
 def kind_of_use(graph: Graph, use: Use, axes: Collection[Axis]) -> str:
