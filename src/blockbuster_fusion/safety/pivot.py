@@ -133,7 +133,9 @@ def _subtract(graph: Graph, summed: Summed, shift: Shift, walk: _Walk) -> Graph:
     pivot = sketch.one(Elementwise(finite_or_zero(arg(0) / length)), total)
     walk.pivots.update(range(first, pivot.node + 1))
     made = _shifted(graph.edit(add=sketch.nodes), pivot, shift.uses, ids)
-    return _amended(made, pivot, shift.outputs, ids)
+    made = _shifted(made, total, dict.fromkeys(shift.total_uses), ids)
+    made = _amended(made, pivot, shift.outputs, ids)
+    return _amended(made, total, dict.fromkeys(shift.total_outputs), ids)
 
 
 def _is_dear(graph: Graph, summed: Summed) -> bool:
@@ -205,7 +207,9 @@ def _copied(
     return known
 
 
-def _amended(graph: Graph, pivot: Value, amends: Mapping[int, Expr], ids: Iterator[int]) -> Graph:
+def _amended(
+    graph: Graph, pivot: Value, amends: Mapping[int, Expr | None], ids: Iterator[int]
+) -> Graph:
     """The graph with multiples of the pivot added to outputs."""
     if not amends:
         return graph
@@ -231,12 +235,14 @@ def _walked(graph: Graph, summed: Summed, free: Dim) -> Dim:
     return next(dim for dim in dims if dim.axis is free.axis)
 
 
-def _shifted(graph: Graph, pivot: Value, uses: Mapping[Use, Expr], ids: Iterator[int]) -> Graph:
+def _shifted(
+    graph: Graph, pivot: Value, uses: Mapping[Use, Expr | None], ids: Iterator[int]
+) -> Graph:
     """The graph with multiples of a pivot added to the operands at some uses."""
     sketch = Sketch(graph, ids)
-    moved: dict[tuple[Value, Expr], Value] = {}
+    moved: dict[tuple[Value, Expr | None], Value] = {}
     changed: dict[int, Node] = {}
-    inner: dict[int, dict[Use, Expr]] = {}
+    inner: dict[int, dict[Use, Expr | None]] = {}
     for (path, node, port), factor in uses.items():
         if path:
             inner.setdefault(path[0], {})[path[1:], node, port] = factor
@@ -252,11 +258,13 @@ def _shifted(graph: Graph, pivot: Value, uses: Mapping[Use, Expr], ids: Iterator
     return graph.edit(add={**sketch.nodes, **changed})
 
 
-def _moved(sketch: Sketch, x: Value, pivot: Value, factor: Expr) -> Value:
-    """A value plus so many pivots, in the dtype of the value."""
+def _moved(sketch: Sketch, x: Value, pivot: Value, factor: Expr | None) -> Value:
+    """A value plus so many pivots, in the dtype of the value; without a factor, the other value."""
     dtype = sketch.type(x).dtype
-    expr = _plus(factor)
     same = sketch.type(pivot).dtype is dtype
+    if factor is None:
+        return pivot if same else sketch.one(Elementwise(cast(arg(0), dtype)), pivot)
+    expr = _plus(factor)
     return sketch.one(Elementwise(expr if same else cast(expr, dtype)), x, pivot)
 
 
@@ -271,7 +279,7 @@ def _plus(factor: Expr) -> Expr:
 
 
 def _with_pivot(
-    graph: Graph, node: Node, pivot: Value, uses: Mapping[Use, Expr], ids: Iterator[int]
+    graph: Graph, node: Node, pivot: Value, uses: Mapping[Use, Expr | None], ids: Iterator[int]
 ) -> Node:
     """A map to which the pivot is handed, and which subtracts it inside."""
     op, kind, new = node.op, graph.type(pivot), next(ids)

@@ -27,10 +27,13 @@ class Shift:
     """Multiples of the pivot to add: to operands at uses, and to outputs.
 
     The value itself gets -1 at the uses that are shifted; a moved operand gets back what it lacks.
+    What is the sum of the value is not moved, but taken from where the pivot is made.
     """
 
     uses: dict[Use, Expr]
     outputs: dict[int, Expr]
+    total_uses: tuple[Use, ...] = ()
+    total_outputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,18 @@ class _Trial:
     def shift(self) -> Shift:
         subtracted = dict.fromkeys(sorted(self.shifted), const(-1.0))
         outputs = {n: factor for n, factor in self._outputs.items() if factor is not None}
-        return Shift({**subtracted, **self.restored}, outputs)
+        totals = tuple(use for use in self.restored if self._is_total(self._operand(use)))
+        ends = tuple(n for n in outputs if self._is_total(((), self.graph.outputs[n].value)))
+        restored = {use: factor for use, factor in self.restored.items() if use not in totals}
+        moved = {n: factor for n, factor in outputs.items() if n not in ends}
+        return Shift({**subtracted, **restored}, moved, totals, ends)
+
+    def _operand(self, use: Use) -> Place:
+        path, node, port = use
+        return path, self.graph.at(path)[node].inputs[port]
+
+    def _is_total(self, place: Place) -> bool:
+        return self.atoms.is_total(self.before.known[place])
 
     @property
     def loses(self) -> bool:
@@ -236,8 +250,7 @@ class _Trial:
     def is_consistent(self) -> bool:
         """Whether every operand that gets something back lacks just that."""
         return all(
-            (place := (use[0], self.graph.at(use[0])[use[1]].inputs[use[2]])) in self.changed
-            and self.moved_by(place) == factor
+            (place := self._operand(use)) in self.changed and self.moved_by(place) == factor
             for use, factor in self.restored.items()
         )
 

@@ -37,6 +37,11 @@ class Atom:
         """Whether it is another atom, or a sum of products with that."""
         return self is atom or any(factor.holds(atom) for factor, _ in self.inner)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is no sum of blocks, and no sum of such."""
+        return not self.inner or (self.key[0] == "sum" and all(a.is_whole for a, _ in self.inner))
+
     def is_sum_of(self, atom: "Atom", over: Collection[Axis]) -> bool:
         """Whether it is the sum of another atom over some axes."""
         if not over:
@@ -290,6 +295,17 @@ class Atoms:
                 return None
             made = made * size(self._sized[atom.key[1]]) ** power
         return made if (pivot, 1) in monomial else None
+
+    def is_total(self, poly: Poly) -> bool:
+        """Whether a polynomial is the sum of the value along the axes of the pivot."""
+        ((((own, _),), _),) = self.summed.terms
+        if len(poly.terms) != 1:
+            return False
+        ((monomial, count),) = poly.terms
+        if count != 1 or len(monomial) != 1:
+            return False
+        ((atom, power),) = monomial
+        return power == 1 and atom.is_sum_of(own, self.along) and atom.is_whole
 
     def holds_only_sums(self, poly: Poly) -> bool:
         """Whether all that a polynomial has of the value are multiples of its sum."""
