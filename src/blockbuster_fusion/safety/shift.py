@@ -131,7 +131,7 @@ class _Trial:
         path, value = place
         if self.graph.at(path).type(value).is_list:
             return None
-        if not self.atoms.holds_only_sums(self.before.known[place]):
+        if not self.atoms.is_multiple_of_total(self.before.known[place]):
             return None  # it may be small beside the mean
         return self.atoms.multiple_of_pivot(self._after[0].known[place], self.before.known[place])
 

@@ -33,10 +33,6 @@ class Atom:
     inner: "Monomial" = ()
     """The monomial that is summed, where it is a sum."""
 
-    def holds(self, atom: "Atom") -> bool:
-        """Whether it is another atom, or a sum of products with that."""
-        return self is atom or any(factor.holds(atom) for factor, _ in self.inner)
-
     @property
     def is_whole(self) -> bool:
         """Whether it is no sum of blocks, and no sum of such."""
@@ -298,25 +294,19 @@ class Atoms:
 
     def is_total(self, poly: Poly) -> bool:
         """Whether a polynomial is the sum of the value along the axes of the pivot."""
+        if not self.is_multiple_of_total(poly):
+            return False
+        ((monomial, count),) = poly.terms
+        return count == 1 and len(monomial) == 1 and monomial[0][0].is_whole
+
+    def is_multiple_of_total(self, poly: Poly) -> bool:
+        """Whether a polynomial is a multiple of that sum, or of those of blocks, as a mean is."""
         ((((own, _),), _),) = self.summed.terms
         if len(poly.terms) != 1:
             return False
-        ((monomial, count),) = poly.terms
-        if count != 1 or len(monomial) != 1:
-            return False
-        ((atom, power),) = monomial
-        return power == 1 and atom.is_sum_of(own, self.along) and atom.is_whole
-
-    def holds_only_sums(self, poly: Poly) -> bool:
-        """Whether all that a polynomial has of the value are multiples of its sum."""
-        ((((own, _),), _),) = self.summed.terms
-        for monomial, _ in poly.terms:
-            factors = [(atom, power) for atom, power in monomial if atom.key[0] != "extent"]
-            if any(atom.holds(own) for atom, _ in factors):
-                ((atom, power), *others) = factors
-                if others or power != 1 or not atom.is_sum_of(own, self.along):
-                    return False
-        return True
+        ((monomial, _),) = poly.terms
+        factors = [(atom, power) for atom, power in monomial if atom.key[0] != "extent"]
+        return len(factors) == 1 and factors[0][1] == 1 and factors[0][0].is_sum_of(own, self.along)
 
     # ---------------------------------------------------------------- expressions
 
