@@ -150,17 +150,34 @@ class _Trial:
         """The outputs that would notice, and elements that would lie far from where they did."""
         outputs = [n for n, factor in self._outputs.items() if factor is None]
         places: list[Place] = [((), self.graph.outputs[n].value) for n in outputs]
-        return places + (self._elements if len(self.atoms.along) > 1 else [])
+        several = len(self.atoms.along) > 1
+        return places + [p for p in self._elements if several or self._is_mixed(p)]
 
     @property
     def _elements(self) -> list[Place]:
         """The changed values that vary along an axis of the pivot, but for squares to be summed."""
-        squares = {(path, Value(node)) for path, node, _ in self.shifted}
-        return [
-            (path, value)
-            for path, value in self.changed - squares
-            if not self.atoms.along.isdisjoint(self.graph.at(path).type(value).axes)
-        ]
+        along = self.atoms.along
+        squares = {
+            (path, Value(node))
+            for path, node, port in self.shifted
+            if kind_of_use(self.graph, (path, node, port), along) == "square"
+        }
+        return [p for p in self.changed if p not in squares and self._varies(p)]
+
+    def _varies(self, place: Place) -> bool:
+        path, value = place
+        return not self.atoms.along.isdisjoint(self.graph.at(path).type(value).axes)
+
+    def _is_mixed(self, place: Place) -> bool:
+        """Whether a value is a sum of something shifted and other elements that are not."""
+        path, value = place
+        op = self.graph.at(path).op(value.node)
+        if not isinstance(op, Elementwise) or op.expr.op not in ("add", "sub"):
+            return False
+        return any(
+            use not in self.shifted and operand not in self.changed and self._varies(operand)
+            for use, operand in self._operands(place)
+        )
 
     @property
     def shift(self) -> Shift:

@@ -189,12 +189,15 @@ def kinds_of_use(graph: Graph, summed: Summed) -> set[str]:
 
 def is_squared(graph: Graph, summed: Summed) -> bool:
     """Whether squares of a value are summed, or squares of a multiple of it."""
-    uses = list(summed.uses)
-    for path, node, port in summed.uses:
+    pending = list(summed.uses)
+    while pending:
+        path, node, port = use = pending.pop()
+        if kind_of_use(graph, use, summed.axes) == "square":
+            return True
         op = graph.at(path).op(node)
         if isinstance(op, Elementwise) and is_linear(op.expr, port):
-            uses += item_uses(graph.at(path), Value(node), path)
-    return any(kind_of_use(graph, use, summed.axes) == "square" for use in uses)
+            pending += item_uses(graph.at(path), Value(node), path)
+    return False
 
 
 def kind_of_use(graph: Graph, use: Use, axes: Collection[Axis]) -> str:
