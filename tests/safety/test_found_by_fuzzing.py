@@ -1,0 +1,224 @@
+"""Programs that the numeric fuzzer found, one for each cause: the judge passes all snapshots."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.safety.adversarial import adversarial
+
+o = bb.ops
+
+
+@dataclass(frozen=True)
+class Found:
+    """A program, what is lost in it without care, and the inputs that show it."""
+
+    cause: str
+    function: Callable[..., object]
+    specs: tuple[str | tuple[()], ...]
+    case: str
+    unit: tuple[str, ...] = ()
+
+
+def total_variance(x):
+    """The variance over two axes, written in one pass."""
+    mean = o.mean(x, (-2, -1), keepdims=True)
+    return o.mean(x * x, (-2, -1), keepdims=True) - mean**2
+
+
+def centred(x):
+    return x - o.mean(x, -1, keepdims=True)
+
+
+def total_norm(x):
+    mean = o.mean(x, (-2, -1), keepdims=True)
+    variance = o.mean((x - mean) ** 2, (-2, -1), keepdims=True)
+    return (x - mean) * (variance + 1e-5) ** -0.5
+
+
+def softmax(x, axis=-1):
+    """A softmax as it is written out, without a shift."""
+    e = o.exp(x)
+    return e / o.sum(e, axis, keepdims=True)
+
+
+def logsumexp(x):
+    return o.log(o.sum(o.exp(x), -1, keepdims=True))
+
+
+def log_cosh(x):
+    return o.log(o.exp(x) + o.exp(-x))
+
+
+FOUND = [
+    Found(
+        "a pivot of an exponential has its exponent",
+        lambda X: o.layernorm(o.exp(X)),
+        ("M N",),
+        "X: an element at 1e4",
+    ),
+    Found(
+        "so has a pivot of a product with one",
+        lambda X, Y: o.layernorm(Y * o.exp(X)),
+        ("M N", "M N"),
+        "X: columns at 10 to 1e5",
+    ),
+    Found(
+        "a variance over two axes has one pivot",
+        lambda X: total_variance(X),
+        ("M N",),
+        "X: nearly constant",
+    ),
+    Found(
+        "rows keep their means beside it",
+        lambda X, Y: {"v": Y * (total_variance(X) + 1e-5) ** -0.5, "m": o.mean(X, -1)},
+        ("M N", "M N"),
+        "X: rows times 1e-3 to 1e3",
+    ),
+    Found(
+        "a norm of rows is no norm of all",
+        lambda X, w: o.mean(o.layernorm(X, w, w), (-2, -1)),
+        ("M N", "N"),
+        "X: rows at 10 to 1e5",
+    ),
+    Found(
+        "two norms over different axes have two pivots",
+        lambda X, Y: {"a": o.layernorm(X, axis=-2), "b": Y * (total_variance(X) + 1e-5) ** -0.5},
+        ("M N", "M N"),
+        "X: a column at 1e4",
+    ),
+    Found(
+        "elements stay where they were beside a norm over two axes",
+        lambda X: {"a": total_norm(X), "b": o.layernorm(centred(X))},
+        ("M N",),
+        "X: rows times 1e-3 to 1e3",
+    ),
+    Found(
+        "elements do not get a pivot back",
+        lambda X, Y: {"a": o.layernorm(X), "b": X + Y},
+        ("M N", "M N"),
+        "X: first block at 1e4",
+    ),
+    Found(
+        "nor do weighted sums",
+        lambda X, Y: {"a": o.layernorm(Y), "b": o.sum(o.softmax(X) * Y, -1)},
+        ("M N", "M N"),
+        "X: saturated",
+    ),
+    Found(
+        "a sum is the same wherever it is made",
+        lambda X: {"a": o.layernorm(X), "b": o.softmax(o.sum(X, -1, keepdims=True), -2)},
+        ("B M N",),
+        "X: huge",
+    ),
+    Found(
+        "statistics that each iteration of a loop makes",
+        lambda X, s, W: {"a": o.layernorm(X - s), "b": (X - s) @ W},
+        ("M N", (), "N D"),
+        "s: 100",
+    ),
+    Found(
+        "sums that a loop makes beside other results",
+        lambda X: {"a": o.layernorm(o.sum(o.exp(X), -1, keepdims=True), axis=-2), "b": o.exp(X)},
+        ("B M N",),
+        "X: nearly constant",
+    ),
+    Found(
+        "the values of attention have no pivot of their own",
+        lambda Q, K, V: o.layernorm(o.softmax(Q @ K.swapaxes(-1, -2)) @ V),
+        ("M N", "K N", "K E"),
+        "V: rows at 10 to 1e5",
+    ),
+    Found(
+        "exponents that are stored lie apart",
+        lambda X, Y: o.layernorm(o.softmax(X, -2) * o.softmax(Y, -2)),
+        ("M N", "M N"),
+        "X: rows at 10 to 1e5",
+    ),
+    Found(
+        "a maximum meets one exponent only",
+        lambda X, W: {"a": o.sum(o.softmax(X) * o.softmax(X), -1), "b": (softmax(X) ** 2) @ W},
+        ("M N", "N E"),
+        "ordinary",
+    ),
+    Found(
+        "one exponent meets two maxima",
+        lambda X, w: o.softmax(o.rmsnorm(o.softmax(X, -2) * o.softmax(X, -2), w)),
+        ("M N", "N"),
+        "X: columns at 10 to 1e5",
+    ),
+    Found(
+        "two exponents are joined at two maxima",
+        lambda X, Y, W: centred(o.softmax(X) * o.softmax(Y)) @ W,
+        ("M N", "M N", "N D"),
+        "Y: columns at 10 to 1e5",
+    ),
+    Found(
+        "a tiny factor does not move the exponents",
+        lambda X, Y: o.sum(o.exp(X) * Y, -1),
+        ("M N", "M N"),
+        "Y: tiny",
+    ),
+    Found(
+        "a power of an exponential has an exponent",
+        lambda X, w: {"a": o.exp(X), "b": o.rmsnorm(o.exp(X), w)},
+        ("M N", "N"),
+        "X: huge beside tiny",
+    ),
+    Found(
+        "the exponent of a norm comes from the row",
+        lambda X, w: o.rmsnorm(o.rmsnorm(o.exp(X), w), axis=-2),
+        ("M N", "N"),
+        "X: rows times 1e-3 to 1e3",
+    ),
+    Found(
+        "log cosh times a number",
+        lambda X: o.softmax(log_cosh(X) * 1000.0),
+        ("M N",),
+        "ordinary",
+    ),
+    Found(
+        "a softmax of softplus",
+        lambda X: o.mean(o.softmax(o.log(1 + o.exp(X))), (-2, -1)),
+        ("B M N",),
+        "X: rows at 10 to 1e5",
+    ),
+    Found(
+        "an infinity in a softmax of log cosh",
+        lambda X: o.softmax(log_cosh(X)),
+        ("M N",),
+        "X: not finite",
+    ),
+    Found(
+        "an infinity in a norm of exponentials",
+        lambda X: o.rmsnorm(o.exp(X)),
+        ("M N",),
+        "X: not finite",
+    ),
+    Found(
+        "a NaN of another row",
+        lambda X: o.softmax(X - o.mean(X, (-2, -1), keepdims=True)),
+        ("M N",),
+        "X: not finite",
+    ),
+    Found(
+        "a logarithm of sums that is centred and subtracted",
+        lambda X: {
+            "a": o.mean(logsumexp(X) ** 2, -2) - o.mean(logsumexp(X), -2) ** 2,
+            "b": o.layernorm(o.sum(o.softmax(X, -2) * (X - logsumexp(X)), -2)),
+        },
+        ("B M N",),
+        "X: nearly constant",
+    ),
+]
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.cause)
+def test_found(found: Found) -> None:
+    program = bb.trace(found.function, *found.specs)
+    cases = [case for case in adversarial(program) if case.name == found.case]
+    assert cases, [case.name for case in adversarial(program)]
+    report = bb.check(program, cases=cases, unit=found.unit)
+    assert report.ok, report
