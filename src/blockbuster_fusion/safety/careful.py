@@ -136,9 +136,10 @@ class _Run:
                 problem = self.extents.bind(axis, length, f"input {op.name}")
                 if problem is not None:
                     raise BadInput(name=op.name, problem=problem)
+            array = array[None]
             if op.type.dtype.is_float:
-                array = array.astype(self.numbers.dtype)
-            self.given.append(Number(op.type.axes, array[None]))
+                array = self.numbers.given(array)
+            self.given.append(Number(op.type.axes, array))
 
     def outputs(self, *, rounded: bool) -> dict[str, Array]:
         """Arrays by name, with the axis of samples in front."""

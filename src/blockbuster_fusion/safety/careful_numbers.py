@@ -113,6 +113,18 @@ class Arithmetic:
         with np.errstate(all="ignore"):
             return np.asarray(np.where(np.isfinite(x) & np.isfinite(change), x + change, x))
 
+    def given(self, x: Array) -> Array:
+        """An input: exact, but for denormal numbers, which have the digits that they have."""
+        kind = x.dtype
+        x = x.astype(self.dtype)
+        denormal = (np.abs(x) < np.finfo(kind).tiny) & (x != 0) if kind.kind == "f" else None
+        if not self.samples or denormal is None or not denormal.any():
+            return x
+        unit = float(np.finfo(kind).smallest_subnormal)
+        noise = self.rng.uniform(-0.5, 0.5, (self.samples, *x.shape[1:]))
+        noise[0] = 0.0
+        return np.asarray(x + np.where(denormal, noise * unit, 0.0))
+
     def as_float(self, x: Number) -> Number:
         """A number whose elements are floats; numbers of the program's text are weakly typed."""
         if x.array is None or x.array.dtype.kind == "f" or x.constant is not None:
@@ -194,7 +206,7 @@ class Arithmetic:
         result = self.apply(np.add if sign > 0 else np.subtract, x, y)
         computed = [n for n in (x, y) if self.samples and self.array(n).shape[0] > 1]
         if computed:  # each use of a computed number may have been computed on its own
-            sizes = sum(np.abs(self.aligned(n, result.axes)) for n in computed)
+            sizes = sum(self._error_of(self.aligned(n, result.axes)) for n in computed)
             result.array = self.moved(self.array(result), np.asarray(sizes))
         if self.samples and not np.isfinite(self.array(result)).all():
             # A shift by an infinite number may be left out where nothing else feels a shift, and
@@ -206,6 +218,14 @@ class Arithmetic:
                     doubtful = doubtful | infinite
             return self.undecided(result, Number(result.axes, doubtful))
         return result
+
+    def _error_of(self, x: Array) -> Array:
+        """How far a computed number may be from itself, computed once more, in eps."""
+        with np.errstate(all="ignore"):
+            spread = np.sqrt(np.mean((x[1:] - x[0]) ** 2, axis=0))
+        return np.asarray(
+            np.maximum(np.abs(x), np.where(np.isfinite(spread), spread, 0) / self.eps)
+        )
 
     def mul(self, x: Number, y: Number) -> Number:
         if x.sums is not None or y.sums is not None:

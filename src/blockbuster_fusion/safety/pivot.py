@@ -34,10 +34,21 @@ from blockbuster_fusion.safety.choices import Choice, Loss, Precision, Safe
 from blockbuster_fusion.safety.relation import finite_or_zero
 from blockbuster_fusion.safety.shift import Shift, unfelt_shift
 from blockbuster_fusion.safety.storage import NARROW
-from blockbuster_fusion.safety.summed import WIDENED, Summed, is_squared, made_of, summed_values
+from blockbuster_fusion.safety.summed import (
+    WIDENED,
+    Summed,
+    is_squared,
+    made_of,
+    summed_apart,
+    summed_values,
+)
 from blockbuster_fusion.safety.symbolic import Use
 
 DEAR = "sums of it cancel, and a dot makes it: its mean would cost as much again"
+Move = Expr | Elementwise | None
+"""How a value is got from a pivot: so many added, or a function of it, or itself."""
+
+APART = "sums of it cancel, and they are made in loops apart"
 FELT = "sums of it cancel, and an output feels every shift"
 
 
@@ -50,7 +61,17 @@ def with_pivots(graph: Graph) -> Safe:
     walk = _Walk(count(graph.max_id + 1))
     for squared in (True, False):
         graph = _pivoted(graph, (), walk, squared)
+    _note_losses(graph, (), walk)
     return Safe(graph, tuple(walk.choices), Precision(tuple(walk.losses)))
+
+
+def _note_losses(graph: Graph, path: Path, walk: "_Walk") -> None:
+    """Notes the sums that still cancel, because one loop makes them and another their squares."""
+    for summed in summed_apart(graph):
+        if unfelt_shift(graph, summed, walk.pivots).loses:
+            walk.losses.append(Loss(path, summed.value.node, summed.dims[0].name, APART))
+    for i, op in graph.maps():
+        _note_losses(op.body, (*path, i), walk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +154,9 @@ def _subtract(graph: Graph, summed: Summed, shift: Shift, walk: _Walk) -> Graph:
     pivot = sketch.one(Elementwise(finite_or_zero(arg(0) / length)), total)
     walk.pivots.update(range(first, pivot.node + 1))
     made = _shifted(graph.edit(add=sketch.nodes), pivot, shift.uses, ids)
-    made = _shifted(made, total, dict.fromkeys(shift.total_uses), ids)
+    made = _shifted(made, total, shift.total_uses, ids)
     made = _amended(made, pivot, shift.outputs, ids)
-    return _amended(made, total, dict.fromkeys(shift.total_outputs), ids)
+    return _amended(made, total, shift.total_outputs, ids)
 
 
 def _is_dear(graph: Graph, summed: Summed) -> bool:
@@ -207,9 +228,7 @@ def _copied(
     return known
 
 
-def _amended(
-    graph: Graph, pivot: Value, amends: Mapping[int, Expr | None], ids: Iterator[int]
-) -> Graph:
+def _amended(graph: Graph, pivot: Value, amends: Mapping[int, Move], ids: Iterator[int]) -> Graph:
     """The graph with multiples of the pivot added to outputs."""
     if not amends:
         return graph
@@ -235,14 +254,12 @@ def _walked(graph: Graph, summed: Summed, free: Dim) -> Dim:
     return next(dim for dim in dims if dim.axis is free.axis)
 
 
-def _shifted(
-    graph: Graph, pivot: Value, uses: Mapping[Use, Expr | None], ids: Iterator[int]
-) -> Graph:
+def _shifted(graph: Graph, pivot: Value, uses: Mapping[Use, Move], ids: Iterator[int]) -> Graph:
     """The graph with multiples of a pivot added to the operands at some uses."""
     sketch = Sketch(graph, ids)
-    moved: dict[tuple[Value, Expr | None], Value] = {}
+    moved: dict[tuple[Value, Move], Value] = {}
     changed: dict[int, Node] = {}
-    inner: dict[int, dict[Use, Expr | None]] = {}
+    inner: dict[int, dict[Use, Move]] = {}
     for (path, node, port), factor in uses.items():
         if path:
             inner.setdefault(path[0], {})[path[1:], node, port] = factor
@@ -258,9 +275,11 @@ def _shifted(
     return graph.edit(add={**sketch.nodes, **changed})
 
 
-def _moved(sketch: Sketch, x: Value, pivot: Value, factor: Expr | None) -> Value:
-    """A value plus so many pivots, in the dtype of the value; without a factor, the other value."""
+def _moved(sketch: Sketch, x: Value, pivot: Value, factor: Move) -> Value:
+    """A value plus so many pivots, in the dtype of the value, or a function of the other value."""
     dtype = sketch.type(x).dtype
+    if isinstance(factor, Elementwise):
+        return sketch.one(factor, pivot)
     same = sketch.type(pivot).dtype is dtype
     if factor is None:
         return pivot if same else sketch.one(Elementwise(cast(arg(0), dtype)), pivot)
@@ -279,7 +298,7 @@ def _plus(factor: Expr) -> Expr:
 
 
 def _with_pivot(
-    graph: Graph, node: Node, pivot: Value, uses: Mapping[Use, Expr | None], ids: Iterator[int]
+    graph: Graph, node: Node, pivot: Value, uses: Mapping[Use, Move], ids: Iterator[int]
 ) -> Node:
     """A map to which the pivot is handed, and which subtracts it inside."""
     op, kind, new = node.op, graph.type(pivot), next(ids)

@@ -8,7 +8,7 @@ uses are unshifted, or moved operands get their multiple back, until none does.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from blockbuster_fusion.ir.expr import Expr, const
@@ -27,13 +27,15 @@ class Shift:
     """Multiples of the pivot to add: to operands at uses, and to outputs.
 
     The value itself gets -1 at the uses that are shifted; a moved operand gets back what it lacks.
-    What is the sum of the value is not moved, but taken from where the pivot is made.
+    The sum of the value, and a mean of it, are made anew from the sum that the pivot is made of:
+    wherever they are made, they are the same.
     """
 
     uses: dict[Use, Expr]
     outputs: dict[int, Expr]
-    total_uses: tuple[Use, ...] = ()
-    total_outputs: tuple[int, ...] = ()
+    total_uses: dict[Use, Elementwise | None] = field(default_factory=dict)
+    """Operands that are the sum, or a function of it."""
+    total_outputs: dict[int, Elementwise | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +185,10 @@ class _Trial:
     def shift(self) -> Shift:
         subtracted = dict.fromkeys(sorted(self.shifted), const(-1.0))
         outputs = {n: factor for n, factor in self._outputs.items() if factor is not None}
-        totals = tuple(use for use in self.restored if self._is_total(self._operand(use)))
-        ends = tuple(n for n in outputs if self._is_total(((), self.graph.outputs[n].value)))
+        uses = {use: self._operand(use) for use in self.restored}
+        totals = {use: self._of_total(at) for use, at in uses.items() if self._is_of_total(at)}
+        last: dict[int, Place] = {n: ((), self.graph.outputs[n].value) for n in outputs}
+        ends = {n: self._of_total(at) for n, at in last.items() if self._is_of_total(at)}
         restored = {use: factor for use, factor in self.restored.items() if use not in totals}
         moved = {n: factor for n, factor in outputs.items() if n not in ends}
         return Shift({**subtracted, **restored}, moved, totals, ends)
@@ -195,6 +199,17 @@ class _Trial:
 
     def _is_total(self, place: Place) -> bool:
         return self.atoms.is_total(self.before.known[place])
+
+    def _is_of_total(self, place: Place) -> bool:
+        return self._is_total(place) or self._of_total(place) is not None
+
+    def _of_total(self, place: Place) -> Elementwise | None:
+        """The operator that makes a value of the sum alone, if one does."""
+        path, value = place
+        node = self.graph.at(path)[value.node]
+        if self._is_total(place) or not isinstance(node.op, Elementwise) or len(node.inputs) != 1:
+            return None
+        return node.op if self._is_total((path, node.inputs[0])) else None
 
     @property
     def loses(self) -> bool:

@@ -46,6 +46,17 @@ def summed_values(graph: Graph) -> Iterator[Summed]:
             yield from _made_in_loops(graph, graph, (i,), ())
 
 
+def summed_apart(graph: Graph) -> Iterator[Summed]:
+    """Lists of lists whose sums along one axis may cancel, and which get no pivot there."""
+    for i, node in graph.nodes.items():
+        for port, kind in enumerate(node.types):
+            value = Value(i, port)
+            for dim in kind.lists if len(kind.lists) > 1 else ():
+                summed = Summed(value, (), (dim,), item_uses(graph, value))
+                if dim in kind.items and kinds_of_use(graph, summed) >= {"sum", "square"}:
+                    yield summed
+
+
 def _along(kind: Type) -> Iterator[tuple[Dim, ...]]:
     """The axes along which a value may be summed: of a list, those that are left to walk.
 
