@@ -55,8 +55,18 @@ def without_dead(kernel: Kernel) -> Kernel:
             ),
         )
         if sum(1 for _ in walk(smaller)) == sum(1 for _ in walk(body)):
-            return replace(kernel, body=smaller)
+            return replace(kernel, body=tuple(map(_gathering_what_is_there, smaller)))
         body = smaller
+
+
+def _gathering_what_is_there(statement: Statement) -> Statement:
+    """A loop that gathers only what is still written in it."""
+    if not isinstance(statement, For):
+        return statement
+    body = tuple(map(_gathering_what_is_there, statement.body))
+    there = {tile for s in body for tile in all_written(s)}
+    gathered = tuple(group for group in statement.gathered if not there.isdisjoint(group[1]))
+    return replace(statement, body=body, gathered=gathered)
 
 
 class FreshNames:

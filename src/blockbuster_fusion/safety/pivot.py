@@ -16,7 +16,7 @@ from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.builder import Builder, Sketch
 from blockbuster_fusion.ir.combiner import ADD, Reduced
 from blockbuster_fusion.ir.expr import Expr, arg, cast, size
-from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.ir.graph import Graph, Path, with_body
 from blockbuster_fusion.ir.infer import map_types
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
@@ -30,6 +30,7 @@ from blockbuster_fusion.ir.ops import (
     Value,
 )
 from blockbuster_fusion.rules.copy import copied_node
+from blockbuster_fusion.rules.merge import without_unused_results
 from blockbuster_fusion.safety.choices import Choice, Loss, Precision, Safe
 from blockbuster_fusion.safety.relation import finite_or_zero
 from blockbuster_fusion.safety.shift import Shift, unfelt_shift
@@ -61,8 +62,21 @@ def with_pivots(graph: Graph) -> Safe:
     walk = _Walk(count(graph.max_id + 1))
     for squared in (True, False):
         graph = _pivoted(graph, (), walk, squared)
+    if walk.choices:
+        graph = _without_unused_results(graph)
     _note_losses(graph, (), walk)
     return Safe(graph, tuple(walk.choices), Precision(tuple(walk.losses)))
+
+
+def _without_unused_results(graph: Graph) -> Graph:
+    """The graph without the results of maps that nobody uses after sums have been made anew."""
+    for i in [i for i, _ in graph.maps()]:
+        graph = without_unused_results(graph, i)
+        body = graph.map(i).body
+        smaller = _without_unused_results(body)
+        if smaller is not body:
+            graph = graph.edit(add={i: with_body(graph[i], smaller)})
+    return graph
 
 
 def _note_losses(graph: Graph, path: Path, walk: "_Walk") -> None:
