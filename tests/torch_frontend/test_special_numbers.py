@@ -249,3 +249,10 @@ def test_a_scale_of_a_number_that_is_taken_away() -> None:
     """The overload for numbers has `alpha` by its place."""
     watched = Watched(lambda x: torch.ops.aten.sub.Scalar(x, 2.0, 0.5), strict=True, threads=1)
     watched.check(torch.randn(3, 8))
+
+
+def test_a_choice_of_its_own_condition() -> None:
+    """The number was put last, and the condition turned round, in what is chosen as well."""
+    x = torch.tensor([nan, 1.0, 2.0])
+    check(lambda x: (x != x).masked_fill(x != x, 4), x, exact=True)
+    check(lambda x: torch.where(x <= 1, 2, (x <= 1).int()), x, exact=True)

@@ -186,9 +186,9 @@ class Positional:
         if turned is not None and self.has_opposite(used[turned[0]]):
             at, choice = turned
             opposite = self.pointwise(call("not_", arg(0)), [used[at]], DType.bool_, (), ())
-            return self.canonical(
-                choice, [opposite.record if i == at else r for i, r in enumerate(used)]
-            )
+            # what is chosen may be the condition itself, which stays as it is
+            choice = call("where", arg(len(used)), *choice.args[1:])
+            return self.canonical(choice, [*used, opposite.record])
         for i, number in enumerate(used):
             inner = self.records[number].made
             if not isinstance(inner, Pointwise) or inner.expr is None:
