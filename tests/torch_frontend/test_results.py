@@ -155,6 +155,20 @@ RESULTS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
         lambda x: torch.cat((x, x)).chunk(2)[1].diagonal(),
         (numbers(2, 3),),
     ),
+    "rows at places that lie otherwise": (
+        of(lambda x, i: x[i.mT], lambda z: z, lambda z: z[:, 1]),
+        (numbers(4, 3), torch.tensor([[0, 1, 2], [3, 2, 1]])),
+    ),
+    "columns at places that lie otherwise": (
+        lambda x, i, j: x[:, i.mT, j],
+        (numbers(2, 4, 3), torch.tensor([[0, 1, 2], [3, 2, 1]], dtype=torch.int32),
+         torch.tensor([0, 2])),
+    ),
+    "a sum and products": (
+        lambda z, x, y: torch.baddbmm(z.permute(2, 1, 0), x, y, beta=2),
+        (numbers(3, 5, 2), numbers(2, 5, 4), numbers(2, 4, 3)),
+    ),
+    "all of what is left": (of(lambda x: F.pad(x, (-1, 0)), Tensor.unbind), (numbers(3, 4),)),
     "views of an input": (lambda x: (x[1:], x.T, x * 2), (numbers(3, 4),)),
 }  # fmt: skip
 

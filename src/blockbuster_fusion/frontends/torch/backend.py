@@ -65,6 +65,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """The operators that are written in simpler ones before a graph is planned."""
     table = dict(core_aten_decompositions())
     del table[torch.ops.aten.mv.default]  # has a row, and refuses operands of two dtypes
+    del table[torch.ops.aten.baddbmm.default]  # has a row, and is contiguous, as no sum need be
     return table
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._prims_common import compute_elementwise_output_strides
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -15,6 +16,7 @@ from blockbuster_fusion.frontends.torch.graph import (
     GIVEN,
     as_size,
     has_effect,
+    is_empty,
     tensors_of,
 )
 
@@ -42,7 +44,7 @@ def correct_strides(module: GraphModule) -> None:
         alike = LYING_ALIKE.get(node.target)
         if alike is None and changed.isdisjoint(node.all_input_nodes):
             continue
-        if not tensors_of(node) or has_effect(node):
+        if not tensors_of(node) or has_effect(node) or _has_size_of_data(node):
             continue
         value = worked_out(alike or node.target, node.args, node, {} if alike else node.kwargs)
         if alike is None or strides_of(value) != strides_of(tensors_of(node)[0]):
@@ -55,15 +57,45 @@ def _power_of_number(base: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.pow(base, x).contiguous()
 
 
+def _looked_up(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Elements of an array at places, in the order in which both the array and the indices lie."""
+    at = [i for i, index in enumerate(indices) if index is not None]
+    others = [i for i in range(x.dim()) if i not in at]
+    known = [index for index in indices if index is not None]
+    shape = torch.broadcast_shapes(*(i.shape for i in known))  # type: ignore[no-untyped-call]
+    given = [index.expand(shape) for index in known]
+    along = dict(zip(at, given, strict=True))
+    made: torch.Tensor = aten.index.Tensor(x, [along.get(i) for i in range(len(indices))])
+    if is_empty(made):
+        return made
+    rank, first = len(shape), at[0] if at[-1] - at[0] < len(at) else 0
+    strides = [x.stride(i) for i in others]
+    walked = x.as_strided(made.shape, [*strides[:first], *(0,) * rank, *strides[first:]])
+    behind = (1,) * (len(others) - first)
+    places = [i.long().reshape((*i.shape, *behind)).expand(made.shape) for i in given]
+    return made.as_strided(made.shape, compute_elementwise_output_strides(walked, *places))
+
+
 LYING_ALIKE: dict[Any, Any] = {
     aten.logical_and.default: aten.ne.Tensor,
     aten.logical_or.default: aten.ne.Tensor,
     aten.logical_xor.default: aten.ne.Tensor,
     aten.div.Tensor_mode: aten.add.Tensor,
     aten.pow.Scalar: _power_of_number,
+    aten.index.Tensor: _looked_up,
 }
 """Operators whose strides are worked out wrong, and others that give arrays of the same dtype with
 the right strides."""
+
+
+def _has_size_of_data(node: Node) -> bool:
+    """Whether it depends on data how many elements a node has; each such size is a symbol of its
+    own, which is worked out once."""
+    if node.target is not aten.index.Tensor:
+        return torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ())
+    indices: Any = node.args[1]
+    given = [tensors_of(n)[0].dtype for n in indices if n is not None]
+    return any(dtype not in (torch.int64, torch.int32) for dtype in given)
 
 
 def placements(module: GraphModule) -> list[Placement | None]:

@@ -110,6 +110,7 @@ def _pads_apart(module: GraphModule) -> None:
                 made = inserted(graph, node.target, (made, wide, *fill), node)
             if not pairs:  # an array of its own, which no slice is
                 made = inserted(graph, aten.clone.default, (made,), node)
+        made.meta = dict(node.meta)  # views of it show the same memory
         node.replace_all_uses_with(made)
         graph.erase_node(node)
 
