@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,3 +119,29 @@ def test_the_judge_sees_what_is_left_in_buffers() -> None:
 
     names = [c.text.partition(":")[0] for c in compared(PROGRAM, forgetful, None)]
     assert "g1" in names
+
+
+DIVIDED = Program(
+    (
+        Given("g0", Role.INPUT, 1, (8, 4), torch.float32),
+        Given("g1", Role.INPUT, 2, (4, 3), torch.float32),
+        Given("g2", Role.INPUT, 3, (), torch.int64, most=1),
+    ),
+    (
+        Line("v0 = g0 / g2", ("v0",), Kind.COMPUTE, "aten.div"),
+        Line("v1 = v0 @ g1", ("v1",), Kind.COMPUTE, "aten.mm"),
+        Line("v2 = v0 - v0", ("v2",), Kind.COMPUTE, "aten.sub"),
+    ),
+    ("v1", "v2"),
+)
+
+
+def test_the_judge_knows_that_factors_move_past_sums() -> None:
+    """A sum of infinities is NaN, and the sum itself divided by 0 is not."""
+
+    def infinite(results: list[Tensor]) -> list[Tensor]:
+        return [torch.where(x.isnan(), torch.inf, x) for x in results]
+
+    product, difference = (replace(DIVIDED, results=(r,)).needed() for r in DIVIDED.results)
+    assert compared(product, spoilt(infinite), None) == []
+    assert {c.kind for c in compared(difference, spoilt(infinite), None)} == {"class"}

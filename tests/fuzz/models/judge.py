@@ -16,6 +16,8 @@ from torch import Tensor
 
 from blockbuster_fusion.frontends.torch.backend import backend
 from blockbuster_fusion.frontends.torch.planner import Planned
+from blockbuster_fusion.frontends.torch.table import TABLE
+from blockbuster_fusion.select import parts
 from fuzz.models.program import NAMES, Kind, Line, Program, Role, execute
 
 SAMPLES = 4
@@ -190,6 +192,8 @@ def wrong_values(program: Program, n: int, found: Outcome, wanted: Outcome) -> I
         samples = [sample[i] for sample in disturbed]
         if x.is_floating_point() and overflows(program, n):  # a careful program need not
             y, exact[i] = (torch.where(t.isfinite(), t, x.to(t.dtype)) for t in (y, exact[i]))
+        if x.is_floating_point() and cancels(program, n):  # a factor moves past a sum
+            y = torch.where(y.isnan() & x.isinf(), x, y)
         complaint = misfit(name, x, y, exact[i], samples)
         if complaint is not None:
             yield complaint
@@ -270,6 +274,25 @@ def overflows(program: Program, n: int) -> bool:
                 return True
     return False
 
+
+def cancels(program: Program, n: int) -> bool:
+    """Whether a sum of infinities is NaN in eager mode. Where they come from a common factor, as in
+    a division by 0, fusion multiplies the sum by it, and has an infinity."""
+    values: dict[str, Any] = {g.name: g.make(n) for g in program.given}
+    with torch.no_grad():
+        for line in program.lines:
+            given = [values[name] for name in line.reads]
+            execute(line, values)
+            row = TABLE.get(line.row)
+            is_sum = line.row == "einsum" if row is None else row.kind in SUMS
+            if is_sum and any(x.isinf().any() for x in given):
+                made = [values[name] for name in line.makes]
+                if any(x.isnan().any() for x in made) and not any(x.isnan().any() for x in given):
+                    return True
+    return False
+
+
+SUMS = (parts.Kind.REDUCTION, parts.Kind.CONTRACTION)
 
 SHIFTED = ("aten._log_softmax", "aten._logsumexp", "loss")
 """Rows whose result is a difference of terms that may be much larger than it is."""
