@@ -94,7 +94,15 @@ def test_fires_only_where_safety_follows() -> None:
     ]
 
 
-@pytest.mark.parametrize("shift", [lambda X, c: c, lambda X, c: X.mean((-2, -1), keepdims=True)])
+@pytest.mark.parametrize(
+    "shift",
+    [
+        lambda X, c: c,
+        lambda X, c: X.max(-1, keepdims=True) + c,
+        lambda X, c: X.mean((-2, -1), keepdims=True),
+    ],
+    ids=["another array", "the maximum and another array", "other rows"],
+)
 def test_caution_where_the_shift_is_not_of_the_row(shift) -> None:
     """A NaN of another row, or of another array, is not lost."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
@@ -222,3 +223,31 @@ def test_found(found: Found) -> None:
     assert cases, [case.name for case in adversarial(program)]
     report = bb.check(program, cases=cases, unit=found.unit)
     assert report.ok, report
+
+
+def test_a_choice_is_no_guard() -> None:
+    """exp(where(y > 0, x, 0)) is 1 somewhere, however small all x are."""
+
+    def program(X, Y):
+        return o.exp(o.where(Y > 0, X, 0.0)) + o.sum(o.exp(X), -1, keepdims=True)
+
+    inputs = {
+        "X": np.full((3, 7), -1000, np.float32),
+        "Y": np.resize(np.float32([1, -1]), (3, 7)),
+    }
+    report = bb.check(bb.trace(program, "M N", "M N"), inputs)
+    assert report.ok, report
+
+
+def test_a_mean_keeps_its_dtype() -> None:
+    """A float64 sum is not taken from the float32 sum that a pivot is made of."""
+
+    def program(X):
+        wide = o.cast(X, "float64")
+        mean = o.mean(wide, -1)
+        return {"mean": mean, "variance": o.mean(wide * wide, -1) - mean * mean}
+
+    x = (1000 + np.random.default_rng(0).standard_normal((5, 33))).astype(np.float32)
+    mean = bb.compile(bb.trace(program, X="M N"))(X=x)["mean"]
+    assert mean.dtype == np.float64
+    assert np.abs(mean - x.mean(-1, dtype=np.float64)).max() < 1e-12

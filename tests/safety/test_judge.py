@@ -259,3 +259,9 @@ def test_mutants_of_the_pass_are_found(
     assert bb.check(program, cases=cases).ok
     monkeypatch.setattr(judge, "make_safe", PASSES[mutant])
     assert not bb.check(program, cases=cases).ok
+
+
+def test_a_contraction_of_nothing() -> None:
+    program = bb.trace(lambda A, B: A @ B, "M K", "K N")
+    inputs = {"A": np.zeros((3, 0), np.float32), "B": np.zeros((0, 4), np.float32)}
+    assert bb.check(program, inputs).ok

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from blockbuster_fusion.codegen.nest import (
     Body,
+    Cascade,
     For,
     Kernel,
     Statement,
@@ -61,9 +62,11 @@ def without_dead(kernel: Kernel) -> Kernel:
 
 def _gathering_what_is_there(statement: Statement) -> Statement:
     """A loop that gathers only what is still written in it."""
-    if not isinstance(statement, For):
+    if not isinstance(statement, For | Cascade):
         return statement
     body = tuple(map(_gathering_what_is_there, statement.body))
+    if isinstance(statement, Cascade):
+        return replace(statement, body=body)
     there = {tile for s in body for tile in all_written(s)}
     gathered = tuple(group for group in statement.gathered if not there.isdisjoint(group[1]))
     return replace(statement, body=body, gathered=gathered)

@@ -26,7 +26,7 @@ def fitted(
     """
     made = dict(tiles)
     for kernel in nest.kernels:
-        halving = Halving(kernel, sizes, frozenset(given))
+        halving = Halving(kernel, sizes, frozenset(given), nest.kernels)
         made = halving.within(halving.no_longer_than_axes(made), shared)
     return made
 
@@ -39,6 +39,8 @@ class Halving:
     sizes: Mapping[str, int]
     kept: frozenset[Dim]
     """The dims whose tiles stay as they are."""
+    beside: tuple[Kernel, ...] = ()
+    """The kernels that have the same tiles: their dots need as many elements too."""
 
     @cached_property
     def memory(self) -> SharedMemory:
@@ -79,13 +81,15 @@ class Halving:
 
     def takes(self, tiles: Tiles) -> bool:
         """Whether every dot has as many rows, columns and summed elements as it needs."""
-        lengths = self.lengths(tiles)
         groups = (group for contract in self.dots for group in _groups(contract))
-        return all(math.prod(lengths[dim] for dim in group) >= SMALLEST for group in groups)
+        lengths = ([block_length(dim, self.sizes, tiles) for dim in group] for group in groups)
+        return all(math.prod(group) >= SMALLEST for group in lengths)
 
     @cached_property
     def dots(self) -> list[Contract]:
-        return [s for s in self.kernel.statements if isinstance(s, Contract) and is_dot(s)]
+        kernels = {self.kernel.name: self.kernel} | {k.name: k for k in self.beside}
+        statements = (s for kernel in kernels.values() for s in kernel.statements)
+        return [s for s in statements if isinstance(s, Contract) and is_dot(s)]
 
     def lengths(self, tiles: Tiles) -> dict[Dim, int]:
         return {dim: block_length(dim, self.sizes, tiles) for dim in self.dims}

@@ -4,12 +4,16 @@ A shift that moves out of a sum or a dot leaves a difference of two sums behind,
 where both are large. The safety pass mends that by subtracting the mean of the list first. It can
 do so where the shift is the list's own mean, or comes from its sum, and the list can be read twice.
 Any other shift is known before the list is read and costs nothing where it stands.
+
+A shift that a softmax does not feel may still be NaN. It is dropped only where the row that it is
+subtracted from has that NaN too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Elementwise, Map, Value
+from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Map, Pick, Reduce, Value
+from blockbuster_fusion.rules.drop_softmax_shift import quotient
 from blockbuster_fusion.rules.linear import SHIFTS, broadcast_operation
 from blockbuster_fusion.rules.listwise import sum_of, uses_of
 from blockbuster_fusion.rules.rule import Guard, Match
@@ -40,7 +44,24 @@ def comes_from_the_row(graph: Graph, match: Match) -> bool:
     shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
     assert shift is not None
     rows = set(graph.type(shift.a).axes) - set(graph.type(shift.c).axes)
-    return len(rows) == 1 and graph.reaches(shift.a.node, shift.c.node)
+    found = quotient(graph, shift, Value(match.nodes[1]))
+    beside = () if found is None else found.beside
+    ends = {shift.a, *(x for moved, _ in beside for x in graph[moved].inputs if x != shift.c)}
+    return len(rows) == 1 and _is_made_of(graph, shift.c, ends)
+
+
+def _is_made_of(graph: Graph, value: Value, ends: Collection[Value]) -> bool:
+    """Whether operators and reductions make a value of some others alone."""
+    pending, seen = [value], set(ends)
+    while pending:
+        v = pending.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if not isinstance(graph.op(v.node), Elementwise | BlockReduce | Reduce | Map | Pick):
+            return False
+        pending += graph[v.node].inputs
+    return True
 
 
 def has_several_blocks(graph: Graph, match: Match) -> bool:

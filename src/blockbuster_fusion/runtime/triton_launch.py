@@ -209,11 +209,11 @@ class FittingLaunch:
                 return
 
     def make_smaller(self, error: OutOfResources) -> None:
-        """Halves the stages, or else the longest tile that may be halved; if none, the error."""
+        """One stage less, or else half the longest tile that may be halved; if none, the error."""
         kernel, stages = self.launcher.kernel, self.plan.options["num_stages"]
         if stages > 1:
-            self.options["num_stages"] = stages // 2
-            change = f"{stages // 2} instead of {stages} stages"
+            self.options["num_stages"] = stages - 1
+            change = f"{stages - 1} instead of {stages} stages"
         else:
             halving = Halving(kernel, self.sizes, seen_outside(kernel))
             longest = max(halving.halvable(self.tiles), key=self.tiles.__getitem__, default=None)

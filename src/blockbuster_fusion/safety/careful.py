@@ -46,7 +46,7 @@ Array = NDArray[Any]
 NARROW = (DType.float16, DType.bfloat16)
 SAMPLES = 7
 NAN = 2
-"""What `special` gives for NaN."""
+"""The mark of NaN in `special`."""
 _UFUNCS = {MUL: np.multiply, MAX: np.maximum, MIN: np.minimum}
 
 

@@ -220,7 +220,7 @@ class Arithmetic:
         return result
 
     def _error_of(self, x: Array) -> Array:
-        """How far a computed number may be from itself, computed once more, in eps."""
+        """The distance, in eps, of a computed number from itself computed once more."""
         with np.errstate(all="ignore"):
             spread = np.sqrt(np.mean((x[1:] - x[0]) ** 2, axis=0))
         return np.asarray(
@@ -444,7 +444,10 @@ class Arithmetic:
             sizes = np.matmul(np.abs(left), np.abs(right)) if self.samples else None
         made = self.moved(made, sizes)
         if self.samples:
-            left, right = np.abs(left).max(-1, keepdims=True), np.abs(right).max(-2, keepdims=True)
+            left, right = (
+                np.abs(x).max(axis, keepdims=True, initial=0.0)
+                for x, axis in ((left, -1), (right, -2))
+            )
             made = self._unless_overflowed(made, [left + right])
         order = (*shared, *rows, *columns)
         shape = (made.shape[0], *(self.length(a) for a in order))

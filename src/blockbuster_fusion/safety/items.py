@@ -39,7 +39,6 @@ from blockbuster_fusion.safety.terms import (
     is_of_two,
     log_of_size,
     power,
-    unguarded,
 )
 from blockbuster_fusion.safety.terms import plain as plain_term
 
@@ -161,7 +160,7 @@ class Arguments:
 
     def origin(self, atom: Expr) -> Hashable:
         """The exponential that an atom comes from, as the identity of what it is taken of."""
-        atom = unguarded(atom)
+        atom = self.terms.base_of(atom)
         if atom.op == "arg":
             assert isinstance(atom.value, int)
             return self._known(self._entry(atom.value))
@@ -180,7 +179,7 @@ class Arguments:
         return self.add(self.level.divisor(self.emit(atom)))
 
     def _is_maximum(self, atom: Expr, alone: bool) -> bool:
-        atom = unguarded(atom)
+        atom = self.terms.base_of(atom)
         if atom.op != "arg":
             return False
         assert isinstance(atom.value, int)
@@ -207,9 +206,9 @@ class Draft:
         self.maxima: set[Value] = set()
         """Shared exponents that no exponent of the same origin exceeds."""
         self.floored: set[Value] = set()
-        """Those of a sum that an exponential is not divided by as such: more was added to it."""
+        """Maxima that are no less than 0, as that of 1 + Σe^x is: e^x over it is no softmax."""
         self.joint: set[Value] = set()
-        """Those of which this is true for the sum with the others that they were shared with."""
+        """Maxima of a second exponent, beside what the first one leaves: e^(x+y) has two."""
         self._dims = set(program.dims)
 
     def loop_over(self, dim: Dim) -> Dim:
@@ -391,8 +390,9 @@ class Items(Builder):
         exponent = []
         for atom, factor in term.exponent:
             made = table.emit(atom)
-            if unguarded(atom) is not atom:
-                self.follow(table.emit(unguarded(atom)), made)
+            base = table.terms.base_of(atom)
+            if base is not atom:
+                self.follow(table.emit(base), made)
                 self.draft.floored.add(made)
             origin = table.origin(atom)
             if isinstance(origin, Expr):

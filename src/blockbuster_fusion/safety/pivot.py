@@ -47,7 +47,7 @@ from blockbuster_fusion.safety.symbolic import Use
 
 DEAR = "sums of it cancel, and a dot makes it: its mean would cost as much again"
 Move = Expr | Elementwise | None
-"""How a value is got from a pivot: so many added, or a function of it, or itself."""
+"""The way from a pivot to a value: so many added, a function of it, or itself."""
 
 APART = "sums of it cancel, and they are made in loops apart"
 FELT = "sums of it cancel, and an output feels every shift"

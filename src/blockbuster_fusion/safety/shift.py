@@ -14,7 +14,8 @@ from functools import cached_property
 from blockbuster_fusion.ir.expr import Expr, const
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.ops import Elementwise, Map, Value
-from blockbuster_fusion.ir.types import Type
+from blockbuster_fusion.ir.types import DType, Type
+from blockbuster_fusion.safety.storage import NARROW
 from blockbuster_fusion.safety.summed import Summed, item_uses, kind_of_use
 from blockbuster_fusion.safety.symbolic import Atom, Atoms, Meaning, Poly, Use, key_of
 
@@ -198,7 +199,16 @@ class _Trial:
         return path, self.graph.at(path)[node].inputs[port]
 
     def _is_total(self, place: Place) -> bool:
-        return self.atoms.is_total(self.before.known[place])
+        """Whether a value is the sum of the shifted one, in the dtype in which the pivot has it."""
+        path, value = place
+        same = self.graph.at(path).type(value).dtype is self._total_dtype
+        return same and self.atoms.is_total(self.before.known[place])
+
+    @cached_property
+    def _total_dtype(self) -> DType:
+        path, value = next(iter(self.cut))
+        dtype = self.graph.at(path).type(value).dtype
+        return DType.float32 if dtype in NARROW else dtype
 
     def _is_of_total(self, place: Place) -> bool:
         return self._is_total(place) or self._of_total(place) is not None

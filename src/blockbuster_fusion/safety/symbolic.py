@@ -121,7 +121,7 @@ def keys_of(monomial: Iterable[tuple[Atom, int]]) -> frozenset[tuple[object, ...
 
 
 def key_of(atom: Atom) -> tuple[object, ...]:
-    """What tells an atom apart; `Atom.without` gives such a key."""
+    """The key that tells an atom apart; `Atom.without` gives such a key."""
     return (*atom.key[:2], keys_of(atom.inner)) if atom.inner else atom.key
 
 

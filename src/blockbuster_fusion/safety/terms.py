@@ -151,6 +151,11 @@ class Arithmetic:
         is_maximum: Callable[[Expr, bool], bool] = never,
     ) -> None:
         self.origin, self.divisor, self.is_maximum = origin, divisor, is_maximum
+        self._bases: dict[Expr, Expr] = {}
+
+    def base_of(self, atom: Expr) -> Expr:
+        """The atom that one was made of here: with a guard, or no less than 0."""
+        return self._bases.get(atom, atom)
 
     def total(self, exponent: Exponent, *, divides: bool = False) -> Expr:
         """The exponent as an expression; what is subtracted `divides` an exponential by its sum."""
@@ -371,7 +376,9 @@ class Arithmetic:
     ) -> Term:
         """A function of a scaled term and a plain one: their exponent is no less than 0."""
         ((atom, factor),) = term.exponent
-        largest = at_least_zero(atom if factor > 0 else -atom)
+        largest = bounded(call("maximum", atom if factor > 0 else -atom, 0.0))
+        if factor > 0:
+            self._bases[largest] = atom
         common: Exponent = ((largest, abs(factor)),)
         x = _unit(term) * self.power(plus(term.exponent, common, -1.0))
         y = _unit(other) * self.power(times(common, -1.0))
@@ -399,8 +406,11 @@ class Arithmetic:
             return None
         if is_finite_or_zero(node) and not a.raw and a.value is not None:
             test = is_finite(a.value)
-            exponent = tuple((call("where", test, atom, 0.0), f) for atom, f in a.exponent)
-            return scaled(call("where", test, a.value, 0.0), exponent, raw=False)
+            guarded = [(call("where", test, atom, 0.0), f) for atom, f in a.exponent]
+            self._bases.update(
+                (x, atom) for (x, _), (atom, _) in zip(guarded, a.exponent, strict=True)
+            )
+            return scaled(call("where", test, a.value, 0.0), tuple(guarded), raw=False)
         test = self.as_plain(condition)
         for term, other, first in ((a, b, True), (b, a, False)):
             if term.form is Form.scaled and _number(other) == 0:
@@ -574,21 +584,6 @@ def _negated(term: Term) -> Term:
 def _unit(term: Term) -> Expr:
     """The significand of a term."""
     return ONE if term.value is None else term.value
-
-
-def at_least_zero(exponent: Expr) -> Expr:
-    """The common exponent of what has an exponent and what has none."""
-    return bounded(call("maximum", exponent, 0.0))
-
-
-def unguarded(exponent: Expr) -> Expr:
-    """The exponent that one comes from which is 0 where that is not finite, or less than 0."""
-    if exponent.op == "where" and exponent.args[2] == const(0.0):
-        return exponent.args[1]
-    inner = exponent
-    while inner.op in ("maximum", "minimum") and inner.args[1].op == "const":
-        inner = inner.args[0]
-    return inner if inner is not exponent and at_least_zero(inner) == exponent else exponent
 
 
 def is_nothing(value: Expr, exponent: Expr) -> Expr:
