@@ -227,22 +227,23 @@ class _Trial:
 
         Σx² and Σx nearly cancel where the rows of x have an offset, and so do Σxw and Σw.
         """
-        return any(
-            isinstance(self.graph.at(path).op(value.node), Elementwise) and self._mixes(poly)
+        polys = [
+            poly
             for (path, value), poly in self.before.known.items()
-        )
+            if isinstance(self.graph.at(path).op(value.node), Elementwise)
+        ]
+        return self._mix(polys)
 
-    def _mixes(self, poly: Poly) -> bool:
+    def _mix(self, polys: Sequence[Poly]) -> bool:
         """Whether such sums are added in a polynomial, or in one that it is a function of."""
-        pending, seen = [poly], {poly}
+        pending, seen = list(polys), set(polys)
         while pending:
             monomials = [monomial for monomial, _ in pending.pop().terms]
             factors = [frozenset(a for a, power in m if power > 0) for m in monomials]
             if self._adds_both(factors):
                 return True
             inside = {x for m in monomials for a, _ in m for x in a.key if isinstance(x, Poly)}
-            inside -= seen
-            pending += inside
+            pending += inside - seen
             seen |= inside
         return False
 
