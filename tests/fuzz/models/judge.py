@@ -192,6 +192,8 @@ def wrong_values(program: Program, n: int, found: Outcome, wanted: Outcome) -> I
         samples = [sample[i] for sample in disturbed]
         if x.is_floating_point() and overflows(program, n):  # a careful program need not
             y, exact[i] = (torch.where(t.isfinite(), t, x.to(t.dtype)) for t in (y, exact[i]))
+        if x.is_floating_point() and has_infinite_rows(program, n):
+            y = torch.where(x.isnan() & (y == 0), x, y)
         if x.is_floating_point() and cancels(program, n):  # a factor moves past a sum
             y = torch.where(y.isnan() & x.isinf(), x, y)
         complaint = misfit(name, x, y, exact[i], samples)
@@ -275,6 +277,21 @@ def overflows(program: Program, n: int) -> bool:
     return False
 
 
+def has_infinite_rows(program: Program, n: int) -> bool:
+    """Whether a row with an infinity is normalised.
+
+    There e^x / Σe^x is NaN, as softmax(x) is, and eager mode has 0 for what is finite.
+    """
+    values: dict[str, Any] = {g.name: g.make(n) for g in program.given}
+    with torch.no_grad():
+        for line in program.lines:
+            given = [values[name] for name in line.reads]
+            execute(line, values)
+            if line.row == "normalised" and any(x.isinf().any() for x in given):
+                return True
+    return False
+
+
 def cancels(program: Program, n: int) -> bool:
     """Whether a sum of infinities is NaN in eager mode. Where they come from a common factor, as in
     a division by 0, fusion multiplies the sum by it, and has an infinity."""
@@ -309,6 +326,19 @@ def _term(line: Line, values: Mapping[str, Any]) -> float | Tensor:
     return max([1.0, *(float(x.max()) for x in fine if x.numel())])  # exp(0) is a term
 
 
+def _sums_of_sizes(line: Line, values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The sum of the sizes of the terms, for a line that takes a sum or a mean."""
+    row = TABLE.get(line.row)
+    if row is None or row.kind is not parts.Kind.REDUCTION:
+        return {}
+    sized = {
+        k: x.abs() if k in line.reads and x.is_floating_point() else x for k, x in values.items()
+    }
+    execute(line, sized, torch.float64)
+    made = {name: sized[name] for name in line.makes if sized[name].is_floating_point()}
+    return {name: torch.where(x.isfinite(), x.abs(), 0.0) for name, x in made.items()}
+
+
 def in_float64(program: Program, n: int, like: Outcome, seed: int = 0) -> list[Tensor]:
     """The results and the given tensors of a run in float64; with a seed, of a disturbed one."""
     values: dict[str, Any] = {g.name: g.make(n, torch.float64) for g in program.given}
@@ -329,11 +359,13 @@ def in_float64(program: Program, n: int, like: Outcome, seed: int = 0) -> list[T
                 if x.is_floating_point():
                     factors = torch.rand(x.shape, generator=noise, dtype=torch.float64) * 2 - 1
                     own[name] = x * (1 + eps * factors)
+            sizes = _sums_of_sizes(line, own)
             execute(line, own, torch.float64)
             for name in line.makes:
                 values[name] = own[name]
                 if own[name].is_floating_point():
                     factors = torch.rand(own[name].shape, generator=noise, dtype=torch.float64)
-                    values[name] = own[name] + eps * _term(line, own) * (factors * 2 - 1)
+                    size = _term(line, own) + sizes.get(name, 0.0)
+                    values[name] = own[name] + eps * size * (factors * 2 - 1)
     wanted = [*program.results, *like.given]
     return [values[name] for name in wanted]
