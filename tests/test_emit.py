@@ -409,3 +409,18 @@ def test_what_no_file_can_have() -> None:
     with pytest.raises(NoKernel, match=r"numpy\.sort is run by an executor"):
         emit(bb.trace(lambda x: bb.ops.sort(x) + 1, "M N"))
     assert issubclass(NoKernel, BlockbusterError)
+
+
+def test_an_array_may_have_the_name_of_its_program() -> None:
+    """The function that runs the kernel calls it, whatever its arguments are called."""
+
+    def x(x):
+        return bb.ops.softmax(x)
+
+    source = emit(bb.trace(x, x="M N"), target="cpu")
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("asks a C compiler")
+    command = [compiler, "-xc", "-std=gnu11", "-fsyntax-only", "-march=native", "-fopenmp", "-"]
+    made = subprocess.run(command, input=source, text=True, capture_output=True, check=False)
+    assert made.returncode == 0, made.stderr

@@ -55,7 +55,7 @@ class Run:
     @cached_property
     def names(self) -> Scope:
         """The names of parameters: sizes keep theirs, in the order in which they are passed."""
-        names = Scope(C)
+        names = Scope(C, {kernel.name for kernel in self.test.nest.kernels} | {self.name})
         for symbol in self.symbols:
             names(symbol, symbol.name)
         for buffer in self.test.buffers:
