@@ -206,7 +206,7 @@ class Draft:
         self.maxima: set[Value] = set()
         """Shared exponents that no exponent of the same origin exceeds."""
         self.floored: set[Value] = set()
-        """Maxima that are no less than 0, as that of 1 + Σe^x is: e^x over it is no softmax."""
+        """Maxima that are no less than 0, as that of 1 + Σe^x is: more than the sum of e^x."""
         self.joint: set[Value] = set()
         """Maxima of a second exponent, beside what the first one leaves: e^(x+y) has two."""
         self._dims = set(program.dims)
