@@ -1,4 +1,4 @@
-"""How long each stage of compiling takes, and how that grows with the program.
+"""The time of each stage of compiling, and its growth with the program.
 
     python benchmarks/compile_time.py [--small] [--save benchmarks/results/compile_time.json]
 
@@ -49,7 +49,7 @@ class Clock:
         self.seconds: dict[str, float] = {}
 
     def run(self, stage: str, work: Callable[[], Any]) -> Any:
-        """What the work gives; its time is noted."""
+        """Does the work, notes its time, and gives its result."""
         start = time.process_time()
         made = work()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.process_time() - start

@@ -25,7 +25,7 @@ NESTED_PARENTHESES = 60
 
 
 def depth(text: str) -> int:
-    """How many parentheses stand inside one another in a line."""
+    """The number of parentheses that stand inside one another in a line."""
     deepest = 0
     for line in text.splitlines():
         now = 0

@@ -243,7 +243,7 @@ def choose(
     capability: int | None = None,
     **named: Spec,
 ) -> list[Choice]:
-    """What `compile` would make kernels of, the best first; nothing is compiled.
+    """The programs that `compile` would make kernels of, the best first; nothing is compiled.
 
     `capability` is the compute capability of the GPU, where one is known: 90 for sm_90.
     """

@@ -97,7 +97,7 @@ def test_where_nothing_can_be_smaller_the_error_is_told() -> None:
 
 
 def test_tiles_that_arrays_depend_on_stay() -> None:
-    """Where an array has a sum for each block of K, the kernel that adds them counts on these."""
+    """A kernel that adds the sums of the blocks of K counts on their length."""
     build = Builder()
     x = build.input("X", array(m, k))
 

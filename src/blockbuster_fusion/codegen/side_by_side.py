@@ -67,7 +67,7 @@ def _on_grid_of(first: Kernel, second: Kernel, blocks: Mapping[Dim, int]) -> Ker
 
 
 def _form(index: Index, blocks: Mapping[Dim, int]) -> Hashable:
-    """What has to be equal for two indices to count the same blocks."""
+    """The key that two indices share if they count the same blocks."""
     dim = index.dim
     return dim.axis.extent, dim.packed, dim.unit, blocks.get(dim)
 

@@ -22,7 +22,7 @@ ASSUMED = 512
 """How long an axis is taken to be whose length is not known."""
 ASSUMED_BATCH = 4
 WORTH_IT = 1.02
-"""How much less time than others a snapshot by other rules has to take."""
+"""The factor by which a snapshot by other rules has to be faster to be taken."""
 
 
 @dataclass(frozen=True, slots=True)

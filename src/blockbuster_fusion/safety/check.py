@@ -298,7 +298,7 @@ class Judged:
         return error, careful_error, max(2 * careful_error, self.floor)
 
     def _unlike(self, name: str, found: Array, exact: Array, own: Array) -> Array:
-        """Where something else is found than the infinity or NaN that all others agree on.
+        """The places with something else than the infinity or NaN that all others agree on.
 
         An infinity may be found for NaN: which of them is left of inf - inf depends on the order.
         """

@@ -127,7 +127,7 @@ def is_widened(op: Op) -> bool:
 
 
 def _uses_inside_and_out(graph: Graph, value: Value, loops: Path) -> Iterator[Use]:
-    """Where items of a value in a loop are used: there, and where the loop stacks it."""
+    """The uses of a loop's items: there, and of the list that the loop stacks."""
     yield from item_uses(graph.at(loops), value, loops)
     if loops:
         op = graph.at(loops[:-1]).map(loops[-1])

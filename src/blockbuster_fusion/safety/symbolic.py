@@ -151,7 +151,7 @@ class Meaning:
         self.restored = frozenset(restored)
         self.known: dict[tuple[Path, Value], Poly] = {}
         self._made: dict[tuple[Path, Value], Poly] = {}
-        """What the values of the cut are made of."""
+        """The meanings of the values of the cut, before they are taken as one atom."""
         self._earlier = {} if earlier is None else earlier.known
         self._made_earlier = self._made if earlier is None else earlier._made
         uses = (*self.shifts, *self.restored)

@@ -223,7 +223,7 @@ def _classes(x: Tensor) -> Tensor:
 
 
 def _is_near_pole(exact: Tensor, samples: Sequence[Tensor]) -> Tensor:
-    """Where the inverse is 0 as far as rounding allows, with the bar that values have."""
+    """The places at which the inverse is 0 as far as rounding allows, with the bar of values."""
     inverse = 1 / exact
     spread = torch.stack([(1 / s - inverse).abs() for s in samples]).amax(0)
     return inverse.isfinite() & (inverse.abs() <= 4 * spread)

@@ -201,7 +201,7 @@ def _variance(p: Positional, x: Value, dim: Any, less: float, keepdim: bool) -> 
     total = p.reduce(ADD, p.elementwise(lambda t: t**2, shifted), at, keep=True)
 
     def corrected(size_of: SizeOf, t: Expr, rest: Expr) -> Expr:
-        """What the rounded mean has left in the differences is taken out of their squares."""
+        """Takes out of the squares what the rounded mean has left in the differences."""
         freedom = call("maximum", size_of(factors) - less, 0.0)  # as PyTorch: never negative
         return (t - rest**2 / size_of(factors)) / freedom
 
