@@ -204,7 +204,7 @@ class Arithmetic:
                 if all(made.values()):  # sums that cancel leave what their rounding does
                     return self.polynomial(made, union((x, y)))
         result = self.apply(np.add if sign > 0 else np.subtract, x, y)
-        computed = [n for n in (x, y) if self.samples and self.array(n).shape[0] > 1]
+        computed = [n for n in (x, y) if self._is_computed(n)]
         if computed:  # each use of a computed number may have been computed on its own
             sizes = sum(self._error_of(self.aligned(n, result.axes)) for n in computed)
             result.array = self.moved(self.array(result), np.asarray(sizes))
@@ -218,6 +218,22 @@ class Arithmetic:
                     doubtful = doubtful | infinite
             return self.undecided(result, Number(result.axes, doubtful))
         return result
+
+    def _is_computed(self, x: Number) -> bool:
+        """Whether the samples of a number differ."""
+        return bool(self.samples) and self.array(x).shape[0] > 1
+
+    def _copies(self, x: Number, y: Number) -> tuple[Number, Number]:
+        """Two factors as they are when what both depend on is computed for each of them.
+
+        The errors of x and of a norm of x cancel in their quotient, but not those of two copies.
+        """
+        if not self._is_computed(x) or not self._is_computed(y):
+            return x, y
+        first, second = (
+            Number(n.axes, self.moved(self.array(n), self._error_of(self.array(n)))) for n in (x, y)
+        )
+        return first, second
 
     def _error_of(self, x: Array) -> Array:
         """The distance, in eps, of a computed number from itself computed once more."""
@@ -238,13 +254,13 @@ class Arithmetic:
                         made[monomial] = made.get(monomial, Fraction(0)) + c * d
                 return self.polynomial(made, union((x, y)))
         factors = (x, y) if x.constant is None and y.constant is None else None
-        return self.apply(np.multiply, x, y, factors=factors)
+        return self.apply(np.multiply, *self._copies(x, y), factors=factors)
 
     def div(self, x: Number, y: Number) -> Number:
         if x.sums is not None and y.constant:
             made = {monomial: count / y.constant for monomial, count in x.sums.items()}
             return self.polynomial(made, x.axes)
-        return self.apply(np.true_divide, x, y)
+        return self.apply(np.true_divide, *self._copies(x, y))
 
     def neg(self, x: Number) -> Number:
         if x.sums is not None:
