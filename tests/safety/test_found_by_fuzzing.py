@@ -213,6 +213,27 @@ FOUND = [
         ("B M N",),
         "X: nearly constant",
     ),
+    Found(
+        "a norm of the other factor of a dot that has a pivot",
+        lambda X, Y: {
+            "a": o.mean(centred(X) ** 2, -1),
+            "b": centred(X) @ Y.swapaxes(-1, -2),
+            "c": o.layernorm(Y),
+        },
+        ("M N", "E N"),
+        "Y: rows at 10 to 1e5",
+        ("M", "E"),
+    ),
+    Found(
+        "copies of a centred array, one of them with a pivot",
+        lambda X: {
+            "a": X - o.mean(X, -2, keepdims=True),
+            "b": o.mean((X - o.mean(X, -2, keepdims=True)) ** 2, -2),
+            "c": o.rmsnorm(X - o.mean(X, -2, keepdims=True)),
+        },
+        ("M N",),
+        "X: a column at 1e4",
+    ),
 ]
 
 
@@ -236,6 +257,21 @@ def test_a_choice_is_no_guard() -> None:
         "Y": np.resize(np.float32([1, -1]), (3, 7)),
     }
     report = bb.check(bb.trace(program, "M N", "M N"), inputs)
+    assert report.ok, report
+
+
+def test_added_exponents_keep_their_digits() -> None:
+    """e^(s+t) has the error of s+t, which is much where both are large and far apart."""
+
+    def program(X, Y):
+        return o.exp(X) * o.softmax(Y)
+
+    rng = np.random.default_rng(0)
+    inputs = {
+        "X": rng.uniform(300, 700, (24, 17)),
+        "Y": 300 * rng.uniform(-1, 1, (24, 17)),
+    }
+    report = bb.check(bb.trace(program, "M N", "M N"), inputs, dtype="float64")
     assert report.ok, report
 
 

@@ -39,6 +39,7 @@ from blockbuster_fusion.safety.summed import (
     WIDENED,
     Summed,
     is_squared,
+    kind_of_use,
     made_of,
     summed_apart,
     summed_values,
@@ -134,11 +135,18 @@ def _next_summed(graph: Graph, walk: _Walk, squared: bool) -> Summed | None:
     for summed in summed_values(graph):
         if (summed.value, summed.loops, summed.dims) in walk.tried:
             continue
-        if any(walk.done.get(node) == summed.axes for _, node, _ in summed.uses):
+        if _is_mended(graph, summed, walk):
             continue
         if not squared or is_squared(graph, summed):
             return summed
     return None
+
+
+def _is_mended(graph: Graph, summed: Summed, walk: _Walk) -> bool:
+    """Whether a pivot of another value has mended the sums of this one, but for its squares."""
+    done = [use for use in summed.uses if walk.done.get(use[1]) == summed.axes]
+    left = (use for use in summed.uses if use not in done)
+    return bool(done) and all(kind_of_use(graph, use, summed.axes) != "square" for use in left)
 
 
 def _picked_once(graph: Graph) -> Graph:

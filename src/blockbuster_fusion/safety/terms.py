@@ -15,10 +15,12 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
+from operator import add
 
 from blockbuster_fusion.ir.expr import Expr, call, const, postorder
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.safety.relation import is_finite, is_finite_or_zero
+from blockbuster_fusion.safety.relation import finite_or_zero, is_finite, is_finite_or_zero
 
 Exponent = tuple[tuple[Expr, float], ...]
 """A formal sum: atoms, each with its factor."""
@@ -121,6 +123,13 @@ def is_of_two(exponent: Sequence[tuple[object, float]]) -> bool:
     return bool(exponent) and all(abs(factor) == LOG2 for _, factor in exponent)
 
 
+def rounding(a: Expr, b: Expr) -> Expr:
+    """The error of a sum of two numbers, exactly (Knuth's two-sum)."""
+    total = a + b
+    second = total - a
+    return (a - (total - second)) + (b - second)
+
+
 def no_origin(atom: Expr) -> Hashable:
     """Nothing is known of an atom."""
     return None
@@ -159,6 +168,13 @@ class Arithmetic:
 
     def total(self, exponent: Exponent, *, divides: bool = False) -> Expr:
         """The exponent as an expression; what is subtracted `divides` an exponential by its sum."""
+        first, *others = self._parts(exponent, divides=divides)
+        for other in others:
+            first = first + other
+        return first
+
+    def _parts(self, exponent: Exponent, *, divides: bool) -> list[Expr]:
+        """The addends of an exponent: what has no maximum, and differences from maxima."""
         groups: dict[Hashable, list[tuple[Expr, float]]] = {None: []}
         for part in exponent:
             groups.setdefault(self.origin(part[0]), []).append(part)
@@ -176,10 +192,7 @@ class Arithmetic:
             differences += parts
             groups[None] += left
         rest = groups[None]
-        made = summed(rest) if rest or not differences else differences.pop(0)
-        for difference in differences:
-            made = made + difference
-        return made
+        return [summed(rest), *differences] if rest or not differences else differences
 
     def as_plain(self, term: Term) -> Expr:
         """The value as one plain expression."""
@@ -203,10 +216,22 @@ class Arithmetic:
         return call("where", is_nothing(value, self.total(exponent)), 0.0, value * half * half)
 
     def power(self, exponent: Exponent, scale: float = 1.0, *, divides: bool = False) -> Expr:
-        """e^(scale·t); where it was written as a power of two it stays one."""
+        """e^(scale·t); where it was written as a power of two it stays one.
+
+        The sum t of several exponents is rounded, which may cost e^t many digits. To the first
+        order it gets back what its rounding took: e^(t+r) = e^t·(1 + r).
+        """
         of_two = is_of_two(exponent)
-        total = self.total(over(exponent, LOG2) if of_two else exponent, divides=divides)
-        return power(total if scale == 1 else total * scale, of_two=of_two)
+        parts = self._parts(over(exponent, LOG2) if of_two else exponent, divides=divides)
+        total, lost = parts[0], []
+        for part in parts[1:]:
+            lost.append(rounding(total, part))
+            total = total + part
+        made = power(total if scale == 1 else total * scale, of_two=of_two)
+        if not lost:
+            return made
+        back = finite_or_zero(reduce(add, lost)) * (scale * LOG2 if of_two else scale)
+        return made * (back + 1.0)
 
     def at_exponent(self, term: Term, common: Expr) -> Expr:
         """The significand that a term has for another exponent."""
