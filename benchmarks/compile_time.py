@@ -24,13 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from fusion_time import decoder
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.codegen.c import print_c
-from blockbuster_fusion.codegen.schedule import Schedule, scheduled
-from blockbuster_fusion.codegen.tiles import all_tiles, by_estimate, chosen_units, default_tiles
 from blockbuster_fusion.fusion.fuse import fuse
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.safety.safe import make_safe
-from deep_programs import chain, nested, outputs, products, unary_chain
+from blockbuster_fusion.printers.c.kernel import print_c
+from blockbuster_fusion.safety.pipeline import make_safe
+from blockbuster_fusion.schedule.defaults import all_tiles, by_estimate, chosen_units, default_tiles
+from blockbuster_fusion.schedule.schedule import Schedule, scheduled
+from helpers.deep_programs import chain, nested, outputs, products, unary_chain
 
 PROGRAMS: dict[str, tuple[Callable[[int], bb.ArrayProgram], tuple[int, ...]]] = {
     "chain": (chain, (1000, 2000, 5000, 10_000)),

@@ -76,7 +76,7 @@ def explained(name: str, dtype_name: str, attention: str) -> Row:
     import torch
 
     import blockbuster_fusion as bb
-    from zoo import ZOO
+    from helpers.zoo import ZOO
 
     dtype = getattr(torch, dtype_name)
     with torch.no_grad():
@@ -100,8 +100,8 @@ def exactness(name: str, dtype_name: str, attention: str) -> Row:
     """The worst output's error against a float64 run, and eager's."""
     import torch
 
-    from zoo import ZOO
-    from zoo_reference import eager_errors, reference, relative_errors, tolerances
+    from helpers.zoo import ZOO
+    from helpers.zoo_reference import eager_errors, reference, relative_errors, tolerances
 
     dtype = getattr(torch, dtype_name)
     inputs = ZOO[name].inputs(dtype=dtype)
@@ -123,7 +123,7 @@ def recompilations(name: str, dtype_name: str, attention: str) -> Row:
     import torch
     from torch._dynamo.utils import counters
 
-    from zoo import ZOO
+    from helpers.zoo import ZOO
 
     if not ZOO[name].has_length:
         return {}
@@ -139,7 +139,7 @@ def peak_memory(name: str, dtype_name: str, attention: str, contender: str) -> i
     """Bytes by which the process grows in the first long call, compiled for any length."""
     import torch
 
-    from zoo import ZOO
+    from helpers.zoo import ZOO
 
     dtype = getattr(torch, dtype_name)
 
@@ -184,7 +184,7 @@ def compile_for(
     """The model as eager runs it, or compiled by a backend."""
     import torch
 
-    from zoo import ZOO
+    from helpers.zoo import ZOO
 
     model = ZOO[name].build(getattr(torch, dtype_name), attention)
     if contender == "eager":
@@ -236,7 +236,7 @@ def measure_apart(name: str, dtype: str, attention: str, options: argparse.Names
 
 def keep(rows: Iterable[Row]) -> list[Row]:
     """All rows ever found, the new ones in the place of the old."""
-    from zoo import ZOO
+    from helpers.zoo import ZOO
 
     known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     merged: dict[tuple[object, ...], Row] = {}
@@ -265,8 +265,8 @@ def keep(rows: Iterable[Row]) -> list[Row]:
 HEADING = """\
 # Coverage
 
-What becomes of each model in `tests/zoo.py`: two layers, 64 wide, random weights, two texts with
-padding. Made by
+What becomes of each model in `tests/helpers/zoo.py`: two layers, 64 wide, random weights, two
+texts with padding. Made by
 
     python benchmarks/coverage.py --dtype float32 bfloat16 --attention eager sdpa
 
@@ -382,7 +382,7 @@ def main() -> None:
         measure(options.measure, options.dtype[0], options.attention[0], options.parts, show)
         return
 
-    from zoo import ZOO
+    from helpers.zoo import ZOO
 
     for name in options.only or ():
         if name not in ZOO:

@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.bench import OURS, processor, versions
-from blockbuster_fusion.safety.check import relative_error
+from blockbuster_fusion.tools.bench import OURS, processor, versions
+from blockbuster_fusion.tools.check.judge import relative_error
 
 RESULTS = Path(__file__).parent / "results" / "cpu.json"
 ROUNDS = 11

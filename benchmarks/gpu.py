@@ -29,16 +29,16 @@ import triton
 from torch.nn import functional
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.codegen.nest import Along, Buffer, Contract, For, Kernel, Nest
-from blockbuster_fusion.codegen.schedule import Schedule, scheduled
-from blockbuster_fusion.codegen.triton import print_triton
-from blockbuster_fusion.codegen.triton_plan import axis_length
 from blockbuster_fusion.compiler import with_known_sizes
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.runtime.triton_launch import Launcher, load
-from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.nest.nest import Along, Buffer, Contract, For, Kernel, Nest
+from blockbuster_fusion.printers.triton.kernel import print_triton
+from blockbuster_fusion.printers.triton.launches import axis_length
+from blockbuster_fusion.runtime.triton.launch import Launcher, load
+from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
+from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 BFLOAT16 = torch.bfloat16

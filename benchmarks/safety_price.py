@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.safety.pipeline import make_safe
 
 
 def metered(graph: bb.Graph, size: int, tile: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from blockbuster_fusion.bench import versions
+from blockbuster_fusion.tools.bench import versions
 
 ROUNDS, WARM = 300, 20
 GROWN = range(8, 200)

@@ -161,7 +161,7 @@ def static_cache(model):
 
 def graphs_kept(model):
     """Whether graphs are really captured: what is kept in the plans' replays."""
-    from blockbuster_fusion.runtime import torch_replay
+    from blockbuster_fusion.torch.plan import cuda_graph as torch_replay
 
     seen = []
     before = torch_replay.ReplayedPlan.__init__

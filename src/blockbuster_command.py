@@ -8,7 +8,7 @@ import sys
 def main() -> int:
     """Imports the package and runs its command line; the exit code."""
     before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    from blockbuster_fusion.cli import main as run
+    from blockbuster_fusion.cli.main import main as run
 
     signal.signal(signal.SIGINT, before)
     return run()

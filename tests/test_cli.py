@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion import cli
-from blockbuster_fusion.cli import main
+from blockbuster_fusion.cli import main as cli
+from blockbuster_fusion.cli.main import main
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.runtime import cache
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.codegen.c import print_c
-from blockbuster_fusion.codegen.schedule import scheduled
-from blockbuster_fusion.codegen.triton import print_triton
 from blockbuster_fusion.compiler import choose
 from blockbuster_fusion.fusion.cut import LARGEST
-from deep_programs import chain, doubled, nested, outputs, products, unary_chain
+from blockbuster_fusion.printers.c.kernel import print_c
+from blockbuster_fusion.printers.triton.kernel import print_triton
+from blockbuster_fusion.schedule.schedule import scheduled
+from helpers.deep_programs import chain, doubled, nested, outputs, products, unary_chain
 
 Maker = Callable[[int], bb.ArrayProgram]
 

@@ -14,9 +14,9 @@ from unittest.mock import patch
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion import cli
 from blockbuster_fusion.array import table
-from blockbuster_fusion.frontends.torch import table as torch_table
+from blockbuster_fusion.cli import main as cli
+from blockbuster_fusion.torch.table import row as torch_table
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

@@ -11,7 +11,7 @@ from blockbuster_fusion.errors import BadTile, InvalidGraph, WrongKind
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Map, Node
-from graphs import k
+from helpers.graphs import k
 
 
 @pytest.mark.parametrize("function", ["show", "buffered", "verify", "fuse", "lower", "evaluate"])
@@ -85,7 +85,7 @@ def test_tiles_of_dims_that_are_unified_on_the_way() -> None:
 
 
 def test_misc_operators_run_once_whatever_is_fused() -> None:
-    from blockbuster_fusion.interp import register_executor
+    from blockbuster_fusion.host.executors import register_executor
 
     calls: list[str] = []
 

@@ -4,7 +4,7 @@ from textwrap import dedent
 
 import pytest
 
-from listing import canonical
+from helpers.listing import canonical
 
 BASE = """
 forall m in range(M):

@@ -10,30 +10,31 @@ kernel = bb.compile(program)  # target="cuda" for a GPU
 C = kernel(A, BT)["C"]
 """
 
-from blockbuster_fusion import errors, examples
+from blockbuster_fusion import errors
+from blockbuster_fusion.api import compile, explain, from_torch, register_backend
 from blockbuster_fusion.array import ops
-from blockbuster_fusion.array.evaluate import evaluate
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import array, trace
-from blockbuster_fusion.codegen.schedule import Schedule
 from blockbuster_fusion.compiler import fuse
+from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.frontends.doors import compile, explain, from_torch, register_backend
 from blockbuster_fusion.fusion.fuse import Fusion
 from blockbuster_fusion.fusion.trace import Trace
+from blockbuster_fusion.interp.evaluate import evaluate
 from blockbuster_fusion.interp.interpreter import interpret
-from blockbuster_fusion.interp.meter import meter
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.show import show
+from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.rules.rule import Match, Rule, apply
 from blockbuster_fusion.rules.sets import RULE_SETS, RuleSet
 from blockbuster_fusion.runtime.executable import Executable
-from blockbuster_fusion.safety.adversarial import adversarial
-from blockbuster_fusion.safety.check import check
+from blockbuster_fusion.schedule.schedule import Schedule
+from blockbuster_fusion.tools import examples
+from blockbuster_fusion.tools.check.adversarial import adversarial
+from blockbuster_fusion.tools.check.judge import check
 from blockbuster_fusion.version import __version__
 
 __all__ = [

@@ -9,10 +9,29 @@ from blockbuster_fusion.array.arrays import as_dtype
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import Spec, trace
-from blockbuster_fusion.codegen.nest import Nest
-from blockbuster_fusion.codegen.schedule import Schedule, scheduled
-from blockbuster_fusion.codegen.side_by_side import side_by_side
-from blockbuster_fusion.codegen.tiles import (
+from blockbuster_fusion.errors import BadTarget, NoKernel, WrongKind
+from blockbuster_fusion.fusion import fuse as fusion
+from blockbuster_fusion.fusion.fuse import Fusion
+from blockbuster_fusion.fusion.trace import Trace
+from blockbuster_fusion.ir.axis import Dim, Symbol
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Input
+from blockbuster_fusion.ir.sizes import with_sizes
+from blockbuster_fusion.ir.tiling import Tiles, given_extents, given_tiles
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.passes.merge_kernels import side_by_side
+from blockbuster_fusion.printers.reserved import kernel_name
+from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
+from blockbuster_fusion.printers.triton.tiles import fitted
+from blockbuster_fusion.progress import doing
+from blockbuster_fusion.rules.sets import RuleSet
+from blockbuster_fusion.runtime.executable import Compiled, Executable, Interpreted, Kernels
+from blockbuster_fusion.safety.choices import Choice as SafetyChoice
+from blockbuster_fusion.safety.choices import Loss, Precision, Safe
+from blockbuster_fusion.safety.pipeline import make_safe
+from blockbuster_fusion.safety.storage import Storage, stored_as
+from blockbuster_fusion.schedule.defaults import (
     all_tiles,
     assumed_lengths,
     by_estimate,
@@ -20,25 +39,7 @@ from blockbuster_fusion.codegen.tiles import (
     default_tiles,
     machine_for,
 )
-from blockbuster_fusion.codegen.triton_memory import USUAL_SHARED, shared_limit
-from blockbuster_fusion.codegen.triton_tiles import fitted
-from blockbuster_fusion.errors import BadTarget, NoKernel, WrongKind
-from blockbuster_fusion.fusion import fuse as fusion
-from blockbuster_fusion.fusion.fuse import Fusion
-from blockbuster_fusion.fusion.trace import Trace
-from blockbuster_fusion.interp.tiling import Tiles, given_extents, given_tiles
-from blockbuster_fusion.ir.axis import Dim, Symbol
-from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Input
-from blockbuster_fusion.ir.sizes import with_sizes
-from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.progress import doing
-from blockbuster_fusion.rules.sets import RuleSet
-from blockbuster_fusion.runtime.executable import Compiled, Executable, Interpreted, Kernels
-from blockbuster_fusion.safety.choices import Choice as SafetyChoice
-from blockbuster_fusion.safety.choices import Loss, Precision, Safe
-from blockbuster_fusion.safety.safe import make_safe
-from blockbuster_fusion.safety.storage import Storage, stored_as
+from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 
 
 @dataclass(frozen=True)
@@ -171,12 +172,11 @@ def compile(
     or "interpret". `sizes` fixes sizes by symbol or axis: `{"DD": 64}`; the others are taken from
     the arrays of each call, and no call compiles anything. `dtype` is how float32 arrays are
     stored: "bfloat16" or "float16", or by the names of inputs and outputs; what is computed stays
-    float32. `snapshot` is one of the
-    fusion's snapshots, "most_fused", or by default the one with the least estimated time. `unit`
-    names axes that have one block, `tiles` gives block sizes; codegen/tiles.py says what they are
-    where nothing is said. `schedule` says how loops are run (codegen/schedule.py): by default, on a
-    CPU the outer parallel loops are the grid, on a GPU all. `threads` is for the CPU: by default,
-    all that there are.
+    float32. `snapshot` is one of the fusion's snapshots, "most_fused", or by default the one with
+    the least estimated time. `unit` names axes that have one block, `tiles` gives block sizes;
+    schedule/defaults.py says what they are where nothing is said. `schedule` says how loops are run
+    (schedule/schedule.py): by default, on a CPU the outer parallel loops are the grid, on a GPU
+    all. `threads` is for the CPU: by default, all that there are.
     """
     check_target(target)
     capability = _capability() if target == "cuda" else None
@@ -218,7 +218,7 @@ class Choice:
 
     def scheduled(self) -> tuple[Nest, dict[Dim, int]]:
         """The loop nest, and the tiles of all its dims."""
-        nest = scheduled(self.graph, self.name, self.schedule)
+        nest = scheduled(self.graph, kernel_name(self.name), self.schedule)
         tiles = all_tiles(nest, self.tiles, self.target)
         if self.target == "cuda":
             sizes = assumed_lengths(self.graph, nest)
@@ -307,7 +307,7 @@ def check_target(target: str) -> None:
     if target != "cuda":
         return
     try:
-        from blockbuster_fusion.runtime.triton_device import NO_GPU, can_launch
+        from blockbuster_fusion.runtime.triton.device import NO_GPU, can_launch
     except ImportError as error:
         raise lacks(target, error) from error
     if not can_launch():
@@ -316,7 +316,7 @@ def check_target(target: str) -> None:
 
 def _capability() -> int | None:
     """The compute capability of the GPU that there is, if there is one."""
-    from blockbuster_fusion.runtime.triton_device import capability
+    from blockbuster_fusion.runtime.triton.device import capability
 
     return capability()
 
@@ -436,11 +436,11 @@ def _executable(choice: Choice, threads: int | None) -> Executable:
 
 def _kernels(nest: Nest, tiles: Mapping[Dim, int], choice: Choice, threads: int | None) -> Kernels:
     if choice.target == "cpu":
-        from blockbuster_fusion.runtime.cpu import CpuKernels
+        from blockbuster_fusion.runtime.c.kernels import CpuKernels
 
         return CpuKernels(nest, tiles, threads=threads)
     try:
-        from blockbuster_fusion.runtime.triton_launch import TritonKernels
+        from blockbuster_fusion.runtime.triton.launch import TritonKernels
     except ImportError as error:
         raise lacks(choice.target, error) from error
     kernels: Kernels = TritonKernels(nest, tiles, shared=choice.shared)

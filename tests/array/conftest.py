@@ -9,7 +9,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.array.program import ArrayProgram
-from running import ragged_tiles
+from helpers.running import ragged_tiles
 
 SIZES = {"M": 5, "K": 7, "N": 6, "D": 4, "L": 3, "E": 8, "B": 2, "H": 3, "G": 2, "R": 3}
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import event, given, settings
 
 from blockbuster_fusion.array.axes import ONE, Axes, AxesDisagree, AxesMeet, Size, product
-from blockbuster_fusion.array.evaluate import evaluate
 from blockbuster_fusion.array.positional import Positional
 from blockbuster_fusion.array.program import ArrayInput, ArrayProgram, ArrayType
 from blockbuster_fusion.array.records import Expressed, Layout, Value
 from blockbuster_fusion.errors import NotExpressible
+from blockbuster_fusion.interp.evaluate import evaluate
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, Combiner
 from blockbuster_fusion.ir.expr import Expr, call
 from blockbuster_fusion.ir.types import DType

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion import examples, ops
+from blockbuster_fusion import ops
 from blockbuster_fusion.array.lower import expand_program, loop_order, packed_axes
 from blockbuster_fusion.array.program import (
     ArrayInput,
@@ -23,8 +23,9 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Input, Map, Misc, Node, Reduce, Rename
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.ir.words import Written, write
-from programs import random_inputs, random_program
-from running import ragged_tiles
+from blockbuster_fusion.tools import examples
+from helpers.programs import random_inputs, random_program
+from helpers.running import ragged_tiles
 
 Check = Callable[..., bb.ArrayProgram]
 Golden = Callable[[str], None]

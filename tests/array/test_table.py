@@ -26,7 +26,7 @@ from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import arg, call
 from blockbuster_fusion.ir.types import DType
-from running import ragged_tiles
+from helpers.running import ragged_tiles
 
 Check = Callable[..., bb.ArrayProgram]
 

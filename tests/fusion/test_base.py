@@ -6,7 +6,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import choose
-from programs import Case, random_unit
+from helpers.programs import Case, random_unit
 
 PROGRAMS = 120
 

@@ -9,7 +9,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.fusion.cut import LARGEST, cut, statements
 from blockbuster_fusion.fusion.fuse import fuse
-from programs import Case, random_unit
+from helpers.programs import Case, random_unit
 
 PROGRAMS = 60
 

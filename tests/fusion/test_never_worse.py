@@ -8,7 +8,7 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.fusion.fuse import fuse
 from blockbuster_fusion.ir.ops import Misc, Rename
-from programs import Case
+from helpers.programs import Case
 
 PROGRAMS, CHUNK, LONG = 200, 50, 2000
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from listing import canonical
-from running import assert_computes, inputs_for, ragged_tiles
+from helpers.listing import canonical
+from helpers.running import assert_computes, inputs_for, ragged_tiles
 
 PAPER = Path(__file__).parent.parent / "golden" / "paper"
 SNAPSHOT = "snapshot"

@@ -3,7 +3,7 @@
 import pytest
 
 import blockbuster_fusion as bb
-from running import assert_computes, inputs_for
+from helpers.running import assert_computes, inputs_for
 
 LEFT = {
     "matmul-relu": ([0], [0]),

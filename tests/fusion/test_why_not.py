@@ -9,8 +9,8 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.fusion.pareto import alternatives, unit_sets
 from blockbuster_fusion.rules.peel_first import PeelFirst
-from rewriting import fire
-from running import symbols
+from helpers.rewriting import fire
+from helpers.running import symbols
 
 
 def test_nothing_left_needs_no_reason() -> None:

@@ -31,7 +31,10 @@ import numpy as np
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.runtime import cache, cc, cpu, library, process_folder
+from blockbuster_fusion.runtime import cache, process_folder
+from blockbuster_fusion.runtime.c import compiler as cc
+from blockbuster_fusion.runtime.c import kernels as cpu
+from blockbuster_fusion.runtime.c import library
 from fuzz.harness import Failure, main
 
 ERRORS = (

@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.codegen.c import print_c
-from blockbuster_fusion.codegen.nest import Nest
-from blockbuster_fusion.codegen.schedule import Schedule, scheduled
-from blockbuster_fusion.codegen.triton import print_triton
-from blockbuster_fusion.emit import emit
 from blockbuster_fusion.errors import BadText, BlockbusterError
 from blockbuster_fusion.fusion.trace import Trace
-from blockbuster_fusion.ir.text_scanner import quote
+from blockbuster_fusion.ir.text.scanner import quote
 from blockbuster_fusion.ir.verify import verify
-from blockbuster_fusion.runtime.cc import compiler
+from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.printers.c.kernel import print_c
+from blockbuster_fusion.printers.triton.kernel import print_triton
+from blockbuster_fusion.runtime.c.compiler import compiler
+from blockbuster_fusion.schedule.schedule import Schedule, scheduled
+from blockbuster_fusion.tools.emit import emit
 from fuzz.harness import Failure, main
 
 CANARY = Path(tempfile.gettempdir()) / "blockbuster-canary"
@@ -277,7 +277,7 @@ def _of_program(kind: str, names: list[str]) -> list[str]:
     outputs = [replace(o, name=names[2]) for o in traced.outputs]
     program = replace(traced, name=names[3], inputs=tuple(inputs), outputs=tuple(outputs))
     if kind == "PyTorch":
-        from blockbuster_fusion.frontends.torch.program import torch_source
+        from blockbuster_fusion.torch.from_array_program import torch_source
 
         return [f"import triton\n{torch_source(program)}"]
     made = emit(program, target="cpu" if kind == "C" else "cuda", file=f"{names[0]}.c")

@@ -15,7 +15,7 @@ from random import Random
 import numpy as np
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.safety.adversarial import Case, adversarial
+from blockbuster_fusion.tools.check.adversarial import Case, adversarial
 from fuzz.harness import Failure, main
 
 Axes = tuple[str, ...]
@@ -496,7 +496,7 @@ def packed(program: bb.ArrayProgram) -> set[str]:
 
 
 SAVED = """import blockbuster_fusion as bb
-from blockbuster_fusion.safety.adversarial import Case
+from blockbuster_fusion.tools.check.adversarial import Case
 
 o = bb.ops
 

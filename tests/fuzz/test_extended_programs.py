@@ -13,9 +13,9 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.fusion.pareto import unit_sets
 from blockbuster_fusion.rules.cautions import caution
 from blockbuster_fusion.rules.recompute import Recompute
-from growth import allowed, allowed_steps, copies, largest, size
-from programs import Case, random_unit
-from rewriting import matches
+from helpers.growth import allowed, allowed_steps, copies, largest, size
+from helpers.programs import Case, random_unit
+from helpers.rewriting import matches
 
 EXTENDED = bb.RULE_SETS["extended"]
 PROGRAMS = 120

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from blockbuster_fusion.runtime import cache, library
+from blockbuster_fusion.runtime import cache
+from blockbuster_fusion.runtime.c import library
 from fuzz.faults import KINDS, Case, Faults
 from fuzz.harness import fuzz
 

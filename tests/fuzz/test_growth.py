@@ -6,7 +6,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.array.arrays import Array
-from growth import allowed, allowed_steps, largest, passages, size
+from helpers.growth import allowed, allowed_steps, largest, passages, size
 
 
 def in_a_row(count: int, readers: int, *, shifts: bool) -> bb.Graph:

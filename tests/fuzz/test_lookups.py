@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.interp import meter
-from lookup_programs import SIZES, lookup_inputs, lookup_program
-from programs import random_unit
-from running import assert_computes
+from blockbuster_fusion.cost.meter import meter
+from helpers.lookup_programs import SIZES, lookup_inputs, lookup_program
+from helpers.programs import random_unit
+from helpers.running import assert_computes
 
 PROGRAMS = 30
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "400"))

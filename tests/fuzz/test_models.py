@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from blockbuster_fusion.frontends.torch.table import TABLE
+from blockbuster_fusion.torch.table.row import TABLE
 from fuzz.harness import fuzz
 from fuzz.models.fuzzer import Models, smaller
 from fuzz.models.judge import compared

@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from blockbuster_fusion.codegen import c_layout, c_statements
 from blockbuster_fusion.naming import Scope
+from blockbuster_fusion.printers.c import layout as c_layout
+from blockbuster_fusion.printers.c import statements as c_statements
 from fuzz.harness import fuzz
 from fuzz.names import Case, Names, _sources, trouble
 
@@ -60,7 +61,7 @@ def test_code_from_outside_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _renamed(name: str):
     import blockbuster_fusion as bb
-    from blockbuster_fusion.ir.text_scanner import quote
+    from blockbuster_fusion.ir.text.scanner import quote
 
     text = bb.to_text(bb.lower(bb.trace(lambda x: {"O": bb.ops.softmax(x)}, "M N")))
     yield re.sub(r"\bN\b(?=[.\s\]])", lambda _: quote(name), text)

@@ -10,9 +10,9 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.fusion import driver
 from blockbuster_fusion.rules.rule import Match
-from growth import allowed, allowed_steps, largest, size
-from programs import Case
-from rewriting import matches
+from helpers.growth import allowed, allowed_steps, largest, size
+from helpers.programs import Case
+from helpers.rewriting import matches
 
 PAPER = bb.RULE_SETS["paper"]
 PROGRAMS = 300

@@ -8,9 +8,10 @@ import weakref
 import numpy as np
 import pytest
 
+from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BadExtent, BadInput, BadTile
-from blockbuster_fusion.interp import interpret, meter
-from blockbuster_fusion.interp.values import round_to_bfloat16
+from blockbuster_fusion.host.numbers import round_to_bfloat16
+from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, Reduced
@@ -18,8 +19,8 @@ from blockbuster_fusion.ir.expr import arg, call, cast
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import BlockReduce, Iota, Reduce, Value
 from blockbuster_fusion.ir.types import DType, Type
-from graphs import K, M, N, array, heads, item, k, m, n
-from interp_graphs import Results, causal, each, expression, gram, matmul, p
+from helpers.graphs import K, M, N, array, heads, item, k, m, n
+from helpers.interp_graphs import Results, causal, each, expression, gram, matmul, p
 
 RANDOM = np.random.default_rng(3)
 A, B = RANDOM.standard_normal((7, 5)), RANDOM.standard_normal((6, 5))

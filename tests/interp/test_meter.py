@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BadTile
-from blockbuster_fusion.interp import interpret, meter, register_executor
+from blockbuster_fusion.host.executors import register_executor
+from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, ANY, MAX, Reduced
@@ -30,8 +32,8 @@ from blockbuster_fusion.ir.ops import (
 )
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.ir.verify import verify
-from graphs import ONLINE, array, every_operator
-from interp_graphs import Results, flash_attention
+from helpers.graphs import ONLINE, array, every_operator
+from helpers.interp_graphs import Results, flash_attention
 
 M, N, K = (Axis(name, Symbol(name * 2)) for name in "MNK")
 P, H = Axis("P", Symbol("MM")), Axis("H", 3)

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BadResult, BadTile, InvalidGraph, NoExecutor
-from blockbuster_fusion.interp import interpret, meter, register_executor
+from blockbuster_fusion.host.executors import register_executor
+from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, ANY, MAX, MIN, Combiner, Reduced
@@ -28,8 +30,8 @@ from blockbuster_fusion.ir.ops import (
     Value,
 )
 from blockbuster_fusion.ir.types import DType, Type
-from graphs import ONLINE, K, M, N, P, array, heads, item, k, m, n
-from interp_graphs import Results, each, expression, p
+from helpers.graphs import ONLINE, K, M, N, P, array, heads, item, k, m, n
+from helpers.interp_graphs import Results, each, expression, p
 
 RANDOM = np.random.default_rng(11)
 

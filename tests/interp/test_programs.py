@@ -6,14 +6,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from blockbuster_fusion.interp import interpret
+from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import arg
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.verify import verify
-from graphs import array, m, matmul_relu
-from interp_graphs import (
+from helpers.graphs import array, m, matmul_relu
+from helpers.interp_graphs import (
     attention,
     batched_matmul,
     causal,

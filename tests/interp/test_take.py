@@ -5,14 +5,15 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.array.trace import array
+from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BadInput
-from blockbuster_fusion.interp import interpret, meter
+from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Take
 from blockbuster_fusion.ir.types import DType, Type
-from graphs import item, k, m, n
+from helpers.graphs import item, k, m, n
 
 RANDOM = np.random.default_rng(2)
 V = Axis("V", Symbol("VV"))

@@ -5,15 +5,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from blockbuster_fusion.interp import Traffic, interpret, meter
+from blockbuster_fusion.cost.meter import meter
+from blockbuster_fusion.cost.traffic import Traffic
+from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, Reduced
 from blockbuster_fusion.ir.expr import arg, call
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Misc, Value
 from blockbuster_fusion.ir.types import DType, Type
-from graphs import array, item, k, m, matmul_relu, n
-from interp_graphs import (
+from helpers.graphs import array, item, k, m, matmul_relu, n
+from helpers.interp_graphs import (
     Results,
     attention,
     causal,

@@ -10,7 +10,7 @@ from blockbuster_fusion.ir.expr import Expr, arg, call, const, result_dtype
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Reduce
 from blockbuster_fusion.ir.types import DType
-from graphs import array, k
+from helpers.graphs import array, k
 
 
 def test_a_shared_expression_is_not_written_out() -> None:

@@ -6,7 +6,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.ops import Pick, Reduce
-from graphs import array, heads
+from helpers.graphs import array, heads
 
 
 @pytest.mark.parametrize(

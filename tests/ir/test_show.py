@@ -11,6 +11,7 @@ from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, ANY, MAX, MIN, MUL, Combiner, Mode, Reduced
 from blockbuster_fusion.ir.expr import Expr, arg, call, cast, size
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
     Dot,
@@ -25,10 +26,9 @@ from blockbuster_fusion.ir.ops import (
     Rename,
     Value,
 )
-from blockbuster_fusion.ir.show import show
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.ir.words import Written, write
-from listing import canonical
+from helpers.listing import canonical
 
 Golden = Callable[[str], None]
 Outputs = Sequence[tuple[Value, Mode]]

@@ -11,9 +11,9 @@ from blockbuster_fusion.errors import BadUnit, InvalidGraph
 from blockbuster_fusion.fusion.fuse import unit_dims
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.specialise import specialise
-from programs import Case, random_unit
-from rewriting import fire, lowered
-from running import assert_computes, inputs_for, ragged_tiles
+from helpers.programs import Case, random_unit
+from helpers.rewriting import fire, lowered
+from helpers.running import assert_computes, inputs_for, ragged_tiles
 
 EXAMPLES = sorted(bb.examples.EXAMPLES)
 

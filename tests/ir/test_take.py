@@ -15,8 +15,8 @@ from blockbuster_fusion.ir.ops import Iota, Node, Take
 from blockbuster_fusion.ir.sizes import with_sizes
 from blockbuster_fusion.ir.specialise import specialise
 from blockbuster_fusion.ir.types import DType, Type
-from graphs import K, M, array, item, k, m, n
-from running import assert_computes
+from helpers.graphs import K, M, array, item, k, m, n
+from helpers.running import assert_computes
 
 V = Axis("V", Symbol("VV"))
 v, free = Dim(V), Dim(V).free

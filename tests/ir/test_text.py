@@ -31,7 +31,7 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.ir.verify import verify
-from graphs import H, K, M, N, array, every_operator, item, k, m, matmul_relu
+from helpers.graphs import H, K, M, N, array, every_operator, item, k, m, matmul_relu
 
 
 def assert_reads_back(graph: Graph) -> None:

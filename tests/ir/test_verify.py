@@ -34,7 +34,21 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.ir.verify import verify
-from graphs import ONLINE, K, M, N, P, array, every_operator, heads, item, k, m, matmul_relu, n
+from helpers.graphs import (
+    ONLINE,
+    K,
+    M,
+    N,
+    P,
+    array,
+    every_operator,
+    heads,
+    item,
+    k,
+    m,
+    matmul_relu,
+    n,
+)
 
 
 def refusal(graph: Graph) -> str:

@@ -8,8 +8,8 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.ir.expr import Expr, arg
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.rules.drop_softmax_shift import DropSoftmaxShift
-from contractions import rows
-from extensions import (
+from helpers.contractions import rows
+from helpers.extensions import (
     EXP,
     MINUS,
     outer_softmax,
@@ -19,7 +19,7 @@ from extensions import (
     whole_k,
     whole_m,
 )
-from rewriting import before_and_after, check, fire, refusals, sites
+from helpers.rewriting import before_and_after, check, fire, refusals, sites
 
 RULE = DropSoftmaxShift()
 

@@ -16,9 +16,9 @@ from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.linear import use_count
 from blockbuster_fusion.rules.swap_scale_dot import SwapScaleDot
 from blockbuster_fusion.rules.swap_shift_dot import SwapShiftDot
-from contractions import in_rows, over_k, rows
-from graphs import item, k, m, n
-from rewriting import before_and_after, exhaust, fire, matches, refusals
+from helpers.contractions import in_rows, over_k, rows
+from helpers.graphs import item, k, m, n
+from helpers.rewriting import before_and_after, exhaust, fire, matches, refusals
 
 RULE = DuplicateScale()
 

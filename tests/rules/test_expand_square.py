@@ -9,7 +9,7 @@ from blockbuster_fusion import ops
 from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.ir.expr import Expr, arg
 from blockbuster_fusion.rules.expand_square import ExpandSquare
-from extensions import (
+from helpers.extensions import (
     MINUS,
     SQUARE,
     large_whole_numbers_squared,
@@ -24,7 +24,7 @@ from extensions import (
     whole_m,
     whole_numbers_shifted_and_squared,
 )
-from rewriting import before_and_after, check, fire, lowered, refusals, sites
+from helpers.rewriting import before_and_after, check, fire, lowered, refusals, sites
 
 RULE = ExpandSquare()
 

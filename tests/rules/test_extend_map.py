@@ -16,8 +16,8 @@ from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Iota, Map, 
 from blockbuster_fusion.rules.extend_map import ExtendMap, twin_maps
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_sibling_maps import FuseSiblingMaps
-from graphs import array, k, m, n
-from rewriting import before_and_after, exhaust, fire, lowered, matches, refusals, sites
+from helpers.graphs import array, k, m, n
+from helpers.rewriting import before_and_after, exhaust, fire, lowered, matches, refusals, sites
 
 RULE = ExtendMap()
 LOCAL = bb.RULE_SETS["paper"].local

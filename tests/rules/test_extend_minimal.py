@@ -5,8 +5,8 @@ from collections.abc import Callable
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.rules.extend_minimal import ExtendMinimal
-from extensions import exp_into_columns, summed_by_a_nested_loop
-from rewriting import before_and_after, fire, lowered, matches, refusals, sites
+from helpers.extensions import exp_into_columns, summed_by_a_nested_loop
+from helpers.rewriting import before_and_after, fire, lowered, matches, refusals, sites
 
 RULE = ExtendMinimal()
 

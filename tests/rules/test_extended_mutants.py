@@ -15,7 +15,7 @@ from blockbuster_fusion.ir.ops import Value
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.rules.rederive import derivations
 from blockbuster_fusion.rules.rule import Match, Rule
-from extensions import (
+from helpers.extensions import (
     EXP,
     SQUARE,
     columns_of_two,
@@ -42,9 +42,9 @@ from extensions import (
     whole_k,
     whole_list_and_its_sum,
 )
-from mutants import changed, grows, harm, never_ends, waste, without
-from programs import Case
-from rewriting import exhaust, lowered, matches
+from helpers.mutants import changed, grows, harm, never_ends, waste, without
+from helpers.programs import Case
+from helpers.rewriting import exhaust, lowered, matches
 
 EXTENDED = bb.RULE_SETS["extended"]
 NEW = [rule for rule in EXTENDED if rule.number is None]

@@ -12,8 +12,8 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.rules.rule import Match, Rule
-from programs import Case, random_unit
-from rewriting import fired, matches
+from helpers.programs import Case, random_unit
+from helpers.rewriting import fired, matches
 
 EXTENDED = bb.RULE_SETS["extended"]
 NEW = [rule for rule in EXTENDED if rule.number is None]

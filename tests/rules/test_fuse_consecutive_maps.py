@@ -13,8 +13,8 @@ from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Value
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_map_reduce import FuseMapReduce
 from blockbuster_fusion.rules.peel_first import PeelFirst
-from graphs import ONLINE, array, heads, m, n
-from rewriting import before_and_after, check, exhaust, fire, lowered, matches, refusals
+from helpers.graphs import ONLINE, array, heads, m, n
+from helpers.rewriting import before_and_after, check, exhaust, fire, lowered, matches, refusals
 
 RULE = FuseConsecutiveMaps()
 

@@ -14,8 +14,8 @@ from blockbuster_fusion.ir.ops import Elementwise
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_elementwise import FuseElementwise
-from graphs import item, m
-from rewriting import before_and_after, exhaust, fire, lowered, matches, refusals, run
+from helpers.graphs import item, m
+from helpers.rewriting import before_and_after, exhaust, fire, lowered, matches, refusals, run
 
 RULE = FuseElementwise()
 

@@ -13,8 +13,8 @@ from blockbuster_fusion.ir.expr import arg, call
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Map, Reduce, Value
 from blockbuster_fusion.rules.fuse_map_reduce import FuseMapReduce
-from graphs import ONLINE, K, array, heads, item, k, m
-from rewriting import before_and_after, check, fire, lowered, matches, refusals
+from helpers.graphs import ONLINE, K, array, heads, item, k, m
+from helpers.rewriting import before_and_after, check, fire, lowered, matches, refusals
 
 RULE = FuseMapReduce()
 

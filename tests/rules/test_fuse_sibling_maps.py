@@ -15,8 +15,17 @@ from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Iota, Value
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_sibling_maps import FuseSiblingMaps
 from blockbuster_fusion.rules.peel_first import PeelFirst
-from graphs import ONLINE, M, array, heads, m
-from rewriting import before_and_after, check, exhaust, fire, lowered, matches, refusals, sites
+from helpers.graphs import ONLINE, M, array, heads, m
+from helpers.rewriting import (
+    before_and_after,
+    check,
+    exhaust,
+    fire,
+    lowered,
+    matches,
+    refusals,
+    sites,
+)
 
 RULE = FuseSiblingMaps()
 CONSECUTIVE = FuseConsecutiveMaps()

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.rules.interchange import Interchange
-from extensions import column_sums, columns_of_itself, columns_of_two, rows_and_columns
-from rewriting import before_and_after, fire, matches, refusals
+from helpers.extensions import column_sums, columns_of_itself, columns_of_two, rows_and_columns
+from helpers.rewriting import before_and_after, fire, matches, refusals
 
 RULE = Interchange()
 

@@ -21,11 +21,11 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Node, Reduce, Value
 from blockbuster_fusion.rules.extend_map import ExtendMap
 from blockbuster_fusion.rules.rule import Match, Rule
-from contractions import before_a_dot, in_rows, on_items, over_k, rows
-from graphs import ONLINE, K, array, heads, item, k, m, n
-from mutants import Cost, changed, harm, waste, with_rule, without
-from programs import Case
-from rewriting import check, exhaust, fire, lowered, matches
+from helpers.contractions import before_a_dot, in_rows, on_items, over_k, rows
+from helpers.graphs import ONLINE, K, array, heads, item, k, m, n
+from helpers.mutants import Cost, changed, harm, waste, with_rule, without
+from helpers.programs import Case
+from helpers.rewriting import check, exhaust, fire, lowered, matches
 
 PAPER = bb.RULE_SETS["paper"]
 SUM, TOP = Reduced(ADD), Reduced(MAX)

@@ -15,8 +15,17 @@ from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Join, Pick,
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_sibling_maps import FuseSiblingMaps
 from blockbuster_fusion.rules.peel_first import PeelFirst
-from graphs import ONLINE, array, k, n
-from rewriting import before_and_after, check, exhaust, fire, lowered, matches, refusals, sites
+from helpers.graphs import ONLINE, array, k, n
+from helpers.rewriting import (
+    before_and_after,
+    check,
+    exhaust,
+    fire,
+    lowered,
+    matches,
+    refusals,
+    sites,
+)
 
 RULE = PeelFirst()
 LOCAL = bb.RULE_SETS["paper"].local

@@ -12,8 +12,8 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.rules.rule import Match, Rule
-from programs import Case
-from rewriting import fired, matches
+from helpers.programs import Case
+from helpers.rewriting import fired, matches
 
 PAPER = bb.RULE_SETS["paper"]
 PROGRAMS = 250

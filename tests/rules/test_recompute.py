@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.rules.recompute import LARGEST, Recompute
-from extensions import (
+from helpers.extensions import (
     divided_by_its_sum,
     exp_with_its_sum,
     one_after_the_other,
@@ -15,7 +15,7 @@ from extensions import (
     weighted_many_times,
     whole_list_and_its_sum,
 )
-from rewriting import before_and_after, fire, matches, refusals
+from helpers.rewriting import before_and_after, fire, matches, refusals
 
 RULE = Recompute()
 

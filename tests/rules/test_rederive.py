@@ -6,14 +6,14 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.rules.rederive import Rederive
-from extensions import (
+from helpers.extensions import (
     exp_into_columns,
     twice_weighted_into_columns,
     weighted_by_all,
     weighted_by_running_sums,
     weighted_into_columns,
 )
-from rewriting import before_and_after, fire, matches, refusals, sites
+from helpers.rewriting import before_and_after, fire, matches, refusals, sites
 
 RULE = Rederive()
 

@@ -16,9 +16,18 @@ from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.fuse_map_reduce import FuseMapReduce
 from blockbuster_fusion.rules.swap_scale_dot import SwapScaleDot
-from contractions import before_a_dot, in_rows, on_items, over_k, rows
-from graphs import array, heads, item, k, m, n
-from rewriting import before_and_after, check, exhaust, fire, lowered, matches, refusals, sites
+from helpers.contractions import before_a_dot, in_rows, on_items, over_k, rows
+from helpers.graphs import array, heads, item, k, m, n
+from helpers.rewriting import (
+    before_and_after,
+    check,
+    exhaust,
+    fire,
+    lowered,
+    matches,
+    refusals,
+    sites,
+)
 
 RULE = SwapScaleDot()
 

@@ -7,7 +7,7 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.ir.expr import Expr, arg
 from blockbuster_fusion.rules.swap_scales import SwapScales
-from extensions import (
+from helpers.extensions import (
     TIMES,
     large_whole_numbers_weighted,
     weighted,
@@ -15,7 +15,7 @@ from extensions import (
     weighted_by_a_wider_list,
     weighted_item,
 )
-from rewriting import before_and_after, check, fire, matches, refusals, sites
+from helpers.rewriting import before_and_after, check, fire, matches, refusals, sites
 
 RULE = SwapScales()
 TURNED = arg(1) * arg(0)

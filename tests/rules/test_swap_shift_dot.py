@@ -13,9 +13,9 @@ from blockbuster_fusion.ir.expr import Expr, arg
 from blockbuster_fusion.ir.ops import Dot, Elementwise, Map, Reduce, Value
 from blockbuster_fusion.rules.fuse_consecutive_maps import FuseConsecutiveMaps
 from blockbuster_fusion.rules.swap_shift_dot import SwapShiftDot
-from contractions import before_a_dot, in_rows, on_items, over_k, rows
-from graphs import heads, item, k, m, n
-from rewriting import before_and_after, exhaust, fire, lowered, matches, refusals, sites
+from helpers.contractions import before_a_dot, in_rows, on_items, over_k, rows
+from helpers.graphs import heads, item, k, m, n
+from helpers.rewriting import before_and_after, exhaust, fire, lowered, matches, refusals, sites
 
 RULE = SwapShiftDot()
 

@@ -16,9 +16,9 @@ from blockbuster_fusion.rules.interchange import Interchange
 from blockbuster_fusion.rules.rule import Rule
 from blockbuster_fusion.rules.swap_scale_dot import SwapScaleDot
 from blockbuster_fusion.rules.swap_scales import SwapScales
-from extensions import EXP, MINUS, SQUARE, SUM, TIMES, over, total
-from graphs import array, item, k, m
-from rewriting import check, sites
+from helpers.extensions import EXP, MINUS, SQUARE, SUM, TIMES, over, total
+from helpers.graphs import array, item, k, m
+from helpers.rewriting import check, sites
 
 
 def beside(build: Builder, dead: Op, *operands: Value, mode: Mode = None, give: int = 0) -> Value:

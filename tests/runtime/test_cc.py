@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from blockbuster_fusion.errors import CompilerFailed, NoCompiler, WrongKind
-from blockbuster_fusion.runtime import cache, cc
+from blockbuster_fusion.runtime import cache
+from blockbuster_fusion.runtime.c import compiler as cc
+from blockbuster_fusion.runtime.c.compiler import compile_c
+from blockbuster_fusion.runtime.c.kernels import loaded
+from blockbuster_fusion.runtime.c.library import is_whole, load_library
 from blockbuster_fusion.runtime.cache import Entry
-from blockbuster_fusion.runtime.cc import compile_c
-from blockbuster_fusion.runtime.cpu import loaded
-from blockbuster_fusion.runtime.library import is_whole, load_library
 
 SOURCE = "int answer(void) { return 42; }\n"
 
@@ -111,7 +112,7 @@ def test_a_killed_compilation_costs_one_more(tmp_path: Path, folder: Path) -> No
         f'exec {real} "$@"\n'
     )
     slow.chmod(0o755)
-    script = f"from blockbuster_fusion.runtime.cc import compile_c; compile_c({SOURCE!r})"
+    script = f"from blockbuster_fusion.runtime.c.compiler import compile_c; compile_c({SOURCE!r})"
     environment = {**os.environ, "CC": str(slow)}
     child = subprocess.Popen(
         [sys.executable, "-c", script], env=environment, start_new_session=True

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.runtime import cache, cc
-from blockbuster_fusion.runtime.cpu import CpuKernels
-from compiled import (
+from blockbuster_fusion.runtime import cache
+from blockbuster_fusion.runtime.c import compiler as cc
+from blockbuster_fusion.runtime.c.kernels import CpuKernels
+from helpers.compiled import (
     EXACT,
     NAMES,
     allowed,
@@ -45,7 +46,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         made.append(source)
         return run(source, **options)
 
-    monkeypatch.setattr("blockbuster_fusion.runtime.cpu.compile_c", counted)
+    monkeypatch.setattr("blockbuster_fusion.runtime.c.kernels.compile_c", counted)
     return made
 
 
@@ -184,7 +185,7 @@ def test_a_library_that_does_not_load_is_compiled_again(
 SANITIZED = """
 import numpy as np, sys
 import blockbuster_fusion as bb
-from blockbuster_fusion.runtime.cpu import CpuKernels
+from blockbuster_fusion.runtime.c.kernels import CpuKernels
 from blockbuster_fusion.runtime.executable import Compiled
 name, snapshot, dtype = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 program = bb.examples.find(name)

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.frontends.torch import groups
-from torch_running import Watched
+from blockbuster_fusion.torch import compile_parts
+from helpers.torch_running import Watched
 
 THREADS = 8
 STATUS = Path("/proc/self/statm")
@@ -118,11 +118,11 @@ def compile_distinct(number: int) -> None:
 
 
 def test_compiled_programs_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "MOST_COMPILED", 3)
-    monkeypatch.setattr(groups, "_COMPILED", {})
+    monkeypatch.setattr(compile_parts, "MOST_COMPILED", 3)
+    monkeypatch.setattr(compile_parts, "_COMPILED", {})
     for number in range(5):
         compile_distinct(number)
-        assert len(groups._COMPILED) == min(number + 1, 3)
+        assert len(compile_parts._COMPILED) == min(number + 1, 3)
 
 
 @pytest.mark.long

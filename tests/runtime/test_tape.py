@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockbuster_fusion.runtime.tape import ALIGNED, packed
+from blockbuster_fusion.torch.plan.c_tape import ALIGNED, packed
 
 spans = st.lists(
     st.tuples(st.integers(0, 300), st.integers(0, 20), st.integers(0, 5)).map(

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.codegen.schedule import scheduled
-from blockbuster_fusion.codegen.triton_tiles import Halving, seen_outside
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.ops import BlockReduce, Value
-from graphs import array, k, m
+from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
+from blockbuster_fusion.schedule.schedule import scheduled
+from helpers.graphs import array, k, m
 
 if sys.platform != "linux":
     pytest.skip("Triton is for Linux alone", allow_module_level=True)
@@ -21,7 +21,7 @@ if sys.platform != "linux":
 import torch
 from triton.runtime.errors import OutOfResources
 
-from blockbuster_fusion.runtime.triton_launch import Launcher, TritonKernels
+from blockbuster_fusion.runtime.triton.launch import Launcher, TritonKernels
 
 
 class Device:

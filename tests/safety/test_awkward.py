@@ -7,8 +7,8 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
-from blockbuster_fusion.safety.check import relative_error
-from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.safety.pipeline import make_safe
+from blockbuster_fusion.tools.check.judge import relative_error
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((5, 7))

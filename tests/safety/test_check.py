@@ -4,11 +4,18 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.cli import main
+from blockbuster_fusion.cli.main import main
 from blockbuster_fusion.errors import BadExtent, BadInput, WrongKind
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.safety.adversarial import KINDS, MASKS, NOT_FINITE, SCALARS, VECTORS, Case
-from blockbuster_fusion.safety.check import Report, Row, relative_error
+from blockbuster_fusion.tools.check.adversarial import (
+    KINDS,
+    MASKS,
+    NOT_FINITE,
+    SCALARS,
+    VECTORS,
+    Case,
+)
+from blockbuster_fusion.tools.check.judge import Report, Row, relative_error
 
 ops = bb.ops
 SOFTMAX = bb.examples.softmax()

@@ -9,9 +9,9 @@ from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, ANY, MAX, Mode, Reduced
 from blockbuster_fusion.ir.expr import arg, call, postorder
 from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Reduce, Value
-from blockbuster_fusion.safety.demand import Demand, Demands, summed_over
-from graphs import array, k, m
-from rewriting import lowered
+from blockbuster_fusion.safety.pairs.demand import Demand, Demands, summed_over
+from helpers.graphs import array, k, m
+from helpers.rewriting import lowered
 
 ops = bb.ops
 Results = list[tuple[Value, Mode]]

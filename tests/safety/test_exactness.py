@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import blockbuster_fusion as bb
-import torch_reference
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.safety.adversarial import Case
-from blockbuster_fusion.safety.check import relative_error
-from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
+from blockbuster_fusion.tools.check.adversarial import Case
+from blockbuster_fusion.tools.check.judge import relative_error
+from helpers import torch_reference
 
 SEEDS = 2
 REFERENCE_SEEDS = 10

@@ -9,11 +9,11 @@ from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.expr import postorder
 from blockbuster_fusion.ir.ops import Elementwise, Reduce
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.safety.exponents import rescaled_sum
-from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.safety.pairs.pairs import rescaled_sum
+from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
-from exponential_programs import FORMS, LOGARITHMS, POINTS, Arrays, Form, cases
-from rewriting import lowered
+from helpers.exponential_programs import FORMS, LOGARITHMS, POINTS, Arrays, Form, cases
+from helpers.rewriting import lowered
 
 ops = bb.ops
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}

@@ -14,12 +14,12 @@ from blockbuster_fusion.ir.expr import evaluate
 from blockbuster_fusion.ir.ops import Map, Reduce
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.choices import Safe
-from blockbuster_fusion.safety.exponents import rescaled_sum
-from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.safety.pairs.pairs import rescaled_sum
+from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
-from programs import Case, random_unit
-from rewriting import lowered
-from running import assert_computes, inputs_for, ragged_tiles
+from helpers.programs import Case, random_unit
+from helpers.rewriting import lowered
+from helpers.running import assert_computes, inputs_for, ragged_tiles
 
 Golden = Callable[[str], None]
 Triple = tuple[float, float, float]
@@ -60,7 +60,7 @@ def test_unfused_attention(golden: Golden) -> None:
 
 
 def test_the_pass_knows_no_program_by_name() -> None:
-    sources = sorted(Path(safety.__file__).parent.glob("*.py"))
+    sources = sorted(Path(safety.__file__).parent.rglob("*.py"))
     assert len(sources) > 8
     for source in sources:
         text = source.read_text(encoding="utf-8").lower()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.safety.adversarial import adversarial
+from blockbuster_fusion.tools.check.adversarial import adversarial
 
 o = bb.ops
 

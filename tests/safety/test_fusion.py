@@ -5,7 +5,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import SafeFusion
-from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.safety.pipeline import make_safe
 
 NAMES = [
     "attention",

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import blockbuster_fusion as bb
-from hard_programs import hard_inputs, hard_program
-from programs import random_inputs, random_tiles, random_unit
-from torch_reference import Reference
+from helpers.hard_programs import hard_inputs, hard_program
+from helpers.programs import random_inputs, random_tiles, random_unit
+from helpers.torch_reference import Reference
 
 PROGRAMS, CHUNK = 1000, 50
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))

@@ -8,13 +8,13 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.safety import check as judge
-from blockbuster_fusion.safety.careful import careful, reference
-from blockbuster_fusion.safety.careful_numbers import in_pairs
-from blockbuster_fusion.safety.exponents import with_exponents
-from blockbuster_fusion.safety.pivot import with_pivots
+from blockbuster_fusion.safety.pairs.pairs import with_exponents
+from blockbuster_fusion.safety.pivot.pivot import with_pivots
 from blockbuster_fusion.safety.storage import computed_wide
-from programs import random_inputs, random_program
+from blockbuster_fusion.tools.check import judge
+from blockbuster_fusion.tools.check.careful import careful, reference
+from blockbuster_fusion.tools.check.numbers import in_pairs
+from helpers.programs import random_inputs, random_program
 
 ops = bb.ops
 EPS = 2.0**-23

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.safety.check import relative_error
-from compiled import EXACT
+from blockbuster_fusion.tools.check.judge import relative_error
+from helpers.compiled import EXACT
 
 ops = bb.ops
 SPECS = {"X": "M K", "W": "K N", "U": "K N", "B": "N"}

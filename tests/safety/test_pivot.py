@@ -15,11 +15,11 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Value
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.choices import Safe
-from blockbuster_fusion.safety.pivot import with_pivots
+from blockbuster_fusion.safety.pivot.pivot import with_pivots
 from blockbuster_fusion.safety.storage import stored_as
-from graphs import K, M, array, k, m
-from rewriting import lowered
-from running import assert_computes, inputs_for
+from helpers.graphs import K, M, array, k, m
+from helpers.rewriting import lowered
+from helpers.running import assert_computes, inputs_for
 
 Golden = Callable[[str], None]
 Results = list[tuple[Value, Mode]]

@@ -8,7 +8,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 
 ops = bb.ops

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.interp.values import Numbers
+from blockbuster_fusion.host.numbers import Numbers
 from blockbuster_fusion.ir.ops import Elementwise, Input, Value
 from blockbuster_fusion.ir.types import DType, Type
-from blockbuster_fusion.safety.safe import make_safe
+from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import NARROW, computed_wide, stored_as
-from rewriting import lowered
-from running import assert_computes, inputs_for, ragged_tiles
+from helpers.rewriting import lowered
+from helpers.running import assert_computes, inputs_for, ragged_tiles
 
 Golden = Callable[[str], None]
 ops = bb.ops

@@ -13,8 +13,8 @@ from blockbuster_fusion.ir.expr import Expr, arg, call, cast, const, size
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Map, Reduce, Value
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.safety.symbolic import MOST_TERMS, Atoms, Meaning, Poly, number
-from graphs import K, M, N, array, heads, item, k, m
+from blockbuster_fusion.safety.pivot.polynomials import MOST_TERMS, Atoms, Meaning, Poly, number
+from helpers.graphs import K, M, N, array, heads, item, k, m
 
 ZERO = number(0)
 

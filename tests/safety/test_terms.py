@@ -11,8 +11,8 @@ from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arg, call, cast, const, postorder
 from blockbuster_fusion.ir.expr import evaluate as run
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.safety.relation import is_inverse, is_linear
-from blockbuster_fusion.safety.terms import (
+from blockbuster_fusion.safety.linearity import is_inverse, is_linear
+from blockbuster_fusion.safety.pairs.terms import (
     LOG2,
     NOTHING,
     Form,

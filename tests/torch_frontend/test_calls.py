@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from blockbuster_fusion.errors import PlaceOutside
-from blockbuster_fusion.runtime import torch_plan, torch_recording, torch_tape
-from blockbuster_fusion.runtime.torch_places import Untaped
-from blockbuster_fusion.runtime.torch_tape import TensorTape
-from torch_running import CALLS, Watched
+from blockbuster_fusion.torch.plan import plan as torch_plan
+from blockbuster_fusion.torch.plan import recording as torch_recording
+from blockbuster_fusion.torch.plan import tape as torch_tape
+from blockbuster_fusion.torch.plan.placement import Untaped
+from blockbuster_fusion.torch.plan.tape import TensorTape
+from helpers.torch_running import CALLS, Watched
 
 generator = torch.Generator().manual_seed(0)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import blockbuster_fusion as bb
-from torch_running import Watched
+from helpers.torch_running import Watched
 
 generator = torch.Generator().manual_seed(0)
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import blockbuster_fusion as bb
-from torch_running import Watched
+from helpers.torch_running import Watched
 
 Function = Callable[..., Any]
 

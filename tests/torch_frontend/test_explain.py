@@ -45,7 +45,7 @@ INTERPRETED = {"target": "interpret"}
 
 
 @pytest.fixture(scope="module")
-def explanation() -> "bb.frontends.torch.explain.Explanation":
+def explanation() -> "bb.torch.explain.Explanation":
     return bb.explain(Model().eval(), X, time=True)
 
 

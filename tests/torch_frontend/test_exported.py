@@ -11,8 +11,8 @@ from torch.export import Dim
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.frontends.torch.export import ExportedModel
-from torch_running import CALLS
+from blockbuster_fusion.torch.export import ExportedModel
+from helpers.torch_running import CALLS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.errors import WrongKind
-from blockbuster_fusion.frontends.torch import backend as torch_backend
-from blockbuster_fusion.frontends.torch.explain import Explanation
-from torch_running import Watched
+from blockbuster_fusion.torch import backend as torch_backend
+from blockbuster_fusion.torch.explain import Explanation
+from helpers.torch_running import Watched
 
 INTERPRETED = {"target": "interpret"}
 """Enough where it is not the kernels that are looked at."""

@@ -7,14 +7,14 @@ from unittest import mock
 import pytest
 import torch
 
-from blockbuster_fusion.codegen.side_by_side import MOST_STATEMENTS
-from blockbuster_fusion.frontends.torch.backend import backend
-from blockbuster_fusion.frontends.torch.groups import Grouping
-from blockbuster_fusion.frontends.torch.planner import Planned
+from blockbuster_fusion.nest.passes.merge_kernels import MOST_STATEMENTS
+from blockbuster_fusion.torch.backend import backend
+from blockbuster_fusion.torch.compile_parts import Grouping
+from blockbuster_fusion.torch.plan_model import Planned
 
 pytest.importorskip("triton")
 
-from blockbuster_fusion.runtime import triton_device
+from blockbuster_fusion.runtime.triton import device as triton_device
 
 PIECES = 80
 
@@ -39,7 +39,7 @@ def planned(function: Callable[..., torch.Tensor], x: torch.Tensor) -> Planned:
     with (
         mock.patch.object(triton_device, "can_launch", return_value=True),
         mock.patch.object(Grouping, "try_out"),
-        mock.patch("blockbuster_fusion.runtime.torch_plan.Plan.__call__", side_effect=stop),
+        mock.patch("blockbuster_fusion.torch.plan.plan.Plan.__call__", side_effect=stop),
         torch.no_grad(),
         pytest.raises(RuntimeError, match="nothing is launched"),
     ):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import blockbuster_fusion as bb
-from torch_running import CALLS
+from helpers.torch_running import CALLS
 
 Function = Callable[..., Any]
 
@@ -220,17 +220,17 @@ def test_an_exported_program_takes_no_other_constants() -> None:
 
 def test_a_part_without_a_kernel_is_halved_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was to be one kernel and is two does not go unnoticed."""
-    from blockbuster_fusion.frontends.torch import groups
+    from blockbuster_fusion.torch import compile_parts
 
-    compiled = groups.compile_program
+    compiled = compile_parts.compile_program
 
     def refusing(program: bb.ArrayProgram, **options: Any) -> bb.Executable:
         if len(program.operators) > 1:
             raise bb.errors.NoKernel(what="all of it", remedy="take less")
         return compiled(program, **options)
 
-    monkeypatch.setattr(groups, "compile_program", refusing)
-    monkeypatch.setattr(groups, "_COMPILED", {})
+    monkeypatch.setattr(compile_parts, "compile_program", refusing)
+    monkeypatch.setattr(compile_parts, "_COMPILED", {})
     explained = bb.explain(lambda x: x.tanh().floor(), numbers(3, 5))
     (reason,) = explained.halved
     assert "2 operators" in reason

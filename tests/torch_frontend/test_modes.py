@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.runtime import torch_replay
-from blockbuster_fusion.runtime.torch_replay import ReplayedPlan, obstacle
-from torch_running import Watched
+from blockbuster_fusion.torch.plan import cuda_graph as torch_replay
+from blockbuster_fusion.torch.plan.cuda_graph import ReplayedPlan, obstacle
+from helpers.torch_running import Watched
 
 generator = torch.Generator().manual_seed(0)
 
@@ -60,7 +60,7 @@ def compiled(
         assert obstacle(plan, "cpu") is None
         return ReplayedPlan(plan, graphs, torch.device("cpu"))
 
-    monkeypatch.setattr("blockbuster_fusion.frontends.torch.backend.replayed", replayed)
+    monkeypatch.setattr("blockbuster_fusion.torch.backend.replayed", replayed)
     made = torch.compile(function, backend="blockbuster", mode="reduce-overhead")
     return torch.no_grad()(made)
 

@@ -9,7 +9,7 @@ from torch._subclasses import FakeTensorMode
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.errors import NoMemory
-from torch_running import Watched
+from helpers.torch_running import Watched
 
 
 def product(x: Tensor, w: Tensor) -> Tensor:

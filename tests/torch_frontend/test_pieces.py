@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from blockbuster_fusion.frontends.torch import planner
-from blockbuster_fusion.frontends.torch.pieces.bands import Band, extents, through_view
-from torch_running import Watched
+from blockbuster_fusion.torch.slices.band import Band, extents, through_view
+from helpers.torch_running import Watched
 
 generator = torch.Generator().manual_seed(0)
 LOOSE = {torch.float32: 1e-5}
@@ -274,7 +273,7 @@ def test_what_goes_wrong_with_pieces_is_told(monkeypatch: pytest.MonkeyPatch) ->
     def broken(*_: object, **__: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr(planner, "move_pieces", broken)
+    monkeypatch.setattr(plan_model, "move_pieces", broken)
     watched = check(lambda x: (x * 2)[:, 1:] + 1, numbers(4, 6))
     assert "lost" in watched.explanation.halved[0]
 

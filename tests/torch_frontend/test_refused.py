@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import blockbuster_fusion as bb
-from torch_running import Watched
+from helpers.torch_running import Watched
 
 
 def doubled(X: Any) -> Any:

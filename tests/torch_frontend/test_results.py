@@ -13,8 +13,8 @@ from torch._decomp import core_aten_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from blockbuster_fusion.frontends.torch.pieces import move_pieces
-from torch_running import CALLS, Watched, copied
+from blockbuster_fusion.torch.slices import move_pieces
+from helpers.torch_running import CALLS, Watched, copied
 
 Function = Callable[..., Any]
 

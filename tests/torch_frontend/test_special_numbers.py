@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, inf, nan
 from torch.utils import _pytree as pytree
 
-from torch_running import CALLS, Watched, copied
+from helpers.torch_running import CALLS, Watched, copied
 
 Function = Callable[..., Any]
 

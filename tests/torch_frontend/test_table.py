@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from blockbuster_fusion.frontends.torch.backend import backend
-from blockbuster_fusion.frontends.torch.explain import Explanation
-from blockbuster_fusion.frontends.torch.groups import Options
-from blockbuster_fusion.frontends.torch.planner import Planned, plan
-from blockbuster_fusion.frontends.torch.table import TABLE
 from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.torch.backend import backend
+from blockbuster_fusion.torch.compile_parts import Options
+from blockbuster_fusion.torch.explain import Explanation
+from blockbuster_fusion.torch.plan_model import Planned, plan
+from blockbuster_fusion.torch.table.row import TABLE
 
 aten = torch.ops.aten
 inf, nan = math.inf, math.nan

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torch_running import Watched
+from helpers.torch_running import Watched
 
 generator = torch.Generator().manual_seed(0)
 

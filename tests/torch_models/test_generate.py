@@ -10,7 +10,7 @@ from transformers import CompileConfig, PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput
 
 import blockbuster_fusion as bb
-from zoo import FIRST_WORD, VOCABULARY, ZOO
+from helpers.zoo import FIRST_WORD, VOCABULARY, ZOO
 
 NAMES = ("llama", "qwen3", "gemma", "gpt2")
 NEW_WORDS = 12

@@ -11,9 +11,9 @@ from torch._dynamo.utils import counters
 from torch.export import Dim
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.frontends.torch.explain import Explanation
-from zoo import ARCHITECTURES, ZOO, Architecture, Takes
-from zoo_reference import eager_errors, reference, relative_errors, tolerances
+from blockbuster_fusion.torch.explain import Explanation
+from helpers.zoo import ARCHITECTURES, ZOO, Architecture, Takes
+from helpers.zoo_reference import eager_errors, reference, relative_errors, tolerances
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*lru_cache:UserWarning")  # of transformers' own
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.ir.buffered import Edge
 from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.ir.listing import Labels
 from blockbuster_fusion.ir.ops import Elementwise, Map, Pick, Reduce, Rename, Take, Value
-from blockbuster_fusion.ir.show import Labels
 
 _KINDS = {"mul": "factor", "div": "factor", "add": "shift", "sub": "shift"}
 _RULES = {"factor": "rule 4", "shift": "rule 5"}

@@ -14,7 +14,7 @@ from blockbuster_fusion.fusion.why_not import Reason, why_not
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.show import labels
+from blockbuster_fusion.ir.listing import labels
 from blockbuster_fusion.ir.specialise import specialise
 from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.rules.sets import RuleSet, rule_set

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.fusion.fuse import fuse
-from blockbuster_fusion.interp.meter import meter
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph

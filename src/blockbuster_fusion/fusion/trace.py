@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any, overload
 
+from blockbuster_fusion.cost.meter import meter
+from blockbuster_fusion.cost.traffic import Traffic
 from blockbuster_fusion.errors import (
     BadText,
     BadTrace,
@@ -16,8 +18,6 @@ from blockbuster_fusion.errors import (
     UnknownRules,
 )
 from blockbuster_fusion.fusion.cut import LARGEST, Part, cut, joined
-from blockbuster_fusion.interp.meter import meter
-from blockbuster_fusion.interp.traffic import Traffic
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import Edge, buffered
 from blockbuster_fusion.ir.graph import Graph, Path

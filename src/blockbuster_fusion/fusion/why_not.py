@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from blockbuster_fusion.fusion.causes import Causes
 from blockbuster_fusion.ir.buffered import Edge, buffered
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.listing import Labels
 from blockbuster_fusion.ir.ops import Map, Misc, Pick, Rename, Value
-from blockbuster_fusion.ir.show import Labels
 from blockbuster_fusion.rules.rule import Rule
 
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from blockbuster_fusion.cost.plan import Alignment, DoBlockReduce, DoDot, DoElementwise, Gather
 from blockbuster_fusion.errors import IllTyped
-from blockbuster_fusion.interp.plan import Alignment, DoBlockReduce, DoDot, DoElementwise, Gather
-from blockbuster_fusion.interp.tiling import Extents
-from blockbuster_fusion.interp.values import Array, Numbers
+from blockbuster_fusion.host.numbers import Array, Numbers
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import evaluate
+from blockbuster_fusion.ir.tiling import Extents
 
 _UFUNCS: dict[Combiner, np.ufunc] = {
     ADD: np.add,

@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
+from blockbuster_fusion.cost.plan import Frame, Plan
+from blockbuster_fusion.cost.planner import plan_of
+from blockbuster_fusion.cost.traffic import Traffic
 from blockbuster_fusion.errors import BadInput
+from blockbuster_fusion.host.numbers import Array, Buffer, Listed, Numbers, as_array, misfit
+from blockbuster_fusion.host.outputs import ByName
 from blockbuster_fusion.interp.machine import Machine
-from blockbuster_fusion.interp.outputs import ByName
-from blockbuster_fusion.interp.plan import Frame, Plan
-from blockbuster_fusion.interp.planner import plan_of
-from blockbuster_fusion.interp.tiling import Extents, Tiles, Tiling, given_tiles
-from blockbuster_fusion.interp.traffic import Traffic
-from blockbuster_fusion.interp.values import Array, Buffer, Listed, Numbers, as_array, misfit
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Output
+from blockbuster_fusion.ir.tiling import Extents, Tiles, Tiling, given_tiles
 from blockbuster_fusion.ir.types import Type
 from blockbuster_fusion.ir.verify import verify
 

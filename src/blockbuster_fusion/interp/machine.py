@@ -5,10 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from blockbuster_fusion.errors import BadPlace, BadTile, IllTyped
-from blockbuster_fusion.interp.arithmetic import Arithmetic, Gathered, aligned, looked_up, misplaced
-from blockbuster_fusion.interp.misc import execute, imagined_results
-from blockbuster_fusion.interp.plan import (
+from blockbuster_fusion.cost.plan import (
     DoBlockReduce,
     DoDot,
     DoElementwise,
@@ -26,11 +23,14 @@ from blockbuster_fusion.interp.plan import (
     Step,
     Walk,
 )
-from blockbuster_fusion.interp.tiling import Tiling
-from blockbuster_fusion.interp.traffic import Tally
-from blockbuster_fusion.interp.values import Array, Buffer, Listed, Numbers
+from blockbuster_fusion.cost.traffic import Tally
+from blockbuster_fusion.errors import BadPlace, BadTile, IllTyped
+from blockbuster_fusion.host.misc import execute, imagined_results
+from blockbuster_fusion.host.numbers import Array, Buffer, Listed, Numbers
+from blockbuster_fusion.interp.arithmetic import Arithmetic, Gathered, aligned, looked_up, misplaced
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ANY
+from blockbuster_fusion.ir.tiling import Tiling, nothing_to_pick
 
 Values = list[Any]
 """By slot: an array for an item, a Listed for a list."""
@@ -304,11 +304,11 @@ class Machine:
             sizes.update(zip(kind.dims, array.shape, strict=True))
             arrays.append(np.transpose(self.numbers.given(array, kind.dtype), order))
         if self.imagining:
-            made = imagined_results(action, sizes, self.tiling, self.numbers)
+            made = imagined_results(action.op, sizes, self.tiling, self.numbers)
         else:
-            made = execute(action, arrays, sizes, self.tiling, self.numbers)
+            made = execute(action.op, arrays, sizes, self.tiling, self.numbers)
         results: list[Any] = []
-        for kind, slot, array in zip(action.results, step.results, made, strict=True):
+        for kind, slot, array in zip(action.op.results, step.results, made, strict=True):
             place = frame.places[slot]
             if kind.is_list:
                 self.tally.store(place, array.size * kind.dtype.bytes)
@@ -321,11 +321,6 @@ def _bytes(gather: Gather, items: Sequence[Array]) -> int:
         item.size * component.dtype.bytes
         for item, component in zip(items, gather.components, strict=True)
     )
-
-
-def nothing_to_pick(dim: Dim, index: int, count: int) -> BadTile:
-    problem = f"there are {count} blocks, and number {index} is picked; make the tile smaller"
-    return BadTile(name=dim.label, problem=problem)
 
 
 _EXECUTE: dict[type, Callable[..., list[Any]]] = {

@@ -33,7 +33,7 @@ from blockbuster_fusion.ir.ops import (
     Take,
     Value,
 )
-from blockbuster_fusion.ir.text_writer import node_line
+from blockbuster_fusion.ir.text.writer import node_line
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.ir.verify_expr import axes_of, combiner_problem, dtype_problem
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockbuster_fusion.errors import BadInput
-from blockbuster_fusion.interp.values import as_array, misfit, round_to_bfloat16
+from blockbuster_fusion.host.numbers import as_array, misfit, round_to_bfloat16
 from blockbuster_fusion.ir.types import DType
 
 Array = NDArray[Any]

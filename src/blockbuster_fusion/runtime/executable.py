@@ -9,19 +9,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from blockbuster_fusion.codegen.nest import Along, Buffer, Call, Clear, Kernel, Nest, Step
-from blockbuster_fusion.codegen.shapes import buffer_shape, layout_order
 from blockbuster_fusion.errors import BadInput
+from blockbuster_fusion.host.misc import execute
+from blockbuster_fusion.host.numbers import Numbers
+from blockbuster_fusion.host.outputs import ByName
 from blockbuster_fusion.interp.interpreter import in_order, interpret
-from blockbuster_fusion.interp.misc import execute
-from blockbuster_fusion.interp.outputs import ByName
-from blockbuster_fusion.interp.plan import DoMisc
-from blockbuster_fusion.interp.tiling import Extents, Tiling
-from blockbuster_fusion.interp.values import Numbers
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.ops import Input
-from blockbuster_fusion.ir.show import show
+from blockbuster_fusion.ir.tiling import Extents, Tiling
+from blockbuster_fusion.nest.nest import Along, Buffer, Call, Clear, Kernel, Nest, Step
+from blockbuster_fusion.nest.shapes import buffer_shape, layout_order
 from blockbuster_fusion.runtime.arrays import Kit, NumpyArrays
 
 MOST_BOUND = 64
@@ -144,7 +143,7 @@ def _has_tensor(given: Sequence[Any]) -> bool:
     """Whether there is one of PyTorch's tensors: without PyTorch there is none."""
     if "torch" not in sys.modules or all(type(x) is np.ndarray for x in given):
         return False
-    from blockbuster_fusion.runtime.torch_arrays import is_tensor
+    from blockbuster_fusion.runtime.tensors import is_tensor
 
     return any(is_tensor(x) for x in given)
 
@@ -190,14 +189,14 @@ class Interpreted:
 
     def made(self, given: Sequence[Any], sizes: Sizes, kit: Kit | None) -> Sequence[Any]:
         if _has_tensor(given):
-            from blockbuster_fusion.runtime.torch_arrays import check_untraced
+            from blockbuster_fusion.runtime.tensors import check_untraced
 
             check_untraced()
         if is_empty([np.shape(x) for x in given], sizes) and self.unfused is not None:
             return self.unfused.made(given, sizes, kit)
         if not _has_tensor(given) and (kit is None or kit.name == "numpy"):
             return interpret(self.graph, list(given), self.tiles, sizes=sizes)
-        from blockbuster_fusion.runtime.torch_arrays import through_numpy
+        from blockbuster_fusion.runtime.tensors import through_numpy
 
         dtypes = [self.graph.type(out.value).dtype for out in self.graph.outputs]
         return through_numpy(
@@ -280,7 +279,7 @@ class Compiled:
     def kit(self, given: Sequence[Any]) -> Kit:
         if self.device == "cpu" and not _has_tensor(given):
             return self.numpy
-        from blockbuster_fusion.runtime.torch_arrays import kit_for
+        from blockbuster_fusion.runtime.tensors import kit_for
 
         return kit_for(given, self.device)
 
@@ -428,10 +427,9 @@ class Bound:
             )
             for view, layout in zip(step.operands, layouts, strict=True)
         ]
-        action = DoMisc(op.namespace, op.name, op.attributes, (), op.results, ())
         numbers = Numbers(exact=False)
         with np.errstate(all="ignore"):
-            made = execute(action, given, {}, self.tiling, numbers)
+            made = execute(op, given, {}, self.tiling, numbers)
         for view, x in zip(step.results, made, strict=True):
             arrays[view.buffer] = kit.from_numpy(x, view.buffer.dtype)
 

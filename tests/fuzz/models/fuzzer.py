@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from blockbuster_fusion.frontends.torch import groups
+from blockbuster_fusion.torch import compile_parts
 from fuzz.harness import Failure, main
 from fuzz.models.generate import random_model
 from fuzz.models.judge import judged
@@ -42,7 +42,7 @@ class Models:
         try:
             found = judged(case.program, strict=case.strict, dynamic=case.dynamic)
         finally:
-            groups._COMPILED.clear()
+            compile_parts._COMPILED.clear()
         if not found:
             return None
         cause = str(found[0]).replace("\n", " ")

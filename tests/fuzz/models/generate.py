@@ -2,7 +2,7 @@
 
 import warnings
 
-from blockbuster_fusion.frontends.torch.table import TABLE
+from blockbuster_fusion.torch.table.row import TABLE
 from fuzz.models.maker import Maker
 from fuzz.models.operators import EXTRA, add_line
 from fuzz.models.program import Program

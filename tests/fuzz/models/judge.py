@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blockbuster_fusion.frontends.torch.backend import backend
-from blockbuster_fusion.frontends.torch.planner import Planned
-from blockbuster_fusion.frontends.torch.table import TABLE
 from blockbuster_fusion.select import parts
+from blockbuster_fusion.torch.backend import backend
+from blockbuster_fusion.torch.plan_model import Planned
+from blockbuster_fusion.torch.table.row import TABLE
 from fuzz.models.program import NAMES, Kind, Line, Program, Role, execute
 
 SAMPLES = 4

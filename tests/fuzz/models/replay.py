@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from blockbuster_fusion.frontends.torch.backend import backend
+from blockbuster_fusion.torch.backend import backend
 
 
 def replay(

@@ -1,0 +1,80 @@
+"""The public functions that need PyTorch; it is imported when one of them is called."""
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from blockbuster_fusion import compiler
+from blockbuster_fusion.errors import MissingPackage
+
+if TYPE_CHECKING:
+    from blockbuster_fusion.torch.explain import Explanation
+    from blockbuster_fusion.torch.export import ExportedModel
+
+
+def explain(
+    model: Any,
+    *inputs: Any,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+    time: bool = False,
+    **named: Any,
+) -> "Explanation":
+    """Tells what becomes of each operator of a model when it is called with these inputs.
+
+    `model` is a module, a function or an exported program; `mode`, `options` and `dynamic` are what
+    torch.compile would be given. With `time`, the time of each part is measured.
+    """
+    _check_torch("explain")
+    from blockbuster_fusion.torch.explain import explain as explained
+
+    return explained(
+        model, *inputs, mode=mode, options=options, dynamic=dynamic, time=time, **named
+    )
+
+
+def from_torch(program: Any, **options: Any) -> "ExportedModel":
+    """A program of torch.export, fused and compiled, to be called as the model was."""
+    _check_torch("from_torch")
+    from blockbuster_fusion.torch.export import from_torch as exported
+
+    return exported(program, **options)
+
+
+def register_backend() -> None:
+    """Make `torch.compile(model, backend="blockbuster")` work without an installed package."""
+    _check_torch("register_backend")
+    from blockbuster_fusion.torch.backend import register_backend as register
+
+    register()
+
+
+def compile(program: Any, *specs: Any, **options: Any) -> Any:
+    """A program, function or PyTorch module, compiled.
+
+    With a module, or with tensors as examples, it is torch.compile with the backend "blockbuster",
+    called once with the examples. Otherwise see `blockbuster_fusion.compiler.compile`.
+    """
+    if _is_torch(program) or any(map(_is_torch, [*specs, *options.values()])):
+        from blockbuster_fusion.torch.model import compile_model
+
+        return compile_model(program, *specs, **options)
+    return compiler.compile(program, *specs, **options)
+
+
+def _is_torch(x: object) -> bool:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if isinstance(x, list | tuple):
+        return any(map(_is_torch, x))
+    return isinstance(x, torch.Tensor | torch.nn.Module)
+
+
+def _check_torch(function: str) -> None:
+    try:
+        from blockbuster_fusion.torch import backend as _  # noqa: F401
+    except ImportError as error:
+        name = error.name or "torch"
+        raise MissingPackage(function=function, package=name, extra="torch") from error

@@ -1,1 +1,0 @@
-"""Code generation: block programs become scheduled loop nests, and these become source text."""

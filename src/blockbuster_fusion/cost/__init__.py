@@ -1,0 +1,1 @@
+"""The cost of block programs: bytes, operations and local memory."""

@@ -1,0 +1,247 @@
+"""Plans: what running a graph needs to know and what does not change from block to block."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import Combiner
+from blockbuster_fusion.ir.expr import Expr
+from blockbuster_fusion.ir.ops import Misc
+from blockbuster_fusion.ir.types import DType, Type
+
+# ---------------------------------------------------------------- how arrays are turned
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How a block is turned to stand under the dims of another: transposed, then expanded."""
+
+    order: tuple[int, ...]
+    index: tuple[slice | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How a loop over `dim` takes one element of a list.
+
+    `axis` is the array axis of the blocks; it is cut where the items have it (`cut`) and indexed
+    where they lack it. `order` turns what is left to the element's dims. An element that is an item
+    and is used is loaded: `site` is where that is remembered.
+    """
+
+    dim: Dim
+    axis: int
+    cut: bool
+    order: tuple[int, ...] | None
+    is_item: bool
+    bytes: int
+    site: int | None
+
+
+# ---------------------------------------------------------------- what a node does
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One component of a combiner: the arguments that it uses, turned to its own dims."""
+
+    expr: Expr
+    arguments: tuple[tuple[int, Alignment | None], ...]
+    identity: float
+    dtype: DType
+    operations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """How the items that come along are combined."""
+
+    combiner: Combiner
+    components: tuple[Component, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DoElementwise:
+    expr: Expr
+    alignments: tuple[Alignment | None, ...]
+    dtype: DType
+    operations: int
+    spread: tuple[tuple[int, int], ...] | None
+    """Where each axis's length is found (operand, axis), if the expression alone does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoBlockReduce:
+    axis: int
+    gather: Gather
+
+
+@dataclass(frozen=True, slots=True)
+class DoDot:
+    """A contraction over `axes`; the numbers are einsum's, where a dim stays in both operands."""
+
+    axes: tuple[int, int]
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    result: tuple[int, ...]
+    shared: bool
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class DoTake:
+    """A lookup in a list, whose array has the axis that is looked along first.
+
+    Its other axes are those of the result at `kept`; `places` turns the places to the result's.
+    """
+
+    axis: Axis
+    places: Alignment | None
+    kept: tuple[int, ...]
+    rank: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A stacked output: if its element has the loop's axis, `order` brings that to the front."""
+
+    output: int
+    order: tuple[int, ...] | None
+    is_item: bool
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DoMap:
+    child: int
+    """Which of its plan's maps it is."""
+    dim: Dim
+    first: int
+    body: "Plan"
+    walks: tuple[Walk | None, ...]
+    stacks: tuple[Stack, ...]
+    reduced: tuple[tuple[tuple[int, ...], Gather], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DoReduce:
+    dim: Dim
+    walks: tuple[Walk, ...]
+    gather: Gather
+
+
+@dataclass(frozen=True, slots=True)
+class DoRename:
+    stored: int
+    """The bytes of an element of an item, which is stored for this; 0 for a list: it lies there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoPick:
+    walk: Walk
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DoJoin:
+    walk: Walk
+
+
+@dataclass(frozen=True, slots=True)
+class DoIota:
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class DoMisc:
+    op: Misc
+    operands: tuple[Type, ...]
+    orders: tuple[tuple[int, ...], ...]
+    """How each operand's axes are put in the order in which the executor wants them."""
+
+
+Action = (
+    DoElementwise
+    | DoBlockReduce
+    | DoDot
+    | DoTake
+    | DoMap
+    | DoReduce
+    | DoRename
+    | DoPick
+    | DoJoin
+    | DoIota
+    | DoMisc
+)
+
+
+# ---------------------------------------------------------------- plans
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node's turn: operands and results are slots; then, which items begin and cease to live."""
+
+    action: Action
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    loaded: tuple[int, ...]
+    """Items that came in from outside and are used here first."""
+    made: tuple[int, ...]
+    """The results that are items."""
+    dead: tuple[int, ...]
+    """Items that nobody uses after this."""
+    dropped: tuple[int, ...]
+    """Values of any kind that nobody uses after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of a graph in order, over numbered slots for its values."""
+
+    types: tuple[Type, ...]
+    bytes: tuple[int, ...]
+    """Of one element of each slot, as declared."""
+    labels: tuple[str, ...]
+    """What each slot is called where nothing better is known: the value, as text."""
+    inputs: tuple[int, ...]
+    used: tuple[bool, ...]
+    """Which inputs are used, here or deeper inside."""
+    names: tuple[str, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    loaded_last: tuple[int, ...]
+    """Items that came in and are only handed out."""
+    sites: int
+    dims: frozenset[Dim]
+    axes: frozenset[Axis]
+
+
+class Frame:
+    """A plan at its place in a program: what its buffers are called, and what was loaded last."""
+
+    __slots__ = ("children", "last", "places", "plan")
+
+    def __init__(self, plan: Plan, names: Sequence[str | None]) -> None:
+        self.plan = plan
+        self.last: list[object] = [None] * plan.sites
+        self.places = list(plan.labels)
+        for slot, name in zip(plan.inputs, plan.names, strict=True):
+            self.places[slot] = name or self.places[slot]
+        for slot, exported in reversed(list(zip(plan.outputs, names, strict=True))):
+            self.places[slot] = exported or self.places[slot]
+        for step in reversed(plan.steps):
+            if isinstance(step.action, DoJoin):  # the others' list lies where the whole list does
+                self.places[step.operands[1]] = self.places[step.results[0]]
+            elif isinstance(step.action, DoRename) and step.results[0] in plan.outputs:
+                self.places[step.operands[0]] = self.places[step.results[0]]
+        self.children: list[Frame] = []
+        for step in plan.steps:
+            if isinstance(step.action, DoMap):
+                stacked = {stack.output for stack in step.action.stacks}
+                inner = [
+                    self.places[slot] if output in stacked else None
+                    for output, slot in enumerate(step.results)
+                ]
+                self.children.append(Frame(step.action.body, inner))

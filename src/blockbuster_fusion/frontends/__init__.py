@@ -1,1 +1,0 @@
-"""What knows other frameworks."""

@@ -1,0 +1,1 @@
+"""Arrays and operators on the host: NumPy's side of a program."""

@@ -1,0 +1,132 @@
+"""Extents and tiles: how long each axis is, and into which blocks each dim cuts it."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from blockbuster_fusion.errors import BadExtent, BadTile
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+
+DEFAULT_TILE = 64
+
+Tiles = Mapping[Dim | str, int]
+
+
+class Extents:
+    """The extents of axes; a symbol is bound once, and who bound it is remembered."""
+
+    def __init__(self) -> None:
+        self._bound: dict[Symbol, tuple[int, str]] = {}
+
+    def of(self, axis: Axis) -> int:
+        if isinstance(axis.extent, int):
+            return axis.extent
+        if axis.extent not in self._bound:
+            raise BadExtent(name=axis.extent, problem=f"nothing says how long axis {axis} is")
+        return self._bound[axis.extent][0]
+
+    def knows(self, axis: Axis) -> bool:
+        return isinstance(axis.extent, int) or axis.extent in self._bound
+
+    @property
+    def sizes(self) -> dict[Symbol, int]:
+        """The symbols that are bound, and to what."""
+        return {symbol: length for symbol, (length, _) in self._bound.items()}
+
+    def bind(self, axis: Axis, length: int, owner: str) -> str | None:
+        """Note that `axis` of `owner` has this length; the reason why it cannot, if it cannot."""
+        extent = axis.extent
+        if isinstance(extent, int):
+            if extent == length:
+                return None
+            return f"axis {axis} has {length} elements, and its extent is {extent}"
+        known, where = self._bound.setdefault(extent, (length, f"axis {axis} of {owner}"))
+        if known == length:
+            return None
+        return f"axis {axis} has {length} elements, but {where} has {known}, and both are {extent}"
+
+
+def given_extents(axes: Iterable[Axis], given: Mapping[str, int]) -> Extents:
+    """Extents from a mapping by symbol or axis name; BadExtent says what is wrong with it."""
+    axes = sorted(axes, key=lambda axis: axis.name)
+    meant = {axis.name: axis for axis in axes}
+    meant |= {axis.extent.name: axis for axis in axes if isinstance(axis.extent, Symbol)}
+    extents = Extents()
+    for name, length in given.items():
+        if name not in meant:
+            raise BadExtent(name=name, problem=f"unknown; known are {', '.join(sorted(meant))}")
+        if not _is_count(length) or length < 0:
+            raise BadExtent(name=name, problem=f"{length!r} is no length: an int of at least 0")
+        problem = extents.bind(meant[name], int(length), f"extents[{name!r}]")
+        if problem is not None:
+            raise BadExtent(name=name, problem=problem)
+    return extents
+
+
+def given_tiles(dims: Iterable[Dim], tiles: Tiles | None) -> dict[Dim, int]:
+    """The tile of each dim that `tiles` names: by the dim, its label, or its axis's name.
+
+    An axis that no loop walks may be named all the same: fusion changes which loops there are.
+    """
+    dims = sorted(dims, key=lambda d: d.label)
+    loops = [d for d in dims if not d.is_free]
+    axes = {d.name for d in dims}
+    names = dict.fromkeys([*sorted(axes), *(d.label for d in loops)])
+    by_axis: dict[Dim, int] = {}
+    made: dict[Dim, int] = {}
+    for key, tile in (tiles or {}).items():
+        shown = key.label if isinstance(key, Dim) else key
+        meant = [d for d in loops if key is d or key in (d.name, d.label)]
+        if not meant and key not in axes:
+            raise BadTile(name=shown, problem=f"no such dim; known are {', '.join(names)}")
+        if not _is_count(tile) or tile < 1:
+            raise BadTile(name=shown, problem=f"{tile!r} is no tile: an int of at least 1")
+        for dim in meant:
+            if not dim.packed and tile != 1:
+                raise BadTile(name=shown, problem=f"{dim.label} is unpacked, so its tile is 1")
+            if key == dim.name:
+                by_axis[dim] = int(tile)
+            elif made.setdefault(dim, int(tile)) != tile:
+                raise BadTile(name=shown, problem=f"{dim.label} is given as {made[dim]} as well")
+    return by_axis | made
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+
+
+class Tiling:
+    """The blocks of each dim: all of the tile's size but the last, which may be shorter."""
+
+    def __init__(self, extents: Extents, tiles: Mapping[Dim, int]) -> None:
+        self.extents = extents
+        self.tiles = tiles
+        self._blocks: dict[Dim, tuple[slice, ...]] = {}
+
+    def starts(self, dim: Dim) -> range:
+        """Where each block begins along the axis."""
+        extent = self.extents.of(dim.axis)
+        if dim.unit:
+            return range(0, extent, max(extent, 1))
+        return range(0, extent, self.tiles.get(dim, DEFAULT_TILE) if dim.packed else 1)
+
+    def blocks(self, dim: Dim) -> tuple[slice, ...]:
+        """Where each block begins and ends along the axis."""
+        made = self._blocks.get(dim)
+        if made is None:
+            starts = self.starts(dim)
+            made = tuple(slice(at, min(at + starts.step, starts.stop)) for at in starts)
+            self._blocks[dim] = made
+        return made
+
+    def length(self, dim: Dim, *, in_item: bool) -> int | None:
+        """How long the array axis of a dim is; unknown for a free list of items without it."""
+        if in_item or not dim.packed:
+            return self.extents.of(dim.axis)
+        return None if dim.is_free else len(self.starts(dim))
+
+
+def nothing_to_pick(dim: Dim, index: int, count: int) -> BadTile:
+    """The error of a block that a program picks and a list lacks."""
+    problem = f"there are {count} blocks, and number {index} is picked; make the tile smaller"
+    return BadTile(name=dim.label, problem=problem)

@@ -1,0 +1,1 @@
+"""Loop nests: the form between block programs and printers."""

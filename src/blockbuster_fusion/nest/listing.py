@@ -1,0 +1,173 @@
+"""A loop nest as a listing: what a printer is given, on a page."""
+
+from dataclasses import replace
+
+from blockbuster_fusion.ir.expr import Expr, format_expr, format_number
+from blockbuster_fusion.nest.nest import (
+    UNSEEN,
+    Access,
+    Along,
+    Body,
+    Buffer,
+    Call,
+    Cascade,
+    Clear,
+    Compute,
+    Contract,
+    Copy,
+    Fill,
+    Fold,
+    For,
+    Kernel,
+    Load,
+    Lookup,
+    Nest,
+    Positions,
+    Role,
+    Statement,
+    Step,
+    Store,
+    Tile,
+    Wait,
+    Window,
+    tiles,
+    written,
+)
+
+
+def show_nest(nest: Nest | Kernel) -> str:
+    """The nest as text."""
+    if isinstance(nest, Kernel):
+        return "\n".join(_kernel(nest)) + "\n"
+    blocks = ["\n".join(_step(step)) for step in nest.steps]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _step(step: Step) -> list[str]:
+    match step:
+        case Kernel():
+            return _kernel(step)
+        case Clear():
+            return [f"clear {step.buffer}"]
+        case Call():
+            results = ", ".join(view.buffer.name for view in step.results)
+            operands = ", ".join(view.buffer.name for view in step.operands)
+            return [f"{results} = {step.op.namespace}.{step.op.name}({operands})"]
+
+
+def _kernel(kernel: Kernel) -> list[str]:
+    lines = [f"kernel {kernel.name}:"]
+    lines += [f"    {buffer_text(buffer)}" for buffer in kernel.buffers]
+    grid = [f"{i.name} in {i.dim.label}" for i in kernel.grid]
+    lines.append(f"    grid {', '.join(grid) or 'of one'}:")
+    _body(kernel.body, 2, lines, set())
+    return lines
+
+
+def buffer_text(buffer: Buffer) -> str:
+    """A buffer's name, axes, dtype and space: `Q[M,D] float32 global`."""
+    axes = ",".join(
+        str(a.dim) if a.along is Along.AXIS else f"{a.along.value} of {a.dim}" for a in buffer.axes
+    )
+    stages = f" x{buffer.stages}" if buffer.stages > 1 else ""
+    return f"{buffer}[{axes}] {buffer.dtype} {buffer.space.value}{stages}"
+
+
+def _body(body: Body, depth: int, lines: list[str], known: set[Tile]) -> None:
+    for statement in body:
+        lines.append("    " * depth + _statement(statement, known))
+        tile = written(statement)
+        if tile is not None:
+            known.add(tile)
+        if isinstance(statement, For | Cascade):
+            _body(statement.body, depth + 1, lines, known)
+
+
+def statement_text(statement: Statement, *, guards: bool = True) -> str:
+    """One statement, without the types of its tiles."""
+    if not guards and isinstance(statement, Fold):
+        statement = replace(statement, guarded=False)
+    if not guards and isinstance(statement, Contract):
+        statement = replace(statement, guarded=(False, False))
+    return _statement(statement, set(tiles(statement)))
+
+
+def _statement(statement: Statement, known: set[Tile]) -> str:
+    match statement:
+        case Load():
+            return f"{_typed(statement.tile, known)} = load({_access(statement.source)})"
+        case Lookup():
+            table = _access(statement.source)
+            return f"{_typed(statement.tile, known)} = take({table}, {statement.places})"
+        case Store():
+            word = "add" if statement.atomic else "store"
+            return f"{word}({statement.tile}, {_access(statement.target)})"
+        case Compute():
+            text = format_expr(statement.expr, [t.name for t in statement.operands])
+            return f"{_typed(statement.tile, known)} = {text}"
+        case Positions():
+            return f"{_typed(statement.tile, known)} = index({statement.span.at})"
+        case Fold():
+            guard = ", guarded" if statement.guarded else ""
+            over = f"over {statement.span.dim}{guard}"
+            word = f"{statement.combiner.name}({statement.operand}, {over})"
+            return f"{_typed(statement.tile, known)} = {word}"
+        case Contract():
+            sides = (statement.left, statement.right)
+            named = zip(sides, statement.guarded, strict=True)
+            texts = [f"guarded {side}" if guard else str(side) for side, guard in named]
+            return f"{statement.tile} += dot({', '.join(texts)}, over {statement.span.dim})"
+        case Fill():
+            return f"{_typed(statement.tile, known)} = {format_number(statement.value)}"
+        case For():
+            return _for(statement)
+        case Cascade():
+            words = "after each run of" if statement.inside else "if there are runs of"
+            return f"{words} {statement.index.name}:"
+        case Copy():
+            blocks = f"{_access(statement.source)} to {statement.ring}"
+            return f"{_role(statement.role)}copy {blocks}, {statement.ahead} ahead"
+        case Wait():
+            return (
+                f"{_role(statement.role)}{_typed(statement.tile, known)} = wait({statement.ring})"
+            )
+
+
+def _role(role: Role) -> str:
+    return "" if role is Role.ALL else f"{role.value}: "
+
+
+def _for(loop: For) -> str:
+    words = [f"for {loop.index.name} in {loop.index.dim.label}"]
+    if loop.first:
+        words.append(f"from {loop.first}")
+    if loop.part is not None:
+        words.append(f"part {loop.part.index.name} of {loop.part.parts}")
+    if loop.window is not None:
+        words += _within(loop.window)
+    return " ".join(words) + ":"
+
+
+def _within(window: Window) -> list[str]:
+    low, high = (
+        format_expr(edge, []) if isinstance(edge, Expr) else edge.name if edge else ""
+        for edge in (window.low, window.high)
+    )
+    words = [f"within [{low}..{high}]"]
+    if window.rows is not None:
+        words.append(f"of {window.rows.at}")
+    if window.seen:
+        words.append(f"and beyond unless {', '.join(t.name for t in window.seen)} > {UNSEEN:g}")
+    return words
+
+
+def _typed(tile: Tile, known: set[Tile]) -> str:
+    """A tile where it is first written, with its axes and dtype."""
+    if tile in known:
+        return tile.name
+    axes = ",".join(str(span.dim) for span in tile.spans)
+    return f"{tile.name}({axes}):{tile.dtype}"
+
+
+def _access(access: Access) -> str:
+    return f"{access.buffer}[{','.join(str(span) for span in access.spans)}]"

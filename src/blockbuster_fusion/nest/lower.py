@@ -1,0 +1,234 @@
+"""From a block program to its loop nest: one kernel for each map at the top.
+
+The grid is the map at the top and those below it that do nothing but yield what it yields; what
+stands between them is computed by every program again. Lists that no output needs are scratch.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from blockbuster_fusion.fusion.cut import LARGEST, statements
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.names import Names
+from blockbuster_fusion.ir.ops import (
+    Elementwise,
+    Input,
+    Iota,
+    Map,
+    Misc,
+    Node,
+    Output,
+    Pick,
+    Rename,
+    Value,
+)
+from blockbuster_fusion.naming import word
+from blockbuster_fusion.nest.lower_body import (
+    Counted,
+    Frame,
+    Listed,
+    Place,
+    buffer_axes,
+    open_slots,
+)
+from blockbuster_fusion.nest.nest import (
+    Buffer,
+    Call,
+    Kernel,
+    Nest,
+    Space,
+    Span,
+    Step,
+    View,
+)
+
+MOST_LIGHT = 16
+"""An item that takes more operators than this is stored, not computed again."""
+
+
+def lower_to_nest(graph: Graph, name: str = "kernel", *, grid: str = "all") -> Nest:
+    """The program as kernels, before any pass over them.
+
+    `grid`: how much of a nest of parallel loops is the grid: "all" of it, which gives the most
+    programs, or the "outer" ones down to the first with blocks, which computes nothing twice.
+    """
+    return _Program(graph, name, grid).nest()
+
+
+class _Program:
+    """The steps in the making, and where the values of the top graph lie."""
+
+    def __init__(self, graph: Graph, name: str, grid: str) -> None:
+        self.graph, self.name, self.grid = graph, word(name, "kernel"), grid
+        self.names = Names(graph)
+        self.light = _light(graph)
+        self.places: dict[Value, Place] = {}
+        self.steps: list[Step] = []
+
+    def nest(self) -> Nest:
+        graph = self.graph
+        inputs = [op for i in graph.inputs if isinstance(op := graph.op(i), Input)]
+        wanted = [*(op.name or "X" for op in inputs), *(out.name or "O" for out in graph.outputs)]
+        names = self.names.own(wanted)
+        given = []
+        for i, op, name in zip(graph.inputs, inputs, names, strict=False):
+            buffer = Buffer(name, buffer_axes(op.type), op.type.dtype)
+            given.append(buffer)
+            self.places[Value(i)] = Listed(buffer, op.type.dims)
+        self.wanted = dict[Value, str]()
+        for out, name in zip(graph.outputs, names[len(inputs) :], strict=True):
+            self.wanted.setdefault(out.value, name)
+        for group in _groups(graph, self.light):
+            self.step(group)
+        outputs = [self.view(out) for out in graph.outputs]
+        known = {*given, *(view.buffer for view in outputs)}
+        between = [b for step in self.steps for b in _global_buffers(step) if b not in known]
+        return Nest(
+            self.name,
+            _named(self.steps, self.name),
+            tuple(given),
+            tuple(outputs),
+            tuple(out.axes or graph.type(out.value).axes for out in graph.outputs),
+            tuple(dict.fromkeys(between)),
+        )
+
+    def view(self, out: Output) -> View:
+        place = self.places[out.value]
+        assert isinstance(place, Listed)
+        return View(place.buffer, self.graph.type(out.value).axes)
+
+    def home(self, value: Value) -> Listed:
+        """A new buffer for a value of the top graph."""
+        kind = self.graph.type(value)
+        name = self.wanted.get(value) or self.names.numbered("I")
+        buffer = Buffer(name, buffer_axes(kind), kind.dtype)
+        return Listed(buffer, open_slots(buffer, {}))
+
+    def step(self, group: Sequence[int]) -> None:
+        first = self.graph[group[0]]
+        if isinstance(first.op, Rename):
+            place = self.places[first.inputs[0]]
+            assert isinstance(place, Listed)
+            self.places[Value(group[0])] = place.renamed(first.op.old, first.op.new)
+        elif isinstance(first.op, Pick):
+            place = self.places[first.inputs[0]]
+            if isinstance(place, Counted):
+                self.places[Value(group[0])] = Counted(Span(first.op.dim, first.op.index))
+            else:
+                assert isinstance(place, Listed)
+                self.places[Value(group[0])] = place.at(first.op.dim, first.op.index)
+        elif isinstance(first.op, Iota):
+            self.places[Value(group[0])] = Counted(None)
+        elif isinstance(first.op, Misc):
+            self.call(group[0], first, first.op)
+        else:
+            self.kernel(group)
+
+    def call(self, i: int, node: Node, op: Misc) -> None:
+        operands = []
+        for value in node.inputs:
+            place = self.places[value]
+            assert isinstance(place, Listed)
+            operands.append(View(place.buffer, self.graph.type(value).axes))
+        results = []
+        for port, kind in enumerate(node.types):
+            home = self.home(Value(i, port))
+            self.places[Value(i, port)] = home
+            results.append(View(home.buffer, kind.axes))
+        self.steps.append(Call(op, tuple(operands), tuple(results)))
+
+    def kernel(self, group: Sequence[int]) -> None:
+        """A map, or a run of other nodes, which have no grid."""
+        inside = set(group)
+        frame = Frame(self.graph, self.names, dict(self.places), grid=self.grid)
+        for i in self.light_before(group):
+            frame.node(i, self.graph[i])
+        homes: dict[Value, Listed] = {}
+        for i in group:
+            for port in range(len(self.graph[i].types)):
+                value = Value(i, port)
+                leaves = value in self.graph.output_values or any(
+                    user not in inside for user, _ in self.graph.uses(value)
+                )
+                if leaves:
+                    homes[value] = self.home(value)
+                    frame.send(value, homes[value])
+        for i in group:
+            frame.node(i, self.graph[i])
+        self.places.update(homes)
+        self.steps.append(Kernel("", tuple(frame.grid_indices), tuple(frame.block)))
+
+    def light_before(self, group: Sequence[int]) -> list[int]:
+        """The light items that a kernel needs, in order."""
+        needed: set[int] = set()
+        stack = [v.node for i in group for v in self.graph[i].inputs]
+        while stack:
+            i = stack.pop()
+            if i in self.light and i not in needed:
+                needed.add(i)
+                stack.extend(v.node for v in self.graph[i].inputs)
+        return sorted(needed, key=self.graph.position.__getitem__)
+
+
+def _light(graph: Graph) -> frozenset[int]:
+    """Items that are cheaper to compute again than to store: of inputs and positions, by element.
+
+    Weights that are widened as they are loaded are such items, and masks of one block.
+    """
+    found: dict[int, int] = {}
+    """The light items, each with the number of operators that compute it."""
+    given = {Value(i) for i in graph.inputs}
+    stored = {value.node for value in graph.output_values}
+    for i, node in graph.nodes.items():
+        readers = [graph.op(user) for user, _ in graph.uses(Value(i))]
+        is_placed = any(isinstance(op, Rename | Pick | Misc) for op in readers)
+        if isinstance(node.op, Elementwise) and not is_placed and i not in stored:
+            makers = [v for v in node.inputs if v not in given and v.node not in found]
+            operators = 1 + sum(found.get(v.node, 0) for v in node.inputs)
+            is_source = all(isinstance(graph.op(v.node), Pick | Iota) for v in makers)
+            if is_source and operators <= MOST_LIGHT:
+                found[i] = operators
+    return frozenset(found)
+
+
+def _groups(graph: Graph, light: frozenset[int]) -> list[list[int]]:
+    """What becomes one step: each map, each misc operator, and what lies between them."""
+    made: list[list[int]] = []
+    run: list[int] = []
+    weight = 0
+    for i, node in graph.nodes.items():
+        if isinstance(node.op, Input) or i in light:
+            continue
+        if isinstance(node.op, Map | Misc | Rename | Pick | Iota):
+            made += [run] if run else []
+            made.append([i])
+            run, weight = [], 0
+        else:
+            if run and weight + statements(node) > LARGEST:
+                made.append(run)
+                run, weight = [], 0
+            run.append(i)
+            weight += statements(node)
+    return [*made, run] if run else made
+
+
+def _global_buffers(step: Step) -> Iterable[Buffer]:
+    if isinstance(step, Kernel):
+        return [b for b in step.buffers if b.space is Space.GLOBAL]
+    if isinstance(step, Call):
+        return [v.buffer for v in (*step.operands, *step.results)]
+    return [step.buffer]
+
+
+def _named(steps: Sequence[Step], name: str) -> tuple[Step, ...]:
+    """The kernels with names: that of the program, numbered where there are several."""
+    kernels = [step for step in steps if isinstance(step, Kernel)]
+    made: list[Step] = []
+    number = 0
+    for step in steps:
+        if isinstance(step, Kernel):
+            number += 1
+            own = name if len(kernels) == 1 else f"{name}_{number}"
+            made.append(Kernel(own, step.grid, step.body))
+        else:
+            made.append(step)
+    return tuple(made)

@@ -1,0 +1,423 @@
+"""The statements of a kernel from the nodes of a graph: what lies where, loads, loops, stores."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from blockbuster_fusion.errors import NoKernel
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import Combiner
+from blockbuster_fusion.ir.expr import Expr, arg, arguments, result_dtype, substitute
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.names import Names
+from blockbuster_fusion.ir.ops import (
+    BlockReduce,
+    Dot,
+    Elementwise,
+    Input,
+    Iota,
+    Join,
+    Map,
+    Misc,
+    Node,
+    Pick,
+    Reduce,
+    Rename,
+    Take,
+    Value,
+)
+from blockbuster_fusion.ir.split_expr import split_expression
+from blockbuster_fusion.ir.types import DType, Type
+from blockbuster_fusion.nest.lower_combiner import Accumulation, combine
+from blockbuster_fusion.nest.nest import (
+    Access,
+    Along,
+    Buffer,
+    BufferAxis,
+    Compute,
+    Contract,
+    Fill,
+    Fold,
+    For,
+    Index,
+    Load,
+    Lookup,
+    Positions,
+    Space,
+    Span,
+    Statement,
+    Store,
+    Tile,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list, or an item that lies in memory: along each axis of the buffer a block, or all."""
+
+    buffer: Buffer
+    slots: tuple[Span | Dim, ...]
+
+    def at(self, dim: Dim, at: Index | int) -> "Listed":
+        """What a loop over `dim` sees of it in one iteration."""
+        open_slots = [i for i, s in enumerate(self.slots) if isinstance(s, Dim) and dim.iterates(s)]
+        slots = list(self.slots)
+        slots[open_slots[0]] = Span(dim, at)
+        return Listed(self.buffer, tuple(slots))
+
+    def renamed(self, old: Axis, new: Axis) -> "Listed":
+        def rename(slot: Span | Dim) -> Span | Dim:
+            if isinstance(slot, Dim):
+                return Dim(new if slot.axis is old else slot.axis, None, slot.packed)
+            return slot
+
+        return Listed(self.buffer, tuple(rename(s) for s in self.slots))
+
+    @property
+    def access(self) -> Access:
+        """The block that it is, once every list dim has been walked; whole axes have one block."""
+        spans = tuple(s if isinstance(s, Span) else Span(s.as_unit, 0) for s in self.slots)
+        return Access(self.buffer, spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The positions along an axis, computed where they are used."""
+
+    span: Span | None
+
+
+Place = Tile | Listed | Counted
+
+
+def buffer_axes(kind: Type) -> tuple[BufferAxis, ...]:
+    """The axes of the array that holds a list: those the items lack have one entry per block.
+
+    Of an axis that is cut into blocks but is no list, the items have one block: the one that a
+    loop around is at, or one that was picked.
+    """
+
+    def along(dim: Dim) -> Along:
+        if dim not in kind.items:
+            return Along.BLOCKS
+        return Along.AXIS if dim in kind.lists or dim.unit else Along.BLOCK
+
+    return tuple(BufferAxis(dim, along(dim)) for dim in kind.dims)
+
+
+def open_slots(buffer: Buffer, current: Mapping[Dim, Index]) -> tuple[Span | Dim, ...]:
+    """A new buffer along all its axes; where it holds one block, that of the loop around."""
+    return tuple(
+        Span(axis.dim, current.get(axis.dim, 0)) if axis.along is Along.BLOCK else axis.dim
+        for axis in buffer.axes
+    )
+
+
+class Frame:
+    """A graph while its statements are written: the kernel's own, or the body of a loop."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        names: Names,
+        places: dict[Value, Place],
+        *,
+        grid: str | None = None,
+        around: "Frame | None" = None,
+        loop: Index | None = None,
+    ) -> None:
+        self.graph, self.names, self.places = graph, names, places
+        self.grid, self.around = grid, around
+        self.block: list[Statement] = []
+        self.grid_indices: list[Index] = []
+        self.homes: dict[Value, Listed] = {}
+        self.stores: dict[Value, list[Listed]] = {}
+        self.loaded: dict[Access | tuple[Access, Tile], Tile] = {}
+        self.current: dict[Dim, Index] = {} if around is None else dict(around.current)
+        if loop is not None:
+            self.current[loop.dim] = loop
+        self.loops = tuple(index.name for index in self.current.values())
+
+    # -------------------------------------------------------------- where values go
+
+    def send(self, value: Value, target: Listed) -> None:
+        """Have a value of this graph put into a place in memory, as soon as it is there."""
+        node = self.graph[value.node]
+        makes = isinstance(node.op, Map | Join) and node.types[value.port].is_list
+        if makes and value not in self.homes:
+            self.homes[value] = target
+            if isinstance(node.op, Join):
+                self.send(node.inputs[1], target)
+        else:
+            self.stores.setdefault(value, []).append(target)
+
+    def home(self, value: Value) -> Listed:
+        """Where a list of this graph is built: where it is wanted, or in scratch memory."""
+        if value not in self.homes:
+            kind = self.graph.type(value)
+            name = self.names.numbered("I")
+            buffer = Buffer(name, buffer_axes(kind), kind.dtype, Space.SCRATCH)
+            self.homes[value] = Listed(buffer, open_slots(buffer, self.current))
+        return self.homes[value]
+
+    def tile(self, value: Value) -> Tile:
+        """A value as a tile: loaded just before its first use where it lies in memory."""
+        place = self.places[value]
+        if isinstance(place, Tile):
+            return place
+        kind = self.graph.type(value)
+        if isinstance(place, Counted):
+            assert place.span is not None
+            spans = (place.span,) if place.span.dim.packed else ()
+            tile = self.new_tile(spans, kind.dtype)
+            self.block.append(Positions(tile, place.span))
+        else:
+            tile = self.load(place, kind)
+        self.places[value] = tile
+        return tile
+
+    def load(self, place: Listed, kind: Type) -> Tile:
+        access = place.access
+        known = self.known(access)
+        if known is not None:
+            return known
+        spans = {span.dim: span for span in access.spans}
+        tile = self.new_tile([spans[_walked(d, spans)] for d in kind.items], kind.dtype)
+        self.block.append(Load(tile, access))
+        self.loaded[access] = tile
+        return tile
+
+    def known(self, source: Access | tuple[Access, Tile]) -> Tile | None:
+        """The tile that holds a block, or what was looked up in one, here or around."""
+        frame = self
+        while source not in frame.loaded and frame.around is not None:
+            frame = frame.around
+        return frame.loaded.get(source)
+
+    def new_tile(self, spans: Iterable[Span], dtype: DType) -> Tile:
+        return Tile(self.names.numbered("t"), tuple(spans), dtype)
+
+    # ------------------------------------------------------------------------ nodes
+
+    def lower(self) -> None:
+        for i, node in self.graph.nodes.items():
+            self.node(i, node)
+
+    def node(self, i: int, node: Node) -> None:
+        value = Value(i)
+        match node.op:
+            case Input():
+                pass
+            case Elementwise() as op:
+                self.places[value] = self.compute(op.expr, node)
+            case BlockReduce() as op:
+                operand = self.tile(node.inputs[0])
+                span = next(s for s in operand.spans if s.dim is op.dim)
+                tile = self.new_tile(_ordered(node.types[0], [operand]), node.types[0].dtype)
+                self.block.append(Fold(tile, operand, span, op.combiner))
+                self.places[value] = tile
+            case Dot() as op:
+                left, right = (self.tile(v) for v in node.inputs)
+                span = next(s for s in left.spans if s.dim is op.dim)
+                kind = node.types[0]
+                tile = self.new_tile(_ordered(kind, [left, right]), kind.dtype)
+                self.block += [Fill(tile, 0.0), Contract(tile, left, right, span)]
+                self.places[value] = tile
+            case Take() as op:
+                self.places[value] = self.take(node, op)
+            case Map() as op:
+                self.map(i, node, op)
+            case Reduce() as op:
+                self.reduce(i, node, op)
+            case Pick() as op:
+                self.places[value] = self.walked(node.inputs[0], op.dim, op.index)
+            case Rename() as op:
+                place = self.places[node.inputs[0]]
+                assert isinstance(place, Listed)
+                self.places[value] = place.renamed(op.old, op.new)
+            case Join() as op:
+                home = self.places[value] = self.home(value)
+                rest = self.places[node.inputs[1]]
+                if rest != home:
+                    assert isinstance(rest, Listed)
+                    self.copy(rest, home, node.types[0])
+                self.put(node.inputs[0], home.at(op.dim, 0))
+            case Iota():
+                self.places[value] = Counted(None)
+            case Misc() as op:
+                inside = f"{op.namespace}.{op.name} stands inside a loop"
+                raise NoKernel(what=inside, remedy='run it with target="interpret"')
+        for port in range(len(node.types)):
+            for target in self.stores.get(Value(i, port), ()):
+                self.put(Value(i, port), target)
+
+    def compute(self, expr: Expr, node: Node) -> Tile:
+        """An expression of the operands; a large one is computed in parts."""
+        operands = [self.tile(v) for v in node.inputs]
+        spans = _ordered(node.types[0], operands)
+        parts, rest = split_expression(expr)
+        for part in parts:
+            used = sorted(arguments(part))
+            dtype = result_dtype(part, [t.dtype for t in operands])
+            there = {span for i in used for span in operands[i].spans}
+            tile = self.new_tile((s for s in spans if s in there), dtype)
+            self.block.append(_compute(tile, part, operands))
+            operands.append(tile)
+        tile = self.new_tile(spans, node.types[0].dtype)
+        self.block.append(
+            _compute(tile, rest, operands) if parts else Compute(tile, expr, tuple(operands))
+        )
+        return tile
+
+    def take(self, node: Node, op: Take) -> Tile:
+        """What lies in a table at some places."""
+        table, places = self.places[node.inputs[0]], self.tile(node.inputs[1])
+        assert isinstance(table, Listed)
+        along = [isinstance(slot, Dim) and slot.axis is op.axis for slot in table.slots].index(True)
+        source, kind = table.access, node.types[0]
+        known = self.known((source, places))
+        if known is not None:
+            return known
+        spans = {span.dim: span for span in (*places.spans, *source.spans)}
+        tile = self.new_tile([spans[_walked(dim, spans)] for dim in kind.items], kind.dtype)
+        self.block.append(Lookup(tile, source, places, along))
+        self.loaded[source, places] = tile
+        return tile
+
+    def put(self, value: Value, target: Listed) -> None:
+        """A value into a place in memory."""
+        kind = self.graph.type(value)
+        if kind.is_list:
+            place = self.places[value]
+            assert isinstance(place, Listed)
+            self.copy(place, target, kind)
+        else:
+            self.block.append(Store(target.access, self.tile(value)))
+
+    def copy(self, source: Listed, target: Listed, kind: Type) -> None:
+        """A list copied block by block, along dims of its own where it has none."""
+        if not kind.is_list:
+            tile = self.load(source, kind)
+            self.block.append(Store(target.access, tile))
+            return
+        dim = kind.lists[0]
+        walked = Dim(dim.axis, 0, dim.packed) if dim.is_free else dim
+        index = Index(self.names.variable(walked, self.loops), walked)
+        inner = Frame(self.graph, self.names, {}, around=self, loop=index)
+        inner.copy(source.at(walked, index), target.at(walked, index), kind.iterate(walked))
+        self.block.append(For(index, tuple(inner.block)))
+
+    def walked(self, value: Value, dim: Dim, at: Index | int) -> Place:
+        """What a loop over `dim` sees of a list in one iteration."""
+        place = self.places[value]
+        if isinstance(place, Counted):
+            return Counted(Span(dim, at))
+        assert isinstance(place, Listed)
+        return place.at(dim, at)
+
+    # ------------------------------------------------------------------------ loops
+
+    def map(self, i: int, node: Node, op: Map) -> None:
+        in_grid = self.grid is not None and not op.reduces and op.first == 0
+        in_grid = in_grid and self.yields_only(i)
+        # the variable of a grid holds in the whole kernel: no loop before has its name
+        around = self.names.variables.get(op.dim, ()) if in_grid else self.loops
+        index = Index(self.names.variable(op.dim, (*self.loops, *around)), op.dim)
+        inner_grid = self.grid if in_grid and not (self.grid == "outer" and op.dim.packed) else None
+        places: dict[Value, Place] = {}
+        for port, value in enumerate(node.inputs):
+            target = Value(op.body.inputs[port])
+            if op.iterated[port]:
+                places[target] = self.walked(value, op.dim, index)
+            elif not self.graph.type(value).is_list and not in_grid:
+                places[target] = self.tile(value)  # before the loop, not in it
+            else:
+                places[target] = self.places[value]
+        inner = Frame(op.body, self.names, places, grid=inner_grid, around=self, loop=index)
+        coming: list[tuple[Value, Combiner]] = []
+        for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
+            if mode is None:
+                home = self.places[Value(i, port)] = self.home(Value(i, port))
+                inner.send(out.value, home.at(op.dim, index))
+            else:
+                coming.append((out.value, mode.combiner))
+        inner.lower()
+        if in_grid:
+            self.grid_indices += [index, *inner.grid_indices]
+            self.block += inner.block
+            return
+        accumulators = inner.accumulate(index, coming)
+        self.block += [fill for group in accumulators for fill in group.fills]
+        gathered = tuple((group.combiner, group.tiles) for group in accumulators)
+        self.block.append(For(index, tuple(inner.block), op.first, gathered=gathered))
+        tiles = iter([tile for group in accumulators for tile in group.tiles])
+        for port, mode in enumerate(op.modes):
+            if mode is not None:
+                self.places[Value(i, port)] = next(tiles)
+
+    def accumulate(
+        self, index: Index, coming: Sequence[tuple[Value, Combiner]]
+    ) -> list[Accumulation]:
+        """What one iteration adds to the accumulators of the loop, at the end of its block."""
+        groups: list[Accumulation] = []
+        at = 0
+        while at < len(coming):
+            combiner = coming[at][1]
+            values = [value for value, _ in coming[at : at + combiner.arity]]
+            at += combiner.arity
+            groups.append(self.fold(index, combiner, [self.tile(v) for v in values]))
+        return groups
+
+    def fold(self, index: Index, combiner: Combiner, tiles: Sequence[Tile]) -> Accumulation:
+        for tile in tiles:
+            if any(span.at is index for span in tile.spans):
+                what = (
+                    f"blocks of {index.dim.label}, which differ in length, are put on one another"
+                )
+                raise NoKernel(what=what, remedy='run it with target="interpret"')
+        made = combine(combiner, tiles, self.names)
+        self.block = made.rewritten(self.block)
+        return made
+
+    def reduce(self, i: int, node: Node, op: Reduce) -> None:
+        index = Index(self.names.variable(op.dim, self.loops), op.dim)
+        makers = [self.graph.op(v.node) for v in node.inputs]
+        first = max([m.first for m in makers if isinstance(m, Map) and m.dim is op.dim], default=0)
+        inner = Frame(self.graph, self.names, {}, around=self, loop=index)
+        tiles = []
+        for value in node.inputs:
+            place = self.walked(value, op.dim, index)
+            assert isinstance(place, Listed)
+            tiles.append(inner.load(place, self.graph.type(value).iterate(op.dim)))
+        made = inner.fold(index, op.combiner, tiles)
+        self.block += made.fills
+        gathered = ((op.combiner, made.tiles),)
+        self.block.append(For(index, tuple(inner.block), first, gathered=gathered))
+        for port, tile in enumerate(made.tiles):
+            self.places[Value(i, port)] = tile
+
+    def yields_only(self, i: int) -> bool:
+        """Whether all that leaves this graph is what a map stacks, and nothing else needs it."""
+        if self.around is None:
+            return True
+        others = (j for j in self.graph.nodes if j != i and j not in self.graph.inputs)
+        private = any(t.is_buffered for j in others for t in self.graph[j].types)
+        alone = all(out.value.node == i for out in self.graph.outputs)
+        return alone and not self.graph.users[i] and not private
+
+
+def _compute(tile: Tile, expr: Expr, operands: Sequence[Tile]) -> Compute:
+    """The statement with the operands alone that the expression uses."""
+    used = sorted(arguments(expr))
+    numbered = substitute(expr, {old: arg(new) for new, old in enumerate(used)})
+    return Compute(tile, numbered, tuple(operands[i] for i in used))
+
+
+def _walked(dim: Dim, spans: Mapping[Dim, Span]) -> Dim:
+    """The dim under which an axis of an item has been walked: a whole axis has one block."""
+    return dim if dim in spans else dim.as_unit
+
+
+def _ordered(kind: Type, operands: Sequence[Tile]) -> list[Span]:
+    """The spans of a result, in the order of its type."""
+    spans = {span.dim: span for tile in operands for span in tile.spans}
+    return [spans[_walked(dim, spans)] for dim in kind.items]

@@ -1,0 +1,345 @@
+"""What a loop gathers: combiners written out as statements on accumulators.
+
+A combiner's expressions mix what has been gathered with what comes. Parts that vary along fewer
+axes than the whole (the two exponentials of a rescaled sum) are computed once, into tiles of their
+own.
+
+Where sums are rescaled by a running exponent t, what comes may as well be computed with the new t
+in the first place: S·e^t is the same number for any t. Then nothing that comes has to be rescaled,
+and a contraction adds straight into its accumulator. This is done where every summand is shown to
+be proportional to e^-t.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from blockbuster_fusion.ir.combiner import ADD, ANY, Combiner
+from blockbuster_fusion.ir.expr import Expr, arg, call, postorder
+from blockbuster_fusion.nest.nest import (
+    Compute,
+    Contract,
+    Fill,
+    Fold,
+    For,
+    Load,
+    Lookup,
+    Positions,
+    Span,
+    Statement,
+    Store,
+    Tile,
+    read,
+    walk,
+    written,
+)
+
+
+class Numbers(Protocol):
+    """Gives out names: t1, t2, …"""
+
+    def numbered(self, letter: str) -> str: ...
+
+
+@dataclass
+class Accumulation:
+    """The accumulators of one combiner: how they begin, and what an iteration does to them."""
+
+    combiner: Combiner
+    tiles: tuple[Tile, ...]
+    coming: tuple[Tile, ...]
+    names: Numbers
+    updates: list[Statement] = field(default_factory=list)
+
+    @property
+    def fills(self) -> list[Statement]:
+        return [Fill(t, v) for t, v in zip(self.tiles, self.combiner.identity, strict=True)]
+
+    def rewritten(self, block: list[Statement]) -> list[Statement]:
+        """The block of the loop with the accumulators updated at its end."""
+        base = _base(self.combiner)
+        early = None if base is None else self._rescaled_early(block, base)
+        return [*block, *self.updates] if early is None else early
+
+    def _rescaled_early(self, block: list[Statement], base: str) -> list[Statement] | None:
+        exponent, summands = self.coming[0], self.coming[1:]
+        if not proportional(block, exponent, summands, base):
+            return None
+        at = next(i for i, s in enumerate(block) if written(s) is exponent) + 1
+        total = self.tiles[0]
+        common = Tile(self.names.numbered("t"), exponent.spans, exponent.dtype)
+        scale = Tile(self.names.numbered("t"), exponent.spans, exponent.dtype)
+        made: list[Statement] = [
+            *block[:at],
+            Compute(common, call("maximum", arg(0), arg(1)), (total, exponent)),
+            Compute(scale, call(base, arg(0) - arg(1)), (total, common)),
+            *(reading(s, exponent, common) for s in block[at:]),
+        ]
+        for tile, coming in zip(self.tiles[1:], summands, strict=True):
+            made.append(Compute(tile, arg(0) * arg(1) + arg(2), (tile, scale, coming)))
+        return [*made, Compute(total, arg(0), (common,))]
+
+
+def _base(combiner: Combiner) -> str | None:
+    """The power by which sums are rescaled, `exp` or `exp2`, if one running exponent t does it."""
+    size = combiner.arity
+    common = call("maximum", arg(0), arg(size))
+    for base in ("exp", "exp2"):
+        mine, theirs = (call(base, arg(at) - common) for at in (0, size))
+        sums = tuple(arg(i) * mine + arg(size + i) * theirs for i in range(1, size))
+        if size > 1 and combiner.combine == (common, *sums):
+            return base
+    return None
+
+
+def combine(
+    combiner: Combiner,
+    coming: Sequence[Tile],
+    names: Numbers,
+    into: tuple[Tile, ...] | None = None,
+) -> Accumulation:
+    """Accumulators for what comes, new ones or those given, and the statements that update them."""
+    tiles = into or tuple(Tile(names.numbered("t"), t.spans, t.dtype) for t in coming)
+    made = Accumulation(combiner, tiles, tuple(coming), names)
+    if combiner is ANY:
+        made.updates.append(Compute(tiles[0], arg(0), (coming[0],)))
+        return made
+    if combiner.arity == 1:
+        made.updates.append(Compute(tiles[0], combiner.combine[0], (tiles[0], coming[0])))
+        return made
+    arguments = (*tiles, *coming)
+    shared = _Shared(arguments, names)
+    finished: list[tuple[Tile, Tile]] = []
+    for tile, expr in zip(tiles, combiner.combine, strict=True):
+        value, operands = shared.written_out(expr, frozenset(tile.spans))
+        if any(t in tiles and t is not tile for t in operands) or _is_needed(expr, combiner):
+            new = shared.tile(expr, tile.spans)
+            finished.append((tile, new))
+        else:
+            made.updates.append(Compute(tile, value, operands))
+    made.updates[:0] = shared.statements
+    made.updates += [Compute(tile, arg(0), (new,)) for tile, new in finished]
+    return made
+
+
+def _is_needed(expr: Expr, combiner: Combiner) -> bool:
+    """Whether the new value of a component is a part of another's."""
+    return any(expr in postorder(other) for other in combiner.combine if other is not expr)
+
+
+class _Shared:
+    """Parts of a combiner's expressions that are tiles of their own."""
+
+    def __init__(self, arguments: Sequence[Tile], names: Numbers) -> None:
+        self.arguments, self.names = arguments, names
+        self.tiles: dict[Expr, Tile] = {}
+        self.statements: list[Statement] = []
+
+    def spans(self, expr: Expr) -> frozenset[Span]:
+        used = [n.value for n in postorder(expr) if n.op == "arg"]
+        return frozenset(s for i in used if isinstance(i, int) for s in self.arguments[i].spans)
+
+    def tile(self, expr: Expr, order: tuple[Span, ...]) -> Tile:
+        """The tile that holds a part."""
+        if expr not in self.tiles:
+            spans = self.spans(expr)
+            value, operands = self.written_out(expr, spans)
+            used = [self.arguments[n.value] for n in postorder(expr) if isinstance(n.value, int)]
+            tile = Tile(
+                self.names.numbered("t"), tuple(s for s in order if s in spans), used[0].dtype
+            )
+            self.statements.append(Compute(tile, value, operands))
+            self.tiles[expr] = tile
+        return self.tiles[expr]
+
+    def written_out(self, expr: Expr, spans: frozenset[Span]) -> tuple[Expr, tuple[Tile, ...]]:
+        """The expression over tiles: parts that lack some of `spans` are tiles of their own."""
+        operands: dict[Tile, int] = {}
+        made: dict[Expr, Expr] = {}
+
+        def operand(tile: Tile) -> Expr:
+            return arg(operands.setdefault(tile, len(operands)))
+
+        def write(node: Expr) -> Expr:
+            if node in made:
+                return made[node]
+            if node in self.tiles:
+                done = operand(self.tiles[node])
+            elif node.op == "arg":
+                assert isinstance(node.value, int)
+                done = operand(self.arguments[node.value])
+            elif not node.args:
+                done = node
+            elif node is not expr and (self.spans(node) < spans or node.op in _COSTLY):
+                widest = max(self.arguments, key=lambda t: len(t.spans))
+                done = operand(self.tile(node, widest.spans))
+            else:
+                done = Expr(node.op, tuple(write(a) for a in node.args), node.value)
+            made[node] = done
+            return done
+
+        return write(expr), tuple(operands)
+
+
+_COSTLY = ("exp", "exp2", "maximum")
+
+
+# --------------------------------------------------------------- proportional to e^-t
+
+
+class _NotProportional(Exception):
+    """What is computed from t is no multiple of a power of e^t."""
+
+
+_ZERO = None
+"""The degree of 0, which is proportional to anything."""
+
+
+def proportional(
+    block: Sequence[Statement], t: Tile, summands: Sequence[Tile], base: str = "exp"
+) -> bool:
+    """Whether t serves only to scale the summands: each is proportional to e^-t, or to 2^-t."""
+    if not any(written(s) is t for s in block):
+        return False
+    degrees = _Degrees(t, base)
+    try:
+        for statement in walk(tuple(block)):
+            degrees.visit(statement)
+    except _NotProportional:
+        return False
+    return all(degrees.of(tile) in (1, _ZERO) for tile in summands)
+
+
+class _Degrees:
+    """The power of e^-t, or of 2^-t, to which each tile is proportional."""
+
+    def __init__(self, t: Tile, base: str) -> None:
+        self.t, self.base = t, base
+        self.known: dict[Tile, int | None] = {}
+        self.there = False
+
+    def of(self, tile: Tile) -> int | None:
+        return self.known.get(tile, 0)
+
+    def visit(self, statement: Statement) -> None:
+        if written(statement) is self.t:
+            self.there = True
+            return
+        match statement:
+            case Fill():
+                self.known[statement.tile] = _ZERO if statement.value == 0 else 0
+            case Compute():
+                degree = self.expr(statement.expr, statement.operands)
+                known = self.known.get(statement.tile, _ZERO)
+                self.known[statement.tile] = self.same(degree, known)
+            case Fold():
+                self.forbid_t(statement)
+                degree = self.of(statement.operand)
+                if degree not in (0, _ZERO) and statement.combiner is not ADD:
+                    raise _NotProportional
+                self.known[statement.tile] = degree
+            case Contract():
+                self.forbid_t(statement)
+                left, right = self.of(statement.left), self.of(statement.right)
+                degree = _ZERO if left is _ZERO or right is _ZERO else left + right
+                self.known[statement.tile] = self.same(degree, self.of(statement.tile))
+            case Store():
+                if statement.tile is self.t or self.of(statement.tile) not in (0, _ZERO):
+                    raise _NotProportional
+            case Lookup():
+                self.forbid_t(statement)
+                if self.of(statement.places) not in (0, _ZERO):
+                    raise _NotProportional
+            case Load() | Positions() | For():
+                pass
+            case _:
+                raise _NotProportional
+
+    def forbid_t(self, statement: Statement) -> None:
+        if self.t in read(statement):
+            raise _NotProportional
+
+    @staticmethod
+    def same(a: int | None, b: int | None) -> int | None:
+        if a is _ZERO or b is _ZERO:
+            return b if a is _ZERO else a
+        if a != b:
+            raise _NotProportional
+        return a
+
+    def expr(self, expr: Expr, operands: Sequence[Tile]) -> int | None:
+        degrees: dict[Expr, int | None] = {}
+        slopes: dict[Expr, int] = {}
+        for node in postorder(expr):
+            slope = slopes[node] = self.slope(node, operands, slopes)
+            if slope or any(slopes[a] for a in node.args):
+                if node.op == self.base and not slope:
+                    degrees[node] = -slopes[node.args[0]]
+                elif not slope and node.op not in ("add", "sub", "neg"):
+                    raise _NotProportional
+                else:
+                    degrees[node] = 0
+                continue
+            degrees[node] = self.degree(node, operands, degrees)
+        if slopes[expr]:
+            raise _NotProportional
+        return degrees[expr]
+
+    def slope(self, node: Expr, operands: Sequence[Tile], slopes: dict[Expr, int]) -> int:
+        """By how much a sum grows when t grows by 1."""
+        inner = [slopes[a] for a in node.args]
+        if node.op == "arg":
+            assert isinstance(node.value, int)
+            return 1 if operands[node.value] is self.t else 0
+        if node.op == "add":
+            return sum(inner)
+        if node.op == "sub":
+            return inner[0] - inner[1]
+        if node.op == "neg":
+            return -inner[0]
+        return 0
+
+    def degree(
+        self, node: Expr, operands: Sequence[Tile], degrees: dict[Expr, int | None]
+    ) -> int | None:
+        inner = [degrees[a] for a in node.args]
+        if node.op == "arg":
+            assert isinstance(node.value, int)
+            return self.of(operands[node.value])
+        if node.op == "const":
+            return _ZERO if node.value == 0 else 0
+        if node.op == "mul":
+            return _ZERO if _ZERO in inner else sum(d or 0 for d in inner)
+        if node.op == "div" and inner[1] is not _ZERO:
+            return _ZERO if inner[0] is _ZERO else (inner[0] or 0) - (inner[1] or 0)
+        if node.op in ("add", "sub"):
+            return self.same(inner[0], inner[1])
+        if node.op in ("neg", "cast"):
+            return inner[0]
+        if node.op == "where" and inner[0] in (0, _ZERO):
+            return self.same(inner[1], inner[2])
+        if any(d not in (0, _ZERO) for d in inner):
+            raise _NotProportional
+        return 0
+
+
+def reading(statement: Statement, old: Tile, new: Tile) -> Statement:
+    """The statement with one tile that it reads replaced."""
+
+    def other(tile: Tile) -> Tile:
+        return new if tile is old else tile
+
+    match statement:
+        case Lookup():
+            return replace(statement, places=other(statement.places))
+        case Compute():
+            return replace(statement, operands=tuple(other(t) for t in statement.operands))
+        case Fold():
+            return replace(statement, operand=other(statement.operand))
+        case Contract():
+            return replace(statement, left=other(statement.left), right=other(statement.right))
+        case Store():
+            return replace(statement, tile=other(statement.tile))
+        case For():
+            return replace(statement, body=tuple(reading(s, old, new) for s in statement.body))
+    return statement

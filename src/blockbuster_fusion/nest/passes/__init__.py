@@ -1,0 +1,1 @@
+"""Passes over loop nests, one to a file."""

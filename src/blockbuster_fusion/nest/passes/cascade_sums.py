@@ -1,0 +1,77 @@
+"""Cascades: the sums of long loops, gathered run by run.
+
+An accumulator that takes one block after the other loses accuracy with every addition. So a loop
+with many blocks sums a run of them at a time, and the runs into totals: with about √n runs of √n
+blocks, no number goes through more than 2√n additions. Each block is summed pairwise by itself.
+
+The totals of a rescaled sum have an exponent of their own. The accumulator's exponent is not reset
+after a run: it is still that of all blocks so far, which windows look at.
+"""
+
+from dataclasses import replace
+
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.combiner import ADD, Combiner
+from blockbuster_fusion.nest.lower_combiner import combine
+from blockbuster_fusion.nest.nest import Body, Cascade, Fill, For, Kernel, Statement, Tile
+from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt
+from blockbuster_fusion.safety.pairs.pairs import rescaled_sum
+
+FEW = 64
+"""So many blocks are summed one after the other."""
+SHORT = FEW * 64
+"""An axis of known length up to this has few blocks, whatever its tiles are."""
+
+
+def cascaded(kernel: Kernel) -> Kernel:
+    """The kernel with the sums of its long loops gathered in runs."""
+    names = FreshNames(kernel)
+
+    def rewrite(body: Body) -> Body:
+        made: list[Statement] = []
+        for statement in body:
+            made += _cascaded(statement, names) if isinstance(statement, For) else [statement]
+        return tuple(made)
+
+    return replace(kernel, body=rebuilt(kernel.body, rewrite))
+
+
+def run_length(blocks: int, few: int = FEW) -> int:
+    """The length of a run in a loop over so many blocks: a power of two; 0 for few blocks."""
+    if blocks <= few:
+        return 0
+    return 1 << ((blocks - 1).bit_length() + 1) // 2
+
+
+def _cascaded(loop: For, names: FreshNames) -> list[Statement]:
+    sums = [(combiner, tiles) for combiner, tiles in loop.gathered if _is_sum(combiner, tiles)]
+    if not sums or not _may_be_long(loop.index.dim):
+        return [loop]
+    begin: list[Statement] = []
+    flush: list[Statement] = []
+    end: list[Statement] = []
+    for combiner, tiles in sums:
+        totals = tuple(names.like(tile) for tile in tiles)
+        begin += [Fill(t, v) for t, v in zip(totals, combiner.identity, strict=True)]
+        flush += combine(combiner, tiles, names, into=totals).updates
+        flush += [Fill(tile, 0.0) for tile in tiles[combiner.arity > 1 :]]
+        end += combine(combiner, totals, names, into=tiles).updates
+    body = (*loop.body, Cascade(loop.index, tuple(flush), inside=True))
+    return [
+        Cascade(loop.index, tuple(begin)),
+        replace(loop, body=body),
+        Cascade(loop.index, tuple(end)),
+    ]
+
+
+def _is_sum(combiner: Combiner, tiles: tuple[Tile, ...]) -> bool:
+    if not all(tile.dtype.is_float for tile in tiles):
+        return False
+    return combiner is ADD or (combiner.arity > 1 and combiner is rescaled_sum(combiner.arity - 1))
+
+
+def _may_be_long(dim: Dim) -> bool:
+    if dim.unit:
+        return False
+    extent = dim.axis.extent
+    return not isinstance(extent, int) or extent > (SHORT if dim.packed else FEW)

@@ -1,0 +1,146 @@
+"""Split reductions: the blocks of a serial loop shared out among more programs.
+
+One kernel gathers each share and stores what it has gathered; a second combines the shares and goes
+on from there. Flash-decoding falls out of this. Where everything gathered is a plain sum, the
+shares may be added into one buffer atomically instead.
+"""
+
+from dataclasses import replace
+
+from blockbuster_fusion.errors import NoKernel
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import ADD, ANY
+from blockbuster_fusion.nest.lower_combiner import combine
+from blockbuster_fusion.nest.nest import (
+    Access,
+    Along,
+    Body,
+    Buffer,
+    BufferAxis,
+    Clear,
+    Fill,
+    For,
+    Index,
+    Kernel,
+    Load,
+    Nest,
+    Part,
+    Space,
+    Span,
+    Statement,
+    Step,
+    Store,
+    Tile,
+    walk,
+)
+from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt, without_dead
+
+
+def split(nest: Nest, axis: str, parts: int, *, atomic: bool = False) -> Nest:
+    """The nest with reductions over an axis shared out among `parts` programs each."""
+    steps: list[Step] = []
+    for step in nest.steps:
+        at = _reduction(step, axis) if isinstance(step, Kernel) else None
+        if isinstance(step, Kernel) and at is not None:
+            steps += _Split(step, at, parts, atomic).steps()
+        else:
+            steps.append(step)
+    if len(steps) == len(nest.steps):
+        what = f"no kernel gathers along {axis} in a loop that stands right in its grid"
+        raise NoKernel(what=what, remedy="split another axis")
+    known = {*nest.inputs, *(view.buffer for view in nest.outputs)}
+    used = [b for step in steps if isinstance(step, Kernel) for b in step.buffers]
+    between = [b for b in dict.fromkeys(used) if b.space is Space.GLOBAL and b not in known]
+    return replace(nest, steps=tuple(steps), between=tuple(between))
+
+
+def _reduction(kernel: Kernel, axis: str) -> int | None:
+    """Where the loop over an axis stands among the kernel's statements, if it gathers."""
+    for at, statement in enumerate(kernel.body):
+        if not isinstance(statement, For) or not statement.gathered:
+            continue
+        if any(isinstance(s, Store) for s in walk(statement.body)):
+            continue  # the second kernel could not see it
+        if any(combiner is ANY for combiner, _ in statement.gathered):
+            continue  # an empty share has nothing to give
+        if statement.index.dim.name == axis and statement.part is None:
+            return at
+    return None
+
+
+class _Split:
+    """One kernel while it is made into two."""
+
+    def __init__(self, kernel: Kernel, at: int, parts: int, atomic: bool) -> None:
+        self.kernel, self.at, self.atomic = kernel, at, atomic
+        loop = kernel.body[at]
+        assert isinstance(loop, For)
+        self.loop = loop
+        if atomic and any(combiner is not ADD for combiner, _ in loop.gathered):
+            what = f"{kernel.name} gathers more than sums along {loop.index.dim.name}"
+            raise NoKernel(what=what, remedy="split it without atomic additions")
+        name = loop.index.dim.name
+        dim = Dim(Axis(f"{name}_parts", parts), 0, packed=False)
+        self.part = Part(Index(f"{loop.index.name}_part", dim), parts)
+        self.buffers = {
+            tile: self.buffer(tile) for _, gathered in loop.gathered for tile in gathered
+        }
+
+    def buffer(self, tile: Tile) -> Buffer:
+        """Where the shares of an accumulator lie: a block for each program."""
+        own = [] if self.atomic else [BufferAxis(self.part.index.dim, Along.BLOCKS)]
+        kept = {span.dim for span in tile.spans}
+        own += [BufferAxis(i.dim, Along.BLOCKS) for i in self.kernel.grid if i.dim not in kept]
+        own += [BufferAxis(span.dim, Along.AXIS) for span in tile.spans]
+        return Buffer(f"{self.kernel.name}_{tile.name}", tuple(own), tile.dtype)
+
+    def access(self, tile: Tile, part: Index) -> Access:
+        indices = {index.dim: index for index in self.kernel.grid}
+        indices[self.part.index.dim] = part
+        spans = {span.dim: span for span in tile.spans}
+        buffer = self.buffers[tile]
+        places = [spans.get(a.dim) or Span(a.dim, indices[a.dim]) for a in buffer.axes]
+        return Access(buffer, tuple(places))
+
+    def steps(self) -> list[Step]:
+        kernel, body = self.kernel, self.kernel.body
+        shares: list[Statement] = [
+            Store(self.access(tile, self.part.index), tile, self.atomic) for tile in self.buffers
+        ]
+        loop = replace(self.loop, part=self.part)
+        before = rebuilt(body[: self.at], _without_results)
+        first = Kernel(
+            f"{kernel.name}_parts", (*kernel.grid, self.part.index), (*before, loop, *shares)
+        )
+        gathering = self.loaded() if self.atomic else self.combined()
+        filled = [s for s in body[: self.at] if not (self.atomic and self.is_start(s))]
+        second = replace(kernel, body=(*filled, *gathering, *body[self.at + 1 :]))
+        clears: list[Step] = [Clear(b) for b in self.buffers.values()] if self.atomic else []
+        return [*clears, without_dead(first), without_dead(second)]
+
+    def is_start(self, statement: Statement) -> bool:
+        return isinstance(statement, Fill) and statement.tile in self.buffers
+
+    def loaded(self) -> list[Statement]:
+        return [Load(tile, self.access(tile, self.part.index)) for tile in self.buffers]
+
+    def combined(self) -> list[Statement]:
+        """The accumulators from the shares, one after the other; they were filled before."""
+        index = Index(self.part.index.name, self.part.index.dim)
+        names = FreshNames(self.kernel)
+        inner: list[Statement] = []
+        for combiner, gathered in self.loop.gathered:
+            coming = [names.like(tile) for tile in gathered]
+            inner += [
+                Load(share, self.access(tile, index))
+                for share, tile in zip(coming, gathered, strict=True)
+            ]
+            inner += combine(combiner, coming, names, into=gathered).updates
+        return [For(index, tuple(inner), gathered=self.loop.gathered)]
+
+
+def _without_results(body: Body) -> Body:
+    """A body without what the second kernel stores as well."""
+    return tuple(
+        s for s in body if not (isinstance(s, Store) and s.target.buffer.space is Space.GLOBAL)
+    )

@@ -1,0 +1,114 @@
+"""Which operations a ragged last block would spoil: what lies beyond the end of an axis.
+
+A printer that runs loops to the exact end needs none of this. One that computes on whole tiles
+(Triton) has, beyond the end, zeros where it loaded, and what follows from them where it computed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, postorder
+from blockbuster_fusion.nest.nest import (
+    Body,
+    Compute,
+    Contract,
+    Fill,
+    Fold,
+    Kernel,
+    Load,
+    Lookup,
+    Span,
+    Statement,
+    Tile,
+)
+from blockbuster_fusion.nest.rewrite import rebuilt
+
+
+def guarded(kernel: Kernel) -> Kernel:
+    """The kernel with guards only where what lies beyond the end is not neutral."""
+    beyond = _Beyond()
+    for statement in kernel.statements:
+        beyond.visit(statement)
+
+    def rewrite(body: Body) -> Body:
+        return tuple(_guard(s, beyond) for s in body)
+
+    return replace(kernel, body=rebuilt(kernel.body, rewrite))
+
+
+def _guard(statement: Statement, beyond: "_Beyond") -> Statement:
+    if isinstance(statement, Fold):
+        found = beyond.of(statement.operand, statement.span)
+        return replace(statement, guarded=found != statement.combiner.identity[0])
+    if isinstance(statement, Contract):
+        sides = (statement.left, statement.right)
+        left, right = (beyond.of(side, statement.span) for side in sides)
+        return replace(
+            statement,
+            guarded=(left is None, right is None) if 0.0 in (left, right) else (True, True),
+        )
+    return statement
+
+
+class _Beyond:
+    """What each tile has beyond the end of each of its axes: a number, or None if unknown."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Tile, Span], float | None] = {}
+
+    def of(self, tile: Tile, span: Span) -> float | None:
+        return self.known.get((tile, span))
+
+    def visit(self, statement: Statement) -> None:
+        match statement:
+            case Load() | Lookup():
+                self.set(statement.tile, dict.fromkeys(statement.tile.spans, 0.0))
+            case Fill():
+                self.set(statement.tile, dict.fromkeys(statement.tile.spans, statement.value))
+            case Compute():
+                found = {
+                    span: _constant(statement.expr, statement.operands, span, self)
+                    for span in statement.tile.spans
+                }
+                self.set(statement.tile, found)
+            case Fold():
+                # the neighbours' numbers are reduced as well: a 0 stays a 0
+                spans = statement.tile.spans
+                kept = {s: self.of(statement.operand, s) for s in spans}
+                self.set(statement.tile, {s: v if v == 0 else None for s, v in kept.items()})
+            case Contract():
+                for span in statement.tile.spans:
+                    sides = [t for t in (statement.left, statement.right) if span in t.spans]
+                    zero = any(self.of(side, span) == 0.0 for side in sides)
+                    if not zero or self.of(statement.tile, span) != 0.0:
+                        self.known[statement.tile, span] = None
+
+    def set(self, tile: Tile, found: dict[Span, float | None]) -> None:
+        for span, value in found.items():
+            if (tile, span) in self.known and self.known[tile, span] != value:
+                value = None  # an accumulator: it has been something else before
+            self.known[tile, span] = value
+
+
+def _constant(expr: Expr, operands: Sequence[Tile], span: Span, beyond: _Beyond) -> float | None:
+    """The value of an expression beyond the end of an axis, where that is a constant."""
+    made: dict[Expr, float | None] = {}
+    for node in postorder(expr):
+        inner = [made[a] for a in node.args]
+        if node.op == "arg":
+            assert isinstance(node.value, int)
+            made[node] = beyond.of(operands[node.value], span)
+        elif node.op == "const":
+            assert isinstance(node.value, int | float)
+            made[node] = float(node.value)
+        elif node.op == "cast":
+            made[node] = inner[0]
+        elif node.op in FUNCTIONS and None not in inner:
+            with np.errstate(all="ignore"):
+                found = float(FUNCTIONS[node.op].numpy(*inner))
+            made[node] = found if np.isfinite(found) else None
+        else:
+            made[node] = None
+    return made[expr]

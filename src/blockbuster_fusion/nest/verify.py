@@ -1,0 +1,173 @@
+"""The rules of loop nests: what every pass keeps and every printer relies on."""
+
+from collections.abc import Iterable
+
+from blockbuster_fusion.errors import InvalidNest
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.listing import statement_text
+from blockbuster_fusion.nest.nest import (
+    Access,
+    Along,
+    Body,
+    Cascade,
+    Compute,
+    Contract,
+    Copy,
+    Fill,
+    Fold,
+    For,
+    Index,
+    Kernel,
+    Load,
+    Lookup,
+    Nest,
+    Positions,
+    Space,
+    Span,
+    Statement,
+    Store,
+    Tile,
+    Wait,
+    accesses,
+    read,
+    written,
+)
+
+
+def verify_nest(nest: Nest | Kernel) -> None:
+    """Raise InvalidNest where a kernel breaks a rule; it names the kernel and the statement."""
+    for kernel in nest.kernels if isinstance(nest, Nest) else (nest,):
+        _Kernel(kernel).body(kernel.body, set(), set(kernel.grid))
+
+
+class _Kernel:
+    """One kernel while it is checked."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.copied: set[tuple[object, Index]] = set()
+        self.parts = {
+            s.index: s.part.index
+            for s in kernel.statements
+            if isinstance(s, For) and s.part is not None
+        }
+
+    def fail(self, statement: Statement, problem: str) -> None:
+        text = statement_text(statement)
+        raise InvalidNest(kernel=self.kernel.name, statement=text, problem=problem)
+
+    def body(self, body: Body, known: set[Tile], indices: set[Index]) -> None:
+        """The statements of a body, given the tiles that are there and the loops around."""
+        for statement in body:
+            for tile in read(statement):
+                if tile not in known:
+                    self.fail(statement, f"{tile} is read before it is written")
+            for span in _spans(statement):
+                if isinstance(span.at, Index) and span.at not in indices:
+                    self.fail(statement, f"no loop around it has the variable {span.at.name}")
+            self.statement(statement, known, indices)
+            made = written(statement)
+            if made is not None:
+                known.add(made)
+
+    def statement(self, statement: Statement, known: set[Tile], indices: set[Index]) -> None:
+        match statement:
+            case Load() | Wait():
+                self.same(statement, statement.tile.spans, _kept(statement.source))
+                if isinstance(statement, Wait):
+                    self.waits(statement)
+            case Lookup():
+                self.looks_up(statement)
+            case Store():
+                self.same(statement, statement.tile.spans, _kept(statement.target))
+                self.races(statement)
+            case Compute():
+                own = set(statement.tile.spans)
+                for operand in statement.operands:
+                    if not own.issuperset(operand.spans):
+                        self.fail(statement, f"{operand} has axes that {statement.tile} lacks")
+            case Fold():
+                left = [s for s in statement.operand.spans if s != statement.span]
+                self.contained(statement, statement.span, statement.operand)
+                self.same(statement, statement.tile.spans, left)
+            case Contract():
+                sides = (statement.left, statement.right)
+                for side in sides:
+                    self.contained(statement, statement.span, side)
+                left = [s for side in sides for s in side.spans if s != statement.span]
+                self.same(statement, statement.tile.spans, dict.fromkeys(left))
+            case For():
+                if statement.index in indices:
+                    self.fail(statement, f"{statement.index.name} is the variable of a loop around")
+                self.body(statement.body, set(known), {*indices, statement.index})
+                known |= {t for t in _accumulated(statement.body) if t in known}
+            case Cascade():
+                if statement.inside and statement.index not in indices:
+                    self.fail(statement, f"no loop around it has the variable {statement.index}")
+                self.body(statement.body, known, indices)
+            case Copy():
+                self.copies(statement, indices)
+            case Fill() | Positions():
+                pass
+
+    def same(self, statement: Statement, found: Iterable[Span], wanted: Iterable[Span]) -> None:
+        if set(found) != set(wanted):
+            has, needs = (", ".join(s.dim.label for s in spans) for spans in (found, wanted))
+            self.fail(statement, f"the tile has the axes ({has}), and they would be ({needs})")
+
+    def looks_up(self, statement: Lookup) -> None:
+        source, places = statement.source, statement.places
+        looked_along = source.spans[statement.axis]
+        if not looked_along.dim.unit:
+            self.fail(statement, f"{source.buffer} is not whole along {looked_along.dim.label}")
+        if places.dtype not in (DType.int64, DType.int32):
+            self.fail(statement, f"the places {places} are {places.dtype}, not whole numbers")
+        kept = [span for span in _kept(source) if span != looked_along]
+        self.same(statement, statement.tile.spans, dict.fromkeys((*places.spans, *kept)))
+
+    def contained(self, statement: Statement, span: Span, tile: Tile) -> None:
+        if span not in tile.spans:
+            self.fail(statement, f"{tile} has no axis {span.dim.label}")
+
+    def races(self, statement: Store) -> None:
+        """Two programs must not write the same block, unless they add to it."""
+        if statement.atomic or statement.target.buffer.space is not Space.GLOBAL:
+            return
+        named = {span.at for span in statement.target.spans}
+        named |= {part for loop, part in self.parts.items() if loop in named}
+        for index in self.kernel.grid:
+            if index not in named:
+                problem = f"programs that differ in {index.name} alone write the same block"
+                self.fail(statement, problem)
+
+    def copies(self, statement: Copy, indices: set[Index]) -> None:
+        ring = statement.ring
+        if ring.space is not Space.RING or not 0 < statement.ahead < ring.stages:
+            problem = f"{statement.ahead} iterations ahead do not fit a ring of {ring.stages}"
+            self.fail(statement, problem)
+        if statement.loop not in indices:
+            self.fail(statement, f"no loop around it has the variable {statement.loop.name}")
+        self.copied.add((ring, statement.loop))
+
+    def waits(self, statement: Wait) -> None:
+        if not any(ring is statement.ring for ring, _ in self.copied):
+            self.fail(statement, f"nothing was copied to {statement.ring}")
+
+
+def _accumulated(body: Body) -> set[Tile]:
+    return {tile for s in body if (tile := written(s)) is not None}
+
+
+def _kept(access: Access) -> list[Span]:
+    """The spans along which a block of a buffer has an axis."""
+    pairs = zip(access.buffer.axes, access.spans, strict=True)
+    return [span for axis, span in pairs if axis.along is not Along.BLOCKS]
+
+
+def _spans(statement: Statement) -> list[Span]:
+    spans = [span for access in accesses(statement) for span in access.spans]
+    made = written(statement)
+    spans += [] if made is None else list(made.spans)
+    if isinstance(statement, Positions | Fold | Contract):
+        spans.append(statement.span)
+    return spans

@@ -1,0 +1,1 @@
+"""Printers: loop nests become source text, in C or in Triton."""

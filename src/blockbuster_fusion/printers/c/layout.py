@@ -1,0 +1,356 @@
+"""Where everything lies in a C kernel: tiles, blocks of buffers, and how contractions walk them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import ADD
+from blockbuster_fusion.ir.expr import postorder
+from blockbuster_fusion.naming import Scope, word
+from blockbuster_fusion.nest.nest import (
+    Access,
+    Along,
+    Body,
+    Buffer,
+    BufferAxis,
+    Cascade,
+    Compute,
+    Contract,
+    Fold,
+    For,
+    Index,
+    Kernel,
+    Load,
+    Positions,
+    Space,
+    Span,
+    Store,
+    Tile,
+    Wait,
+    read,
+)
+from blockbuster_fusion.nest.nest import (
+    tiles as tiles_of,
+)
+from blockbuster_fusion.printers.c.expressions import HELD, STORED
+from blockbuster_fusion.printers.c.memory import Kind
+from blockbuster_fusion.printers.reserved import C
+
+DEFAULT_TILE = 64
+PART = 32
+"""Sums across the vectors are made in parts of so many rows."""
+LONG = 128
+"""Rows of so many elements are worth reading where they lie."""
+
+
+class Layout:
+    """The names, lengths and addresses of one kernel; padded rows get their names on first use."""
+
+    def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int]) -> None:
+        self.kernel, self.tiles = kernel, tiles
+        self.id = Scope(C)
+        for buffer in kernel.buffers:
+            self.name(buffer)  # arrays first: theirs are the names to keep
+        packed = [index.dim for index in kernel.grid if index.dim.packed]
+        contracts = any(isinstance(s, Contract) for s in kernel.statements)
+        self.lanes = packed[-1] if packed and contracts else None
+        self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
+        self.counted = _short_positions(kernel)
+        self.padded: dict[tuple[Dim, str], str] = {}
+        self.runs: dict[Dim, str] = {}
+        self.for_runs = _for_runs(kernel)
+        self.passing = {s.tile for s, fold in _pairs(kernel.body) if self.passes(s, fold)}
+        self.borrowed: dict[Tile, Access] = {}
+        self.borrowed = {
+            s.tile: s.source
+            for s in kernel.statements
+            if isinstance(s, Load | Wait) and self.is_borrowed(s.tile, s.source)
+        }
+
+    def name(self, thing: Buffer | Tile | Index) -> str:
+        return self.id(thing, thing.name)
+
+    def extent(self, axis: Axis) -> str:
+        """The length of an axis."""
+        extent = axis.extent
+        return str(extent) if isinstance(extent, int) else self.id(extent, extent.name)
+
+    @property
+    def stored_to(self) -> set[Buffer]:
+        return {s.target.buffer for s in self.kernel.statements if isinstance(s, Store)}
+
+    def spans(self) -> Iterator[Span]:
+        for statement in self.kernel.statements:
+            for tile in tiles_of(statement):
+                yield from tile.spans
+            if isinstance(statement, Positions):
+                yield statement.span
+
+    def block(self, dim: Dim) -> str:
+        """How many elements a block of a dim has, but for the last."""
+        if dim.unit:
+            return self.extent(dim.axis)
+        return self.id(("block", dim), f"BLOCK_{self.blocks[dim]}") if dim.packed else "1"
+
+    def count(self, dim: Dim) -> str:
+        """How many blocks a dim has."""
+        if dim.unit:
+            return "1"
+        extent = self.extent(dim.axis)
+        return f"BLOCKS({extent}, {self.block(dim)})" if dim.packed else extent
+
+    def length(self, span: Span) -> str:
+        """How many elements this block has."""
+        if not span.dim.packed:
+            return "1"
+        if span.dim.unit:
+            return self.extent(span.dim.axis)
+        if isinstance(span.at, Index):
+            return self.id(("length", span.at), f"{self.name(span.at)}_len")
+        return self.id(span, f"block_{self.blocks[span.dim]}_{span.at}")
+
+    def start(self, span: Span) -> str:
+        """Where a block begins along its axis."""
+        if span.dim.unit or span.at == 0:
+            return "0"
+        at = self.name(span.at) if isinstance(span.at, Index) else str(span.at)
+        return f"{at} * {self.block(span.dim)}" if span.dim.packed else at
+
+    def held(self, tile: Tile) -> str:
+        """The C type of a tile's elements; positions are short."""
+        return "int32_t" if tile in self.counted else HELD[tile.dtype]
+
+    def is_borrowed(self, tile: Tile, source: Access) -> bool:
+        """Whether a block is read where it lies: contractions broadcast it, and nothing else.
+
+        Only long rows are: of short pieces, each would be in another page of memory.
+        """
+        if self.held(tile) != STORED[source.buffer.dtype] or not tile.spans:
+            return False
+        last = source.spans[-1].dim
+        if not last.unit and self.tiles.get(last, DEFAULT_TILE) < LONG:
+            return False
+        if source.buffer.space is not Space.GLOBAL:
+            return False
+        if source.buffer in self.stored_to:
+            return False
+        users = [s for s in self.kernel.statements if tile in read(s)]
+        plans = [self.contraction(s) if isinstance(s, Contract) else None for s in users]
+        return all(plan is not None and plan[2] is tile is not plan[3] for plan in plans)
+
+    def layout(self, tile: Tile) -> list[Span]:
+        """The spans of a tile in the order in which they lie in memory: the lanes last.
+
+        Where there are none, a row of an array stays a row, and nothing is turned on the way.
+        """
+        return sorted(tile.spans, key=lambda span: span.dim is self.lanes)
+
+    def room(self, tile: Tile, after: int = 0) -> str:
+        """How many elements the axes from number `after` on take; the last is padded."""
+        layout = self.layout(tile)[after:]
+        if not layout:
+            return "1"
+        sizes = [self.block(span.dim) for span in layout[:-1]]
+        return " * ".join([*sizes, self.row(layout[-1].dim, self.held(tile))])
+
+    def row(self, dim: Dim, held: str) -> str:
+        """The length of a row of a tile along a dim, padded; it has a name."""
+        if (dim, held) not in self.padded:
+            name = self.blocks.get(dim, word(dim.name)).lower()
+            if held != "float":
+                name = f"{name}_{held.removesuffix('_t')}"
+            self.padded[dim, held] = self.id(("row", dim, held), f"{name}_row")
+        return self.padded[dim, held]
+
+    def step(self, tile: Tile, span: Span) -> str:
+        """How far apart two neighbours along an axis of a tile are."""
+        if tile in self.borrowed:
+            return self.buffer_step(self.borrowed[tile], span)
+        at = self.layout(tile).index(span)
+        return "1" if at == len(tile.spans) - 1 else self.room(tile, at + 1)
+
+    def at(self, tile: Tile, variables: Mapping[Span, str]) -> str:
+        """An element of a tile."""
+        terms = []
+        for span in self.layout(tile):
+            step = self.step(tile, span)
+            terms.append(variables[span] if step == "1" else f"{variables[span]} * {factor(step)}")
+        return f"{self.name(tile)}[{' + '.join(terms) or '0'}]"
+
+    def moved(self, tile: Tile, variables: Mapping[Span, str]) -> str:
+        """The first element of a tile at some positions."""
+        terms = [
+            f"{v} * {factor(self.step(tile, s))}" for s, v in variables.items() if s in tile.spans
+        ]
+        return " + ".join([self.name(tile), *terms])
+
+    def kind(self, tile: Tile) -> Kind | None:
+        """What tiles that may share memory have in common; None for those that need none."""
+        if tile in self.borrowed or tile in self.passing:
+            return None
+        return self.held(tile), self.reserved(tile)
+
+    def reserved(self, tile: Tile) -> str:
+        """The memory of a tile, in elements; the totals of a loop need none where it is short."""
+        room = self.room(tile)
+        dim = self.for_runs.get(tile)
+        return room if dim is None else f"({self.run(dim)} ? {room} : 0)"
+
+    def run(self, dim: Dim) -> str:
+        """How many blocks of a dim are summed before they go into totals; 0: all of them."""
+        if dim not in self.runs:
+            name = self.blocks.get(dim, word(dim.name)).lower()
+            self.runs[dim] = self.id(("run", dim), f"{name}_run")
+        return self.runs[dim]
+
+    def part_name(self, statement: Fold | Contract) -> str | None:
+        """The room for a part of a sum that runs across the vectors, where it may be long."""
+        dim = statement.span.dim
+        length = dim.axis.extent if dim.unit else self.tiles.get(dim, DEFAULT_TILE)
+        is_long = not isinstance(length, int) or length > 2 * PART
+        if not is_long or self.held(statement.tile) not in ("float", "double"):
+            return None
+        if isinstance(statement, Fold) and (
+            statement.combiner is not ADD or not self.is_across(statement)
+        ):
+            return None
+        if isinstance(statement, Contract) and (
+            not statement.tile.spans or self.contraction(statement) is not None
+        ):
+            return None
+        tile = statement.tile
+        return self.id(("part", tile), f"{self.name(tile)}_part")
+
+    def buffer_room(self, buffer: Buffer) -> str:
+        return " * ".join(self.axis_length(axis) for axis in buffer.axes) or "1"
+
+    def axis_length(self, axis: BufferAxis) -> str:
+        match axis.along:
+            case Along.AXIS:
+                return self.extent(axis.dim.axis)
+            case Along.BLOCKS:
+                return self.count(axis.dim)
+            case Along.BLOCK:
+                return self.block(axis.dim)
+
+    def stride(self, buffer: Buffer, axis: BufferAxis) -> str:
+        """How far apart two neighbours along an axis of a buffer are."""
+        if buffer.space is Space.SCRATCH:
+            later = buffer.axes[buffer.axes.index(axis) + 1 :]
+            return f"({' * '.join(self.axis_length(a) for a in later) or '1'})"
+        wanted = f"{self.name(buffer)}_{word(axis.dim.name)}"
+        return self.id((buffer, axis), wanted)
+
+    def address(self, access: Access) -> str:
+        """The first element of a block of a buffer."""
+        terms = [self.name(access.buffer)]
+        for axis, span in zip(access.buffer.axes, access.spans, strict=True):
+            start = self.start(span)
+            if axis.along is Along.BLOCKS:
+                start = self.name(span.at) if isinstance(span.at, Index) else str(span.at)
+            if axis.along is not Along.BLOCK and start != "0":
+                terms.append(f"{start} * {self.stride(access.buffer, axis)}")
+        return " + ".join(terms)
+
+    def buffer_step(self, access: Access, span: Span) -> str:
+        pairs = zip(access.buffer.axes, access.spans, strict=True)
+        return next(
+            self.stride(access.buffer, axis)
+            for axis, own in pairs
+            if own == span and axis.along is not Along.BLOCKS
+        )
+
+    def passes(self, compute: Compute, fold: Fold) -> bool:
+        """Whether a tile is reduced while it is computed and needed no more: it is never stored."""
+        readers = [s for s in self.kernel.statements if compute.tile in read(s)]
+        return readers == [fold] and self.is_across(fold)
+
+    def is_across(self, fold: Fold) -> bool:
+        """Whether a reduction runs across the vectors, row upon row, not along them."""
+        return self.layout(fold.operand)[-1] != fold.span
+
+    def is_one_call(self, contract: Contract) -> bool:
+        plan = self.contraction(contract)
+        if plan is None:
+            return False
+        spans = {*contract.left.spans, *contract.right.spans}
+        return spans == {contract.span, plan[1]} | ({plan[0]} if plan[0] is not None else set())
+
+    def contraction(self, statement: Contract) -> tuple[Span | None, Span, Tile, Tile] | None:
+        """Its rows and columns, and which operand has each; None: do it plainly."""
+        sides = (statement.left, statement.right)
+        layout = self.layout(statement.tile)
+        held = {self.held(t) for t in (*sides, statement.tile)}
+        if not layout or len(held) > 1 or not held <= {"float", "double"}:
+            return None
+        columns = layout[-1]
+        vectors = [t for t in sides if columns in t.spans]
+        if len(vectors) != 1:
+            return None
+        broadcast = next(t for t in sides if t is not vectors[0] or sides[0] is sides[1])
+        kept = [s for s in self.layout(broadcast) if s != statement.span]
+        rows = next((s for s in reversed(kept) if s not in vectors[0].spans), None)
+        return rows, columns, broadcast, vectors[0]
+
+    def turned_name(self, statement: Contract) -> str | None:
+        """The room for an operand that has to be turned first: its columns are not innermost."""
+        plan = self.contraction(statement)
+        if plan is None:
+            return None
+        _, columns, _, vectors = plan
+        return (
+            None
+            if self.step(vectors, columns) == "1"
+            else self.id(("turned", vectors), f"{self.name(vectors)}_turned")
+        )
+
+
+def _for_runs(kernel: Kernel) -> dict[Tile, Dim]:
+    """The tiles that only a long loop needs, with its dim."""
+    everywhere = {tile: 0 for s in kernel.statements for tile in tiles_of(s)}
+    inside: dict[Tile, tuple[int, Dim]] = {}
+    for statement in kernel.statements:
+        for tile in tiles_of(statement):
+            everywhere[tile] += 1
+        if isinstance(statement, Cascade):
+            for tile in (tile for s in statement.body for tile in tiles_of(s)):
+                count, _ = inside.get(tile, (0, statement.index.dim))
+                inside[tile] = count + 1, statement.index.dim
+    return {tile: dim for tile, (count, dim) in inside.items() if count == everywhere[tile]}
+
+
+def _short_positions(kernel: Kernel) -> set[Tile]:
+    """Positions that 32 bits do for: they are added and compared, never multiplied."""
+    found = {s.tile for s in kernel.statements if isinstance(s, Positions)}
+    for statement in kernel.statements:
+        if isinstance(statement, Compute):
+            if any(part.op in ("mul", "pow") for part in postorder(statement.expr)):
+                found -= set(statement.operands)
+        else:
+            found -= set(read(statement))
+    return found
+
+
+def _pairs(body: Body) -> Iterator[tuple[Compute, Fold]]:
+    """What is computed and reduced right afterwards."""
+    for statement, following in pairwise(body):
+        if isinstance(statement, Compute) and isinstance(following, Fold):
+            yield statement, following
+    for statement in body:
+        if isinstance(statement, For):
+            yield from _pairs(statement.body)
+
+
+def factor(text: str) -> str:
+    """A text as a factor of a product."""
+    return text if text.isidentifier() else f"({text})"
+
+
+def _block_names(dims: Sequence[Dim]) -> dict[Dim, str]:
+    """A name for each dim: that of its axis, numbered where an axis is cut in several ways."""
+    made: dict[Dim, str] = {}
+    for dim in dims:
+        name = word(dim.name)
+        taken = sum(1 for other in made if other.axis is dim.axis)
+        made[dim] = f"{name}{taken + 1}" if taken else name
+    return made

@@ -1,0 +1,182 @@
+"""Standalone kernel files: the source of a program's kernels, with a small test of itself.
+
+The test fills the inputs with numbers that any language can make again, runs the kernels and
+compares some elements of the outputs with what the unfused program gives in float64.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockbuster_fusion.errors import NoKernel
+from blockbuster_fusion.host.numbers import Numbers
+from blockbuster_fusion.ir.tiling import Extents, Tiling
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.listing import show_nest
+from blockbuster_fusion.nest.nest import (
+    Buffer,
+    Call,
+    Clear,
+    Kernel,
+    Load,
+    Lookup,
+    Nest,
+)
+from blockbuster_fusion.nest.shapes import buffer_shape, contiguous, layout_order
+
+Array = NDArray[Any]
+
+TOLERANCE = {
+    DType.float64: 1e-12,
+    DType.float32: 2e-5,
+    DType.float16: 4e-3,
+    DType.bfloat16: 3e-2,
+    DType.int64: 0.0,
+    DType.int32: 0.0,
+    DType.bool_: 0.0,
+}
+"""The error that is allowed, relative to the largest number of an output."""
+
+CHECKED = 96
+"""How many elements of each output are compared, where it has so many."""
+
+
+def samples(number: int, shape: Sequence[int], dtype: DType, below: int | None = None) -> Array:
+    """The elements of input `number`: between -1 and 1, scattered, in multiples of 2**-23.
+
+    With `below` they are places in a table of that length.
+    """
+    at = np.arange(int(np.prod(shape)), dtype=np.uint64) + np.uint64(number << 32)
+    at += np.uint64(0x9E3779B97F4A7C15)
+    at = (at ^ (at >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    at = (at ^ (at >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    at ^= at >> np.uint64(31)
+    numbers: Array = ((at >> np.uint64(40)).astype(np.float64) / 2**23 - 1).reshape(shape)
+    if dtype is DType.bool_:
+        return np.asarray(numbers > 0)
+    if below is not None:
+        return np.asarray(np.trunc((1 + numbers) / 2 * below), dtype.value)
+    if not dtype.is_float:
+        return np.asarray(np.trunc(4 * numbers), dtype.value)
+    return Numbers(exact=False).rounded(numbers, dtype)
+
+
+def places_below(nest: Nest, extents: Extents) -> dict[Buffer, int]:
+    """The inputs that say where tables are looked up, and how long the shortest of these is."""
+    found: dict[Buffer, int] = {}
+    for kernel in nest.kernels:
+        loads = {s.tile: s.source.buffer for s in kernel.statements if isinstance(s, Load)}
+        for statement in kernel.statements:
+            if isinstance(statement, Lookup) and statement.places in loads:
+                buffer = loads[statement.places]
+                length = extents.of(statement.source.spans[statement.axis].dim.axis)
+                found[buffer] = min(length, found.get(buffer, length))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Some elements of an output's array, counted along its memory, and how large it gets."""
+
+    at: tuple[int, ...]
+    values: tuple[float, ...]
+    scale: float
+
+    @staticmethod
+    def of(array: Array) -> "Wanted":
+        flat = np.asarray(array, np.float64).reshape(-1)
+        at = scattered(flat.size)
+        finite = np.abs(flat[np.isfinite(flat)])
+        scale = max(float(finite.max(initial=0)), 1e-30)
+        return Wanted(tuple(at), tuple(float(flat[i]) for i in at), scale)
+
+
+def scattered(size: int) -> list[int]:
+    """Places all over an array: the first, the last, and one at random of each stretch."""
+    if size <= CHECKED:
+        return list(range(size))
+    edges = np.linspace(0, size, CHECKED + 1).astype(int)
+    places = np.random.default_rng(0).integers(edges[:-1], edges[1:])
+    return [0, *map(int, places[1:-1]), size - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """What the test of a file needs: sizes are fixed in it."""
+
+    nest: Nest
+    tiling: Tiling
+    wanted: Sequence[Wanted]
+    """For each output."""
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Every array that has to be made, the inputs first."""
+        found = dict.fromkeys(self.nest.inputs)
+        found |= dict.fromkeys(view.buffer for view in self.nest.outputs)
+        return list(found | dict.fromkeys(self.nest.between))
+
+    def shape(self, buffer: Buffer) -> tuple[int, ...]:
+        return buffer_shape(buffer, self.tiling)
+
+    def order(self, buffer: Buffer) -> tuple[int, ...]:
+        """In which order the axes of a buffer lie in memory."""
+        for view, layout in zip(self.nest.outputs, self.nest.layouts, strict=True):
+            if view.buffer is buffer and buffer not in self.nest.inputs:
+                return layout_order(view, layout)
+        return tuple(range(len(buffer.axes)))
+
+    def strides(self, buffer: Buffer) -> tuple[int, ...]:
+        return contiguous(self.shape(buffer), self.order(buffer))
+
+    def count(self, buffer: Buffer) -> int:
+        return int(np.prod(self.shape(buffer), dtype=np.int64))
+
+    @property
+    def places_below(self) -> dict[Buffer, int]:
+        return places_below(self.nest, self.tiling.extents)
+
+    @property
+    def outputs(self) -> list[tuple[Buffer, Wanted]]:
+        """The outputs whose arrays are made: each once, and no inputs."""
+        found: dict[Buffer, Wanted] = {}
+        for view, wanted in zip(self.nest.outputs, self.wanted, strict=True):
+            if view.buffer not in self.nest.inputs:
+                found.setdefault(view.buffer, wanted)
+        return list(found.items())
+
+    def steps(self) -> list[Kernel | Clear]:
+        """What is run; a misc operator cannot be."""
+        for step in self.nest.steps:
+            if isinstance(step, Call):
+                what = f"{step.op.namespace}.{step.op.name} is run by an executor"
+                raise NoKernel(what=what, remedy="a standalone file has kernels only")
+        return [step for step in self.nest.steps if isinstance(step, Kernel | Clear)]
+
+
+def header(lines: Sequence[str], listing: str, nest: Nest) -> list[str]:
+    """The comment at the top: how the file was made, the block program and the loop nest."""
+    made = [*lines, "", "The block program:", "", *_indented(listing)]
+    return [*made, "", "The loop nest, whose names the code uses:", "", *_indented(show_nest(nest))]
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}".rstrip() for line in text.rstrip().splitlines()]
+
+
+def array_name(buffer: Buffer) -> str:
+    """The name of a buffer's array in the test."""
+    return f"array_{buffer.name}"
+
+
+def wrapped(line: str, width: int = 100) -> list[str]:
+    """A long line of numbers on several."""
+    lines, rest, margin = [], line, " " * 12
+    while len(rest) > width and ", " in rest[:width].lstrip():
+        at = rest.rindex(", ", 0, width)
+        lines.append(rest[: at + 1])
+        rest = margin + rest[at + 2 :]
+    return [*lines, rest]

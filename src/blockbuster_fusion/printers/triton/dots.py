@@ -1,0 +1,151 @@
+"""Contractions on tensor cores: which are dots, and in which dtype their operands go in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.nest import (
+    Compute,
+    Contract,
+    For,
+    Kernel,
+    Load,
+    Lookup,
+    Space,
+    Span,
+    Statement,
+    Tile,
+    Wait,
+    read,
+    walk,
+    written,
+)
+
+NARROW = (DType.float16, DType.bfloat16)
+
+
+MOST_AXES = 3
+"""Triton multiplies and sums tiles with so many axes; beyond that they are merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The axes of a contraction by their part in a product of matrices.
+
+    Both operands have `batch`; one has `rows`, the other `columns`.
+    """
+
+    batch: tuple[Span, ...]
+    rows: tuple[Span, ...]
+    columns: tuple[Span, ...]
+    first: Tile
+    second: Tile
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one of two matrices as they are."""
+        return not self.batch and len(self.rows) == len(self.columns) == 1
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether its axes are too many to be multiplied and summed one by one."""
+        return len(self.batch) + len(self.rows) + len(self.columns) + 1 > MOST_AXES
+
+
+def product_of(statement: Contract) -> Product:
+    """A contraction as a product of matrices."""
+    first, second, tile = statement.left, statement.right, statement.tile
+    own = [s for s in tile.spans if (s in first.spans) != (s in second.spans)]
+    if own and own[0] not in first.spans:
+        first, second = second, first
+    batch = tuple(s for s in tile.spans if s not in own)
+    rows = tuple(s for s in own if s in first.spans)
+    return Product(batch, rows, tuple(s for s in own if s in second.spans), first, second)
+
+
+def is_dot(statement: Contract) -> bool:
+    """Whether it is printed as a dot: a product of two matrices, or of what can be merged to it."""
+    product = product_of(statement)
+    if not product.rows or not product.columns or not statement.tile.dtype.is_float:
+        return False
+    return product.is_plain or product.is_wide
+
+
+class Dots:
+    """The loads that go into dots as they are stored, and what each dot computes with.
+
+    `narrow` are tiles that stay as loaded; where they are computed with, they are widened. `again`
+    names the second variable of those that a loop loads twice.
+    """
+
+    def __init__(self, kernel: Kernel, again: Callable[[Tile], str]) -> None:
+        self.loads: dict[Tile, DType] = {}
+        self.makers: dict[Tile, list[Statement]] = {}
+        self.users: dict[Tile, list[Statement]] = {}
+        for statement in kernel.statements:
+            made = written(statement)
+            if made is not None:
+                self.makers.setdefault(made, []).append(statement)
+            for tile in read(statement):
+                self.users.setdefault(tile, []).append(statement)
+            if isinstance(statement, Load | Lookup | Wait):
+                self.loads[statement.tile] = statement.source.buffer.dtype
+        self.stores_narrow = any(
+            b.dtype in NARROW for b in kernel.buffers if b.space is Space.GLOBAL
+        )
+        self.narrow = {
+            tile: dtype
+            for tile, dtype in self.loads.items()
+            if dtype in NARROW and tile.dtype is not dtype and self._goes_in(tile, dtype)
+        }
+        self.again = {
+            tile: again(tile)
+            for loop in kernel.statements
+            if isinstance(loop, For)
+            for s in walk(loop.body)
+            if isinstance(s, Load | Lookup | Wait) and self._is_mixed(tile := s.tile)
+        }
+
+    def stored(self, tile: Tile) -> DType:
+        """The dtype of a tile, or that of the buffer it is loaded from."""
+        return self.loads.get(tile, tile.dtype)
+
+    def mode(self, statement: Contract) -> tuple[DType, str | None]:
+        """(the dtype of a dot's operands, its `input_precision`)."""
+        sides = (statement.left, statement.right)
+        stored = [self.stored(side) for side in sides]
+        if DType.float64 in stored:
+            return DType.float64, "ieee"
+        narrow = {d for d in stored if d in NARROW}
+        if len(narrow) == 2:
+            return DType.float32, "tf32"
+        if not narrow:
+            return DType.float32, "tf32" if self.stores_narrow else "ieee"
+        (dtype,) = narrow
+        computed = [side for side in sides if self.stored(side) not in NARROW]
+        if dtype is DType.bfloat16 or all(self._is_small(side) for side in computed):
+            return dtype, None
+        return DType.float32, "tf32"
+
+    def _is_small(self, tile: Tile) -> bool:
+        """Whether it is an exponential: at most 1, and so within float16."""
+        makers = self.makers[tile]
+        return all(isinstance(s, Compute) and s.expr.op == "exp" for s in makers)
+
+    def _goes_in(self, tile: Tile, dtype: DType) -> bool:
+        return any(
+            isinstance(s, Contract) and is_dot(s) and self.mode(s)[0] is dtype
+            for s in self.users.get(tile, ())
+        )
+
+    def _is_mixed(self, tile: Tile) -> bool:
+        """Whether a loaded tile goes both straight into a dot and elsewhere."""
+        direct = [self._is_direct(s, tile) for s in self.users.get(tile, ())]
+        return any(direct) and not all(direct)
+
+    def _is_direct(self, statement: Statement, tile: Tile) -> bool:
+        if not isinstance(statement, Contract) or not is_dot(statement):
+            return False
+        dtype, precision = self.mode(statement)
+        guard = statement.guarded[statement.right is tile]
+        return precision != "ieee" and not guard and self.stored(tile) is dtype

@@ -1,0 +1,75 @@
+"""Loop nests as Triton: a Python module with a `@triton.jit` function for each kernel."""
+
+from collections.abc import Collection, Iterable
+
+from blockbuster_fusion.naming import comment
+from blockbuster_fusion.nest.nest import Kernel, Nest, Store, accesses
+from blockbuster_fusion.printers.triton.body import BodyPrinter
+from blockbuster_fusion.printers.triton.grid import grid_lines
+from blockbuster_fusion.printers.triton.helpers import HELPERS
+
+
+def print_triton(nest: Nest, constant: Collection[str] = ()) -> str:
+    """The source of a module with the kernels of a nest.
+
+    `constant` names the sizes that are compiled in; a new value means compiling again.
+    """
+    functions: list[str] = []
+    helpers: set[str] = set()
+    libdevice = False
+    for kernel in nest.kernels:
+        printer = BodyPrinter(kernel, frozenset(constant))
+        functions.append(_function(kernel, printer))
+        helpers |= printer.expr.helpers
+        libdevice |= printer.expr.libdevice
+    head = ["import triton", "import triton.language as tl"]
+    if libdevice:
+        head.append("from triton.language.extra import libdevice")
+    parts = ["\n".join(head), *(HELPERS[h].strip() for h in HELPERS if h in helpers), *functions]
+    return "\n\n\n".join(parts) + "\n"
+
+
+def _function(kernel: Kernel, printer: BodyPrinter) -> str:
+    body = printer.lines()
+    grid = grid_lines(kernel, printer)
+    lines = [*grid, *printer.preamble(), *body]
+    header = [f"def {kernel.name}(", *_parameters(printer), "):", _docstring(kernel)]
+    return "\n".join(["@triton.jit", *header, *("    " * bool(x) + x for x in lines)])
+
+
+def _docstring(kernel: Kernel) -> str:
+    stores = [s.target.buffer for s in kernel.statements if isinstance(s, Store)]
+    made = list(dict.fromkeys(stores))
+    read = [
+        a.buffer
+        for s in kernel.statements
+        if not isinstance(s, Store)
+        for a in accesses(s)
+        if a.buffer not in made
+    ]
+    names = [", ".join(b.name for b in some) for some in (made, dict.fromkeys(read))]
+    return f'    """{comment(" from ".join(n for n in names if n))}."""'
+
+
+def _parameters(printer: BodyPrinter) -> Iterable[str]:
+    """The parameters that the body needs, a line for each buffer and each kind."""
+    names, used = printer.names, printer.used
+    for buffer, pointer in names.pointers.items():
+        strides = [names.copies[buffer]] if buffer in names.copies else []
+        own = [pointer, *strides, *names.strides[buffer]]
+        if pointer in used:
+            yield f"    {', '.join(name for name in own if name in used)},"
+    sizes = [(s.name in printer.constant, name) for s, name in names.sizes.items() if name in used]
+    for constant in (False, True):
+        texts = [f"{n}: tl.constexpr" if c else n for c, n in sizes if c is constant]
+        if texts:
+            yield f"    {', '.join(texts)},"
+    for group in (
+        names.blocks.values(),
+        names.evens.values(),
+        names.runs.values(),
+        ["GROUP"],
+    ):
+        texts = [f"{name}: tl.constexpr" for name in group if name in used]
+        for at in range(0, len(texts), 4):
+            yield f"    {', '.join(texts[at : at + 4])},"

@@ -1,0 +1,179 @@
+"""Launches of Triton kernels as numbers: blocks, grids and constants, from sizes and tiles."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from blockbuster_fusion.errors import BadExtent, BadTile
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.nest.nest import (
+    Along,
+    Body,
+    Buffer,
+    BufferAxis,
+    Cascade,
+    Contract,
+    For,
+    Kernel,
+    Space,
+    Statement,
+    Tile,
+    written,
+)
+from blockbuster_fusion.nest.passes.cascade_sums import FEW, run_length
+from blockbuster_fusion.printers.triton.dots import is_dot
+from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, SharedMemory
+from blockbuster_fusion.printers.triton.names import ParameterNames
+
+SMALLEST, USUAL = 16, 64
+"""The shortest block that a dot takes, and the length of a block that nobody chose."""
+OPTIONS = {"num_stages": 3, "group": 8}
+FEW_DOTS = 512
+"""So many blocks are summed one after the other where they come out of dots: a loop that does
+nothing else between them is the faster, and the sums of a block are exact to begin with."""
+FEW_WARPS, MOST_WARPS = 4, 8
+MOST_ACCUMULATED = 72
+"""How many numbers a thread of four warps may accumulate before there are eight."""
+
+
+def extent(axis: Axis, sizes: Mapping[str, int]) -> int:
+    """The length of an axis."""
+    if isinstance(axis.extent, int):
+        return axis.extent
+    if axis.extent.name not in sizes:
+        raise BadExtent(name=axis.extent.name, problem="its size was not given")
+    return sizes[axis.extent.name]
+
+
+def block_length(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    """How long the blocks of a dim are: a power of two, and long enough for a dot."""
+    if not dim.packed:
+        return 1
+    whole = max(SMALLEST, 1 << (extent(dim.axis, sizes) - 1).bit_length())
+    if dim.unit:
+        return whole
+    chosen = tiles.get(dim, min(whole, USUAL))
+    if chosen < 1 or chosen & (chosen - 1):
+        raise BadTile(name=dim.label, problem=f"{chosen} is no power of two")
+    return chosen
+
+
+def block_count(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    """How many blocks a dim has."""
+    return -(-extent(dim.axis, sizes) // block_length(dim, sizes, tiles))
+
+
+def axis_length(axis: BufferAxis, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    """How many entries a buffer has along an axis."""
+    match axis.along:
+        case Along.AXIS:
+            return extent(axis.dim.axis, sizes)
+        case Along.BLOCKS:
+            return block_count(axis.dim, sizes, tiles)
+        case Along.BLOCK:
+            return block_length(axis.dim, sizes, tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a launch needs that does not depend on the tensors."""
+
+    grid: tuple[int, int, int]
+    scratch: tuple[tuple[Buffer, tuple[int, ...]], ...]
+    constants: Mapping[str, int | bool]
+    options: Mapping[str, int]
+
+
+class Planner:
+    """Plans the launches of one kernel: names its parameters, and gives those that are numbers.
+
+    `shared` is how many bytes of shared memory one program may take.
+    """
+
+    def __init__(self, kernel: Kernel, shared: int = USUAL_SHARED) -> None:
+        self.kernel, self.shared = kernel, shared
+        self.memory = SharedMemory(kernel)
+        self.names = ParameterNames(kernel)
+        self.buffers = tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)
+
+    def plan(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]
+    ) -> Plan:
+        counts = [block_count(index.dim, sizes, tiles) for index in self.kernel.grid]
+        programs = math.prod(counts)
+        scratch = tuple(
+            (buffer, (programs, *(axis_length(a, sizes, tiles) for a in buffer.axes)))
+            for buffer in self.names.copies
+        )
+        warps = options.get("num_warps") or self.warps(sizes, tiles)
+        chosen = {"num_warps": warps, **OPTIONS, **options}
+        if "num_stages" not in options:
+            chosen["num_stages"] = self.stages(sizes, tiles, warps)
+        constants = self.constants(sizes, tiles, chosen.pop("group"))
+        return Plan((programs, 1, 1), scratch, constants, chosen)
+
+    def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+        """Four, or eight where the accumulators of four would not stay in registers."""
+        short = {dim for dim in self.long_dims if not self.run(dim, sizes, tiles)}
+        total = sum(
+            math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans)
+            for tile in self.accumulators(short)
+        )
+        return MOST_WARPS if total > MOST_ACCUMULATED * 32 * FEW_WARPS else FEW_WARPS
+
+    def stages(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], warps: int) -> int:
+        """The usual number of stages, or the most below it for which shared memory suffices."""
+        lengths = {dim: block_length(dim, sizes, tiles) for dim in self.kernel.dims}
+        for stages in range(OPTIONS["num_stages"], 1, -1):
+            if self.memory.estimate(lengths.__getitem__, stages, warps) <= self.shared:
+                return stages
+        return 1
+
+    def accumulators(self, short: Collection[Dim]) -> list[Tile]:
+        """The tiles that are written more than once where the loops over some dims are short."""
+        makes = [made for s in _running(self.kernel.body, short) if (made := written(s))]
+        return [tile for tile in dict.fromkeys(makes) if makes.count(tile) > 1]
+
+    @cached_property
+    def long_dims(self) -> frozenset[Dim]:
+        """The dims of loops that may have many blocks."""
+        found = (s.index.dim for s in self.kernel.statements if isinstance(s, Cascade))
+        return frozenset(found)
+
+    def run(self, dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+        """How many blocks of a dim are summed before they go into totals; 0: all of them."""
+        return run_length(block_count(dim, sizes, tiles), self.few)
+
+    @cached_property
+    def few(self) -> int:
+        """So many blocks are summed one after the other."""
+        dots = any(isinstance(s, Contract) and is_dot(s) for s in self.kernel.statements)
+        return FEW_DOTS if dots else FEW
+
+    def constants(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], group: int
+    ) -> dict[str, int | bool]:
+        """Sizes and blocks by the names of their parameters."""
+        made: dict[str, int | bool] = {"GROUP": group}
+        for dim in self.long_dims:
+            made[self.names.runs[dim]] = self.run(dim, sizes, tiles)
+        for symbol, name in self.names.sizes.items():
+            made[name] = extent(Axis(symbol.name, symbol), sizes)
+        for dim, name in self.names.blocks.items():
+            length = block_length(dim, sizes, tiles)
+            made[name] = length
+            long = extent(dim.axis, sizes)
+            made[self.names.evens[dim]] = long > 0 and long % length == 0
+        return made
+
+
+def _running(body: Body, short: Collection[Dim]) -> Iterator[Statement]:
+    """The statements of a body that run where the loops over some dims are short."""
+    for statement in body:
+        if isinstance(statement, For):
+            yield from _running(statement.body, short)
+        elif not isinstance(statement, Cascade):
+            yield statement
+        elif statement.index.dim not in short:
+            yield from _running(statement.body, short)

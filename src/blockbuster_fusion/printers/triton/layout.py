@@ -1,0 +1,31 @@
+"""The axes of tiles: brought into an order, and broadcast along those that a tile lacks."""
+
+from collections.abc import Sequence
+
+from blockbuster_fusion.nest.nest import Span
+
+
+def position(spans: Sequence[Span], span: Span) -> str:
+    """How a vector along one of the axes is indexed to be broadcast along the others."""
+    if len(spans) == 1:
+        return ""
+    return _index(":" if other == span else "None" for other in spans)
+
+
+def aligned(text: str, spans: Sequence[Span], onto: Sequence[Span]) -> str:
+    """A tile with the axes `spans`, in the order of `onto`, ready to be broadcast to it."""
+    if not spans or tuple(spans) == tuple(onto):
+        return text
+    kept = [span for span in onto if span in spans]
+    if kept != list(spans):
+        if len(spans) == 2:
+            text = f"tl.trans({text})"
+        else:
+            text = f"tl.permute({text}, {tuple(spans.index(s) for s in kept)})"
+    if len(kept) == len(onto):
+        return text
+    return text + _index(":" if span in spans else "None" for span in onto)
+
+
+def _index(parts: object) -> str:
+    return f"[{', '.join(parts)}]"  # type: ignore[arg-type]

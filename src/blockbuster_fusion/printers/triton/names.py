@@ -1,0 +1,107 @@
+"""What a Triton kernel calls its parameters: the printer writes them, the launcher fills them."""
+
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.expr import Expr, postorder
+from blockbuster_fusion.naming import Scope, word
+from blockbuster_fusion.nest.nest import (
+    Buffer,
+    Compute,
+    For,
+    Index,
+    Kernel,
+    Lookup,
+    Space,
+    Tile,
+    tiles,
+)
+from blockbuster_fusion.printers.reserved import TRITON
+
+
+class ParameterNames:
+    """The names of one kernel's parameters, whether it needs them all or not."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        own = {tile.name for s in kernel.statements for tile in tiles(s)}
+        self._scope = Scope(TRITON, own, underscore=False)
+        self._endings = Scope(TRITON, underscore=False)
+        self._grid = set(kernel.grid)
+        self.indices: dict[Index, str] = {}
+        self.blocks: dict[Dim, str] = {}
+        self.evens: dict[Dim, str] = {}
+        self.runs: dict[Dim, str] = {}
+        self.suffixes: dict[Dim, str] = {}
+        self.pointers: dict[Buffer, str] = {}
+        self.strides: dict[Buffer, tuple[str, ...]] = {}
+        self.copies: dict[Buffer, str] = {}
+        self.sizes: dict[Symbol, str] = {}
+        for index in _indices(kernel):
+            self.indices[index] = self._variable(index)
+        for dim in kernel.dims:
+            self._name_dim(dim)
+        for buffer in kernel.buffers:
+            self._name_buffer(buffer)
+        for axis in _axes(kernel):
+            if isinstance(axis.extent, Symbol) and axis.extent not in self.sizes:
+                self.sizes[axis.extent] = self._scope.claim(axis.extent.name)
+
+    def local(self, kind: str, of: str) -> str:
+        """A variable that belongs to a parameter, a loop or a tile: `first_m`."""
+        return self._scope((kind, of), f"{kind}_{of}")
+
+    def again(self, tile: Tile) -> str:
+        """A tile that is loaded a second time."""
+        return self._scope(("again", tile), f"{tile}_again")
+
+    def part(self) -> str:
+        """A name for a part of an expression."""
+        return self._scope.claim("part")
+
+    def _variable(self, index: Index) -> str:
+        """Loops side by side may share a name, as long as they are over one dim."""
+        for other, name in self.indices.items():
+            if other in self._grid or index in self._grid:
+                continue  # what a program is about holds before, in and after every loop
+            if other.name == index.name and other.dim is index.dim:
+                return name
+        return self._scope.claim(index.name)
+
+    def _name_dim(self, dim: Dim) -> None:
+        at = next((name for index, name in self.indices.items() if index.dim is dim), dim.name)
+        suffix = self.suffixes[dim] = self._endings.claim(word(at).lower())
+        if dim.packed:
+            self.blocks[dim] = self._scope.claim(f"BLOCK_{suffix.upper()}")
+            self.evens[dim] = self._scope.claim(f"EVEN_{suffix.upper()}")
+        self.runs[dim] = self._scope.claim(f"RUN_{suffix.upper()}")
+
+    def _name_buffer(self, buffer: Buffer) -> None:
+        if buffer.space is Space.RING:
+            return
+        self.pointers[buffer] = self._scope.claim(f"{buffer.name}_ptr")
+        if buffer.space is Space.SCRATCH:
+            self.copies[buffer] = self._scope.claim(f"{buffer.name}_stride")
+        self.strides[buffer] = tuple(
+            self._scope.claim(f"{buffer.name}_stride_{axis.dim.name}") for axis in buffer.axes
+        )
+
+
+def sizes_in(expr: Expr) -> list[Axis]:
+    """The axes whose extents an expression mentions."""
+    return [node.value for node in postorder(expr) if isinstance(node.value, Axis)]
+
+
+def _indices(kernel: Kernel) -> list[Index]:
+    loops = [s.index for s in kernel.statements if isinstance(s, For)]
+    return [*kernel.grid, *loops]
+
+
+def _axes(kernel: Kernel) -> list[Axis]:
+    found = [dim.axis for dim in kernel.dims]
+    for statement in kernel.statements:
+        if isinstance(statement, Lookup):
+            found.append(statement.along)
+        if isinstance(statement, Compute):
+            found += sizes_in(statement.expr)
+        if isinstance(statement, For) and statement.window is not None:
+            for edge in (statement.window.low, statement.window.high):
+                found += sizes_in(edge) if isinstance(edge, Expr) else []
+    return found

@@ -1,0 +1,132 @@
+"""The variables of a Triton kernel that are no tiles: sizes, blocks, positions along axes."""
+
+from collections.abc import Collection
+
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.expr import Expr
+from blockbuster_fusion.nest.nest import Index, Kernel, Span, Tile
+from blockbuster_fusion.printers.triton.expressions import ExprWriter
+from blockbuster_fusion.printers.triton.layout import position
+from blockbuster_fusion.printers.triton.names import ParameterNames
+
+
+class Scope:
+    """Names are handed out where they are used; only what was used is declared."""
+
+    def __init__(self, kernel: Kernel, constant: Collection[str]) -> None:
+        self.constant = constant
+        self.names = ParameterNames(kernel)
+        self.used: set[str] = set()
+        self.offsets: dict[Dim, str] = {}
+        self.declared: dict[Index | None, dict[str, str]] = {None: {}}
+        """For each loop, and for the whole kernel: the variables that it begins with."""
+        self.grid = set(kernel.grid)
+        self.expr = ExprWriter(self.size, self.names.part)
+
+    def use(self, name: str) -> str:
+        """A parameter, which the kernel then has."""
+        self.used.add(name)
+        return name
+
+    # ------------------------------------------------------------------- sizes
+
+    def size(self, axis: Axis) -> tuple[str, bool]:
+        """The extent of an axis, and whether it is known when the kernel is compiled."""
+        extent = axis.extent
+        if isinstance(extent, Symbol):
+            return self.use(self.names.sizes[extent]), extent.name in self.constant
+        return str(extent), True
+
+    def extent(self, axis: Axis) -> str:
+        return self.size(axis)[0]
+
+    def block(self, dim: Dim) -> str:
+        """The length of a dim's blocks."""
+        return self.use(self.names.blocks[dim])
+
+    def count(self, dim: Dim) -> str:
+        """How many blocks a dim has."""
+        if dim.unit:
+            return "1"
+        if not dim.packed:
+            return self.extent(dim.axis)
+        return f"tl.cdiv({self.extent(dim.axis)}, {self.block(dim)})"
+
+    def whole(self, expr: Expr) -> str:
+        """A sum of sizes and numbers, which may stand in another sum."""
+        text = self.expr.write(expr, (), ())
+        return text if text.isidentifier() or text.lstrip("-").isdigit() else f"({text})"
+
+    def value(self, tile: Tile) -> str:
+        """A tile as it is computed with."""
+        return tile.name
+
+    def least(self, tile: Tile) -> str:
+        """The least number of a tile; what lies beyond the end of an axis does not count."""
+        text = self.value(tile)
+        for span in tile.spans:
+            inside = f"{self.inside(span)}{position(tile.spans, span)}"
+            text = f"tl.where({inside}, {text}, 0.0)"
+        return f"tl.min({text})" if tile.spans else text
+
+    # --------------------------------------------------------------- positions
+
+    def at(self, span: Span) -> str:
+        """The number of a span's block."""
+        return str(span.at) if isinstance(span.at, int) else self.names.indices[span.at]
+
+    def offset(self, dim: Dim) -> str:
+        """The positions within a block."""
+        if dim not in self.offsets:
+            self.offsets[dim] = self.names.local("off", self.names.suffixes[dim])
+        return self.offsets[dim]
+
+    def number(self, span: Span) -> str | None:
+        """The number of the block, wide enough to be multiplied by strides; None for 0."""
+        if isinstance(span.at, int):
+            return str(span.at) if span.at else None
+        at = self.at(span)
+        return self._declare(span, "wide", f"tl.cast({at}, tl.int64)")
+
+    def start(self, span: Span) -> str | None:
+        """Where the block begins; None for 0."""
+        if span.dim.unit or span.at == 0:
+            return None
+        if not span.dim.packed:
+            return self.number(span)
+        at = self.at(span)
+        return self._declare(span, "start", f"tl.cast({at}, tl.int64) * {self.block(span.dim)}")
+
+    def positions(self, span: Span) -> str:
+        """The positions along the axis that the block has."""
+        at, offset = self.at(span), self.offset(span.dim)
+        if span.dim.unit or span.at == 0:
+            return offset
+        return self._declare(span, "at", f"{at} * {self.block(span.dim)} + {offset}")
+
+    def inside(self, span: Span) -> str:
+        """Which of the positions lie within the axis."""
+        self.expr.helpers.add("inside")
+        even = self.use(self.names.evens[span.dim])
+        extent, positions = self.extent(span.dim.axis), self.positions(span)
+        return self._declare(span, "in", f"inside({positions}, {extent}, {even})")
+
+    def _declare(self, span: Span, kind: str, value: str) -> str:
+        """A variable of the loop whose block it is about, or of the whole kernel."""
+        if isinstance(span.at, Index):
+            name = self.names.local(kind, self.names.indices[span.at])
+            home = None if span.at in self.grid else span.at
+        else:
+            home, own = None, self.names.suffixes[span.dim]
+            name = self.names.local(kind, own if span.dim.unit else f"{own}_{span.at}")
+        self.declared.setdefault(home, {})[name] = value
+        return name
+
+    def declarations(self, loop: Index | None) -> list[str]:
+        """The variables that a loop's body begins with, or the kernel."""
+        return [f"{name} = {value}" for name, value in self.declared.get(loop, {}).items()]
+
+    def preamble(self) -> list[str]:
+        """What the kernel begins with."""
+        made = [f"{name} = tl.arange(0, {self.block(dim)})" for dim, name in self.offsets.items()]
+        return [*made, *self.declarations(None)]

@@ -1,0 +1,306 @@
+"""Standalone Triton files: a module of kernels, a function that runs them, and a test of it."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.naming import Scope, comment, comment_lines
+from blockbuster_fusion.nest.nest import (
+    Along,
+    Buffer,
+    BufferAxis,
+    Clear,
+    Kernel,
+    Space,
+    Tile,
+)
+from blockbuster_fusion.nest.passes.cascade_sums import run_length
+from blockbuster_fusion.printers.reserved import TRITON
+from blockbuster_fusion.printers.standalone import TOLERANCE, Test, array_name, wrapped
+from blockbuster_fusion.printers.standalone_helpers import TRITON_HELPERS
+from blockbuster_fusion.printers.triton.launches import (
+    FEW_WARPS,
+    MOST_ACCUMULATED,
+    MOST_WARPS,
+    OPTIONS,
+    SMALLEST,
+    USUAL,
+    Planner,
+)
+
+INTERPRETER = "Triton's interpreter computes bfloat16 wrongly: run this on a GPU"
+
+Length = int | str
+"""A number, or the text of one that depends on sizes."""
+
+
+def triton_file(source: str, test: Test, lines: Sequence[str]) -> str:
+    """A Python file with Triton kernels, a function that runs them and a `main` that tests it."""
+    quoted = "\n".join(comment_lines(lines))
+    imports = source.lstrip().replace(
+        "import triton\n", "import sys\n\nimport torch\nimport triton\n", 1
+    )
+    run = Run(test)
+    parts = [f'"""{quoted}\n"""\n', imports.rstrip(), "", "", *run.lines(), "", ""]
+    parts += [TRITON_HELPERS, "", ""]
+    parts += ['DEVICE = "cuda" if torch.cuda.is_available() else "cpu"']
+    parts += ["INTERPRETED = bool(triton.knobs.runtime.interpret)", "", ""]
+    return "\n".join([*parts, *_main(run), ""])
+
+
+@dataclass(frozen=True)
+class Run:
+    """The function of a file that takes the program's tensors and launches its kernels."""
+
+    test: Test
+
+    @property
+    def name(self) -> str:
+        return f"run_{self.test.nest.name}"
+
+    @cached_property
+    def names(self) -> Scope:
+        """The names of tensors and sizes."""
+        own = {kernel.name for kernel in self.test.nest.kernels}
+        return Scope(TRITON, {*own, self.name, "sizes"})
+
+    @property
+    def outputs(self) -> list[Buffer]:
+        """The tensors that are returned, in the program's order."""
+        return [view.buffer for view in self.test.nest.outputs]
+
+    @property
+    def made(self) -> list[Buffer]:
+        """The tensors that the function allocates: outputs, and those between kernels."""
+        return [b for b in self.test.buffers if b not in self.test.nest.inputs]
+
+    def id(self, thing: Buffer | Symbol) -> str:
+        return self.names(thing, thing.name)
+
+    def lines(self) -> list[str]:
+        inputs = [self.id(b) for b in self.test.nest.inputs]
+        lines = [f"def {self.name}({', '.join(inputs)}):", *self._docstring(), "    sizes = {}"]
+        for buffer in self.test.nest.inputs:
+            axes = [self._extent(axis.dim.axis) for axis in buffer.axes]
+            shown = _tuple(f'"{a}"' if isinstance(a, str) else a for a in axes)
+            name = self.id(buffer)
+            lines.append(f'    fit("{name}", {name}, {shown}, torch.{buffer.dtype}, sizes)')
+        lines += [f'    {name} = sizes["{name}"]' for name in self._sizes()]
+        for buffer in self.made:
+            shape = _tuple(self._along(buffer.axes[at]) for at in self.test.order(buffer))
+            where = f"dtype=torch.{buffer.dtype}, device={inputs[0]}.device"
+            lines.append(f"    {self.id(buffer)} = torch.empty({shape}, {where})")
+        for step in self.test.steps():
+            if isinstance(step, Clear):
+                lines.append(f"    {self.id(step.buffer)}.zero_()")
+            else:
+                lines += self._launch(step)
+        given = [self._returned(buffer) for buffer in self.outputs]
+        return [*lines, f"    return {', '.join(given)}"]
+
+    def _sizes(self) -> list[str]:
+        """The names of the sizes that tensors show."""
+        axes = [axis.dim.axis.extent for b in self.test.nest.inputs for axis in b.axes]
+        return list(dict.fromkeys(self.id(e) for e in axes if isinstance(e, Symbol)))
+
+    def _returned(self, buffer: Buffer) -> str:
+        copied = ".clone()" if buffer in self.test.nest.inputs else ""
+        return f"{self.id(buffer)}{copied}"
+
+    def _docstring(self) -> list[str]:
+        made = ", ".join(map(self._described, self.outputs))
+        given = "; ".join(map(self._described, self.test.nest.inputs))
+        title = comment(f"{made} of {self.test.nest.name}.")
+        return [
+            f'    """{title}',
+            "",
+            f"    {comment(given)}. Any strides.",
+            '    """',
+        ]
+
+    def _described(self, buffer: Buffer) -> str:
+        axes = [str(self._along(buffer.axes[at])) for at in self.test.order(buffer)]
+        return f"{self.id(buffer)}[{', '.join(axes)}] {buffer.dtype}"
+
+    # ---------------------------------------------------------------- launches
+
+    def _launch(self, kernel: Kernel) -> list[str]:
+        planner = Planner(kernel)
+        names = planner.names
+        programs = _product(self._count(index.dim) for index in kernel.grid)
+        numbers: dict[str, Length | bool] = {"GROUP": OPTIONS["group"]}
+        arguments: list[str] = []
+        for buffer in kernel.buffers:
+            if buffer.space is Space.GLOBAL:
+                own = self.id(buffer)
+                arguments.append(f"{names.pointers[buffer]}={own}")
+                order = self.test.order(buffer)
+                strides = [f"{own}.stride({order.index(at)})" for at in range(len(buffer.axes))]
+                numbers |= zip(names.strides[buffer], strides, strict=True)
+        for buffer, copies in names.copies.items():
+            shape = (programs, *(self._along(axis) for axis in buffer.axes))
+            steps = [_product(shape[at + 1 :]) for at in range(len(shape))]
+            numbers |= zip((copies, *names.strides[buffer]), steps, strict=True)
+            arguments.append(f"{names.pointers[buffer]}={self._scratch(buffer, _product(shape))}")
+        for dim in self._long(planner):
+            numbers[names.runs[dim]] = self._run(planner, dim)
+        for symbol, name in names.sizes.items():
+            numbers[name] = self.id(symbol)
+        for dim, name in names.blocks.items():
+            numbers[name] = self._block(dim)
+            numbers[names.evens[dim]] = self._is_even(dim)
+        arguments += [f"{name}={value}" for name, value in numbers.items()]
+        options = f'{{"num_warps": {self._warps(planner)}, "num_stages": {self._stages(planner)}}}'
+        head = f"    launch({kernel.name}, {programs}, {options}, "
+        return wrapped(f"{head}{', '.join(arguments)})")
+
+    def _scratch(self, buffer: Buffer, count: Length) -> str:
+        device = f"{self.id(self.test.nest.inputs[0])}.device"
+        return f"torch.empty({count}, dtype=torch.{buffer.dtype}, device={device})"
+
+    def _long(self, planner: Planner) -> list[Dim]:
+        """The dims of long loops, in an order that is the same in every process."""
+        return sorted(planner.long_dims, key=lambda dim: dim.label)
+
+    def _run(self, planner: Planner, dim: Dim) -> Length:
+        """As Planner.run: how many blocks are summed before they go into totals."""
+        blocks = self._count(dim)
+        if isinstance(blocks, int):
+            return run_length(blocks, planner.few)
+        return f"run_length({blocks}, {planner.few})"
+
+    def _warps(self, planner: Planner) -> Length:
+        """As Planner.warps: more where the accumulators of four would not stay in registers."""
+        runs = [self._run(planner, dim) for dim in self._long(planner)]
+        short = self._warps_for(planner.accumulators(planner.long_dims))
+        long = self._warps_for(planner.accumulators(()))
+        if long == short or not any(runs):
+            return short
+        return f"({long}) if {' or '.join(map(str, runs))} else ({short})"
+
+    def _stages(self, planner: Planner) -> int:
+        """As Planner.stages, for the sizes of the test."""
+        tiling = self.test.tiling
+        sizes = {symbol.name: size for symbol, size in tiling.extents.sizes.items()}
+        return planner.stages(sizes, tiling.tiles, MOST_WARPS)
+
+    def _warps_for(self, accumulators: Iterable[Tile]) -> Length:
+        rooms = [_product(self._block(span.dim) for span in tile.spans) for tile in accumulators]
+        most = MOST_ACCUMULATED * 32 * FEW_WARPS
+        if all(isinstance(room, int) for room in rooms):
+            total = sum(room for room in rooms if isinstance(room, int))
+            return MOST_WARPS if total > most else FEW_WARPS
+        return f"{MOST_WARPS} if {' + '.join(map(str, rooms))} > {most} else {FEW_WARPS}"
+
+    # ----------------------------------------------------------------- lengths
+
+    def _extent(self, axis: Axis) -> Length:
+        return axis.extent if isinstance(axis.extent, int) else self.id(axis.extent)
+
+    def _block(self, dim: Dim) -> Length:
+        """As `block_length`: a power of two, and long enough for a dot."""
+        if not dim.packed:
+            return 1
+        tiles = self.test.tiling.tiles
+        if not dim.unit and dim in tiles:
+            return tiles[dim]
+        extent = self._extent(dim.axis)
+        if isinstance(extent, int):
+            whole = max(SMALLEST, 1 << (extent - 1).bit_length())
+            return whole if dim.unit else min(whole, USUAL)
+        text = f"max({SMALLEST}, triton.next_power_of_2({extent}))"
+        return text if dim.unit else f"min({USUAL}, {text})"
+
+    def _count(self, dim: Dim) -> Length:
+        """The number of blocks of a dim."""
+        extent, block = self._extent(dim.axis), self._block(dim)
+        if block == 1:
+            return extent
+        if isinstance(extent, int) and isinstance(block, int):
+            return -(-extent // block)
+        return f"triton.cdiv({extent}, {block})"
+
+    def _is_even(self, dim: Dim) -> Length | bool:
+        extent, block = self._extent(dim.axis), self._block(dim)
+        if isinstance(extent, int) and isinstance(block, int):
+            return extent > 0 and extent % block == 0
+        return f"{extent} > 0 and {extent} % {block} == 0"
+
+    def _along(self, axis: BufferAxis) -> Length:
+        """The number of a buffer's entries along an axis."""
+        match axis.along:
+            case Along.AXIS:
+                return self._extent(axis.dim.axis)
+            case Along.BLOCKS:
+                return self._count(axis.dim)
+            case Along.BLOCK:
+                return self._block(axis.dim)
+
+
+def _tuple(items: Iterable[Length]) -> str:
+    texts = [str(item) for item in items]
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def _product(factors: Iterable[Length]) -> Length:
+    """A product, as a number where all factors are numbers."""
+    factors = list(factors)
+    known = math.prod(f for f in factors if isinstance(f, int))
+    texts = [f for f in factors if isinstance(f, str)]
+    if not texts or known == 0:
+        return known
+    return " * ".join([*([str(known)] if known != 1 else []), *texts])
+
+
+# ------------------------------------------------------------------------ the test
+
+
+def _main(run: Run) -> list[str]:
+    test, below = run.test, run.test.places_below
+    lines = ["def main():", *_refusals(test)]
+    for number, buffer in enumerate(test.nest.inputs):
+        places = f", {below[buffer]}" if buffer in below else ""
+        sample = f"sample({number}, {test.shape(buffer)}, torch.{buffer.dtype}{places})"
+        lines.append(f"    {array_name(buffer)} = {sample}")
+    given = ", ".join(array_name(b) for b in test.nest.inputs)
+    results = [f"array_{number}" for number in range(len(run.outputs))]
+    lines.append(f"    {', '.join(results)} = {run.name}({given})")
+    lines.append("    good = True")
+    for buffer, wanted in test.outputs:
+        values = ", ".join(map(_number, wanted.values))
+        lines += wrapped(
+            f'    good &= check("{buffer.name}", {results[run.outputs.index(buffer)]}, '
+            f"{list(wanted.at)}, [{values}], {wanted.scale!r}, {TOLERANCE[buffer.dtype]!r})"
+        )
+    lines += ['    print("ok" if good else "WRONG")', "    return 0 if good else 1", "", ""]
+    return [*lines, 'if __name__ == "__main__":', "    raise SystemExit(main())"]
+
+
+def _number(x: float) -> str:
+    return repr(x) if math.isfinite(x) else f'float("{x}")'
+
+
+def uses_bfloat16(test: Test) -> bool:
+    """Whether a test has arrays of bfloat16, which Triton's interpreter cannot compute with."""
+    return any(buffer.dtype is DType.bfloat16 for buffer in test.buffers)
+
+
+def _refusals(test: Test) -> list[str]:
+    """What a file's main says where the kernels cannot be tested."""
+    wrong = [
+        "    if INTERPRETED:",
+        f'        print("{INTERPRETER}")',
+        "        return 0",
+    ]
+    remedy = "run this on a machine with one"
+    if not uses_bfloat16(test):
+        wrong, remedy = [], f"{remedy}, or with TRITON_INTERPRET=1"
+    return [
+        *wrong,
+        '    if DEVICE == "cpu" and not INTERPRETED:',
+        f'        print("PyTorch finds no GPU here: {remedy}", file=sys.stderr)',
+        "        return 2",
+    ]

@@ -1,0 +1,1 @@
+"""Kernels in C: compiled, loaded and called."""

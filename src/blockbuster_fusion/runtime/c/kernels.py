@@ -1,0 +1,151 @@
+"""Kernels in C: compiled, loaded and called through ctypes."""
+
+import ctypes
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from blockbuster_fusion.errors import (
+    BlockbusterError,
+    CompilerFailed,
+    LaunchFailed,
+    PlaceOutside,
+    WrongKind,
+)
+from blockbuster_fusion.ir.axis import Dim, Symbol
+from blockbuster_fusion.nest.nest import Kernel, Nest
+from blockbuster_fusion.printers.c.kernel import print_c
+from blockbuster_fusion.printers.c.prelude import OUTSIDE
+from blockbuster_fusion.runtime.c.compiler import compile_c, compiler
+from blockbuster_fusion.runtime.c.library import load_library
+from blockbuster_fusion.runtime.cache import discard
+
+ALONE = 1 << 14
+"""Up to so many elements one thread is done before others would have woken up."""
+
+
+class _Threads:
+    """The most threads that kernels of this process may use.
+
+    The threads of OpenMP's pool do not survive a fork, and the pool waits for them for ever: in a
+    child that was forked, kernels run on one thread.
+    """
+
+    most = 1 << 30
+
+    @classmethod
+    def limit(cls) -> None:
+        cls.most = 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Threads.limit)
+
+
+def most_threads() -> int:
+    """The most threads that a kernel may use in this process."""
+    return _Threads.most
+
+
+class CpuKernels:
+    """The kernels of a program, compiled for this CPU.
+
+    Each is `int NAME(void *const *buffers, const int64_t *strides, const int64_t *sizes, int
+    threads)`: the addresses of its global buffers, their strides in elements one after the other,
+    and the sizes that it depends on; what it returns is 0, or says what has failed.
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        tiles: Mapping[Dim, int],
+        *,
+        threads: int | None = None,
+        sanitize: bool = False,
+    ) -> None:
+        self.source = print_c(nest, tiles)
+        if threads is not None and (type(threads) is not int or threads < 1):
+            remedy = "None takes all that there are"
+            given = repr(threads)
+            wanted = "a number of threads of at least 1"
+            raise WrongKind(function="compile", wanted=wanted, given=given, remedy=remedy)
+        self.threads = threads or _all_threads()
+        library = loaded(self.source, sanitize=sanitize)
+        try:
+            self.functions = {kernel.name: library[kernel.name] for kernel in nest.kernels}
+        except AttributeError as error:
+            command, message = shlex.join(compiler()), f"what it wrote lacks a kernel: {error}"
+            raise CompilerFailed(command=command, source="a kernel", message=message) from None
+        self.symbols = {kernel.name: kernel.symbols for kernel in nest.kernels}
+
+    def bind(
+        self,
+        kernel: Kernel,
+        strides: Sequence[Sequence[int]],
+        sizes: Mapping[Symbol, int],
+        *,
+        elements: int,
+    ) -> "CpuLaunch":
+        """A launch for buffers that lie like this: it takes their addresses."""
+        threads = self.threads if elements > ALONE else 1
+        flat = [stride for one in strides for stride in one]
+        values = [sizes[symbol] for symbol in self.symbols[kernel.name]]
+        return CpuLaunch(kernel.name, self.functions[kernel.name], flat, values, threads)
+
+
+class CpuLaunch:
+    """A kernel for buffers that lie in a certain way: called with their addresses, it runs."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Any,
+        strides: Sequence[int],
+        sizes: Sequence[int],
+        threads: int,
+    ) -> None:
+        self.name, self.function, self.threads = name, function, threads
+        self.strides = (ctypes.c_int64 * len(strides))(*strides)
+        self.sizes = (ctypes.c_int64 * len(sizes))(*sizes)
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        # The addresses are an array of their own: other threads may run the same kernel.
+        held = (ctypes.c_void_p * len(addresses))(*addresses)
+        threads = min(self.threads, most_threads())
+        failed = self.function(held, self.strides, self.sizes, threads)
+        if failed:
+            raise failure(failed, self.name)
+
+
+def failure(code: int, name: str) -> BlockbusterError:
+    """What a kernel means by the code that it has returned."""
+    if code == OUTSIDE:
+        return PlaceOutside(name=name)
+    return LaunchFailed(name=name, problem="there is not enough memory for its buffers")
+
+
+def loaded(source: str, *, sanitize: bool = False) -> Any:
+    """The library of a C source; one that does not load is compiled again, once."""
+    entry = compile_c(source, sanitize=sanitize)
+    try:
+        return load_library(entry.content)
+    except OSError:
+        discard(entry)
+    entry = compile_c(source, sanitize=sanitize)
+    try:
+        return load_library(entry.content)
+    except OSError as error:
+        discard(entry)
+        command, message = shlex.join(compiler()), f"what it wrote cannot be loaded: {error}"
+        raise CompilerFailed(command=command, source="a kernel", message=message) from error
+
+
+def _all_threads() -> int:
+    """As many as OpenMP would take."""
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    if named.isdigit() and int(named) > 0:
+        return int(named)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

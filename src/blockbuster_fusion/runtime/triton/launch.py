@@ -1,0 +1,309 @@
+"""Triton kernels loaded, launched, and compiled for machines that are not there."""
+
+import linecache
+import logging
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.errors import OutOfResources
+
+from blockbuster_fusion.ir.axis import Dim, Symbol
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.nest import Buffer, Kernel, Nest
+from blockbuster_fusion.printers.triton.kernel import print_triton
+from blockbuster_fusion.printers.triton.launches import Plan, Planner
+from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
+from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
+from blockbuster_fusion.progress import doing
+from blockbuster_fusion.runtime.cache import cached, digest, usable_folder
+from blockbuster_fusion.runtime.process_folder import process_folder
+from blockbuster_fusion.runtime.trust import distrust
+
+log = logging.getLogger("blockbuster_fusion")
+
+TORCH = {dtype: getattr(torch, dtype.value) for dtype in DType}
+POINTERS = {
+    DType.float64: "*fp64",
+    DType.float32: "*fp32",
+    DType.float16: "*fp16",
+    DType.bfloat16: "*bf16",
+    DType.int64: "*i64",
+    DType.int32: "*i32",
+    DType.bool_: "*i1",
+}
+
+
+class TritonKernels:
+    """The kernels of a nest, ready to be launched.
+
+    `tiles` and `options` (num_warps, num_stages, group) are what launches take that name none.
+    `shared` is how many bytes of shared memory one program may take.
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        tiles: Mapping[Dim, int] | None = None,
+        *,
+        options: Mapping[str, int] | None = None,
+        source: str | None = None,
+        shared: int = USUAL_SHARED,
+    ) -> None:
+        self.source = print_triton(nest) if source is None else source
+        self.tiles, self.options = dict(tiles or {}), dict(options or {})
+        module = load(self.source)
+        self.kernels = nest.kernels  # kept, so that no other kernel gets the id of one of them
+        self._launchers = {
+            id(kernel): Launcher(kernel, getattr(module, kernel.name), shared)
+            for kernel in nest.kernels
+        }
+
+    def bind(
+        self,
+        kernel: Kernel,
+        strides: Sequence[Sequence[int]],
+        sizes: Mapping[Symbol, int],
+        *,
+        elements: int = 0,
+    ) -> Callable[[Sequence[torch.Tensor]], None]:
+        """A launch for tensors that lie like this, in the order of the kernel's global buffers.
+
+        Where the GPU has too little for it, the kernel gets fewer stages, and then smaller tiles.
+        """
+        launcher = self._launchers[id(kernel)]
+        named = {symbol.name: size for symbol, size in sizes.items()}
+        return FittingLaunch(launcher, named, self.tiles, self.options, strides)
+
+    def launch(
+        self,
+        kernel: Kernel,
+        tensors: Mapping[Buffer, torch.Tensor],
+        sizes: Mapping[str, int],
+        tiles: Mapping[Dim, int] | None = None,
+        options: Mapping[str, int] | None = None,
+    ) -> None:
+        """Runs one kernel with just these tiles and options, or OutOfResources.
+
+        Axes of tensors are in the order of the buffers'; strides are free.
+        """
+        launcher = self._launchers[id(kernel)]
+        plan = launcher.plan(sizes, {**self.tiles, **(tiles or {})}, options or self.options)
+        given = [tensors[buffer] for buffer in launcher.buffers]
+        launcher.bound(plan, [x.stride() for x in given])(given)
+
+
+def load(source: str) -> ModuleType:
+    """The printed module: the text that is given is executed, never a file.
+
+    Triton reads the source of its functions from `linecache`, where this text stays. A copy lies
+    in the cache for people, under the same name.
+    """
+    _protect_triton_cache()
+    key = digest("triton", source)
+    entry = cached(key, ".py", lambda file: _write(file, source))
+    path = str(entry.file or f"<blockbuster {key[:16]}>")
+    module = ModuleType(f"blockbuster_triton_{key[:16]}")
+    module.__file__ = path
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    sys.modules[module.__name__] = module
+    exec(compile(source, path, "exec"), module.__dict__)
+    return module
+
+
+@cache
+def _protect_triton_cache() -> None:
+    """Keep Triton from executing what others can write: its cache is looked at like ours."""
+    folder = Path(os.environ.get("TRITON_CACHE_DIR") or triton.knobs.cache.dir)
+    parents = [folder.absolute(), *folder.absolute().parents]
+    there = next(path for path in parents if os.path.lexists(path))
+    reason = distrust(there)
+    own = usable_folder() or process_folder()
+    if reason is None or own is None:
+        return
+    triton.knobs.cache.dir = str(own / "triton")
+    log.warning("blockbuster: Triton's cache is not used: %s; kernels are kept in %s", reason, own)
+
+
+def _write(file: Path, source: str) -> None:
+    file.write_text(source, encoding="utf-8")
+
+
+# ------------------------------------------------------------------------ launching
+
+
+class Launcher(Planner):
+    """One kernel: what its function is called with."""
+
+    def __init__(self, kernel: Kernel, function: Any, shared: int = USUAL_SHARED) -> None:
+        super().__init__(kernel, shared)
+        self.function = function
+        self.parameters: list[str] = list(function.arg_names)
+        at = {name: i for i, name in enumerate(self.parameters)}
+        self.pointers = [at.get(self.names.pointers[b]) for b in self.buffers]
+        self.scratch = [at[self.names.pointers[b]] for b in self.names.copies]
+
+    def bound(
+        self, plan: Plan, strides: Sequence[Sequence[int]]
+    ) -> Callable[[Sequence[torch.Tensor]], None]:
+        """A launch for tensors with these strides."""
+        known: dict[str, object] = dict(plan.constants)
+        for buffer, own in zip(self.buffers, strides, strict=True):
+            known.update(zip(self.names.strides[buffer], own, strict=True))
+        for buffer, shape in plan.scratch:
+            names = (self.names.copies[buffer], *self.names.strides[buffer])
+            known.update(zip(names, torch.empty(shape, device="meta").stride(), strict=True))
+        template = [known.get(name) for name in self.parameters]
+        run, options = self.function[plan.grid], plan.options
+
+        def launch(tensors: Sequence[torch.Tensor]) -> None:
+            arguments = list(template)
+            for at, tensor in zip(self.pointers, tensors, strict=True):
+                if at is not None:
+                    arguments[at] = tensor
+            for at, (buffer, shape) in zip(self.scratch, plan.scratch, strict=True):
+                arguments[at] = _scratch(buffer, shape, tensors[0].device)
+            run(*arguments, **options)
+
+        return launch if plan.grid[0] else lambda tensors: None
+
+
+class FittingLaunch:
+    """A launch of a kernel that is made smaller as long as the GPU has too little for it."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        sizes: Mapping[str, int],
+        tiles: Mapping[Dim, int],
+        options: Mapping[str, int],
+        strides: Sequence[Sequence[int]],
+    ) -> None:
+        self.launcher, self.sizes, self.strides = launcher, sizes, strides
+        self.tiles, self.options = dict(tiles), dict(options)
+        self.launch = self.bound()
+
+    def bound(self) -> Callable[[Sequence[torch.Tensor]], None]:
+        self.plan = self.launcher.plan(self.sizes, self.tiles, self.options)
+        return self.launcher.bound(self.plan, self.strides)
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
+        while True:
+            try:
+                self.launch(tensors)
+            except OutOfResources as error:
+                self.make_smaller(error)
+            else:
+                return
+
+    def make_smaller(self, error: OutOfResources) -> None:
+        """One stage less, or else half the longest tile that may be halved; if none, the error."""
+        kernel, stages = self.launcher.kernel, self.plan.options["num_stages"]
+        if stages > 1:
+            self.options["num_stages"] = stages - 1
+            change = f"{stages - 1} instead of {stages} stages"
+        else:
+            halving = Halving(kernel, self.sizes, seen_outside(kernel))
+            longest = max(halving.halvable(self.tiles), key=self.tiles.__getitem__, default=None)
+            if longest is None:
+                raise error
+            self.tiles[longest] //= 2
+            change = f"tiles of {self.tiles[longest]} for {longest.label}"
+        log.warning("kernel %s gets %s: %s", kernel.name, change, error)
+        self.launch = self.bound()
+
+
+def _scratch(buffer: Buffer, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    return torch.empty(shape, dtype=TORCH[buffer.dtype], device=device)
+
+
+# ------------------------------------------------------------- compiling without a GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one program of a kernel takes; `stack` is where registers are spilled to."""
+
+    shared: int
+    registers: int
+    stack: int
+    assembly: str
+
+    def __str__(self) -> str:
+        return f"{self.shared} bytes shared, {self.registers} registers, {self.stack} bytes spilled"
+
+
+def compile_for(
+    nest: Nest,
+    source: str,
+    capability: int,
+    *,
+    sizes: Mapping[str, int],
+    tiles: Mapping[Dim, int] | None = None,
+    options: Mapping[str, int] | None = None,
+) -> dict[str, Resources]:
+    """Every kernel compiled for `sm_<capability>`, as for contiguous tensors."""
+    module = load(source)
+    made = {}
+    for kernel in nest.kernels:
+        function = getattr(module, kernel.name)
+        launcher = Launcher(kernel, function, shared_limit(capability))
+        plan = launcher.plan(sizes, tiles or {}, options or {})
+        made[kernel.name] = _compiled(launcher, plan, capability)
+    return made
+
+
+def _compiled(launcher: Launcher, plan: Plan, capability: int) -> Resources:
+    function, names = launcher.function, launcher.names
+    signature: dict[str, str] = {}
+    constants: dict[str, object] = {}
+    attributes: dict[tuple[int, ...], list[list[object]]] = {}
+    pointers = {name: POINTERS[buffer.dtype] for buffer, name in names.pointers.items()}
+    innermost = {strides[-1] for strides in names.strides.values() if strides}
+    for at, parameter in enumerate(function.params):
+        name = parameter.name
+        value = 1 if name in innermost else plan.constants.get(name)
+        if parameter.is_constexpr or value == 1:  # Triton compiles a 1 in
+            signature[name], constants[name] = "constexpr", value
+            continue
+        signature[name] = pointers.get(name, "i32")
+        if not isinstance(value, int) or value % 16 == 0:
+            attributes[(at,)] = [["tt.divisibility", 16]]
+    with doing("the Triton compiler"):
+        compiled = triton.compile(
+            ASTSource(function, signature, constants, attributes),
+            target=GPUTarget("cuda", capability, 32),
+            options=dict(plan.options),
+        )
+    usage = _resource_usage(compiled.asm["cubin"])
+    return Resources(
+        compiled.metadata.shared, usage["REG"], usage["STACK"] + usage["LOCAL"], compiled.asm["ptx"]
+    )
+
+
+def _resource_usage(binary: bytes) -> dict[str, int]:
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(binary)
+        command = [str(tool), "--dump-resource-usage", str(file)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)
+    return {"REG": 0, "STACK": 0, "LOCAL": 0} | {name: int(number) for name, number in found}
+
+
+def symbols(nest: Nest) -> set[str]:
+    """The names of the sizes that a nest's kernels are launched with."""
+    return {symbol.name for kernel in nest.kernels for symbol in kernel.symbols}

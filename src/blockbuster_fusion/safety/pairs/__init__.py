@@ -1,0 +1,1 @@
+"""Significand-exponent pairs: exponentials that neither overflow nor vanish."""

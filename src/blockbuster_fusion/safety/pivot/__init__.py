@@ -1,0 +1,1 @@
+"""Pivots: sums that cancel are taken of small numbers."""

@@ -1,0 +1,1 @@
+"""Schedules of loop nests: their options and defaults."""

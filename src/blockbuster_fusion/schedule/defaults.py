@@ -1,0 +1,255 @@
+"""The tiles, unit axes and snapshot that a program gets when nobody says otherwise.
+
+The rule is local memory and nothing else. Tiles start large and are halved, the largest first,
+until the items that live at one time fit into it. Short axes of known length have one block:
+so the width of an attention head is never cut. Which snapshot is best is estimated from what it
+computes and what it moves. Tuning does better; this is what it starts from.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from blockbuster_fusion.cost.meter import meter
+from blockbuster_fusion.errors import BadTarget
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.ops import Input, Map, Node, Output, Take, Value
+from blockbuster_fusion.ir.tiling import DEFAULT_TILE
+from blockbuster_fusion.nest.nest import Nest
+
+ASSUMED = 512
+"""How long an axis is taken to be whose length is not known."""
+ASSUMED_BATCH = 4
+WORTH_IT = 1.02
+"""The factor by which a snapshot by other rules has to be faster to be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the choice knows of a target."""
+
+    tile: int
+    """The tile that every axis starts with."""
+    rows: int
+    """The same for the rows of outputs: what is read for a block of them is read that seldom."""
+    smallest: int
+    """No tile is halved below this: narrower blocks waste vector registers or tensor cores."""
+    short: int
+    """Axes up to this length may have one block."""
+    row: int
+    """And so may axes that an input's rows are long, up to this length: a row is then read once."""
+    local: int
+    """Bytes of local memory."""
+    flops: float
+    """Operations in a second."""
+    bandwidth: float
+    """Bytes in a second from where blocks are read again and again: a cache, not the memory."""
+
+    def seconds(self, flops: float, moved: float) -> float:
+        """The estimated time of a program that computes and moves so much."""
+        return flops / self.flops + moved / self.bandwidth
+
+
+MACHINES = {
+    # One core: 8-wide fused multiply-adds at 3 GHz; its L2 cache and a share of the L3; the rate
+    # at which that gives blocks back.
+    "cpu": Machine(128, 256, 16, 256, 2048, 4 << 20, 1e11, 2e10),
+    # A large GPU: tensor cores in 16 bits; shared memory and registers of one processor; its L2.
+    "cuda": Machine(64, 64, 16, 128, 128, 200 * 1024, 6e14, 1e13),
+    "interpret": Machine(DEFAULT_TILE, DEFAULT_TILE, 16, 256, 2048, 4 << 20, 1e11, 2e10),
+}
+
+
+def machine_for(target: str) -> Machine:
+    """What is assumed of a target, or BadTarget."""
+    if target not in MACHINES:
+        raise BadTarget(name=target, problem=f"unknown; known are {', '.join(MACHINES)}")
+    return MACHINES[target]
+
+
+def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
+    """The axes that may have one block: short ones of known length, but no rows of an output.
+
+    The first axis of an output that lies in blocks is its rows: cut into blocks, they are what runs
+    in parallel. What an input, or a lookup, has beside these rows (the width of what is normalised
+    or projected) may be longer. On a GPU a block is a power of two long, so an axis that is none is
+    cut.
+    """
+    machine = machine_for(target)
+    rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
+    read = [graph.type_of_input(port).axes for port in range(len(graph.inputs))]
+    read += [node.types[0].axes for node in _lookups(graph)]
+    beside = {axis for axes in read if rows & set(axes) for axis in axes}
+    found = {
+        dim.axis
+        for dim in graph.dims
+        if dim.packed
+        and not dim.is_free
+        and _is_short(dim.axis, machine.row if dim.axis in beside else machine.short, target)
+    }
+    return tuple(sorted(axis.name for axis in found - rows))
+
+
+def _lookups(graph: Graph) -> Iterable[Node]:
+    """What looks up rows of a table, which are read as those of an input are."""
+    nodes = (node for _, inner in graph.walk() for node in inner.nodes.values())
+    return (node for node in nodes if isinstance(node.op, Take))
+
+
+def _is_short(axis: Axis, limit: int, target: str) -> bool:
+    if not isinstance(axis.extent, int) or not 0 < axis.extent <= limit:
+        return False
+    whole = axis.extent >= machine_for(target).smallest and axis.extent & (axis.extent - 1) == 0
+    return whole or target != "cuda"
+
+
+def _output_axes(graph: Graph) -> Iterable[list[Axis]]:
+    """The axes of each output, without those that are walked one index at a time."""
+    for out in graph.outputs:
+        kind = graph.type(out.value)
+        packed = {dim.axis for dim in kind.dims if dim.packed}
+        yield [axis for axis in out.axes or kind.axes if axis in packed]
+
+
+def default_tiles(
+    graph: Graph, target: str, given: Mapping[Dim, int] | None = None
+) -> dict[Dim, int]:
+    """A tile for every dim that is walked in blocks, within the target's local memory.
+
+    Those that are given stay as they are. Tiles are powers of two.
+    """
+    machine, fixed = machine_for(target), dict(given or {})
+    loops = sorted((d for d in graph.dims if is_tiled(d)), key=lambda d: d.label)
+    rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
+    tiles = {
+        dim: fixed.get(dim, _first_tile(dim.axis, machine, is_rows=dim.axis in rows))
+        for dim in loops
+    }
+    sizes = assumed_sizes(graph)
+    alone = _measured_alone(graph)
+    peaks = [_peak(g, sizes, tiles) for g in alone]
+    mentions = {dim: [at for at, g in enumerate(alone) if dim in g.dims] for dim in loops}
+    free = [(-tiles[d], at) for at, d in enumerate(loops) if d not in fixed]
+    free = [(tile, at) for tile, at in free if -tile > machine.smallest]
+    heapify(free)
+    while free and max(peaks) > machine.local:
+        _, at = heappop(free)
+        largest = loops[at]
+        tiles[largest] //= 2
+        if tiles[largest] > machine.smallest:
+            heappush(free, (-tiles[largest], at))
+        for number in mentions[largest]:
+            peaks[number] = _peak(alone[number], sizes, tiles)
+    return tiles
+
+
+def _measured_alone(graph: Graph) -> list[Graph]:
+    """Programs whose largest need of local memory is that of the whole: its maps, if it can be.
+
+    Items at the top live across maps; with none, every map has the local memory to itself.
+    """
+    kinds = [t for node in graph.nodes.values() for t in node.types]
+    if not all(t.is_list for t in kinds):
+        return [graph]
+    made: list[Graph] = []
+    for i, node in graph.nodes.items():
+        if not isinstance(node.op, Map):
+            continue
+        operands = {v: j for j, v in enumerate(dict.fromkeys(node.inputs), graph.max_id + 1)}
+        inputs = {
+            j: Node(Input(f"x{j}", graph.type(v)), (), (graph.type(v),))
+            for v, j in operands.items()
+        }
+        moved = Node(node.op, tuple(Value(operands[v]) for v in node.inputs), node.types)
+        outputs = [Output(f"o{port}", Value(i, port)) for port in range(len(node.types))]
+        made.append(Graph({**inputs, i: moved}, list(inputs), outputs))
+    return made or [graph]
+
+
+def is_tiled(dim: Dim) -> bool:
+    """Whether loops over a dim walk blocks whose size has to be chosen."""
+    return dim.packed and not dim.unit and not dim.is_free
+
+
+def _first_tile(axis: Axis, machine: Machine, *, is_rows: bool = False) -> int:
+    """The tile to start with: no longer than an axis of known length needs; two blocks of rows."""
+    usual = machine.rows if is_rows else machine.tile
+    if not isinstance(axis.extent, int):
+        return usual
+    length = -(-axis.extent // 2) if is_rows and axis.extent > machine.tile else axis.extent
+    needed = 1 << max(length - 1, 0).bit_length()
+    return max(machine.smallest, min(usual, needed))
+
+
+def all_tiles(nest: Nest, tiles: Mapping[Dim, int], target: str) -> dict[Dim, int]:
+    """The tiles with those of dims that only the loop nest has: they are tiled as the axis is."""
+    made = dict(tiles)
+    by_axis = {dim.axis: tile for dim, tile in tiles.items()}
+    for kernel in nest.kernels:
+        for dim in kernel.dims:
+            if is_tiled(dim) and dim not in made:
+                made[dim] = by_axis.get(dim.axis, _first_tile(dim.axis, machine_for(target)))
+    return made
+
+
+def assumed_sizes(graph: Graph) -> dict[str, int]:
+    """A length for every symbol of a program."""
+    symbols = {d.axis.extent for d in graph.dims if isinstance(d.axis.extent, Symbol)}
+    batch = {d.axis.extent for d in graph.dims if not d.packed}
+    return {s.name: ASSUMED_BATCH if s in batch else ASSUMED for s in symbols}
+
+
+def assumed_lengths(graph: Graph, nest: Nest) -> dict[str, int]:
+    """The same for every symbol of a program and of its kernels."""
+    symbols = (symbol for kernel in nest.kernels for symbol in kernel.symbols)
+    return {symbol.name: ASSUMED for symbol in symbols} | assumed_sizes(graph)
+
+
+def peak_local(graph: Graph, tiles: Mapping[Dim, int]) -> int:
+    """The most bytes of items that live at one time."""
+    return _peak(graph, assumed_sizes(graph), tiles)
+
+
+def _peak(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    """The same for given sizes; a program may have some of them, and of the tiles, only."""
+    own = {name: sizes[name] for name in assumed_sizes(graph)}
+    return meter(graph, own, {d: tiles[d] for d in graph.dims if d in tiles}).peak_local
+
+
+def fits(graph: Graph, target: str) -> bool:
+    """Whether there are tiles with which a program stays within local memory."""
+    return peak_local(graph, default_tiles(graph, target)) <= machine_for(target).local
+
+
+def estimated_seconds(graph: Graph, tiles: Mapping[Dim, int], target: str) -> float:
+    """The estimated time of a program with these tiles."""
+    found = meter(graph, assumed_sizes(graph), dict(tiles.items()))
+    return machine_for(target).seconds(found.flops, found.loaded + found.stored)
+
+
+def by_estimate(
+    snapshots: Sequence[Graph],
+    tiles: Sequence[Mapping[Dim, int]],
+    target: str,
+    own: int | None = None,
+) -> list[int]:
+    """The snapshots from the least estimated time on; of equals, the later one first.
+
+    Those after the first `own` are of other rules: they go before only where they gain something.
+    """
+    first = len(snapshots) if own is None else own
+    times = [estimated_seconds(g, t, target) for g, t in zip(snapshots, tiles, strict=True)]
+    least = [time if n < first else time * WORTH_IT for n, time in enumerate(times)]
+    return sorted(range(len(snapshots)), key=lambda n: (least[n], n >= first, -n))
+
+
+def chosen_units(
+    graph: Graph, target: str, snapshots_for: Callable[[Collection[str]], Sequence[Graph]]
+) -> tuple[str, ...]:
+    """The axes that have one block: short ones, less the longest, until some snapshot fits."""
+    lengths = {dim.name: dim.axis.extent for dim in graph.dims}
+    units = list(unit_axes(graph, target))
+    while units and not any(fits(g, target) for g in snapshots_for(tuple(units))):
+        units.remove(max(units, key=lambda name: int(str(lengths[name]))))
+    return tuple(units)

@@ -1,0 +1,1 @@
+"""Tools around the compiler: examples, emitted files, benchmarks, the judge."""

@@ -1,0 +1,175 @@
+"""`torch.compile(model, backend="blockbuster")`."""
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from blockbuster_fusion.compiler import check_target
+from blockbuster_fusion.errors import WrongKind
+from blockbuster_fusion.progress import doing
+from blockbuster_fusion.torch.capture.attention import write_out_attention
+from blockbuster_fusion.torch.compile_parts import Options
+from blockbuster_fusion.torch.plan.cuda_graph import replayed
+from blockbuster_fusion.torch.plan_model import Planned, plan
+
+NAME = "blockbuster"
+
+Watcher = Callable[[Planned], None]
+"""Who is told of each graph that is compiled."""
+
+_warned: set[tuple[str, int]] = set()
+_warned_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+"""The functions, by their places in files, and the modules that a warning has named."""
+
+
+@doing("compiling the model")
+def backend(
+    module: GraphModule,
+    examples: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    watcher: Watcher | None = None,
+) -> Callable[..., Any]:
+    """What torch.compile calls with each graph: kernels for inference, eager for training."""
+    chosen = options_from(mode, options)
+    if torch.is_grad_enabled() and needs_gradients(module, examples):
+        _warn_of_training()
+        return module.forward
+    write_out_attention(module)
+
+    def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        made = plan(graph, _static_inputs(), chosen)
+        if watcher is not None:
+            watcher(made)
+        return replayed(made.plan) if mode in REPLAYING else made.plan
+
+    compiled = aot_autograd(
+        fw_compiler=inference,
+        inference_compiler=inference,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    made: Callable[..., Any] = compiled(module, examples)
+    return made
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The operators that are written in simpler ones before a graph is planned."""
+    table = dict(core_aten_decompositions())
+    del table[torch.ops.aten.mv.default]  # has a row, and refuses operands of two dtypes
+    del table[torch.ops.aten.baddbmm.default]  # has a row, and is contiguous, as no sum need be
+    return table
+
+
+def needs_gradients(module: torch.nn.Module, examples: Iterable[Any]) -> bool:
+    """Whether a call where gradients are enabled would compute some."""
+    tensors = (x for x in (*examples, *module.parameters()) if isinstance(x, torch.Tensor))
+    return any(x.requires_grad for x in tensors)
+
+
+def _static_inputs() -> list[int]:
+    context = torch._guards.TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return [] if metadata is None else [*metadata.static_input_indices]
+
+
+def _warn_of_training() -> None:
+    """Warns once for each model: for each module, or function, that Dynamo captures."""
+    sentence = (
+        "blockbuster: only inference is compiled, and this model needs gradients, so it runs "
+        "eagerly, with the right gradients; call it under torch.no_grad() to have it fused"
+    )
+    try:
+        frame = torch._dynamo.symbolic_convert.InstructionTranslator.current_tx()
+    except AttributeError:  # captured by something else
+        warnings.warn(sentence, stacklevel=3)
+        return
+    owner = frame.f_locals.get("self")
+    place = (frame.f_code.co_filename, frame.f_code.co_firstlineno)
+    if isinstance(owner, torch.nn.Module):
+        known = owner in _warned_modules
+        _warned_modules.add(owner)
+    else:
+        known = place in _warned
+        _warned.add(place)
+    if known:
+        return
+    # without a registry, so that another model with the same code is told of as well
+    warnings.warn_explicit(sentence, UserWarning, *place)
+
+
+def warn_of_lost_gradients(inputs: Any) -> bool:
+    """Warns where inputs require gradients, which a compiled model does not give."""
+    tensors = (x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor))
+    needs = any(x.requires_grad for x in tensors)
+    if needs:
+        sentence = (
+            "blockbuster: inputs require gradients, and a compiled model gives none; call it "
+            "under torch.no_grad() if none are needed, or train the model itself"
+        )
+        warnings.warn(sentence, stacklevel=3)
+    return needs
+
+
+MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+REPLAYING = ("reduce-overhead", "max-autotune")
+"""The modes in which a plan on a GPU is replayed as a CUDA graph."""
+
+
+def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options:
+    """The options that a caller of torch.compile gave, or WrongKind."""
+    if mode not in MODES:
+        raise WrongKind(
+            function="torch.compile",
+            wanted=f"a mode of {', '.join(map(str, MODES[1:]))}",
+            given=repr(mode),
+            remedy="leave it out",
+        )
+    known = Options.names()
+    for name in options or {}:
+        if name not in known:
+            raise WrongKind(
+                function="torch.compile",
+                wanted=f"the options {', '.join(known)}",
+                given=repr(name),
+                remedy="see docs/pytorch.md",
+            )
+    made = Options(**dict(options or {}))
+    if not isinstance(made.strict, bool):
+        raise WrongKind(
+            function="torch.compile",
+            wanted="strict as True or False",
+            given=repr(made.strict),
+            remedy="leave it out for False",
+        )
+    if made.selection is not None and not callable(getattr(made.selection, "parts", None)):
+        raise WrongKind(
+            function="torch.compile",
+            wanted="a selection with a method `parts`, as select/parts.py has it",
+            given=repr(made.selection),
+            remedy="leave it out for the usual policy",
+        )
+    if made.target is not None:
+        check_target(made.target)
+    if made.threads is not None and (type(made.threads) is not int or made.threads < 1):
+        raise WrongKind(
+            function="torch.compile",
+            wanted="a number of threads from 1 on",
+            given=repr(made.threads),
+            remedy="leave it out for PyTorch's own number",
+        )
+    return made
+
+
+def register_backend() -> None:
+    """Make the backend known to torch.compile, where the package is not installed."""
+    if NAME not in torch._dynamo.list_backends(exclude_tags=()):
+        torch._dynamo.register_backend(name=NAME)(backend)

@@ -1,0 +1,1 @@
+"""Captured graphs: read, simplified and measured."""

@@ -1,0 +1,60 @@
+"""Nodes that are added to a graph, with what they give worked out without data."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from blockbuster_fusion.torch.capture.graph import tensors_of
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+def inserted(
+    graph: Graph,
+    target: Any,
+    arguments: tuple[Any, ...],
+    like: Node,
+    options: Mapping[str, Any] = NONE,
+) -> Node:
+    """A new node at the graph's insertion point, which belongs where an old one does."""
+    value = worked_out(target, arguments, like, options)
+    made = graph.call_function(target, arguments, dict(options))
+    made.meta = meta_like(like, value)
+    return made
+
+
+def worked_out(
+    target: Any, arguments: tuple[Any, ...], like: Node, options: Mapping[str, Any] = NONE
+) -> Any:
+    """What an operator gives for nodes that are in the graph of another one."""
+    with mode_of(tensors_of(like)[0]):
+        return target(*map(shown, arguments), **{k: shown(v) for k, v in options.items()})
+
+
+def meta_like(like: Node, value: Any) -> dict[str, Any]:
+    """Where a node comes from, with another value."""
+    kept = {k: v for k, v in like.meta.items() if k not in ("val", "tensor_meta")}
+    return {**kept, "val": value}
+
+
+@contextmanager
+def mode_of(tensor: torch.Tensor) -> Iterator[None]:
+    """The mode in which operators on a tensor without data work; what it takes for granted of
+    sizes is no condition of the graph's."""
+    mode = getattr(tensor, "fake_mode", None)
+    sizes = None if mode is None else mode.shape_env
+    with mode or nullcontext(), nullcontext() if sizes is None else sizes.suppress_guards():
+        yield
+
+
+def shown(given: Any) -> Any:
+    """An argument with values in place of nodes."""
+    if isinstance(given, Node):
+        return given.meta["val"]
+    if isinstance(given, list | tuple):
+        return [shown(x) for x in given]
+    return given

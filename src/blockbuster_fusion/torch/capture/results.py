@@ -1,0 +1,170 @@
+"""Results of a graph as eager mode has them: their strides, and which of them share memory."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._prims_common import compute_elementwise_output_strides
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.torch.capture.fakes import inserted, meta_like, worked_out
+from blockbuster_fusion.torch.capture.graph import (
+    GIVEN,
+    as_size,
+    has_effect,
+    is_empty,
+    tensors_of,
+)
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A result in eager mode; results with one storage share memory."""
+
+    tensor: torch.Tensor
+    storage: int
+    is_given: bool
+    """Whether it lies in the memory of an input."""
+
+
+Placements = Sequence[Placement | None]
+"""One for each result; None for what is no strided tensor."""
+
+
+def correct_strides(module: GraphModule) -> None:
+    """Strides of results as PyTorch computes them, where AOTAutograd works out others."""
+    changed: set[Node] = set()
+    for node in module.graph.nodes:
+        alike = LYING_ALIKE.get(node.target)
+        if alike is None and changed.isdisjoint(node.all_input_nodes):
+            continue
+        if not tensors_of(node) or has_effect(node) or _has_size_of_data(node):
+            continue
+        value = worked_out(alike or node.target, node.args, node, {} if alike else node.kwargs)
+        if alike is None or strides_of(value) != strides_of(tensors_of(node)[0]):
+            node.meta = meta_like(node, value)
+            changed.add(node)
+
+
+def _power_of_number(base: Any, x: torch.Tensor) -> torch.Tensor:
+    """A power of a number, which is contiguous however the exponents lie."""
+    return torch.pow(base, x).contiguous()
+
+
+def _looked_up(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Elements of an array at places, in the order in which both the array and the indices lie."""
+    at = [i for i, index in enumerate(indices) if index is not None]
+    others = [i for i in range(x.dim()) if i not in at]
+    known = [index for index in indices if index is not None]
+    shape = torch.broadcast_shapes(*(i.shape for i in known))  # type: ignore[no-untyped-call]
+    given = [index.expand(shape) for index in known]
+    along = dict(zip(at, given, strict=True))
+    made: torch.Tensor = aten.index.Tensor(x, [along.get(i) for i in range(len(indices))])
+    if is_empty(made):
+        return made
+    rank, first = len(shape), at[0] if at[-1] - at[0] < len(at) else 0
+    strides = [x.stride(i) for i in others]
+    walked = x.as_strided(made.shape, [*strides[:first], *(0,) * rank, *strides[first:]])
+    behind = (1,) * (len(others) - first)
+    places = [i.long().reshape((*i.shape, *behind)).expand(made.shape) for i in given]
+    return made.as_strided(made.shape, compute_elementwise_output_strides(walked, *places))
+
+
+LYING_ALIKE: dict[Any, Any] = {
+    aten.logical_and.default: aten.ne.Tensor,
+    aten.logical_or.default: aten.ne.Tensor,
+    aten.logical_xor.default: aten.ne.Tensor,
+    aten.div.Tensor_mode: aten.add.Tensor,
+    aten.pow.Scalar: _power_of_number,
+    aten.index.Tensor: _looked_up,
+}
+"""Operators whose strides are worked out wrong, and others that give arrays of the same dtype with
+the right strides."""
+
+
+def _has_size_of_data(node: Node) -> bool:
+    """Whether it depends on data how many elements a node has; each such size is a symbol of its
+    own, which is worked out once."""
+    if node.target is not aten.index.Tensor:
+        return torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ())
+    indices: Any = node.args[1]
+    given = [tensors_of(n)[0].dtype for n in indices if n is not None]
+    return any(dtype not in (torch.int64, torch.int32) for dtype in given)
+
+
+def placements(module: GraphModule) -> list[Placement | None]:
+    """The placements of a graph's results."""
+    given = _given(module)
+    made: list[Placement | None] = []
+    for node in _results(module):
+        tensor, storage = _tensor(node), storage_of(node)
+        is_known = tensor is not None and storage is not None
+        made.append(Placement(tensor, storage, storage in given) if is_known else None)  # type: ignore[arg-type]
+    return made
+
+
+def kept_whole(module: GraphModule) -> set[Node]:
+    """The nodes in the memory of several results, or of a result that shows an input.
+
+    Slices of these are not moved: parts that are computed apart would not share memory.
+    """
+    given = _given(module)
+    results = {n for n in _results(module) if isinstance(n, Node)}
+    count = Counter(storage_of(n) for n in results)
+    kept = {s for s, times in count.items() if s is not None and (times > 1 or s in given)}
+    return {n for n in module.graph.nodes if storage_of(n) in kept and n.op not in GIVEN}
+
+
+def keep_apart(module: GraphModule, wanted: Placements) -> None:
+    """Copy results that have come to share memory with an input or with each other."""
+    given = _given(module)
+    owner: dict[int | None, int] = {}
+    output = module.graph.output_node()
+    made = [*_results(module)]
+    for i, (node, placement) in enumerate(zip(made, wanted, strict=True)):
+        if placement is None or placement.is_given or not isinstance(node, Node):
+            continue
+        storage = storage_of(node)
+        if storage in given or owner.setdefault(storage, placement.storage) != placement.storage:
+            with module.graph.inserting_after(node):
+                made[i] = inserted(module.graph, aten.clone.default, (node,), node)
+    output.args = (tuple(made),)
+
+
+def strides_of(tensor: torch.Tensor) -> tuple[Size, ...] | None:
+    """The strides of a tensor; None where they depend on data."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    strides = tensor.stride()
+    if any(isinstance(s, torch.SymInt) and free_unbacked_symbols(s) for s in strides):
+        return None
+    return tuple(map(as_size, strides))
+
+
+def storage_of(node: Any) -> int | None:
+    """A number for the memory of a node that gives one tensor."""
+    tensor = _tensor(node)
+    if tensor is None or tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _tensor(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _results(module: GraphModule) -> Sequence[Any]:
+    results: Any = module.graph.output_node().args[0]
+    return [*results]
+
+
+def _given(module: GraphModule) -> set[int | None]:
+    nodes = (n for n in module.graph.nodes if n.op in GIVEN and tensors_of(n))
+    return {storage_of(n) for n in nodes} - {None}

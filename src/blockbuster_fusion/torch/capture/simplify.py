@@ -1,0 +1,162 @@
+"""Graphs in simpler operators, and without those that nobody needs, before they are cut."""
+
+import math
+import operator
+import sys
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from blockbuster_fusion.torch.capture.fakes import inserted
+from blockbuster_fusion.torch.capture.graph import tensors_of
+from blockbuster_fusion.torch.plan.operators import is_pure
+from blockbuster_fusion.torch.table import row_for
+
+aten = torch.ops.aten
+
+MOST_ELEMENTS = 1 << 16
+"""How large a constant is worked out while a model is compiled."""
+
+_VALUES = {aten.max.dim: aten.amax.default, aten.min.dim: aten.amin.default}
+"""Reductions that give places as well, and those that do not."""
+
+
+def simplify(module: GraphModule) -> None:
+    """Leave out what nobody reads, and what is the same number everywhere; pad axis by axis."""
+    _no_checks(module)
+    _only_values(module)
+    _uniform(module)
+    _pads_apart(module)
+
+
+def _no_checks(module: GraphModule) -> None:
+    """torch.export has checks of dtypes, which hold in every call, beside conversions."""
+    graph = module.graph
+    for node in graph.find_nodes(
+        op="call_function", target=aten._assert_tensor_metadata.default, sort=False
+    ):
+        graph.erase_node(node)
+
+
+def _only_values(module: GraphModule) -> None:
+    """`x.max(-1).values` is `amax`."""
+    graph = module.graph
+    for node in [n for n in graph.nodes if n.op == "call_function" and n.target in _VALUES]:
+        users = [*node.users]
+        if not all(u.target is operator.getitem and u.args[1] == 0 for u in users):
+            continue
+        source, dim, *keep = node.args
+        for user in users:
+            with graph.inserting_before(user):
+                made = graph.call_function(_VALUES[node.target], (source, [dim], *keep))
+            made.meta = dict(user.meta)
+            user.replace_all_uses_with(made)
+            graph.erase_node(user)
+        graph.erase_node(node)
+
+
+def _uniform(module: GraphModule) -> None:
+    """An operator that has no row and depends on no input is worked out here, and a constant where
+    it gives one number. So where a model looks for the borders of texts that are packed into one
+    (`cumsum` of what is not one more than the last position), it is seen that there are none."""
+    graph = module.graph
+    depends: dict[Node, bool] = {}
+    changed = False
+    for node in [*graph.nodes]:
+        depends[node] = node.op != "call_function" or any(depends[n] for n in node.all_input_nodes)
+        if depends[node] or row_for(node.target) is not None or not _is_plain(node):
+            continue
+        number = _one_number(node)
+        if number is not None:
+            tensor = tensors_of(node)[0]
+            options: dict[str, Any] = {
+                "dtype": tensor.dtype,
+                "device": tensor.device,
+                "pin_memory": False,
+            }
+            with graph.inserting_before(node):
+                made = graph.call_function(
+                    aten.full.default, ([*map(int, tensor.shape)], number), options
+                )
+            made.meta = dict(node.meta)
+            node.replace_all_uses_with(made)
+            depends[made] = False
+            changed = True
+    if changed:
+        graph.eliminate_dead_code()
+
+
+def _pads_apart(module: GraphModule) -> None:
+    """Padding along several axes is along one after the other, and taking away is a slice."""
+    graph = module.graph
+    for node in graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default):
+        source, pads, *fill = node.args
+        rank = tensors_of(node)[0].dim()
+        pairs = {rank - 1 - i // 2: pads[i : i + 2] for i in range(0, len(pads), 2)}
+        pairs = {dim: pair for dim, pair in pairs.items() if [*pair] != [0, 0]}
+        taken = [d for d, (a, b) in pairs.items() if _is_negative(a) and _is_negative(b)]
+        if not taken and len(pairs) < 2:
+            continue
+        made = source
+        with graph.inserting_before(node):
+            for dim in taken:
+                before, after = pairs.pop(dim)
+                where = (dim, -before, after or sys.maxsize)
+                made = inserted(graph, aten.slice.Tensor, (made, *where), node)
+            for dim, pair in pairs.items():
+                wide = [*(0,) * (2 * (rank - 1 - dim)), *pair]
+                made = inserted(graph, node.target, (made, wide, *fill), node)
+            if not pairs:  # an array of its own, which no slice is
+                made = inserted(graph, aten.clone.default, (made,), node)
+        made.meta = dict(node.meta)  # views of it show the same memory
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+
+
+def _is_negative(pad: Any) -> bool:
+    return isinstance(pad, int) and pad <= 0
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether an operator gives one small array of known size, and the same each time."""
+    value, target = node.meta.get("val"), node.target
+    if not isinstance(value, torch.Tensor) or not isinstance(target, torch._ops.OpOverload):
+        return False
+    if not is_pure(target) or "empty" in str(target) or value.layout is not torch.strided:
+        return False
+    if not all(isinstance(s, int) for s in value.shape):
+        return False
+    return 0 < math.prod(value.shape) <= MOST_ELEMENTS
+
+
+def _one_number(node: Node) -> int | float | bool | None:
+    """What all elements of a constant are."""
+    with _disable_current_modes(), torch.no_grad():
+        made = _worked_out(node, {})
+        if made is None or made.dtype.is_complex:
+            return None
+        first = made.flatten()[0]
+        number = first.item()
+        is_one = bool((made == first).all()) and math.isfinite(number)
+        is_one = is_one and bool((made.signbit() == first.signbit()).all())
+        return number if is_one else None
+
+
+def _worked_out(node: Node, known: dict[Node, Any]) -> Any:
+    """The value of a node that depends on no input, or None where an operand is too large."""
+    if node not in known:
+        operands = [n for n in node.all_input_nodes if n not in known]
+        is_known = all(_worked_out(n, known) is not None for n in operands)
+        known[node] = None
+        if is_known and _is_plain(node):
+            arguments = torch.fx.map_arg(node.args, lambda n: known[n])
+            options = torch.fx.map_arg(node.kwargs, lambda n: known[n])
+            assert callable(node.target)
+            known[node] = node.target(*arguments, **{**options, **_on_cpu(options)})
+    return known[node]
+
+
+def _on_cpu(options: Any) -> dict[str, Any]:
+    return {"device": "cpu"} if "device" in options else {}

@@ -1,0 +1,100 @@
+"""An explanation as text: equal layers once, each kernel with its bytes, lines and time."""
+
+from collections.abc import Iterator, Sequence, Sized
+from itertools import groupby
+from operator import add
+from statistics import median
+
+from blockbuster_fusion.torch.explain import Explanation, Kernel, Region
+
+MOST_LINES = 4
+MOST_CASTS = 20
+
+
+def text(e: Explanation) -> Iterator[str]:
+    """The lines of the text."""
+    distinct = len({k.name for k in e.kernels})
+    kinds = "" if distinct == len(e.kernels) else f" ({distinct} distinct)"
+    if e.needs_gradients:
+        yield (
+            "called where gradients are enabled, it needs them and runs eagerly, without kernels; "
+            "under torch.no_grad():"
+        )
+    yield (
+        f"{_count(e.graphs, 'graph')}, {_count(e.regions, 'region')}, "
+        f"{_count(e.kernels, 'kernel')}{kinds}; "
+        f"{e.coverage:.1%} of the operators in kernels; "
+        f"{e.edges_before} intermediates in memory before, {e.edges_after} after"
+    )
+    if not e.graphs:
+        yield "torch.compile has captured nothing of it: TORCH_LOGS=graph_breaks says why"
+    for reason in e.graph_breaks:
+        yield f"graph break: {reason}"
+    for lines, alike in groupby(e.regions, key=_region):
+        regions = [*alike]
+        names = [region.name or "around the layers" for region in regions]
+        several = f" to {names[-1]}, {len(names)} alike" if len(names) > 1 else ""
+        yield f"{names[0]}{several}:"
+        yield from map(add, lines, _times(regions))
+    titled: tuple[tuple[str, Sequence[object]], ...] = (
+        ("run by PyTorch", e.misc),
+        ("fallbacks", e.fallbacks),
+        ("parts that were halved", e.halved),
+        ("not to be replayed as a CUDA graph", e.unreplayed),
+    )
+    for title, found in titled:
+        if found:
+            yield f"{title}:"
+            yield from (f"  {x}" for x in found)
+    if e.elided_casts:
+        yield f"conversions left out: {len(e.elided_casts)}"
+        yield from (f"  {cast}" for cast in e.elided_casts[:MOST_CASTS])
+        if len(e.elided_casts) > MOST_CASTS:
+            yield f"  and {len(e.elided_casts) - MOST_CASTS} more"
+
+
+def _region(region: Region) -> tuple[str, ...]:
+    """The lines of the kernels of a region, which are equal in equal layers."""
+    return tuple(map(_kernel, region.kernels))
+
+
+def _times(regions: Sequence[Region]) -> Iterator[str]:
+    """The measured time of each kernel, the median of equal regions; a part's with its first."""
+    before: object = None
+    for kernels in zip(*(region.kernels for region in regions), strict=True):
+        seconds = [k.seconds for k in kernels if k.seconds is not None]
+        is_first, before = kernels[0].fused is not before, kernels[0].fused
+        if not seconds or not is_first:
+            yield ""
+        else:
+            yield f"; {median(seconds) * 1e6:.4g} µs measured"
+
+
+def _kernel(kernel: Kernel) -> str:
+    note = " (flash form)" if kernel.is_flash else ""
+    words = [
+        ", ".join(map(_short, kernel.operators)),
+        f"reads {_amount(kernel.bytes_read)}, writes {_amount(kernel.bytes_written)}",
+    ]
+    if kernel.lines:
+        rest = len(kernel.lines) - MOST_LINES
+        words.append(", ".join(kernel.lines[:MOST_LINES]) + (f" and {rest} more" * (rest > 0)))
+    return f"  {kernel.name}{note}: {'; '.join(words)}"
+
+
+def _amount(count: int) -> str:
+    """Bytes in a unit that leaves one to four digits."""
+    number = float(count)
+    for unit in ("B", "KB", "MB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.4g} GB"
+
+
+def _count(found: Sized, what: str) -> str:
+    return f"{len(found)} {what}{'' if len(found) == 1 else 's'}"
+
+
+def _short(operator: str) -> str:
+    return operator.split(".")[1].strip("_") if "." in operator else operator

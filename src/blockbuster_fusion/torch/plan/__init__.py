@@ -1,0 +1,1 @@
+"""A model's plan while it runs: steps, recorded calls and their replay."""

@@ -1,0 +1,255 @@
+"""A plan replayed as a CUDA graph: all its kernels are launched by one call.
+
+Graphs are captured for inputs that lie in memory alike. Weights, and inputs that the plan writes
+into, are captured by their address; other inputs are copied into buffers of the graph, and results
+are copied out of it, so that what a call gives is its own.
+"""
+
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch._ops import OpOverload
+
+from blockbuster_fusion.messages import log
+from blockbuster_fusion.runtime.executable import Compiled
+from blockbuster_fusion.torch.plan.operators import PLAIN, depends_on_data, is_pure
+from blockbuster_fusion.torch.plan.plan import Plan, keep
+from blockbuster_fusion.torch.plan.steps import KernelStep, OperatorStep, RoomStep, Slot
+
+MOST_GRAPHS = 16
+"""How many graphs are kept of one plan."""
+MOST_COUNTED = 256
+"""For how many different inputs it is remembered that they have been there once."""
+
+Run = Callable[[], list[Any]]
+
+
+class Graphs(Protocol):
+    """What captures and replays on a device."""
+
+    def captured(self, run: Run) -> tuple[Callable[[], None], list[Any]]:
+        """What replays `run`, which computes nothing yet, and the results that this fills."""
+
+    def follow(self) -> bool:
+        """Let this call wait for the one before; False where nothing can be replayed now."""
+
+
+class CudaGraphs:
+    """CUDA graphs that share memory: no two of them run at the same time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.pool = torch.cuda.graph_pool_handle()
+        self.last: torch.cuda.Stream | None = None
+
+    def captured(self, run: Run) -> tuple[Callable[[], None], list[Any]]:
+        graph = torch.cuda.CUDAGraph()
+        new_stream: Any = torch.cuda.Stream  # untyped
+        capturing = torch.cuda.graph(
+            graph,
+            pool=self.pool,
+            stream=new_stream(self.device),
+            capture_error_mode="thread_local",
+        )
+        with torch.cuda.device(self.device), capturing:
+            made = run()
+        return graph.replay, made
+
+    def follow(self) -> bool:
+        if torch.cuda.is_current_stream_capturing():  # somebody captures the whole model
+            return False
+        stream = torch.cuda.current_stream(self.device)
+        if self.last is not None and self.last != stream:
+            stream.wait_stream(self.last)
+        self.last = stream
+        return True
+
+
+def replayed(plan: Plan) -> "Plan | ReplayedPlan":
+    """The plan as CUDA graphs where it runs on a GPU and they can hold it, else as it is."""
+    device = device_of(plan)
+    if device.type != "cuda":
+        return plan
+    reason = obstacle(plan)
+    if reason is not None:
+        log.warning("a graph is not replayed as a CUDA graph: %s", reason)
+        return plan
+    return ReplayedPlan(plan, CudaGraphs(device), device)
+
+
+class ReplayedPlan:
+    """A plan whose third call with inputs that lie alike captures a graph, which is then replayed.
+
+    The first call compiles kernels; the second one runs in the buffers of the graph to be, so that
+    nothing is run twice for the sake of capturing: plans may write into their inputs.
+    """
+
+    def __init__(self, plan: Plan, graphs: Graphs, device: torch.device) -> None:
+        self.plan, self.graphs, self.device = plan, graphs, device
+        self.fixed = sorted({*plan.weights, *_written(plan)})
+        self.counted: dict[Hashable, None] = {}
+        self.known: dict[Hashable, _Replay | None] = {}
+        self.lock = threading.Lock()
+
+    def __call__(self, *given: Any) -> list[Any]:
+        with self.lock:
+            if not self.graphs.follow():
+                return self.plan(*given)
+            addresses = [given[slot].data_ptr() for slot in self.fixed]
+            key = (*self.plan.key(given), *addresses)
+            if key not in self.known:
+                if key not in self.counted:
+                    keep(self.counted, key, None, MOST_COUNTED)
+                    return self.plan(*given)
+                fits = all(self.is_fit(x) for x in given)
+                made = _Replay(self.plan, self.fixed, given) if fits else None
+                keep(self.known, key, made, MOST_GRAPHS)
+            replay = self.known[key]
+            return self.plan(*given) if replay is None else replay(self.graphs, given)
+
+    def is_fit(self, x: Any) -> bool:
+        if not isinstance(x, torch.Tensor):
+            return x is None or isinstance(x, int)
+        is_plain = type(x) in PLAIN and x.layout is torch.strided and not x.is_neg()
+        return is_plain and x.device == self.device
+
+
+class _Replay:
+    """A graph for inputs that lie in memory in a certain way."""
+
+    def __init__(self, plan: Plan, fixed: Sequence[int], given: Sequence[Any]) -> None:
+        self.plan = plan
+        self.inputs, self.spans = [*given], dict[int, torch.Tensor]()
+        for slot, x in enumerate(given):
+            if isinstance(x, torch.Tensor) and slot not in fixed:
+                with torch.inference_mode(False):  # later calls may be outside of it
+                    self.spans[slot] = torch.empty_like(_span(x))
+                    self.inputs[slot] = self.spans[slot].as_strided(x.shape, x.stride())
+        self.is_warm = self.has_failed = False
+        self.replay: Callable[[], None] | None = None
+        self.results: list[Any] = []
+
+    def __call__(self, graphs: Graphs, given: Sequence[Any]) -> list[Any]:
+        if self.has_failed:
+            return self.plan(*given)
+        for slot, span in self.spans.items():
+            span.copy_(_span(given[slot]))
+        if not self.is_warm:
+            made = self.plan(*self.inputs)
+            self.is_warm = True
+            return self.own(given, made)
+        if self.replay is None:
+            inputs, self.inputs = self.inputs, []  # weights are not kept alive
+            try:
+                self.replay, self.results = graphs.captured(lambda: self.plan(*inputs))
+            except RuntimeError as error:
+                log.warning("a graph is not replayed as a CUDA graph: %s", error)
+                self.has_failed = True
+                return self.plan(*given)
+        self.replay()
+        return self.own(given, self.results)
+
+    def own(self, given: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """Results that the next call does not overwrite."""
+        is_given = [isinstance(x, Slot) and x.number < len(given) for x in self.plan.outputs]
+        made = [x for x, skipped in zip(results, is_given, strict=True) if not skipped]
+        copies = iter(_fresh(made))
+        return [
+            given[x.number] if skipped else next(copies)
+            for x, skipped in zip(self.plan.outputs, is_given, strict=True)
+        ]
+
+
+def _span(x: torch.Tensor) -> torch.Tensor:
+    """All memory from the first element of a tensor to its last."""
+    ends = [(n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)]
+    return x.as_strided((1 + sum(ends) if x.numel() else 0,), (1,))
+
+
+def _fresh(results: Sequence[Any]) -> list[Any]:
+    """Copies that lie as the originals do, and share memory where these do."""
+    owners = [x.untyped_storage()._cdata if isinstance(x, torch.Tensor) else 0 for x in results]
+    shared: dict[int, torch.Tensor] = {}
+    made: list[Any] = []
+    for x, owner in zip(results, owners, strict=True):
+        if not isinstance(x, torch.Tensor):
+            made.append(x)
+        elif owners.count(owner) == 1:
+            made.append(_span(x).clone().as_strided(x.shape, x.stride()))
+        else:
+            if owner not in shared:
+                whole = torch.empty(0, dtype=torch.uint8, device=x.device)
+                shared[owner] = whole.set_(x.untyped_storage()).clone()
+            copy = torch.empty(0, dtype=x.dtype, device=x.device)
+            place = (x.storage_offset(), x.shape, x.stride())
+            made.append(copy.set_(shared[owner].untyped_storage(), *place))
+    return made
+
+
+# ---------------------------------------------------------------- what a graph can hold
+
+
+def device_of(plan: Plan) -> torch.device:
+    """Where the first of a plan's kernels runs."""
+    found = (step.device for step in plan.steps if isinstance(step, KernelStep))
+    return next(found, torch.device("cpu"))
+
+
+def obstacle(plan: Plan, kind: str = "cuda") -> str | None:
+    """Why a graph on this kind of device cannot hold a plan, if it cannot."""
+    for step in plan.steps:
+        match step:
+            case KernelStep(executable=executable):
+                if step.device.type != kind:
+                    return f"{step.name} runs on {step.device}"
+                if not isinstance(executable.runner, Compiled) or not executable.runner.is_static:
+                    return f"{step.name} is not compiled as a whole"
+            case RoomStep():
+                if step.device.type != kind:
+                    return f"an array is on {step.device}"
+            case OperatorStep():
+                reason = _why_not(step)
+                if reason is not None:
+                    return reason
+                if any(slot >= plan.inputs for slot in _writes(step)):
+                    return f"{step.name} writes into what is no input"
+    return None
+
+
+def _why_not(step: OperatorStep) -> str | None:
+    function = step.function
+    if not isinstance(function, OpOverload):
+        is_known = is_pure(function) or function.__module__.startswith("blockbuster_fusion")
+        return None if is_known else f"{step.name} may do anything"
+    if depends_on_data(function):
+        return f"data decides how much {step.name} gives"
+    if torch.Tag.nondeterministic_seeded in function.tags:
+        return f"{step.name} is random"
+    if function.namespace != "aten":
+        return f"{step.name} is no operator of PyTorch's own"
+    if step.options.get("non_blocking"):
+        return f"{step.name} copies without waiting"
+    return None
+
+
+def _writes(step: OperatorStep) -> Iterator[int]:
+    """The slots that an operator writes into."""
+    if is_pure(step.function):
+        return
+    written = step.arguments[:1]  # of a function of this package
+    if isinstance(step.function, OpOverload):
+        given = dict(enumerate(step.arguments)) | dict(step.options)
+        written = tuple(
+            given.get(i, given.get(a.name))
+            for i, a in enumerate(step.function._schema.arguments)
+            if a.alias_info is not None and a.alias_info.is_write
+        )
+    yield from (x.number for x in written if isinstance(x, Slot))
+
+
+def _written(plan: Plan) -> Iterator[int]:
+    for step in plan.steps:
+        if isinstance(step, OperatorStep):
+            yield from _writes(step)

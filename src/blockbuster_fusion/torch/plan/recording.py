@@ -1,0 +1,408 @@
+"""One call of a plan, recorded: which kernels ran, and where in whose memory their arrays lay.
+
+Views that only kernels look at are offsets and are not run again; what is the same in every call
+is kept. What depends on sizes *varies*: it is a tensor in every call, and a kernel is told how it
+lies. `torch_tape.py` makes a tape of it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.array.records import Layout
+from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis
+from blockbuster_fusion.nest.shapes import contiguous
+from blockbuster_fusion.runtime.c.kernels import CpuLaunch
+from blockbuster_fusion.runtime.executable import Bound, Launch
+from blockbuster_fusion.runtime.tensors import STORED
+from blockbuster_fusion.torch.plan.operators import (
+    SIZES,
+    depends_on_data,
+    is_plain,
+    is_pure,
+    picks_by_mask,
+)
+from blockbuster_fusion.torch.plan.placement import Base, Launched, Lying, Ran, Untaped
+from blockbuster_fusion.torch.plan.sized import SizedKernel, blocks
+from blockbuster_fusion.torch.plan.steps import (
+    BoundCopy,
+    BoundKernel,
+    BoundOperator,
+    BoundRoom,
+    BoundStep,
+    KernelStep,
+    Length,
+    OperatorStep,
+    Piece,
+    RoomStep,
+    Slot,
+    Step,
+    as_array,
+    atoms,
+    merged,
+    merging,
+)
+
+MOST_KEPT = 1 << 16
+"""The bytes of the largest tensor that is kept because it is the same in every call."""
+
+
+class Recording:
+    """What happens in one call of a plan, told step by step."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        outputs: Sequence[Any],
+        given: Sequence[Any],
+        room: int,
+        length: Length,
+        varying: Collection[int],
+    ) -> None:
+        """`given` are the inputs, of which some are `varying`: other calls bring other sizes.
+
+        Where none is, sizes are what `length` says. There is room for so many other values.
+        """
+        self.length_now, self.is_fixed = length, not varying
+        self.outputs, self.slots = outputs, len(given) + room
+        self.refusal: Untaped | None = None
+        self.exposed = _exposed(steps, outputs)
+        self.lying: dict[int, Lying] = {}
+        self.views: dict[int, OperatorStep] = {}
+        """Views that nobody but kernels has looked at."""
+        self.kept: dict[int, Any] = {}
+        """What is the same in every call."""
+        self.varying = {*varying}
+        """The slots whose tensors lie otherwise in other calls, or whose numbers are others."""
+        self.lengths: dict[Size, int] = {}
+        """The slots of sizes."""
+        self.actions: list[Launched | Ran] = []
+        for slot, x in enumerate(given):
+            if isinstance(x, torch.Tensor):
+                self.lies(slot, x)
+            elif isinstance(x, int) and slot not in varying:
+                self.kept[slot] = x
+        self.given = tuple(self.lying)
+
+    def note(self, bound: BoundStep, values: list[Any]) -> None:
+        """A step that has just been run."""
+        if self.refusal is None:
+            try:
+                self.add(bound, values)
+            except Untaped as refusal:
+                self.refusal = refusal
+
+    def add(self, bound: BoundStep, values: list[Any]) -> None:
+        match bound:
+            case BoundKernel():
+                self.kernel(bound, values)
+            case BoundOperator():
+                self.operator(bound.step.sized(self.length), values[bound.output], values)
+            case BoundRoom() if not self.knows(bound.step.lengths):
+                self.room(bound.step)
+            case BoundRoom():
+                room = values[bound.slot]
+                self.lies(bound.slot, room, Base(room.data_ptr(), None, (bound.span,), bound.dtype))
+            case BoundCopy():
+                place = self.piece(bound.step.piece)
+                self.do(torch.Tensor.copy_, Slot(place), Slot(bound.source))
+
+    def finish(self) -> list[int]:
+        """The slots of the results, which are tensors then; or Untaped."""
+        if self.refusal is not None:
+            raise self.refusal
+        results = [x.number for x in self.outputs if isinstance(x, Slot)]
+        for slot in results:
+            self.show(slot)
+        return results
+
+    # ---------------------------------------------------------------- places
+
+    def lies(self, slot: int, x: torch.Tensor, base: Base | None = None) -> None:
+        """Note where a tensor lies; without a base, it is one."""
+        if is_plain(x):
+            base = base or Base(x.data_ptr(), slot)
+            offset = x.data_ptr() - base.address if x.numel() else 0
+            self.lying[slot] = Lying(base, offset, tuple(x.shape), tuple(x.stride()), x.dtype)
+
+    def place(self, slot: int) -> tuple[Base, int]:
+        if slot not in self.lying:
+            raise Untaped("a kernel takes what is no plain tensor")
+        return self.lying[slot].base, self.lying[slot].offset
+
+    def new_slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
+
+    # ---------------------------------------------------------------- what depends on sizes
+
+    def varies(self, slot: int) -> None:
+        """The tensor in a slot lies otherwise in other calls."""
+        self.varying.add(slot)
+        self.lying[slot] = Lying(Base(0, slot), 0, (), (), torch.uint8)
+
+    def do(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        output: int | None = None,
+        **options: Any,
+    ) -> int:
+        """Run what gives a tensor that varies; its slot."""
+        slot = self.new_slot() if output is None else output
+        step = OperatorStep(function.__name__, function, arguments, options, slot)
+        self.run(BoundOperator(step), tuple(step.reads), slot)
+        self.varies(slot)
+        return slot
+
+    def number(self, function: Callable[..., int], *arguments: Any) -> Slot:
+        """Run what gives a number that depends on sizes."""
+        step = OperatorStep(function.__name__, function, arguments, {}, self.new_slot())
+        self.run(BoundOperator(step), tuple(step.reads), step.output)
+        return Slot(step.output)
+
+    def length_at(self, size: Size) -> int:
+        """The slot of a size."""
+        if size not in self.lengths:
+            self.lengths[size] = self.new_slot()
+            self.varying.add(self.lengths[size])
+        return self.lengths[size]
+
+    def knows(self, sizes: Iterable[Size]) -> bool:
+        """Whether sizes are the same in every call."""
+        return self.is_fixed or all(size.is_known for size in sizes)
+
+    def length(self, size: Size) -> int | Slot:
+        """A size as an argument."""
+        return self.length_now(size) if self.knows([size]) else Slot(self.length_at(size))
+
+    def room(self, step: RoomStep) -> None:
+        shape = [self.length(size) for size in step.shape]
+        kind: dict[str, Any] = {"dtype": step.dtype, "device": step.device}
+        if step.strides is None:
+            self.do(torch.empty, shape, output=step.slot, **kind)
+        else:
+            strides = [self.length(size) for size in step.strides]
+            self.do(torch.empty_strided, shape, strides, output=step.slot, **kind)
+
+    def piece(self, piece: Piece, output: int | None = None) -> int:
+        """The slot of a piece of an array."""
+        before = [self.length(size) for size in piece.before]
+        known = [n for n in before if isinstance(n, int)]
+        start = sum(known) if len(known) == len(before) else self.number(sum, before)
+        where = start, self.length(piece.length)
+        return self.do(torch.narrow, Slot(piece.slot), piece.dim, *where, output=output)
+
+    # ---------------------------------------------------------------- kernels
+
+    def kernel(self, bound: BoundKernel, values: list[Any]) -> None:
+        program = bound.program(values)
+        if program is None:
+            raise Untaped("its kernels are not compiled")
+        buffers = _Buffers(self, bound.step, program)
+        for buffer, (given, layout, dtype) in zip(
+            program.owner.program.inputs, bound.step.inputs, strict=True
+        ):
+            buffers.read(buffer, self.converted(given, dtype, values), layout)
+        merges = [
+            merge
+            for number, (slot, _, _) in enumerate(bound.step.outputs)
+            for merge in buffers.stored(number, values[slot])
+        ]
+        buffers.make_room()
+        self.actions += map(buffers.launched, buffers.launches)
+        for step in merges:
+            self.operator(step, values[step.output], values)
+
+    def converted(self, slot: int, dtype: torch.dtype | None, values: list[Any]) -> int:
+        """The slot of an input, as a tensor of the dtype that a kernel wants."""
+        if dtype is None:
+            return slot
+        wanted = (dtype, torch.device("cpu"))
+        step = OperatorStep("convert", as_array, (Slot(slot), *wanted), {}, self.new_slot())
+        self.operator(step, as_array(values[slot], *wanted), values)
+        return step.output
+
+    # ---------------------------------------------------------------- operators
+
+    def operator(self, step: OperatorStep, made: Any, values: list[Any]) -> None:
+        reads = tuple(step.reads)
+        if depends_on_data(step.function) or picks_by_mask(step, values):
+            raise Untaped(f"data decides how much {step.name} gives")
+        is_tensor = isinstance(made, torch.Tensor)
+        if is_tensor and (made.is_neg() or made.is_conj()):
+            raise Untaped(f"what {step.name} gives is negated where it is read")
+        is_varied = not self.varying.isdisjoint(reads)
+        if is_pure(step.function) and not is_varied:
+            is_same = step.function in SIZES or all(slot in self.kept for slot in reads)
+            if is_same and (not is_tensor or self.is_kept(step.output, made)):
+                self.kept[step.output] = made
+                if is_tensor:
+                    self.lies(step.output, made)
+                return
+            source = self.source(made, reads, values) if is_tensor else None
+            if source is not None:
+                self.views[step.output] = step
+                self.lies(step.output, made, source)
+                return
+        self.run(BoundOperator(step), reads, step.output)
+        if is_varied and not (is_tensor and made.dim() == 0):
+            self.varying.add(step.output)
+        if is_tensor:
+            self.lies(step.output, made)
+
+    def is_kept(self, slot: int, x: torch.Tensor) -> bool:
+        return slot not in self.exposed and is_plain(x) and x.nbytes <= MOST_KEPT
+
+    def source(self, x: torch.Tensor, reads: Iterable[int], values: list[Any]) -> Base | None:
+        """Where that lies of which an operator gave a view."""
+        if not is_plain(x):
+            return None
+        storage = x.untyped_storage()._cdata
+        for slot in reads:
+            if slot in self.lying and values[slot].untyped_storage()._cdata == storage:
+                return self.lying[slot].base
+        return None
+
+    def run(self, step: Callable[[list[Any]], None], reads: tuple[int, ...], *makes: int) -> None:
+        for slot in reads:
+            self.show(slot)
+        self.actions.append(Ran(step, reads, makes))
+
+    def show(self, slot: int) -> None:
+        """See to it that there is a tensor in a slot: views are run when somebody asks."""
+        wanted = [slot]
+        for at in wanted:
+            if at in self.views and not self.is_made(at):
+                wanted.extend(self.views[at].reads)
+        for at in reversed(wanted):
+            if self.is_made(at):
+                self.lying[at].base.shown[at] = None
+            elif at in self.views:
+                step = self.views.pop(at)
+                self.actions.append(Ran(BoundOperator(step), tuple(step.reads), (at,)))
+
+    def is_made(self, slot: int) -> bool:
+        """Whether the tape makes room for it, so that it is a tensor without running anything."""
+        found = self.lying.get(slot)
+        return found is not None and found.base.slot is None and found.base.dtype is found.dtype
+
+
+class _Buffers:
+    """Where the buffers of a kernel step lie."""
+
+    def __init__(self, recording: Recording, step: KernelStep, program: Bound) -> None:
+        self.recording, self.step, self.program = recording, step, program
+        sizes = () if recording.is_fixed else step.sizes
+        self.sizes = [(axis, recording.length_at(size)) for axis, size in sizes]
+        self.lengths = {axis.extent: slot for axis, slot in self.sizes}
+        if not (recording.is_fixed or self.lengths.keys() >= program.extents.sizes.keys()):
+            raise Untaped("an input alone tells a size")
+        self.launches = [launch for launch in program.launches if launch is not None]
+        self.rooms = {room.buffer: room for launch in self.launches for room in launch.rooms}
+        self.places: dict[Buffer, tuple[Base, int]] = {}
+        self.tensors: dict[Buffer, int] = {}
+        """The slots of those that vary."""
+
+    def vary(self, buffer: Buffer, slot: int, order: Sequence[int] = ()) -> None:
+        """A buffer is the tensor in a slot, which has its axes in an order."""
+        if [*order] != sorted(order):
+            back = [order.index(at) for at in range(len(order))]
+            slot = self.recording.do(torch.Tensor.permute, Slot(slot), back)
+        self.tensors[buffer] = slot
+        self.places[buffer] = self.recording.place(slot)
+
+    def read(self, buffer: Buffer, slot: int, layout: Layout) -> None:
+        self.places[buffer] = self.recording.place(slot)
+        if slot in self.recording.varying:
+            self.vary(buffer, slot if layout.is_plain else self.axes_of(slot, layout))
+
+    def axes_of(self, slot: int, layout: Layout) -> int:
+        """The slot of a tensor with a dimension for each axis."""
+        shape = atoms(layout, self.recording.length)
+        return self.recording.do(torch.Tensor.view, Slot(slot), shape)
+
+    def stored(self, number: int, x: torch.Tensor) -> Iterator[OperatorStep]:
+        """Where an output lies, and how it becomes what the model sees, where that is a step."""
+        recording, (slot, layout, piece) = self.recording, self.step.outputs[number]
+        buffer, order, is_first = self.program.owner.given_back[number]
+        if buffer in self.places or not is_first:
+            raise Untaped("a kernel gives one array twice, or what it was given")
+        is_known = recording.knows(size for position in layout.positions for size, _ in position)
+        if piece is not None:
+            if piece.slot not in recording.varying and recording.knows(piece.lengths):
+                recording.lies(slot, x, recording.place(piece.slot)[0])
+                self.places[buffer] = recording.place(slot)
+            else:
+                self.vary(buffer, self.axes_of(recording.piece(piece, slot), layout), order)
+            return
+        if self.is_sized(buffer):
+            raw = slot if layout.is_plain else recording.new_slot()
+            self.vary(buffer, self.room(buffer, raw), order)
+        else:
+            base = Base(x.data_ptr(), None, self.rooms[buffer].shape, STORED[buffer.dtype])
+            self.places[buffer] = (base, 0)
+            if is_known and (layout.is_plain or x.untyped_storage().nbytes() <= base.bytes):
+                recording.lies(slot, x, base)
+                return
+            raw = recording.new_slot()  # broadcast and then merged, which copies
+            shape = base.shape
+            recording.lying[raw] = Lying(base, 0, shape, contiguous(shape), base.dtype)
+        if raw != slot:
+            arguments = (Slot(raw), *merging(layout, recording.length))
+            yield OperatorStep("merged", merged, arguments, {}, slot)
+
+    def is_sized(self, buffer: Buffer) -> bool:
+        """Whether it depends on sizes how long a buffer is."""
+        return any(axis.dim.axis.extent in self.lengths for axis in buffer.axes)
+
+    def room(self, buffer: Buffer, slot: int) -> int:
+        """Room for a buffer that varies, in the order of its layout."""
+        shape = [self.length(axis) for axis in buffer.axes]
+        order = self.program.owner.layouts.get(buffer, range(len(shape)))
+        laid_out = [shape[at] for at in order]
+        return self.recording.do(torch.empty, laid_out, output=slot, dtype=STORED[buffer.dtype])
+
+    def length(self, axis: BufferAxis) -> int | Slot:
+        """How long a buffer is along an axis."""
+        dim, tiling = axis.dim, self.program.tiling
+        is_cut = axis.along is Along.BLOCKS and dim.packed
+        if isinstance(dim.axis.extent, int):
+            return len(tiling.starts(dim)) if is_cut else dim.axis.extent
+        extent = Slot(self.lengths[dim.axis.extent])
+        if not is_cut:
+            return extent
+        return self.recording.number(blocks, extent, None if dim.unit else tiling.starts(dim).step)
+
+    def make_room(self) -> None:
+        """Room for what only the kernels see."""
+        for buffer, room in self.rooms.items():
+            if buffer in self.places:
+                continue
+            if self.is_sized(buffer):
+                self.vary(buffer, self.room(buffer, self.recording.new_slot()))
+            else:
+                self.places[buffer] = (Base(0, None, room.shape, STORED[buffer.dtype]), 0)
+
+    def launched(self, launch: Launch) -> Launched:
+        function = launch.function
+        if not isinstance(function, CpuLaunch):
+            raise Untaped("its kernels are not launched by address")
+        places = tuple(self.places[b] for b in launch.buffers)
+        name = self.step.names[function.name]
+        if (self.sizes and len(function.sizes)) or any(b in self.tensors for b in launch.buffers):
+            return Launched(name, SizedKernel(launch, self.tensors, self.sizes), places)
+        return Launched(name, function, places)
+
+
+def _exposed(steps: Sequence[Step], outputs: Sequence[Any]) -> set[int]:
+    """The slots whose tensors may leave the call or be written to."""
+    found = {x.number for x in outputs if isinstance(x, Slot)}
+    for step in reversed(steps):
+        if not isinstance(step, OperatorStep):
+            continue
+        if step.output in found or not is_pure(step.function):
+            found.update(step.reads)
+    return found

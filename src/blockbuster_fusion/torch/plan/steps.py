@@ -1,0 +1,381 @@
+"""The steps of a model's plan, and what each is once the sizes are known: a function of values."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.autograd import profiler
+
+from blockbuster_fusion.array.axes import Size, product
+from blockbuster_fusion.array.records import Layout
+from blockbuster_fusion.ir.axis import Axis
+from blockbuster_fusion.nest.shapes import contiguous
+from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
+from blockbuster_fusion.runtime.tensors import kit_on
+
+named_range = torch._C._profiler._RecordFunctionFast
+"""A range of time with a name that torch.profiler shows."""
+
+MOST_PROGRAMS = 16
+"""For how many strides of its arrays a step remembers what follows from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A value of the plan, in an argument."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a larger array along one dimension."""
+
+    slot: int
+    dim: int
+    before: tuple[Size, ...]
+    """The lengths of the pieces before it."""
+    length: Size
+
+    @property
+    def lengths(self) -> tuple[Size, ...]:
+        return (*self.before, self.length)
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """A fused part: its executable, and where its arrays come from and go to."""
+
+    names: Mapping[str, str]
+    """The names of its kernels in the model, which are distinct, by those in its source."""
+    executable: Executable
+    inputs: tuple[tuple[int, Layout, torch.dtype | None], ...]
+    """Slot, layout, and the dtype to convert a number to."""
+    outputs: tuple[tuple[int, Layout, Piece | None], ...]
+    """Slot, layout, and the array that it is stored into as a piece."""
+    sizes: tuple[tuple[Axis, Size], ...]
+    """The axes whose lengths depend on the model's sizes."""
+    device: torch.device
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.names.values()) or "program"
+
+    @property
+    def reads(self) -> Iterator[int]:
+        return (slot for slot, _, _ in self.inputs)
+
+    @property
+    def lengths(self) -> Iterator[Size]:
+        layouts = [layout for _, layout, _ in (*self.inputs, *self.outputs)]
+        yield from (size for x in layouts for position in x.positions for size, _ in position)
+        yield from (size for _, size in self.sizes)
+        yield from (size for _, _, x in self.outputs if x is not None for size in x.lengths)
+
+
+@dataclass(frozen=True)
+class OperatorStep:
+    """One of PyTorch's own operators."""
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+    output: int
+
+    @property
+    def reads(self) -> Iterator[int]:
+        stack: list[Any] = [*self.arguments, *self.options.values()]
+        while stack:
+            x = stack.pop()
+            if isinstance(x, Slot):
+                yield x.number
+            elif isinstance(x, list | tuple):
+                stack.extend(x)
+
+    @property
+    def lengths(self) -> Iterator[Size]:
+        stack: list[Any] = [*self.arguments]
+        while stack:
+            x = stack.pop()
+            if isinstance(x, Size):
+                yield x
+            elif isinstance(x, list | tuple):
+                stack.extend(x)
+
+    def sized(self, length: Callable[[Size], Any]) -> "OperatorStep":
+        """The step with numbers for the sizes among its arguments."""
+
+        def filled(x: Any) -> Any:
+            if isinstance(x, Size):
+                return length(x)
+            return type(x)(map(filled, x)) if isinstance(x, list | tuple) else x
+
+        has_sizes = next(self.lengths, None) is not None
+        return replace(self, arguments=filled(self.arguments)) if has_sizes else self
+
+
+@dataclass(frozen=True)
+class RoomStep:
+    """Room for an array that others fill piece by piece."""
+
+    slot: int
+    shape: tuple[Size, ...]
+    dtype: torch.dtype
+    device: torch.device
+    strides: tuple[Size, ...] | None = None
+    """None for an array that is contiguous."""
+
+    @property
+    def reads(self) -> Iterator[int]:
+        return iter(())
+
+    @property
+    def lengths(self) -> Iterator[Size]:
+        return iter((*self.shape, *(self.strides or ())))
+
+
+@dataclass(frozen=True)
+class CopyStep:
+    """A piece that no kernel stores in its place."""
+
+    source: int
+    piece: Piece
+
+    @property
+    def reads(self) -> Iterator[int]:
+        return iter((self.source,))
+
+    @property
+    def lengths(self) -> Iterator[Size]:
+        return iter(self.piece.lengths)
+
+
+Step = KernelStep | OperatorStep | RoomStep | CopyStep
+"""All have the slots that they `reads`, and the `lengths` that they depend on."""
+
+Length = Callable[[Size], int]
+"""How long a size is: what is known once a plan is called."""
+
+
+# ---------------------------------------------------------------- steps for known sizes
+
+
+class BoundOperator:
+    """An operator, called with what lies in its slots."""
+
+    def __init__(self, step: OperatorStep, length: Length | None = None) -> None:
+        """`length` tells the sizes among the step's arguments, if there are any."""
+        self.step, self.output = step, step.output
+        self.function = _call_of(step if length is None else step.sized(length))
+
+    def __call__(self, values: list[Any]) -> None:
+        values[self.output] = self.function(values)
+
+
+def _call_of(step: OperatorStep) -> Callable[[list[Any]], Any]:
+    """A function of the values that calls the operator: written out, which costs least."""
+    names: dict[str, Any] = {"function": step.function}
+
+    def text(argument: Any) -> str:
+        if isinstance(argument, Slot):
+            return f"values[{argument.number}]"
+        if isinstance(argument, list | tuple):
+            inside = "".join(f"{text(a)}, " for a in argument)
+            return f"[{inside}]" if isinstance(argument, list) else f"({inside})"
+        name = f"x{len(names)}"
+        names[name] = argument
+        return name
+
+    given = [text(a) for a in step.arguments]
+    if step.options:
+        options = ", ".join(f"{name!r}: {text(x)}" for name, x in step.options.items())
+        given.append(f"**{{{options}}}")
+    made: Callable[[list[Any]], Any] = eval(f"lambda values: function({', '.join(given)})", names)
+    return made
+
+
+class BoundRoom:
+    """Room of a known shape."""
+
+    def __init__(self, step: RoomStep, length: Length) -> None:
+        self.step = step
+        self.slot, self.dtype, self.device = step.slot, step.dtype, step.device
+        self.shape = tuple(map(length, step.shape))
+        self.strides = contiguous(self.shape)
+        if step.strides is not None:
+            self.strides = tuple(map(length, step.strides))
+
+    def __call__(self, values: list[Any]) -> None:
+        values[self.slot] = torch.empty_strided(
+            self.shape, self.strides, dtype=self.dtype, device=self.device
+        )
+
+    @property
+    def span(self) -> int:
+        """The number of elements from the first to the last one in memory."""
+        pairs = zip(self.shape, self.strides, strict=True)
+        return 1 + sum((n - 1) * step for n, step in pairs) if all(self.shape) else 0
+
+
+class BoundPiece:
+    """A piece of an array, for sizes that are known."""
+
+    def __init__(self, piece: Piece, length: Length) -> None:
+        self.slot, self.dim = piece.slot, piece.dim
+        self.start, self.length = sum(map(length, piece.before)), length(piece.length)
+
+    def __call__(self, values: Sequence[Any]) -> torch.Tensor:
+        found: torch.Tensor = values[self.slot].narrow(self.dim, self.start, self.length)
+        return found
+
+
+class BoundCopy:
+    """A piece that is copied to its place."""
+
+    def __init__(self, step: CopyStep, length: Length) -> None:
+        self.step = step
+        self.source, self.place = step.source, BoundPiece(step.piece, length)
+
+    def __call__(self, values: list[Any]) -> None:
+        self.place(values).copy_(values[self.source])
+
+
+def as_array(x: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A number, or an array of another dtype, as an array of this one where a kernel runs."""
+    if isinstance(x, torch.Tensor):
+        return x.to(device, dtype)
+    return torch.tensor(x, dtype=dtype, device=device)
+
+
+class BoundKernel:
+    """A kernel for sizes that are known: how each tensor is to be seen is worked out."""
+
+    def __init__(self, step: KernelStep, length: Length) -> None:
+        self.step, self.runner = step, step.executable.runner
+        self.name = f"blockbuster::{step.name}"
+        self.programs: dict[Hashable, Bound] = {}
+        self.sizes = tuple((axis, length(size)) for axis, size in step.sizes)
+        self.kit = kit_on(step.device)
+        self.inputs = [
+            (slot, None if layout.is_plain else atoms(layout, length), dtype)
+            for slot, layout, dtype in step.inputs
+        ]
+        self.outputs = [
+            (slot, None if layout.is_plain else merging(layout, length))
+            for slot, layout, _ in step.outputs
+        ]
+        self.pieces = {
+            number: (BoundPiece(piece, length), atoms(layout, length))
+            for number, (_, layout, piece) in enumerate(step.outputs)
+            if piece is not None
+        }
+
+    def __call__(self, values: list[Any]) -> None:
+        given = self.given(values)
+        places = {number: place(values) for number, (place, _) in self.pieces.items()}
+        into = {number: x.view(self.pieces[number][1]) for number, x in places.items()}
+        program = self.programs.get(_strides(given, into))
+        if profiler._is_profiler_enabled:
+            with named_range(self.name):
+                made = self.results(program, given, into)
+        else:
+            made = self.results(program, given, into)
+        for number, ((slot, how), x) in enumerate(zip(self.outputs, made, strict=True)):
+            if number in places:
+                values[slot] = places[number]
+            else:
+                values[slot] = x if how is None else merged(x, *how)
+
+    def results(
+        self, program: Bound | None, given: list[torch.Tensor], into: dict[int, torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """What the kernels make, by a program that is known for these strides, or by a new one."""
+        if program is not None:
+            return program.run(self.kit, given, into)
+        made = self.runner.run(given, self.sizes, self.kit, into)
+        self.remember(given, into)
+        return made
+
+    def given(self, values: list[Any]) -> list[torch.Tensor]:
+        """The inputs, with a dimension for each axis."""
+        given = []
+        for slot, shape, dtype in self.inputs:
+            x = values[slot]
+            if dtype is not None:
+                x = as_array(x, dtype, self.step.device)
+            elif x.is_neg():
+                x = x.resolve_neg()
+            given.append(x if shape is None else x.view(shape))
+        return given
+
+    def remember(self, given: list[torch.Tensor], into: dict[int, torch.Tensor]) -> None:
+        """Keep the program for tensors with these strides: all else about them is fixed."""
+        if isinstance(self.runner, Compiled) and self.runner.is_static:
+            if len(self.programs) >= MOST_PROGRAMS:
+                self.programs.clear()
+            program = self.runner.bound_for(given, self.sizes, self.kit, into)
+            if not program.is_empty:
+                self.programs[_strides(given, into)] = program
+
+    def program(self, values: list[Any]) -> Bound | None:
+        """What has just been run."""
+        places = {number: place(values) for number, (place, _) in self.pieces.items()}
+        into = {number: x.view(self.pieces[number][1]) for number, x in places.items()}
+        return self.programs.get(_strides(self.given(values), into))
+
+
+def _strides(given: Sequence[torch.Tensor], into: Mapping[int, torch.Tensor]) -> Hashable:
+    return tuple([x.stride() for x in (*given, *into.values())])
+
+
+def atoms(layout: Layout, length: Callable[[Size], Any]) -> list[Any]:
+    """The shape of an array with a dimension for each of its axes."""
+    return [length(size) for position in layout.positions for size, _ in position]
+
+
+def merging(layout: Layout, length: Callable[[Size], Any]) -> tuple[list[Any], ...]:
+    """What `merged` needs beside a result to give it as the model sees it."""
+    factors = [factor for position in layout.positions for factor in position]
+    inner = [length(size) if has else 1 for size, has in factors]
+    shape = [length(product(size for size, _ in position)) for position in layout.positions]
+    return inner, atoms(layout, length), shape
+
+
+def merged(
+    x: torch.Tensor, inner: Sequence[int], wide: Sequence[int], shape: Sequence[int]
+) -> torch.Tensor:
+    """A result of a kernel, broadcast along what it lacks, and its axes merged."""
+    if inner != wide:
+        x = x.view(inner).expand(wide)
+    return x.reshape(shape)
+
+
+BoundStep = BoundKernel | BoundOperator | BoundRoom | BoundCopy
+
+
+def bound(step: Step, length: Length) -> BoundStep:
+    """A step for sizes that are known."""
+    match step:
+        case KernelStep():
+            return BoundKernel(step, length)
+        case OperatorStep():
+            return BoundOperator(step, length)
+        case RoomStep():
+            return BoundRoom(step, length)
+        case CopyStep():
+            return BoundCopy(step, length)
+
+
+def laid_out(x: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """`x` with these strides in memory: itself if it has them, or else a copy."""
+    pairs = [*zip(x.shape, x.stride(), strides, strict=True)]
+    if not x.numel() or all(have == want for _, have, want in pairs):
+        return x
+    if all(have == want or n == 1 for n, have, want in pairs):
+        return x.as_strided(x.shape, strides)
+    wide = [n if step else min(n, 1) for n, step in zip(x.shape, strides, strict=True)]
+    made = torch.empty_strided(wide, strides, dtype=x.dtype, device=x.device)
+    made.copy_(x.as_strided(wide, x.stride()))
+    return made.expand(x.shape)

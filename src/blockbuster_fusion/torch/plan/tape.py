@@ -1,0 +1,199 @@
+"""A plan's call on a tape, for inputs that lie in memory as those of a recorded call did.
+
+Inputs whose sizes vary may lie as they like: what depends on them is worked out in each call.
+
+All kernels up to the next of PyTorch's own operators are one call, and arrays that only kernels see
+share one arena. What leaves a call is a tensor of its own, and nothing that a call writes to is
+kept, so that several threads may run one tape.
+"""
+
+import ctypes
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import profiler
+
+from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
+from blockbuster_fusion.torch.plan.c_tape import Place, Tape, packed
+from blockbuster_fusion.torch.plan.placement import Base, Launched, Lying, Ran, Untaped
+from blockbuster_fusion.torch.plan.recording import Recording
+from blockbuster_fusion.torch.plan.steps import Length, Slot, named_range
+
+MOST_ARENA = 4 << 20
+"""The bytes of the longest arena. Kernels over more take so long that a tape gains nothing, and
+arrays that are freed one by one take less."""
+
+_ARENA = 0
+"""The number of the base that is the arena."""
+
+_View = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Shape, strides and offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """A tensor to make, and the slots that it, or a view of it, is put into."""
+
+    base: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    shown: tuple[tuple[int, _View | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Kernels in a row, or a step that PyTorch runs."""
+
+    fresh: tuple[_Fresh, ...]
+    tape: Tape | None
+    step: Callable[[list[Any]], None] | None
+    made: tuple[tuple[int, int], ...]
+    """The slot of what the step gives, and the base that it is."""
+    dead: tuple[int, ...]
+    """The slots that nobody reads later."""
+    names: tuple[str, ...] = ()
+    """The names of the kernels, for a profiler."""
+
+
+class TensorTape:
+    """A plan for inputs that lie in memory in a certain way: called with them, it gives results."""
+
+    def __init__(self, recording: Recording) -> None:
+        """The tape of a recorded call, or Untaped."""
+        made = _Assembly(recording)
+        self.parts, self.arena = made.parts, made.arena
+        self.addresses, self.given = made.addresses, made.given
+        self.template = [recording.kept.get(slot) for slot in range(recording.slots)]
+        self.lengths = tuple(recording.lengths.items())
+        self.outputs = tuple(recording.outputs)
+
+    def __call__(self, given: Sequence[Any], length: Length) -> list[Any]:
+        """The results; `length` tells the sizes of this call."""
+        values = [*given, *self.template[len(given) :]]
+        for size, slot in self.lengths:
+            values[slot] = length(size)
+        addresses = type(self.addresses).from_buffer_copy(self.addresses)
+        arena = torch.empty(self.arena, dtype=torch.uint8, device="cpu")
+        addresses[_ARENA] = arena.data_ptr()
+        for slot, base in self.given:
+            found = values[slot].data_ptr()
+            addresses[base] = found if found >= LOW else checked_address(values[slot], found)
+        for part in self.parts:
+            for fresh in part.fresh:
+                x = torch.empty(fresh.shape, dtype=fresh.dtype, device="cpu")
+                addresses[fresh.base] = x.data_ptr()
+                for slot, view in fresh.shown:
+                    values[slot] = x if view is None else x.as_strided(*view)
+            if part.tape is not None and profiler._is_profiler_enabled:
+                for name, launch in zip(part.names, part.tape.apart(values), strict=True):
+                    with named_range(name):
+                        launch(addresses)
+            elif part.tape is not None:
+                part.tape(addresses, values)
+            elif part.step is not None:
+                part.step(values)
+                for slot, base in part.made:
+                    addresses[base] = address(values[slot])
+            for slot in part.dead:
+                values[slot] = None
+        return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
+
+
+class _Assembly:
+    """What a tape is made of."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.lying = recording.lying
+        results = recording.finish()
+        self.actions = recording.actions
+        if not any(isinstance(action, Launched) for action in self.actions):
+            raise Untaped("no kernel runs")
+        self.spans: dict[Base | int, tuple[int, int]] = {}
+        """When a base or a slot is first and last used."""
+        for at, action in enumerate(self.actions):
+            for thing in self.used(action):
+                self.spans[thing] = (self.spans.get(thing, (at, at))[0], at)
+        bases = [base for base in self.spans if isinstance(base, Base)]
+        shown = dict.fromkeys(x.base for x in self.lying.values() if x.base.shown)
+        hidden = [base for base in bases if base.slot is None and not base.shown]
+        offsets, self.arena = packed([(base.bytes, *self.spans[base]) for base in hidden])
+        if self.arena > MOST_ARENA:
+            raise Untaped("its arrays are large")
+        self.places = {base: Place(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
+        launched = [base for a in self.actions if isinstance(a, Launched) for base, _ in a.places]
+        others = dict.fromkeys([*shown, *(base for base in launched if base.slot is not None)])
+        self.places |= {base: Place(n, 0) for n, base in enumerate(others, start=_ARENA + 1)}
+        self.addresses = (ctypes.c_void_p * (len(others) + 1))()
+        for slot, x in recording.kept.items():  # these never change
+            for _, base in self.held_at(slot):
+                self.addresses[base] = x.data_ptr()
+        self.given = [pair for slot in recording.given for pair in self.held_at(slot)]
+        self.parts = [*self.assembled([*shown], {*results, *recording.given, *recording.kept})]
+
+    def used(self, action: Launched | Ran) -> Iterator[Base | int]:
+        if isinstance(action, Launched):
+            return (base for base, _ in action.places)
+        return (self.thing(slot) for slot in (*action.reads, *action.makes))
+
+    def thing(self, slot: int) -> Base | int:
+        """What has to stay as long as a slot is used: the base that its tensor lies in."""
+        return self.lying[slot].base if slot in self.lying else slot
+
+    def held_at(self, slot: int) -> list[tuple[int, int]]:
+        """A slot with the number of the base that its tensor is, if that is used at all."""
+        base = self.thing(slot)
+        is_own = isinstance(base, Base) and base.slot == slot and base in self.places
+        return [(slot, self.places[base].base)] if isinstance(base, Base) and is_own else []
+
+    def assembled(self, shown: Sequence[Base], stay: Collection[int]) -> Iterator[_Part]:
+        """The parts; what lies in the slots that `stay` is needed to the end."""
+        held = [slot for base in shown for slot in base.shown]
+        held += [
+            slot for action in self.actions if isinstance(action, Ran) for slot in action.makes
+        ]
+        begins = {base: self.spans.get(base, (0, 0))[0] for base in shown}
+        ends = {slot: self.spans[self.thing(slot)][1] for slot in held if slot not in stay}
+        start = 0
+        for row in _rows(self.actions):
+            now = range(start, start + len(row))
+            start = now.stop
+            fresh = tuple(self.fresh(base) for base, at in begins.items() if at in now)
+            dead = tuple(slot for slot, at in ends.items() if at in now)
+            action = row[0]
+            if isinstance(action, Ran):
+                made = tuple(pair for slot in action.makes for pair in self.held_at(slot))
+                yield _Part(fresh, None, action.step, made, dead)
+            else:
+                launches = [(a.launch, self.located(a)) for a in row if isinstance(a, Launched)]
+                names = tuple(f"blockbuster::{a.name}" for a in row if isinstance(a, Launched))
+                yield _Part(fresh, Tape(launches), None, (), dead, names)
+
+    def located(self, action: Launched) -> list[Place]:
+        found = [(self.places[base], offset) for base, offset in action.places]
+        return [Place(place.base, place.offset + offset) for place, offset in found]
+
+    def fresh(self, base: Base) -> _Fresh:
+        """The tensor for a base: in the shape of what it shows, if that is all of it."""
+        shown = {slot: self.lying[slot] for slot in base.shown}
+        shape = next((x.shape for x in shown.values() if x.is_whole), base.shape)
+        views = tuple((slot, _view(x, shape)) for slot, x in shown.items())
+        return _Fresh(self.places[base].base, shape, base.dtype, views)
+
+
+def _view(x: Lying, shape: tuple[int, ...]) -> _View | None:
+    if x.is_whole and x.shape == shape:
+        return None
+    return x.shape, x.stride, x.offset // x.dtype.itemsize
+
+
+def _rows(actions: Sequence[Launched | Ran]) -> list[list[Launched | Ran]]:
+    """Launches one after the other together, and each of the others alone."""
+    rows: list[list[Launched | Ran]] = []
+    for action in actions:
+        if rows and isinstance(action, Launched) and isinstance(rows[-1][0], Launched):
+            rows[-1].append(action)
+        else:
+            rows.append([action])
+    return rows

@@ -1,0 +1,33 @@
+"""The rows of the operator table, and which of them an operator has."""
+
+import torch
+
+from blockbuster_fusion.torch.table import (  # noqa: F401  (each registers its rows)
+    generators,
+    pointwise,
+    products,
+    reductions,
+    views,
+)
+from blockbuster_fusion.torch.table.row import TABLE, Row
+
+
+def row_for(target: object) -> Row | None:
+    """The row of an operator of a graph."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    space, name = target.namespace, target._schema.name.split("::")[1]
+    exact = TABLE.get(f"{space}.{name}.{target._overloadname}")
+    usual = TABLE.get(f"{space}.{name}") if target._overloadname in OVERLOADS else None
+    return exact or usual
+
+
+OVERLOADS = frozenset(
+    {
+        *("default", "self", "int", "other", "sizes", "memory_format", "correction"),
+        *("Tensor", "Scalar", "Tensor_Scalar", "Tensor_Tensor", "Scalar_Tensor", "Scalar_self"),
+        *("Tensor_mode", "Scalar_mode", "ScalarSelf", "ScalarOther", "start", "start_step"),
+        *("dim", "dims", "dim_int", "dim_IntList"),
+    }
+)
+"""Overloads that differ in the kinds of their arguments alone: `view.dtype` is another operator."""

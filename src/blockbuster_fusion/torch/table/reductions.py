@@ -1,0 +1,247 @@
+"""Operators that combine along some positions: sums, softmax, norms."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from blockbuster_fusion.array.positional import Positional
+from blockbuster_fusion.array.records import Operand, SizeOf, Value
+from blockbuster_fusion.errors import NotExpressible
+from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
+from blockbuster_fusion.ir.expr import Expr, call, const
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.torch.table.pointwise import converted, function
+from blockbuster_fusion.torch.table.row import DTYPES, Entry, reduction
+
+
+def axes_of(x: Value, dims: int | Sequence[int] | None) -> list[int]:
+    """Positions as PyTorch gives them: one, several, from the end, or none for all."""
+    rank = len(x.sizes)
+    if dims is None or dims == []:
+        return [*range(rank)]
+    given = [dims] if isinstance(dims, int) else dims
+    return [d % rank for d in given] if rank else []
+
+
+def _summed_as(p: Positional, x: Value, dtype: torch.dtype | None) -> Value:
+    """`x` in the dtype that a sum is asked for in."""
+    if dtype is None:
+        return x
+    if dtype not in DTYPES:
+        raise NotExpressible(what=f"a sum in {dtype}")
+    return converted(p, x, DTYPES[dtype])
+
+
+def _reduced(combiner: Combiner) -> Entry:
+    def entry(
+        p: Positional,
+        x: Value,
+        dim: Any = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> Value:
+        x = _summed_as(p, x, dtype)
+        return p.reduce(combiner, x, axes_of(x, dim), keep=keepdim)
+
+    return entry
+
+
+reduction("sum")(_reduced(ADD))
+reduction("prod")(_reduced(MUL))
+reduction("amax")(_reduced(MAX))
+reduction("amin")(_reduced(MIN))
+
+
+@reduction("any", cheap=True)
+def _any(p: Positional, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    truth = converted(p, x, DType.bool_)
+    return p.reduce(MAX, truth, [] if dim == [] else axes_of(x, dim), keep=keepdim)
+
+
+@reduction("all", cheap=True)
+def _all(p: Positional, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    truth = converted(p, x, DType.bool_)
+    return p.reduce(MIN, truth, [] if dim == [] else axes_of(x, dim), keep=keepdim)
+
+
+@reduction("mean")
+def _mean(
+    p: Positional,
+    x: Value,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    x, at = _summed_as(p, x, dtype), axes_of(x, dim)
+    return _average(p, x, at, keep=keepdim)
+
+
+def _average(p: Positional, x: Value, at: Sequence[int], *, keep: bool) -> Value:
+    """The mean; along an axis that `x` lacks, that of equal elements, it is `x` itself."""
+    factors = p.present(p.as_array(x), at)
+    total = p.reduce(ADD, x, at, keep=keep, distinct=True)
+    return p.sized(lambda size_of, t: t / size_of(factors), total) if factors else total
+
+
+@reduction("_softmax", "softmax")
+def _softmax(p: Positional, x: Value, dim: int, *_: object) -> Value:
+    at = axes_of(x, dim)
+    if not p.present(p.as_array(x), at):
+        return _of_equals(p, x, at, lambda n: 1 / n)
+    e = p.elementwise(function("exp"), x)
+    total = p.reduce(ADD, e, at, keep=True)
+    return p.elementwise(lambda a, b: a * b, e, p.elementwise(lambda t: 1 / t, total))
+
+
+@reduction("_log_softmax", "log_softmax")
+def _log_softmax(p: Positional, x: Value, dim: int, *_: object) -> Value:
+    at = axes_of(x, dim)
+    if not p.present(p.as_array(x), at):
+        return _of_equals(p, x, at, lambda n: -call("log", n))
+    total = p.reduce(ADD, p.elementwise(function("exp"), x), at, keep=True)
+    return p.elementwise(lambda a, b: a - call("log", b), x, total)
+
+
+def _of_equals(p: Positional, x: Value, at: Sequence[int], share: Callable[[Expr], Expr]) -> Value:
+    """A function of the number of elements that are softened, all of them equal.
+
+    `x - x` is 0, or NaN where softmax is: of an infinity, and of NaN.
+    """
+    factors = p.along(x, at)
+    if not factors:
+        return p.elementwise(lambda t: (t - t) + share(const(1.0)), x)
+    return p.sized(lambda size_of, t: (t - t) + share(size_of(factors)), x)
+
+
+def _normalised(
+    p: Positional, x: Value, at: Sequence[int], eps: Operand
+) -> tuple[Value, Value, Value]:
+    """`(x - mean) / sqrt(variance + eps)`, the mean and the inverse deviation."""
+
+    def summed(t: Value) -> Value:
+        return p.reduce(ADD, t, at, keep=True, distinct=True)
+
+    factors = p.present(p.as_array(x), at)
+    if not factors:  # every element is the mean
+        shifted = p.elementwise(lambda t: t - t, x)
+        scale = p.elementwise(lambda t, e: (t + e) ** -0.5, summed(shifted), eps)
+        return p.elementwise(lambda a, b: a * b, shifted, scale), summed(x), scale
+    minus = p.sized(lambda size_of, t: -t / size_of(factors), summed(x))
+    shifted = p.elementwise(lambda a, b: a + b, x, minus)
+    squares = summed(p.elementwise(lambda t: t**2, shifted))
+
+    def inverse(size_of: SizeOf, s: Expr, e: Expr) -> Expr:
+        return (s / size_of(factors) + e) ** -0.5
+
+    scale = p.sized(inverse, squares, eps)
+    made = p.elementwise(lambda a, b: a * b, shifted, scale)
+    return made, p.elementwise(lambda t: -t, minus), scale
+
+
+@reduction("native_layer_norm")
+def _native_layer_norm(
+    p: Positional,
+    x: Value,
+    shape: Sequence[int],
+    weight: Value | None,
+    bias: Value | None,
+    eps: Operand,
+) -> tuple[Value, Value, Value]:
+    rank = len(x.sizes)
+    made, mean, scale = _normalised(p, x, range(rank - len(shape), rank), eps)
+    if weight is not None:
+        made = p.elementwise(lambda a, b: a * b, made, weight)
+    if bias is not None:
+        made = p.elementwise(lambda a, b: a + b, made, bias)
+    return made, mean, scale
+
+
+@reduction("layer_norm")
+def _layer_norm(
+    p: Positional,
+    x: Value,
+    shape: Sequence[int],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: Operand = 1e-5,
+    *_: object,
+) -> Value:
+    return _native_layer_norm(p, x, shape, weight, bias, eps)[0]
+
+
+@reduction("rms_norm")
+def _rms_norm(
+    p: Positional,
+    x: Value,
+    shape: Sequence[int],
+    weight: Value | None = None,
+    eps: Operand | None = None,
+) -> Value:
+    rank = len(x.sizes)
+    at = range(rank - len(shape), rank)
+    factors = p.present(p.as_array(x), at)
+    squares = p.reduce(ADD, p.elementwise(lambda t: t**2, x), at, keep=True, distinct=True)
+    small = torch.finfo(torch.float32).eps if eps is None else eps
+    scale = p.sized(lambda size_of, s, e: (s / size_of(factors) + e) ** -0.5, squares, small)
+    made = p.elementwise(lambda a, b: a * b, x, scale)
+    return made if weight is None else p.elementwise(lambda a, b: a * b, made, weight)
+
+
+def _variance(p: Positional, x: Value, dim: Any, less: float, keepdim: bool) -> tuple[Value, Value]:
+    at = axes_of(x, dim)
+    factors = p.along(x, at)
+    mean = _average(p, x, at, keep=True)
+    if p.present(p.as_array(x), at):
+        shifted = p.elementwise(lambda a, b: a - b, x, mean)
+    else:  # every element is the mean, also where a compiler contracts products and differences
+        shifted = p.elementwise(lambda t: t - t, x)
+    total = p.reduce(ADD, p.elementwise(lambda t: t**2, shifted), at, keep=True)
+
+    def corrected(size_of: SizeOf, t: Expr, rest: Expr) -> Expr:
+        """Takes out of the squares what the rounded mean has left in the differences."""
+        freedom = call("maximum", size_of(factors) - less, 0.0)  # as PyTorch: never negative
+        return (t - rest**2 / size_of(factors)) / freedom
+
+    if not factors:
+        variance = p.elementwise(lambda t: t / max(1.0 - less, 0.0), total)
+    else:
+        variance = p.sized(corrected, total, p.reduce(ADD, shifted, at, keep=True))
+    if keepdim:
+        return variance, mean
+    return p.drop(variance, at), p.drop(mean, at)
+
+
+@reduction("var_mean.correction")
+def _var_mean(
+    p: Positional,
+    x: Value,
+    dim: Any = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Value, Value]:
+    return _variance(p, x, dim, 1 if correction is None else correction, keepdim)
+
+
+@reduction("var_mean.dim")
+def _var_mean_dim(
+    p: Positional, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False
+) -> tuple[Value, Value]:
+    return _variance(p, x, dim, int(unbiased), keepdim)
+
+
+@reduction("var_mean.default")
+def _var_mean_all(p: Positional, x: Value, unbiased: bool = True) -> tuple[Value, Value]:
+    return _variance(p, x, None, int(unbiased), keepdim=False)
+
+
+def _first(entry: Entry) -> Entry:
+    return lambda *arguments, **options: entry(*arguments, **options)[0]
+
+
+reduction("var.correction")(_first(_var_mean))
+reduction("var.dim")(_first(_var_mean_dim))
+reduction("var.default")(_first(_var_mean_all))

@@ -1,0 +1,329 @@
+"""Nodes of a graph as one array program: what is inside, what is taken in, what is left out."""
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from blockbuster_fusion.array.positional import Positional
+from blockbuster_fusion.array.records import Expressed, Given, Value
+from blockbuster_fusion.errors import BlockbusterError, NotExpressible
+from blockbuster_fusion.ir.expr import cast as cast_expr
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.torch.capture.graph import (
+    CASTS,
+    Analysis,
+    as_size,
+    name_of,
+    short_name,
+    tensors_of,
+)
+from blockbuster_fusion.torch.table import row_for
+from blockbuster_fusion.torch.table.generators import computed, counted
+from blockbuster_fusion.torch.table.pointwise import converted
+from blockbuster_fusion.torch.table.row import DTYPES
+from blockbuster_fusion.torch.table.views import taken
+
+SHAPED = {"view": 1, "_unsafe_view": 1, "reshape": 1, "expand": 1, "full": 0}
+"""Which argument of an operator is the shape of its result."""
+
+
+class Unexpressed(BlockbusterError):
+    """A node has no form in the program that it should be a part of."""
+
+    template = "{operator}: {reason}"
+
+    @property
+    def at(self) -> Node:
+        found = self.details["node"]
+        assert isinstance(found, Node)
+        return found
+
+
+@dataclass(frozen=True)
+class ElidedCast:
+    """A conversion between floats that fusion has made unnecessary."""
+
+    name: str
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.source} -> {self.target}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some nodes as one array program."""
+
+    nodes: tuple[Node, ...]
+    expressed: Expressed
+    storage: dict[str, DType]
+    """As what the program's inputs and outputs lie in memory."""
+    results: tuple[Node, ...]
+    elided: tuple[ElidedCast, ...]
+    covered: tuple[Node, ...]
+    """All nodes that it computes, those too that other parts compute as well."""
+
+
+class Expression:
+    """One part in the making."""
+
+    def __init__(self, analysis: Analysis, nodes: Sequence[Node], name: str, strict: bool) -> None:
+        self.analysis, self.nodes, self.strict = analysis, tuple(nodes), strict
+        self.inside = set(nodes)
+        self.program = Positional(name)
+        self.values: dict[Node, Any] = {}
+        self.storage: dict[str, DType] = {}
+        self.elided: dict[Node, ElidedCast] = {}
+        self.covered: dict[Node, None] = {}
+        self.names: dict[str, Node] = {}
+
+    def part(self, results: Sequence[Node]) -> Part:
+        """The part, giving these results."""
+        for node in self.nodes:
+            try:
+                self.value(node)
+            except BlockbusterError as error:
+                raise Unexpressed(operator=name_of(node), reason=error, node=node) from error
+        outputs: dict[str, Value] = {}
+        kept: dict[int, DType] = {}
+        for i, node in enumerate(results):
+            name = f"O{i + 1}" if len(results) > 1 else "O"
+            self.storage[name] = DTYPES[tensors_of(node)[0].dtype]
+            outputs[name] = self.result(self.value(node), self.storage[name], kept)
+        try:
+            expressed = self.program.finish(outputs)
+        except BlockbusterError as error:
+            last = self.nodes[-1]
+            raise Unexpressed(operator=name_of(last), reason=error, node=last) from error
+        storage = {layout.name: self.storage[layout.source] for layout in expressed.inputs}
+        storage |= {name: self.storage[name] for name in outputs}
+        return Part(
+            self.nodes,
+            expressed,
+            storage,
+            tuple(results),
+            tuple(self.elided.values()),
+            tuple(self.covered),
+        )
+
+    def result(self, value: Value, dtype: DType, kept: dict[int, DType]) -> Value:
+        """A value that is stored as `dtype`; what is stored otherwise as well, or is given, is
+        another value, because conversions between floats are none."""
+        made = self.program.records[value.record].made if value.constant is None else None
+        if isinstance(made, Given) or kept.get(value.record, dtype) is not dtype:
+            value = self.program.elementwise(lambda t: t, value)
+        kept[value.record] = dtype
+        return value
+
+    def value(self, node: Node) -> Any:
+        """A node as a value of the program, expressed if need be."""
+        if node not in self.values:
+            for n in self.order(node):
+                if n not in self.values:
+                    self.values[n] = self.made(n)
+        return self.values[node]
+
+    def order(self, node: Node) -> list[Node]:
+        """The node, after what it needs that is not yet expressed."""
+        found: dict[Node, None] = {}
+        stack = [(node, False)]
+        while stack:
+            n, ready = stack.pop()
+            if n in self.values or n in found:
+                continue
+            if ready or not self.is_expressed_here(n):
+                found[n] = None
+                continue
+            stack.append((n, True))
+            if self.analysis.kind(n) is not Kind.GENERATOR:
+                stack.extend((m, False) for m in n.all_input_nodes if tensors_of(m))
+        return [*found]
+
+    def is_expressed_here(self, node: Node) -> bool:
+        """Whether the part computes a node itself rather than being given it."""
+        if node in self.inside:
+            return True
+        if node.op != "call_function" or self.analysis.kind(node) is Kind.MISC:
+            return False
+        base = self.analysis.base(node)
+        if self.analysis.owner(base) not in self.inside:
+            is_given = self.analysis.boundary(node) is node and node not in self.analysis.mobile
+            if is_given and (base is not node or self.analysis.is_element(node)):
+                return False
+        return node in self.analysis.mobile or self.analysis.kind(node) is Kind.VIEW
+
+    def made(self, node: Node) -> Any:
+        if not self.is_expressed_here(node):
+            return self.taken_in(node)
+        try:
+            return self.expressed(node)
+        except NotExpressible:
+            if node in self.inside or self.depends_on_inside(node):
+                raise
+            return self.taken_in(node)  # a view, or something cheap, that is made outside
+
+    def depends_on_inside(self, node: Node) -> bool:
+        stack, seen = [node], set[Node]()
+        while stack:
+            n = stack.pop()
+            if n in self.inside:
+                return True
+            if n not in seen and self.is_expressed_here(n):
+                seen.add(n)
+                stack.extend(n.all_input_nodes)
+        return False
+
+    def taken_in(self, node: Node) -> Value:
+        """A node that comes from outside as an input."""
+        (tensor,) = tensors_of(node)[:1]
+        if tensor.dtype not in DTYPES:
+            raise NotExpressible(what=f"an input of {tensor.dtype}")
+        name = self.input_name(node)
+        wide = computed(tensor.dtype)
+        self.storage[node.name] = DTYPES[tensor.dtype]
+        return self.program.input(name, [as_size(s) for s in tensor.shape], wide, node.name)
+
+    def input_name(self, node: Node) -> str:
+        """A name for an input that is the same in every layer."""
+        name = "x"
+        if node.op == "placeholder":
+            words = str(node.meta.get("title") or node.name).split("_")
+            known = [w for w in words if not w.isdigit()]
+            name = "_".join(known[-3:]) if node.meta.get("title") else "x"
+        base, number = name, 1
+        while name in self.names:
+            number += 1
+            name = f"{base}{number}"
+        self.names[name] = node
+        return name
+
+    def expressed(self, node: Node) -> Any:
+        """A node by its row of the table."""
+        analysis = self.analysis
+        if node.target is operator.getitem:
+            return self.element(node)
+        if analysis.is_whole_slice(node):
+            return self.value(node.args[0])  # type: ignore[arg-type]
+        row = row_for(node.target)
+        assert row is not None, node
+        tensor = tensors_of(node)[0]
+        if row.kind is not Kind.VIEW:
+            self.covered[node] = None
+        if short_name(node) == "arange":
+            made: Any = self.counting(node, tensor)
+        elif name_of(node) in CASTS:
+            made = self.cast(node, tensor)
+        elif short_name(node) == "index" and analysis.kind(node) is Kind.POINTWISE:
+            self.covered[node] = None
+            x, indices = self.arguments(node, tensor)
+            at = analysis.lookup_at(node)
+            assert at is not None
+            made = taken(self.program, x, indices, at)
+        elif short_name(node) == "full_like":
+            fill = self.argument(node.args[1])
+            made = row.emit(self.program, [as_size(s) for s in tensor.shape], fill, tensor.dtype)
+        elif short_name(node) == "constant_pad_nd":
+            given: Any = node.args
+            x = self.argument(given[0], is_table=True)
+            pads, *fill = ([self.argument(a) for a in given[1]], *map(self.argument, given[2:]))
+            made = row.emit(self.program, x, [as_size(s) for s in tensor.shape], pads, *fill)
+        elif short_name(node) == "cat":
+            pieces, dim = analysis.joined(node)
+            wanted = DTYPES[tensor.dtype]
+            values = [converted(self.program, self.value(p), wanted) for p in pieces]
+            made = self.program.stack(values, dim)
+        else:
+            made = row.emit(self.program, *self.arguments(node, tensor), **self.options(node))
+        if isinstance(made, Value):
+            return converted(self.program, made, DTYPES[tensor.dtype])
+        return made
+
+    def element(self, node: Node) -> Any:
+        source, at = node.args
+        assert isinstance(source, Node)
+        assert isinstance(at, int)
+        made = self.value(source)
+        if not isinstance(made, tuple):
+            raise NotExpressible(what="a part of an array that is computed in the same kernel")
+        return made[at]
+
+    def counting(self, node: Node, tensor: torch.Tensor) -> Value:
+        bounds = [self.argument(a) for a in node.args]
+        start = bounds[0] if len(bounds) > 1 else 0
+        step = bounds[2] if len(bounds) > 2 else 1
+        extent = as_size(tensor.shape[0])
+        fractional = isinstance(start, float) or isinstance(step, float)
+        if not tensor.dtype.is_floating_point and fractional:
+            raise NotExpressible(what="an arange of fractions")
+        return counted(self.program, extent, start, step, DTYPES[tensor.dtype])
+
+    def cast(self, node: Node, tensor: torch.Tensor) -> Value:
+        """A conversion; among floats that are computed alike it is none, unless it has to round."""
+        (source,) = [n for n in node.all_input_nodes if tensors_of(n)]
+        x: Value = self.value(source)
+        before, after = tensors_of(source)[0].dtype, tensor.dtype
+        both_float = before.is_floating_point and after.is_floating_point
+        if not both_float or before is after:
+            return x
+        wide, narrow = computed(after), DTYPES[after]
+        x = converted(self.program, x, wide)
+        rounds = torch.finfo(after).bits < torch.finfo(before).bits and narrow is not wide
+        if rounds and (self.strict or self.analysis.is_counted_on(node)):
+            return self.program.elementwise(
+                lambda t: cast_expr(cast_expr(t, narrow), wide), x, dtype=wide
+            )
+        if tensor.dim() and computed(before) is wide:
+            self.elided[node] = ElidedCast(node.name, str(before), str(after))
+        return x
+
+    def arguments(self, node: Node, tensor: torch.Tensor) -> list[Any]:
+        shape = SHAPED.get(short_name(node))
+        table = self.analysis.table(node)
+        return [
+            [as_size(s) for s in tensor.shape]
+            if i == shape
+            else self.argument(a, is_table=a is table)
+            for i, a in enumerate(node.args)
+        ]
+
+    def options(self, node: Node) -> dict[str, Any]:
+        unused = ("layout", "device", "pin_memory", "memory_format", "non_blocking")
+        return {k: self.argument(v) for k, v in node.kwargs.items() if k not in unused}
+
+    def argument(self, given: Any, *, is_table: bool = False) -> Any:
+        """An argument of an operator, as the table takes it."""
+        if isinstance(given, Node):
+            if is_table and not self.depends_on_inside(given):
+                return self.taken_in(given)  # as it is: along an axis that is looked up, not split
+            if tensors_of(given):
+                return self.value(given)
+            return self.number(given)
+        if isinstance(given, list | tuple):
+            if any(isinstance(x, Node) and not tensors_of(x) for x in given):
+                return [self.extent(x) for x in given]
+            return [self.argument(x) for x in given]
+        return given
+
+    def extent(self, given: Any) -> Any:
+        if isinstance(given, Node):
+            return as_size(given.meta["val"])
+        return given
+
+    def number(self, node: Node) -> Any:
+        """A size that is used as a number: an input without axes."""
+        value = node.meta.get("val")
+        if isinstance(value, int | float | bool):
+            return value
+        if isinstance(value, torch.SymInt):
+            if node not in self.values:
+                name = self.input_name(node)
+                self.storage[node.name] = DType.int64
+                self.values[node] = self.program.input(name, (), DType.int64, node.name)
+            return self.values[node]
+        raise NotExpressible(what=f"an argument that is a {type(value).__name__}")

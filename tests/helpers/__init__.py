@@ -1,0 +1,1 @@
+"""Programs, references and runners that several tests share."""

@@ -1,0 +1,512 @@
+"""Printed kernels run by Triton's interpreter, or compiled: a script of its own for each.
+
+The interpreter is chosen when Triton is imported, so tests start a process: `run` or `compile`.
+What it finds is printed as JSON.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.combiner import ADD
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.nest import (
+    Access,
+    Buffer,
+    BufferAxis,
+    Contract,
+    Fill,
+    For,
+    Index,
+    Kernel,
+    Load,
+    Nest,
+    Span,
+    Store,
+    Tile,
+    View,
+)
+from blockbuster_fusion.printers.triton.dots import is_dot
+from blockbuster_fusion.printers.triton.launches import Planner, block_length
+from blockbuster_fusion.printers.triton.memory import SharedMemory, shared_limit
+from blockbuster_fusion.safety.pipeline import make_safe
+from blockbuster_fusion.safety.storage import stored_as
+from blockbuster_fusion.schedule.schedule import Schedule, scheduled
+from blockbuster_fusion.tools.check.judge import relative_error
+from helpers.attention_forms import FORMS, inputs_of
+from helpers.lookup_programs import FORMS as LOOKUPS
+from helpers.lookup_programs import inputs_of as lookup_inputs
+from helpers.lookup_programs import traced
+
+UNITS = {
+    "attention": (),
+    "layernorm-matmul": (),
+    "rmsnorm-swiglu": (),
+    "multi-head-attention": ("D", "L"),
+    "grouped-query-attention": ("D", "L"),
+    "sliding-window-attention": ("D", "L"),
+    "layernorm-linear": (),
+    "softmax": (),
+    "rmsnorm-swiglu-residual": (),
+}
+SCHEDULES = {
+    "plain": Schedule(),
+    "split": Schedule(split={"N": 2}),
+    "atomic": Schedule(split={"K": 2}, atomic=True),
+    "staged": Schedule(stages=2),
+}
+SCHEDULED = (("attention", "split"), ("rmsnorm-swiglu", "atomic"), ("attention", "staged"))
+SMALL = {"B": 1, "H": 2, "G": 1, "R": 2}
+RAGGED = (
+    {"M": 45, "N": 70, "D": 17, "L": 33, "K": 40, **SMALL},
+    {"M": 1, "N": 17, "D": 45, "L": 16, "K": 70, **SMALL},
+)
+SEEDS = range(3)
+
+
+def tiles_of(nest: Nest, length: int) -> dict[Dim, int]:
+    """Blocks of one length for every dim that has several."""
+    return {d: length for k in nest.kernels for d in k.dims if d.packed and not d.unit}
+
+
+def nests(name: str, dtype: DType, schedule: str = "plain") -> Iterator[Nest]:
+    """The nests of a program's snapshots; not every one can be split, but the last can."""
+    program = bb.lower(bb.examples.find(name))
+    snapshots = bb.fuse(program, unit=UNITS[name]).fused
+    for raw in snapshots if schedule == "plain" else snapshots[-1:]:
+        graph = make_safe(stored_as(raw, dtype)).graph
+        yield scheduled(graph, name, SCHEDULES[schedule])
+
+
+def errors(name: str, schedule: str) -> Iterator[dict[str, object]]:
+    """Each snapshot's error, and that of PyTorch's own float32 operators."""
+    import torch
+
+    from helpers import torch_reference, triton_runner
+    from helpers.running import inputs_for
+
+    program = bb.examples.find(name)
+    graph = bb.lower(program)
+    for extents in RAGGED:
+        allowed = 0.0
+        for seed in SEEDS:
+            inputs = inputs_for(program, seed, **extents)
+            inputs = {k: x.astype(np.float32).astype(np.float64) for k, x in inputs.items()}
+            exact = dict(bb.interpret(graph, inputs).items())
+            found = torch_reference.run(program, inputs, torch.float32)
+            allowed = max(allowed, relative_error(found, exact))
+        for number, nest in enumerate(nests(name, DType.float32, schedule)):
+            made = triton_runner.run(nest, inputs, tiles_of(nest, 32))
+            error = relative_error(made, exact)
+            sizes = "x".join(str(extents[a]) for a in "MNDLK")
+            yield {"case": f"{name} {schedule} {number} {sizes}", "error": error, "torch": allowed}
+
+
+MASKED = (
+    "all_three",
+    "safe_with_padding",
+    "rows_all_masked",
+    "chunks",
+    "added_twice",
+    "query_and_a_length",
+    "sink_written_out",
+)
+"""Forms of attention whose masks, edges and rows without keys are printed in different ways."""
+
+
+def masked_nest(name: str) -> Nest:
+    program = bb.lower(FORMS[name].traced())
+    fusion = bb.fuse(program, unit=("D", "E"))
+    return scheduled(fusion.snapshots[fusion.most_fused], name)
+
+
+def masked_errors() -> Iterator[dict[str, object]]:
+    """The error of each of the forms, and PyTorch's."""
+    import torch
+
+    from helpers import torch_reference, triton_runner
+
+    for name in MASKED:
+        program, nest = FORMS[name].traced(), masked_nest(name)
+        for extents in ({"S": 37, "T": 53, "B": 2, "H": 1}, {"S": 1, "T": 41, "B": 2, "H": 1}):
+            inputs = inputs_of(program, **extents)
+            inputs = {
+                n: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x
+                for n, x in inputs.items()
+            }
+            exact = torch_reference.run(program, inputs, torch.float64)
+            found = torch_reference.run(program, inputs, torch.float32)
+            made = triton_runner.run(nest, inputs, tiles_of(nest, 16))
+            yield {
+                "case": name,
+                "error": relative_error(made, exact),
+                "torch": max(2.0**-23, relative_error(found, exact)),
+            }
+
+
+def masked_resources() -> Iterator[dict[str, object]]:
+    """That each of the forms compiles."""
+    from blockbuster_fusion.printers.triton.kernel import print_triton
+    from blockbuster_fusion.runtime.triton.launch import compile_for, symbols
+
+    for name in MASKED:
+        nest = masked_nest(name)
+        sizes = dict.fromkeys(symbols(nest), 1024)
+        made = compile_for(nest, print_triton(nest), 90, sizes=sizes, tiles=tiles_of(nest, 32))
+        yield {"case": name, "resources": str(made[name])}
+
+
+def lookup_errors() -> Iterator[dict[str, object]]:
+    """The error of each form of lookup, in every snapshot."""
+    from helpers import triton_runner
+
+    for name in LOOKUPS:
+        program = traced(name)
+        for extents in ({"S": 37, "V": 45, "D": 21, "E": 19, "L": 2}, {"S": 1, "V": 33, "D": 16}):
+            given = lookup_inputs(program, **extents)
+            given = {
+                n: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x
+                for n, x in given.items()
+            }
+            exact = bb.evaluate(program, given)
+            for snapshot in bb.fuse(bb.lower(program)).snapshots:
+                nest = scheduled(snapshot, name)
+                made = triton_runner.run(nest, given, tiles_of(nest, 16))
+                yield {"case": name, "error": relative_error(made, exact)}
+
+
+def resources(capability: int, dtype: DType) -> Iterator[dict[str, object]]:
+    """What each kernel takes with the tiles that it has when nobody chooses."""
+    from blockbuster_fusion.printers.triton.kernel import print_triton
+    from blockbuster_fusion.runtime.triton.launch import compile_for, symbols
+
+    for name, unit in UNITS.items():
+        found = list(nests(name, dtype))
+        for number, nest in enumerate(found):
+            if capability != 90 and number < len(found) - 1:
+                continue  # the other machines see the last snapshot
+            sizes = {s: 64 if s in ("DD", "LL") and unit else 1024 for s in symbols(nest)}
+            tiles = tiles_of(nest, 32) if dtype is DType.float32 else None
+            source = print_triton(nest)
+            made = compile_for(nest, source, capability, sizes=sizes, tiles=tiles)
+            for kernel in nest.kernels:
+                one = made[kernel.name]
+                yield {
+                    "case": f"{kernel.name} {number} {dtype} sm_{capability}",
+                    "resources": str(one),
+                    "shared": one.shared,
+                    "estimate": estimate_of(kernel, sizes, tiles or {}, capability),
+                    "spilled": one.stack,
+                    "wgmma": "wgmma" in one.assembly,
+                    "dots": any(isinstance(s, Contract) and is_dot(s) for s in kernel.statements),
+                }
+
+
+def estimate_of(
+    kernel: Kernel, sizes: Mapping[str, int], tiles: Mapping[Dim, int], capability: int
+) -> int:
+    """The shared memory that a kernel is expected to take."""
+    planner = Planner(kernel, shared_limit(capability))
+    options = planner.plan(sizes, tiles, {}).options
+    lengths = {dim: block_length(dim, sizes, tiles) for dim in kernel.dims}
+    warps, stages = options["num_warps"], options["num_stages"]
+    return SharedMemory(kernel).estimate(lengths.__getitem__, stages, warps)
+
+
+def short_axes() -> dict[str, tuple[Callable[..., object], tuple[object, ...]]]:
+    """Models whose products have short axes beside those of the matrices."""
+    import torch
+
+    output = torch.nn.Linear(512, 2048, bias=False)
+
+    def projected(x: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
+        return x + output(heads.transpose(1, 2).reshape(16, 1, 512))
+
+    tokens = (torch.zeros(16, 1, 2048), torch.zeros(16, 8, 1, 64))
+    patches = torch.nn.Conv2d(3, 384, 16, 16)
+    return {
+        "heads to tokens": (projected, tokens),
+        "patches": (patches, (torch.zeros(2, 3, 224, 224),)),
+    }
+
+
+def short_resources(capability: int) -> Iterator[dict[str, object]]:
+    """The shared memory that models with short axes take by default on a GPU."""
+    from functools import partial
+    from unittest import mock
+
+    import torch
+
+    from blockbuster_fusion.runtime.triton import device as triton_device
+    from blockbuster_fusion.runtime.triton.launch import compile_for
+    from blockbuster_fusion.torch.backend import backend
+    from blockbuster_fusion.torch.compile_parts import Grouping
+    from blockbuster_fusion.torch.plan.plan import Plan
+
+    graphs = []
+    options = {"target": "cuda", "strict": True}
+    watched = partial(backend, options=options, watcher=graphs.append)
+    for name, (model, inputs) in short_axes().items():
+        with (
+            mock.patch.object(triton_device, "can_launch", return_value=True),
+            mock.patch.object(triton_device, "capability", return_value=capability),
+            mock.patch.object(Grouping, "try_out"),
+            mock.patch.object(Plan, "__call__", return_value=[0]),
+            torch.no_grad(),
+        ):
+            torch.compile(model, backend=watched)(*inputs)
+        for part in graphs.pop().fused:
+            nest, tiles = part.executable.nest, part.executable.tiles
+            made = compile_for(nest, part.executable.source, capability, sizes={}, tiles=tiles)
+            for kernel in nest.kernels:
+                estimate = estimate_of(kernel, {}, tiles, capability)
+                yield {"case": name, "shared": made[kernel.name].shared, "estimate": estimate}
+
+
+def lookups_outside() -> Iterator[dict[str, object]]:
+    """What is found at places outside of a table, the largest of it, and the others' error."""
+    from helpers import triton_runner
+
+    for name in ("embedding", "along_rows"):
+        program = traced(name)
+        given = lookup_inputs(program, S=37, V=45, D=21, R=6)
+        exact = bb.evaluate(program, given)
+        wrong = {n: x.copy() for n, x in given.items()}
+        places = next(x for x in wrong.values() if x.dtype == np.int64)
+        places[1], places[5], places[36] = -1, 45, 2**40
+        for snapshot in bb.fuse(bb.lower(program)).snapshots:
+            nest = scheduled(snapshot, name)
+            found = triton_runner.run(nest, wrong, tiles_of(nest, 16))
+            outside = max(float(np.abs(x[[1, 5, 36]]).max()) for x in found.values())
+            for n, x in found.items():
+                x[[1, 5, 36]] = exact[n][[1, 5, 36]]
+            yield {"case": name, "outside": outside, "error": relative_error(found, exact)}
+
+
+LONG = {
+    "attention": {"M": 17, "N": 16 * 90 + 3, "D": 16, "L": 16},
+    "layernorm-matmul": {"M": 17, "K": 16 * 80, "N": 17},
+}
+"""Programs with a loop over many blocks of 16, whose sums are gathered in runs."""
+
+
+def long_nest(name: str) -> Nest:
+    units = {"unit": ("D", "L")} if name == "attention" else {}
+    return scheduled(bb.fuse(bb.lower(bb.examples.find(name)), **units).snapshots[-1], name)
+
+
+def long_errors() -> Iterator[dict[str, object]]:
+    """The error of sums in runs, and that of PyTorch's own float32 operators."""
+    import torch
+
+    from blockbuster_fusion.printers.triton import launches as triton_plan
+    from helpers import torch_reference, triton_runner
+    from helpers.running import inputs_for
+
+    triton_plan.FEW_DOTS = triton_plan.FEW
+    for name, extents in LONG.items():
+        program, nest = bb.examples.find(name), long_nest(name)
+        inputs = inputs_for(program, 0, **extents)
+        inputs = {k: x.astype(np.float32).astype(np.float64) for k, x in inputs.items()}
+        exact = dict(bb.interpret(bb.lower(program), inputs).items())
+        found = torch_reference.run(program, inputs, torch.float32)
+        tiles = tiles_of(nest, 16)
+        plan = triton_plan.Planner(nest.kernels[-1]).plan(
+            triton_runner.sizes_of(nest, inputs), tiles, {}
+        )
+        yield {
+            "case": name,
+            "runs": [value for key, value in plan.constants.items() if key.startswith("RUN")],
+            "error": relative_error(triton_runner.run(nest, inputs, tiles), exact),
+            "torch": relative_error(found, exact),
+        }
+
+
+def long_resources() -> Iterator[dict[str, object]]:
+    """That sums in runs compile, whether they come out of dots or not."""
+    from blockbuster_fusion.printers.triton.kernel import print_triton
+    from blockbuster_fusion.runtime.triton.launch import compile_for, symbols
+
+    for name in LONG:
+        nest = long_nest(name)
+        sizes = {s: 16 if s in ("DD", "LL") else 1 << 16 for s in symbols(nest)}
+        made = compile_for(nest, print_triton(nest), 90, sizes=sizes, tiles=tiles_of(nest, 32))
+        yield {"case": name, "resources": [str(one) for one in made.values()]}
+
+
+PRODUCTS = (
+    "bk,hdk->bhd",
+    "bhk,dk->bhd",
+    "bmk,bnk->bmn",
+    "abck,k->abc",
+    "bhmk,bhk->mhb",
+)
+"""Products with too many axes to be multiplied and summed one by one."""
+
+
+def product_nest(equation: str) -> Nest:
+    """A product as a kernel of one program that walks K in blocks."""
+    names, made_names = equation.split("->")
+    lengths = {n: 19 if n == "b" else 16 for n in equation} | {"k": 40}
+    dims = {n: Dim(Axis(n, lengths[n]), None, packed=True) for n in lengths if n.isalpha()}
+    index = Index("k", Dim(dims["k"].axis, 0, packed=True))
+    spans = {n: Span(dim.as_unit, 0) for n, dim in dims.items()} | {"k": Span(index.dim, index)}
+
+    def buffer(name: str, axes: str) -> Access:
+        axis = tuple(BufferAxis(spans[n].dim) for n in axes)
+        return Access(Buffer(name, axis, DType.float32), tuple(spans[n] for n in axes))
+
+    sides = [buffer(name, axes) for name, axes in zip("XY", names.split(","), strict=True)]
+    left, right = (
+        Tile(f"t{i}", side.spans, DType.float32) for i, side in enumerate(sides, start=1)
+    )
+    made = Tile("t3", tuple(spans[n] for n in made_names), DType.float32)
+    target = buffer("O", made_names)
+    loop = For(
+        index,
+        (Load(left, sides[0]), Load(right, sides[1]), Contract(made, left, right, spans["k"])),
+        gathered=((ADD, (made,)),),
+    )
+    kernel = Kernel("product", (), (Fill(made, 0.0), loop, Store(target, made)))
+    axes = tuple(dims[n].axis for n in made_names)
+    return Nest(
+        "product",
+        (kernel,),
+        tuple(side.buffer for side in sides),
+        (View(target.buffer, axes),),
+        (axes,),
+    )
+
+
+def product_errors() -> Iterator[dict[str, object]]:
+    """The error of each product."""
+    from helpers import triton_runner
+
+    rng = np.random.default_rng(0)
+    for equation in PRODUCTS:
+        nest = product_nest(equation)
+        given = {
+            b.name: rng.standard_normal([int(str(a.dim.axis.extent)) for a in b.axes])
+            .astype(np.float32).astype(np.float64)
+            for b in nest.inputs
+        }  # fmt: skip
+        exact = {"O": np.einsum(equation, given["X"], given["Y"])}
+        made = triton_runner.run(nest, given, tiles_of(nest, 16))
+        yield {"case": equation, "error": relative_error(made, exact)}
+
+
+def product_resources() -> Iterator[dict[str, object]]:
+    """That each product compiles."""
+    from blockbuster_fusion.printers.triton.kernel import print_triton
+    from blockbuster_fusion.runtime.triton.launch import compile_for
+
+    for equation in PRODUCTS:
+        nest = product_nest(equation)
+        made = compile_for(nest, print_triton(nest), 90, sizes={}, tiles=tiles_of(nest, 16))
+        yield {"case": equation, "resources": str(made["product"])}
+
+
+def nested(x):
+    """300 operators, each within the next."""
+    made = x
+    for _ in range(100):
+        made = bb.ops.where(x > made, made + 1, bb.ops.abs(made))
+    return made
+
+
+EDGES = {
+    "divided by -0.0": lambda X: {"O": X / -0.0},
+    "negated": lambda X: {"O": 1 / -X},
+    "largest": lambda X: {"O": bb.ops.max(X, axis=1)},
+    "smallest": lambda X: {"O": bb.ops.min(X, axis=1)},
+    "nested": lambda X: {"O": nested(X)},
+}
+"""Programs at the edges of floats, and of Python's parser."""
+
+
+def edge_results() -> Iterator[dict[str, object]]:
+    """Whether each gives what NumPy gives, for zeros, infinities and NaN."""
+    from helpers import triton_runner
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((5, 40))
+    x[0, 3], x[1, 30], x[2, :2], x[3, 7] = np.nan, np.inf, -np.inf, 0
+    for name, function in EDGES.items():
+        program = bb.trace(function, X="M N")
+        graph = make_safe(bb.fuse(bb.lower(program)).fused[-1]).graph
+        nest = scheduled(graph, "edge")
+        with np.errstate(all="ignore"):
+            exact = bb.evaluate(program, {"X": x.astype(np.float32).astype(np.float64)})["O"]
+        made = triton_runner.run(nest, {"X": x}, tiles_of(nest, 16))["O"]
+        same = np.allclose(made, exact, rtol=1e-5, atol=1e-6, equal_nan=True)
+        yield {"case": name, "same": bool(same)}
+
+
+EXPONENTIALS = ("product", "factor", "softmax_contracted", "logsumexp", "exp_contracted")
+"""Programs whose infinities and NaN are PyTorch's."""
+
+
+def exponential_errors() -> Iterator[dict[str, object]]:
+    """The error of exponentials with large exponents, infinities and NaN, and what is allowed."""
+    import torch
+
+    from helpers import triton_runner
+    from helpers.exponential_programs import FORMS as EXPONENTIAL_FORMS
+
+    for name in EXPONENTIALS:
+        form = EXPONENTIAL_FORMS[name]
+        nest = scheduled(bb.fuse(form.traced()).snapshots[-1], name)
+        for kind in ("ordinary", "infinite"):
+            inputs = form.inputs(kind)
+            exact = form.reference(inputs, torch.float64)
+            careful = form.reference(inputs, torch.float32)
+            (made,) = triton_runner.run(nest, inputs, tiles_of(nest, 16)).values()
+            same = all(
+                np.array_equal(test(made), test(exact))
+                for test in (np.isnan, np.isposinf, np.isneginf)
+            )
+            finite = np.isfinite(exact)
+            found, allowed = (np.linalg.norm(x[finite] - exact[finite]) for x in (made, careful))
+            least = max(form.floor(inputs, 2.0**-23), 2.0**-21 * np.linalg.norm(exact[finite]))
+            yield {"case": name, "same": same, "error": found, "allowed": max(2 * allowed, least)}
+
+
+def main(mode: str, *rest: str) -> None:
+    if mode == "run":
+        assert os.environ.get("TRITON_INTERPRET") == "1"
+        cases = [*((name, "plain") for name in UNITS), *SCHEDULED]
+        found = [row for name, schedule in cases for row in errors(name, schedule)]
+    elif mode == "run_masks":
+        found = list(masked_errors())
+    elif mode == "compile_masks":
+        found = list(masked_resources())
+    elif mode == "run_lookups":
+        found = list(lookup_errors())
+    elif mode == "run_long":
+        found = list(long_errors())
+    elif mode == "compile_long":
+        found = list(long_resources())
+    elif mode == "run_products":
+        found = list(product_errors())
+    elif mode == "compile_products":
+        found = list(product_resources())
+    elif mode == "run_edges":
+        found = list(edge_results())
+    elif mode == "run_exponentials":
+        found = list(exponential_errors())
+    elif mode == "compile_short":
+        found = list(short_resources(int(rest[0])))
+    elif mode == "run_outside":
+        found = list(lookups_outside())
+    else:
+        found = list(resources(int(rest[0]), DType(rest[1])))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

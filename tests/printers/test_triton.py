@@ -1,0 +1,82 @@
+"""What the Triton printer writes."""
+
+from collections.abc import Callable
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.array.arrays import elementwise
+from blockbuster_fusion.errors import NoKernel
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.printers.triton.kernel import print_triton
+from blockbuster_fusion.schedule.schedule import scheduled
+from helpers.triton_cases import nests
+
+PRINTED = (
+    "attention",
+    "multi-head-attention",
+    "grouped-query-attention",
+    "layernorm-linear",
+    "rmsnorm-swiglu-residual",
+)
+
+
+def last(name: str, dtype: DType = DType.float32, schedule: str = "plain") -> str:
+    *_, nest = nests(name, dtype, schedule)
+    return print_triton(nest)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_printed(name: str, golden: Callable[[str], None]) -> None:
+    golden(last(name))
+
+
+def test_a_constant_size_is_compiled_in() -> None:
+    *_, nest = nests("multi-head-attention", DType.float32)
+    source = print_triton(nest, ["DD"])
+    assert "DD: tl.constexpr" in source
+    assert "DD ** (-0.5)" in source
+    assert "tl.rsqrt(tl.cast(DD, tl.float32))" in print_triton(nest)
+
+
+def test_a_tile_for_a_dot_and_for_more_is_loaded_twice() -> None:
+    source = last("layernorm-matmul", DType.bfloat16)
+    assert "# loaded once more" in source
+    assert 'eviction_policy="evict_last"' in source
+    assert "_again" not in last("attention", DType.bfloat16)
+
+
+def test_computed_operands_are_rounded_where_that_is_harmless() -> None:
+    assert ".to(tl.bfloat16), " in last("attention", DType.bfloat16)
+    assert ".to(tl.float16), " in last("attention", DType.float16)
+    assert 'input_precision="tf32"' in last("layernorm-linear", DType.float16)
+    assert 'input_precision="ieee"' in last("attention")
+
+
+def test_every_example_is_printed_as_python() -> None:
+    printed = 0
+    for name in bb.examples.EXAMPLES:
+        try:
+            source = print_triton(
+                scheduled(bb.fuse(bb.lower(bb.examples.find(name))).snapshots[-1], name)
+            )
+        except NoKernel:
+            continue
+        compile(source, name, "exec")
+        printed += 1
+    assert printed >= 25
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda x: x**3, "whole_power(t1, 3)"),
+        (lambda x: x**-0.5, "tl.rsqrt(t1)"),
+        (lambda x: (x + 1) ** 2, "square(t1 + 1)"),
+        (bb.ops.tanh, "tanh(t1)"),
+    ],
+)
+def test_functions(function: Callable, text: str) -> None:
+    program = bb.trace(lambda X: elementwise(function, X), X="M N")
+    snapshot = bb.fuse(bb.lower(program)).snapshots[-1]
+    assert f"= {text}\n" in print_triton(scheduled(snapshot))

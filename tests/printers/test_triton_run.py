@@ -1,0 +1,135 @@
+"""Printed kernels compute what they should, and compile for GPUs that are not there."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockbuster_fusion.printers.triton.memory import SHARED
+from helpers.triton_cases import (
+    EDGES,
+    EXPONENTIALS,
+    LONG,
+    LOOKUPS,
+    MASKED,
+    PRODUCTS,
+    SCHEDULED,
+    UNITS,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
+SCRIPT = Path(__file__).parents[1] / "helpers" / "triton_cases.py"
+
+
+@functools.cache
+def found(*arguments: str) -> list[dict]:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    if arguments[0].startswith("run"):
+        environment["TRITON_INTERPRET"] = "1"
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("name", "schedule"), [*((name, "plain") for name in UNITS), *SCHEDULED])
+def test_as_exact_as_float32(name: str, schedule: str) -> None:
+    rows = [row for row in found("run") if row["case"].startswith(f"{name} {schedule} ")]
+    assert rows
+    bad = [row for row in rows if not row["error"] <= 2 * row["torch"]]
+    assert not bad, bad
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_as_exact_as_float32(name: str) -> None:
+    rows = [row for row in found("run_masks") if row["case"] == name]
+    assert len(rows) == 2
+    assert not [row for row in rows if not row["error"] <= 2 * row["torch"]]
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_lookups_as_exact_as_float32(name: str) -> None:
+    rows = [row for row in found("run_lookups") if row["case"] == name]
+    assert rows
+    assert not [row for row in rows if not row["error"] <= 4e-6]
+
+
+@pytest.mark.parametrize("name", EXPONENTIALS)
+def test_infinite_exponents_are_those_of_pytorch(name: str) -> None:
+    rows = [row for row in found("run_exponentials") if row["case"] == name]
+    assert len(rows) == 2
+    assert not [row for row in rows if not row["same"] or not row["error"] <= row["allowed"]]
+
+
+def test_nothing_is_read_outside_of_a_table() -> None:
+    rows = found("run_outside")
+    assert {row["case"] for row in rows} == {"embedding", "along_rows"}
+    assert not [row for row in rows if row["outside"] != 0 or not row["error"] <= 4e-6]
+
+
+def test_long_sums_are_gathered_in_runs() -> None:
+    """Many blocks were summed one after the other: the error grew with their number."""
+    rows = found("run_long")
+    assert [row["case"] for row in rows] == list(LONG)
+    assert all(16 in row["runs"] for row in rows), rows
+    assert not [row for row in rows if not row["error"] <= 2 * row["torch"]], rows
+
+
+def test_long_sums_compile() -> None:
+    assert [row["case"] for row in found("compile_long")] == list(LONG)
+
+
+def test_products_of_many_axes_are_dots() -> None:
+    """Triton fails to compile a product of four axes that is multiplied and summed."""
+    rows = found("run_products")
+    assert [row["case"] for row in rows] == list(PRODUCTS)
+    assert not [row for row in rows if not row["error"] <= 4e-6], rows
+
+
+def test_products_of_many_axes_compile() -> None:
+    assert [row["case"] for row in found("compile_products")] == list(PRODUCTS)
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edges_as_in_numpy(name: str) -> None:
+    """Zeros keep their sign, maxima have NaN, and expressions of any depth are read."""
+    assert [row["same"] for row in found("run_edges") if row["case"] == name] == [True]
+
+
+def test_masks_compile() -> None:
+    assert [row["case"] for row in found("compile_masks")] == list(MASKED)
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_compiles_without_spills(capability: int) -> None:
+    rows = found("compile", str(capability), "bfloat16")
+    print(*(f"{row['case']}: {row['resources']}" for row in rows), sep="\n")
+    assert any(row["dots"] for row in rows)
+    assert not [row for row in rows if row["spilled"]]
+    assert not [row for row in rows if row["shared"] > row["estimate"] and row["dots"]]
+    if capability == 90:
+        assert not [row for row in rows if row["dots"] and not row["wgmma"]]
+
+
+@pytest.mark.parametrize("capability", [80, 86, 90])
+def test_shared_memory_suffices_by_default(capability: int) -> None:
+    """Axes of 3 and 8 elements had blocks of 16, and products took 320 and 512 KiB."""
+    rows = found("compile_short", str(capability))
+    assert {row["case"] for row in rows} == {"heads to tokens", "patches"}
+    limit = SHARED[capability]
+    assert not [row for row in rows if not row["shared"] <= row["estimate"] <= limit], rows
+
+
+def test_compiles_in_float32() -> None:
+    rows = found("compile", "90", "float32")
+    assert any(row["dots"] for row in rows)
+    dots = [row for row in rows if row["dots"]]
+    assert not [row for row in dots if row["shared"] > row["estimate"]]
+    close = [row for row in dots if row["estimate"] <= 1.1 * row["shared"]]
+    assert len(close) >= len(dots) // 2  # the rest have loops that nothing is loaded ahead in
+    assert not any(row["wgmma"] for row in rows)

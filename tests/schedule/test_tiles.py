@@ -1,0 +1,54 @@
+"""The tiles, unit axes and snapshot that programs get by default."""
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.compiler import with_known_sizes
+from blockbuster_fusion.schedule.defaults import (
+    MACHINES,
+    default_tiles,
+    peak_local,
+    unit_axes,
+)
+
+
+def fixed(name: str, **sizes: int) -> bb.Graph:
+    return with_known_sizes(bb.lower(bb.examples.find(name)), sizes)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", bb.examples.EXAMPLES)
+def test_what_lives_at_a_time_fits(name: str, target: str) -> None:
+    for graph in bb.fuse(bb.examples.find(name)).snapshots:
+        tiles = default_tiles(graph, target)
+        assert set(tiles) == {d for d in graph.dims if d.packed and not d.is_free and not d.unit}
+        assert all(16 <= tile <= 256 and tile & (tile - 1) == 0 for tile in tiles.values())
+        smallest = all(tile == 16 for tile in tiles.values())
+        assert peak_local(graph, tiles) <= MACHINES[target].local or smallest
+
+
+def test_short_axes_have_one_block() -> None:
+    assert unit_axes(fixed("attention", D=64, L=80), "cpu") == ("D", "L")
+    assert unit_axes(fixed("attention", D=64, L=80), "cuda") == ("D",)  # 80 is no power of two
+    assert unit_axes(fixed("attention", D=64, N=512), "cpu") == ("D",)  # beside the rows, D is
+    assert unit_axes(fixed("attention", D=512, L=64), "cuda") == ("L",)
+    assert unit_axes(fixed("attention"), "cpu") == ()
+    assert unit_axes(fixed("attention", M=64), "cpu") == ()  # rows run in parallel
+
+
+def test_what_is_given_stays() -> None:
+    graph = bb.fuse(bb.examples.attention()).snapshots[-1]
+    (rows,) = (d for d in graph.dims if d.name == "M" and not d.is_free)
+    assert default_tiles(graph, "cpu", {rows: 7})[rows] == 7
+
+
+def test_tiles_are_no_longer_than_they_need_to_be() -> None:
+    graph = fixed("matmul-relu", K=20)
+    tiles = {dim.name: tile for dim, tile in default_tiles(graph, "cpu").items()}
+    assert tiles == {"M": 256, "N": 128, "K": 32}
+    assert default_tiles(fixed("matmul-relu", K=0), "cpu")
+
+
+def test_too_many_unit_axes_are_given_up() -> None:
+    kernel = bb.compile(bb.examples.rmsnorm_swiglu(), sizes={"D": 256, "K": 256}, target="cpu")
+    assert peak_local(kernel.graph, kernel.tiles) <= MACHINES["cpu"].local
