@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from blockbuster_fusion.torch import plan_model
 from blockbuster_fusion.torch.slices.band import Band, extents, through_view
 from helpers.torch_running import Watched
 
