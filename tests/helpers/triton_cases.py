@@ -58,9 +58,8 @@ SCHEDULES = {
     "plain": Schedule(),
     "split": Schedule(split={"N": 2}),
     "atomic": Schedule(split={"K": 2}, atomic=True),
-    "staged": Schedule(stages=2),
 }
-SCHEDULED = (("attention", "split"), ("rmsnorm-swiglu", "atomic"), ("attention", "staged"))
+SCHEDULED = (("attention", "split"), ("rmsnorm-swiglu", "atomic"))
 SMALL = {"B": 1, "H": 2, "G": 1, "R": 2}
 RAGGED = (
     {"M": 45, "N": 70, "D": 17, "L": 33, "K": 40, **SMALL},

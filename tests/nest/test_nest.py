@@ -11,7 +11,6 @@ from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import (
     Compute,
     Contract,
-    Copy,
     Fill,
     Fold,
     For,
@@ -20,7 +19,6 @@ from blockbuster_fusion.nest.nest import (
     Load,
     Nest,
     Store,
-    Wait,
     read,
 )
 from blockbuster_fusion.nest.verify import verify_nest
@@ -37,7 +35,7 @@ GOLDEN = [
     ("sliding-window-attention", ("D", "L"), Schedule()),
     ("layernorm-linear", (), Schedule(apart=True)),
     ("rmsnorm-swiglu-residual", (), Schedule(grid="outer")),
-    ("attention", ("D", "L"), Schedule(split={"N": 4}, stages=3)),
+    ("attention", ("D", "L"), Schedule(split={"N": 4})),
     ("rmsnorm-swiglu", ("N",), Schedule(split={"K": 4}, atomic=True)),
 ]
 
@@ -70,7 +68,7 @@ def test_listing_of_sixteen_bits(golden):
 @pytest.mark.parametrize("name", bb.examples.EXAMPLES)
 def test_every_snapshot_is_lowered_and_keeps_the_rules(name):
     for graph in bb.fuse(bb.lower(bb.examples.find(name))).snapshots:
-        for schedule in (Schedule(), Schedule(grid="outer"), Schedule(apart=True, stages=3)):
+        for schedule in (Schedule(), Schedule(grid="outer"), Schedule(apart=True)):
             verify_nest(scheduled(graph, "k", schedule))
 
 
@@ -129,16 +127,6 @@ def test_a_mask_that_is_not_neutral_narrows_nothing():
         assert all(s.window is None for s in kernel.statements if isinstance(s, For))
 
 
-def test_stages_fetch_ahead_and_wait():
-    (kernel,) = nest_of("attention", ("D", "L"), Schedule(stages=3)).kernels
-    (loop,) = [s for s in kernel.body if isinstance(s, For)]
-    copies = [s for s in loop.body if isinstance(s, Copy)]
-    waits = [s for s in loop.body if isinstance(s, Wait)]
-    assert [c.source.buffer.name for c in copies] == ["KT", "VT"]
-    assert [w.ring for w in waits] == [c.ring for c in copies]
-    assert all(c.ahead == 2 and c.ring.stages == 3 for c in copies)
-
-
 def test_split_says_what_cannot_be_split():
     with pytest.raises(NoKernel, match="no kernel gathers along M"):
         nest_of("attention", ("D", "L"), Schedule(split={"M": 4}))
@@ -191,18 +179,6 @@ def test_axes_fit():
         verify_nest(
             changed(kernel, store, replace(compute, operands=(store.tile, store.tile)), store)
         )
-
-
-def test_a_ring_is_deeper_than_it_is_filled_ahead():
-    (kernel,) = nest_of("attention", ("D", "L"), Schedule(stages=2)).kernels
-    (loop,) = [s for s in kernel.body if isinstance(s, For)]
-    copy = next(s for s in loop.body if isinstance(s, Copy))
-    body = tuple(replace(s, ahead=2) if s is copy else s for s in loop.body)
-    with pytest.raises(InvalidNest, match="2 iterations ahead do not fit a ring of 2"):
-        verify_nest(changed(kernel, loop, replace(loop, body=body)))
-    body = tuple(s for s in loop.body if s is not copy)
-    with pytest.raises(InvalidNest, match="nothing was copied to"):
-        verify_nest(changed(kernel, loop, replace(loop, body=body)))
 
 
 def test_accumulators_begin():

@@ -31,7 +31,6 @@ SCHEDULES = [
     Schedule(),
     Schedule(grid="outer"),
     Schedule(apart=True),
-    Schedule(grid="outer", stages=3),
 ]
 
 
@@ -68,7 +67,7 @@ def test_split_reductions(name, axis, unit, atomic):
     program = bb.examples.find(name)
     graph = bb.lower(program)
     snapshot = bb.fuse(graph, unit=unit).snapshots[-1]
-    nest = scheduled(snapshot, "k", Schedule("outer", split={axis: 3}, atomic=atomic, stages=2))
+    nest = scheduled(snapshot, "k", Schedule("outer", split={axis: 3}, atomic=atomic))
     tiles = all_tiles(nest, dict.fromkeys((d for d in snapshot.dims if d.packed), 16), "cpu")
     kernel = compiled(snapshot, nest, tiles)
     inputs = inputs_for(program, M=45, N=70, K=61, D=20, L=33)

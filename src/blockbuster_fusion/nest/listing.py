@@ -14,7 +14,6 @@ from blockbuster_fusion.nest.nest import (
     Clear,
     Compute,
     Contract,
-    Copy,
     Fill,
     Fold,
     For,
@@ -23,12 +22,10 @@ from blockbuster_fusion.nest.nest import (
     Lookup,
     Nest,
     Positions,
-    Role,
     Statement,
     Step,
     Store,
     Tile,
-    Wait,
     Window,
     tiles,
     written,
@@ -69,8 +66,7 @@ def buffer_text(buffer: Buffer) -> str:
     axes = ",".join(
         str(a.dim) if a.along is Along.AXIS else f"{a.along.value} of {a.dim}" for a in buffer.axes
     )
-    stages = f" x{buffer.stages}" if buffer.stages > 1 else ""
-    return f"{buffer}[{axes}] {buffer.dtype} {buffer.space.value}{stages}"
+    return f"{buffer}[{axes}] {buffer.dtype} {buffer.space.value}"
 
 
 def _body(body: Body, depth: int, lines: list[str], known: set[Tile]) -> None:
@@ -124,17 +120,6 @@ def _statement(statement: Statement, known: set[Tile]) -> str:
         case Cascade():
             words = "after each run of" if statement.inside else "if there are runs of"
             return f"{words} {statement.index.name}:"
-        case Copy():
-            blocks = f"{_access(statement.source)} to {statement.ring}"
-            return f"{_role(statement.role)}copy {blocks}, {statement.ahead} ahead"
-        case Wait():
-            return (
-                f"{_role(statement.role)}{_typed(statement.tile, known)} = wait({statement.ring})"
-            )
-
-
-def _role(role: Role) -> str:
-    return "" if role is Role.ALL else f"{role.value}: "
 
 
 def _for(loop: For) -> str:

@@ -24,15 +24,6 @@ class Space(Enum):
 
     GLOBAL = "global"  # seen by every program of every kernel
     SCRATCH = "scratch"  # one copy for each program of the grid
-    RING = "ring"  # on-chip, in `stages` copies, filled ahead of their use
-
-
-class Role(Enum):
-    """Who runs a statement, where a kernel is warp-specialised; most run everywhere."""
-
-    ALL = "all"
-    PRODUCER = "producer"  # moves data
-    CONSUMER = "consumer"  # computes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -93,7 +84,6 @@ class Buffer:
     axes: tuple[BufferAxis, ...]
     dtype: DType
     space: Space = Space.GLOBAL
-    stages: int = 1
 
     def __repr__(self) -> str:
         return self.name
@@ -271,41 +261,7 @@ class Cascade:
     inside: bool = False
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Copy:
-    """A block is fetched `ahead` iterations early into a ring, without waiting for it."""
-
-    ring: Buffer
-    source: Access
-    loop: Index
-    ahead: int
-    role: Role = Role.ALL
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Wait:
-    """Until the copies into a ring for this iteration have arrived; then the tile is its slot."""
-
-    tile: Tile
-    ring: Buffer
-    source: Access
-    role: Role = Role.ALL
-
-
-Statement = (
-    Load
-    | Lookup
-    | Store
-    | Compute
-    | Positions
-    | Fold
-    | Contract
-    | Fill
-    | For
-    | Cascade
-    | Copy
-    | Wait
-)
+Statement = Load | Lookup | Store | Compute | Positions | Fold | Contract | Fill | For | Cascade
 Body = tuple[Statement, ...]
 
 
@@ -422,7 +378,7 @@ def walk(body: Body) -> Iterator[Statement]:
 
 def written(statement: Statement) -> Tile | None:
     """The tile that a statement writes."""
-    if isinstance(statement, Load | Lookup | Compute | Positions | Fold | Contract | Fill | Wait):
+    if isinstance(statement, Load | Lookup | Compute | Positions | Fold | Contract | Fill):
         return statement.tile
     return None
 
@@ -467,10 +423,8 @@ def expressions(statement: Statement) -> tuple[Expr, ...]:
 def accesses(statement: Statement) -> tuple[Access, ...]:
     """The blocks of buffers that a statement itself reads or writes."""
     match statement:
-        case Load() | Lookup() | Wait():
+        case Load() | Lookup():
             return (statement.source,)
         case Store():
             return (statement.target,)
-        case Copy():
-            return (statement.source,)
     return ()

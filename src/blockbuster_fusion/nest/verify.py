@@ -12,7 +12,6 @@ from blockbuster_fusion.nest.nest import (
     Cascade,
     Compute,
     Contract,
-    Copy,
     Fill,
     Fold,
     For,
@@ -27,7 +26,6 @@ from blockbuster_fusion.nest.nest import (
     Statement,
     Store,
     Tile,
-    Wait,
     accesses,
     read,
     written,
@@ -45,7 +43,6 @@ class _Kernel:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.copied: set[tuple[object, Index]] = set()
         self.parts = {
             s.index: s.part.index
             for s in kernel.statements
@@ -72,10 +69,8 @@ class _Kernel:
 
     def statement(self, statement: Statement, known: set[Tile], indices: set[Index]) -> None:
         match statement:
-            case Load() | Wait():
+            case Load():
                 self.same(statement, statement.tile.spans, _kept(statement.source))
-                if isinstance(statement, Wait):
-                    self.waits(statement)
             case Lookup():
                 self.looks_up(statement)
             case Store():
@@ -105,8 +100,6 @@ class _Kernel:
                 if statement.inside and statement.index not in indices:
                     self.fail(statement, f"no loop around it has the variable {statement.index}")
                 self.body(statement.body, known, indices)
-            case Copy():
-                self.copies(statement, indices)
             case Fill() | Positions():
                 pass
 
@@ -139,19 +132,6 @@ class _Kernel:
             if index not in named:
                 problem = f"programs that differ in {index.name} alone write the same block"
                 self.fail(statement, problem)
-
-    def copies(self, statement: Copy, indices: set[Index]) -> None:
-        ring = statement.ring
-        if ring.space is not Space.RING or not 0 < statement.ahead < ring.stages:
-            problem = f"{statement.ahead} iterations ahead do not fit a ring of {ring.stages}"
-            self.fail(statement, problem)
-        if statement.loop not in indices:
-            self.fail(statement, f"no loop around it has the variable {statement.loop.name}")
-        self.copied.add((ring, statement.loop))
-
-    def waits(self, statement: Wait) -> None:
-        if not any(ring is statement.ring for ring, _ in self.copied):
-            self.fail(statement, f"nothing was copied to {statement.ring}")
 
 
 def _accumulated(body: Body) -> set[Tile]:

@@ -12,7 +12,6 @@ from blockbuster_fusion.nest.passes.hoist import hoisted, stored_narrow, summed_
 from blockbuster_fusion.nest.passes.skip_masked_blocks import skipping
 from blockbuster_fusion.nest.passes.split_prologue import apart
 from blockbuster_fusion.nest.passes.split_reduction import split
-from blockbuster_fusion.nest.passes.stages import staged
 from blockbuster_fusion.nest.passes.tail_masks import guarded
 from blockbuster_fusion.nest.rewrite import without_dead
 from blockbuster_fusion.nest.verify import verify_nest
@@ -31,8 +30,6 @@ class Schedule:
     """Axes whose reductions are shared among so many programs (nest/passes/split_reduction.py)."""
     atomic: bool = False
     """Whether split sums are added up atomically rather than by a second kernel."""
-    stages: int = 1
-    """How many blocks of a load are in flight at a time (nest/passes/stages.py)."""
 
 
 def scheduled(graph: Graph, name: str = "kernel", schedule: Schedule | None = None) -> Nest:
@@ -43,7 +40,6 @@ def scheduled(graph: Graph, name: str = "kernel", schedule: Schedule | None = No
     for axis, parts in schedule.split.items():
         nest = split(nest, axis, parts, atomic=schedule.atomic)
     nest = _each(nest, cascaded)
-    nest = _each(nest, lambda kernel: staged(kernel, schedule.stages))
     verify_nest(nest)
     return nest
 

@@ -31,7 +31,6 @@ from blockbuster_fusion.nest.nest import (
     Statement,
     Store,
     Tile,
-    Wait,
     Window,
     tiles,
     walk,
@@ -285,7 +284,7 @@ class _Masked:
             for maker in makers.get(pending.pop(), []):
                 if isinstance(maker, Lookup):
                     return True
-                if isinstance(maker, Load | Wait):
+                if isinstance(maker, Load):
                     if any(span.at is self.loop.index for span in maker.source.spans):
                         return True
                 elif isinstance(maker, Compute | Fold):

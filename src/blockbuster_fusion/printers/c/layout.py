@@ -26,7 +26,6 @@ from blockbuster_fusion.nest.nest import (
     Span,
     Store,
     Tile,
-    Wait,
     read,
 )
 from blockbuster_fusion.nest.nest import (
@@ -64,7 +63,7 @@ class Layout:
         self.borrowed = {
             s.tile: s.source
             for s in kernel.statements
-            if isinstance(s, Load | Wait) and self.is_borrowed(s.tile, s.source)
+            if isinstance(s, Load) and self.is_borrowed(s.tile, s.source)
         }
 
     def name(self, thing: Buffer | Tile | Index) -> str:

@@ -16,7 +16,6 @@ from blockbuster_fusion.nest.nest import (
     Cascade,
     Compute,
     Contract,
-    Copy,
     Fill,
     Fold,
     For,
@@ -29,7 +28,6 @@ from blockbuster_fusion.nest.nest import (
     Statement,
     Store,
     Tile,
-    Wait,
     Window,
 )
 from blockbuster_fusion.printers.c.expressions import STORED, Need, Writer, bare, number
@@ -108,13 +106,9 @@ class Statements(Layout):
         if isinstance(statement, Cascade):
             self.cascade(statement)
             return
-        if isinstance(statement, Copy):
-            return  # the block is fetched when it is waited for
         self.comment(statement_text(statement, guards=False))
         match statement:
             case Load():
-                self.load(statement.tile, statement.source)
-            case Wait():
                 self.load(statement.tile, statement.source)
             case Lookup():
                 self.lookup(statement)

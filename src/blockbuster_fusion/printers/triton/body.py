@@ -14,7 +14,6 @@ from blockbuster_fusion.nest.nest import (
     Cascade,
     Compute,
     Contract,
-    Copy,
     Fill,
     Fold,
     For,
@@ -26,7 +25,6 @@ from blockbuster_fusion.nest.nest import (
     Statement,
     Store,
     Tile,
-    Wait,
     accesses,
     walk,
 )
@@ -78,7 +76,7 @@ class BodyPrinter(Scope):
 
     def statement(self, statement: Statement, fresh: bool) -> Iterable[str]:
         match statement:
-            case Load() | Wait():
+            case Load():
                 return self.load(statement.tile, statement.source)
             case Lookup():
                 return self.load(statement.tile, statement.source, statement)
@@ -100,8 +98,6 @@ class BodyPrinter(Scope):
                 return self.loop(statement)
             case Cascade():
                 return self.cascade(statement)
-            case Copy():
-                return []  # Triton fetches ahead by itself
 
     # ------------------------------------------------------------------ values
 

@@ -15,7 +15,6 @@ from blockbuster_fusion.nest.nest import (
     Span,
     Statement,
     Tile,
-    Wait,
     read,
     walk,
     written,
@@ -88,7 +87,7 @@ class Dots:
                 self.makers.setdefault(made, []).append(statement)
             for tile in read(statement):
                 self.users.setdefault(tile, []).append(statement)
-            if isinstance(statement, Load | Lookup | Wait):
+            if isinstance(statement, Load | Lookup):
                 self.loads[statement.tile] = statement.source.buffer.dtype
         self.stores_narrow = any(
             b.dtype in NARROW for b in kernel.buffers if b.space is Space.GLOBAL
@@ -103,7 +102,7 @@ class Dots:
             for loop in kernel.statements
             if isinstance(loop, For)
             for s in walk(loop.body)
-            if isinstance(s, Load | Lookup | Wait) and self._is_mixed(tile := s.tile)
+            if isinstance(s, Load | Lookup) and self._is_mixed(tile := s.tile)
         }
 
     def stored(self, tile: Tile) -> DType:

@@ -21,7 +21,6 @@ from blockbuster_fusion.nest.nest import (
     Load,
     Lookup,
     Tile,
-    Wait,
     written,
 )
 from blockbuster_fusion.printers.triton.dots import Dots, is_dot, product_of
@@ -113,7 +112,7 @@ class SharedMemory:
         """
         made: dict[Tile, int] = {}
         for s in body:
-            if isinstance(s, Load | Lookup | Wait):
+            if isinstance(s, Load | Lookup):
                 blocks = stages - (s.tile not in self.dots.narrow)
                 blocks += (stages - 1) * (s.tile in self.dots.again)
                 made[s.tile] = _elements(s.tile, length) * s.source.buffer.dtype.bytes * blocks

@@ -74,8 +74,6 @@ class ParameterNames:
         self.runs[dim] = self._scope.claim(f"RUN_{suffix.upper()}")
 
     def _name_buffer(self, buffer: Buffer) -> None:
-        if buffer.space is Space.RING:
-            return
         self.pointers[buffer] = self._scope.claim(f"{buffer.name}_ptr")
         if buffer.space is Space.SCRATCH:
             self.copies[buffer] = self._scope.claim(f"{buffer.name}_stride")
