@@ -10,9 +10,9 @@ import pytest
 from hypothesis import event, given, settings
 
 from blockbuster_fusion.array.axes import ONE, Axes, AxesDisagree, AxesMeet, Size, product
-from blockbuster_fusion.array.positional import Positional
+from blockbuster_fusion.array.positional import PositionalBuilder
 from blockbuster_fusion.array.program import ArrayInput, ArrayProgram, ArrayType
-from blockbuster_fusion.array.records import Expressed, Layout, Value
+from blockbuster_fusion.array.records import FrameworkLayout, PositionalArray, PositionalProgram
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.interp.evaluate import evaluate
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, Combiner
@@ -113,7 +113,7 @@ def test_an_axis_is_not_split_by_another_axis_of_the_same_array() -> None:
 class Pair:
     """A value of the program in the making, and the NumPy array that it stands for."""
 
-    def __init__(self, value: Value, array: np.ndarray) -> None:
+    def __init__(self, value: PositionalArray, array: np.ndarray) -> None:
         self.value, self.array = value, array
         assert array.shape == tuple(map(length, value.sizes)), "positions have the array's lengths"
 
@@ -129,7 +129,7 @@ class Both:
     """Each operator twice: over positions, and in NumPy."""
 
     def __init__(self) -> None:
-        self.program = Positional("P")
+        self.program = PositionalBuilder("P")
         self.arrays: dict[str, np.ndarray] = {}
 
     def input(self, *sizes: Size) -> Pair:
@@ -185,7 +185,7 @@ class Both:
         made = self.program.stack([p.value for p in pieces], at)
         return Pair(made, np.concatenate([p.array for p in pieces], at))
 
-    def check(self, *results: Pair) -> Expressed:
+    def check(self, *results: Pair) -> PositionalProgram:
         """The program gives these results; a given array is none, so each is doubled."""
         doubled = [self.apply(lambda t: 2 * t, lambda t: 2 * t, r) for r in results]
         outputs = {f"O{i}": r.value for i, r in enumerate(doubled)}
@@ -207,13 +207,13 @@ def length(size: Size) -> int:
     return size.number * int(np.prod([LENGTHS[s] for s in size.symbols], dtype=int))
 
 
-def inner(layout: Layout) -> list[int]:
+def inner(layout: FrameworkLayout) -> list[int]:
     """The shape of a program's own array: a dimension for each axis."""
     return [length(size) for position in layout.positions for size, has in position if has]
 
 
 def with_lengths(
-    expressed: Expressed, inputs: Mapping[str, np.ndarray]
+    expressed: PositionalProgram, inputs: Mapping[str, np.ndarray]
 ) -> tuple[ArrayProgram, dict[str, np.ndarray]]:
     """The program with an array more for each open axis, which says how long that is."""
     program, count = expressed.program, len(expressed.sizes)
@@ -234,7 +234,7 @@ def with_lengths(
     return made, {**inputs, **lengths}
 
 
-def seen(layout: Layout, array: np.ndarray) -> np.ndarray:
+def seen(layout: FrameworkLayout, array: np.ndarray) -> np.ndarray:
     """A result as the framework sees it."""
     factors = [pair for position in layout.positions for pair in position]
     array = array.reshape([length(size) if has else 1 for size, has in factors])
@@ -242,7 +242,7 @@ def seen(layout: Layout, array: np.ndarray) -> np.ndarray:
     return array.reshape([length(product(s for s, _ in p)) for p in layout.positions])
 
 
-def names(expressed: Expressed) -> list[str]:
+def names(expressed: PositionalProgram) -> list[str]:
     """The operators of a program."""
     return [operator.name for operator in expressed.program.operators]
 
@@ -286,7 +286,7 @@ def test_views_that_no_split_gives_are_refused(
     before: tuple[Size, ...], after: tuple[Size, ...]
 ) -> None:
     """Neither border falls on the other's, so an element's new place is no function of axes."""
-    program = Positional("P")
+    program = PositionalBuilder("P")
     x = program.input("X", before, DType.float32)
     with pytest.raises(NotExpressible, match=r"a view that no split of axes gives .* has no form"):
         program.view(x, after)
@@ -456,10 +456,10 @@ def test_pieces_of_length_1() -> None:
     ],
 )  # fmt: skip
 def test_what_has_no_form_is_refused_by_a_sentence(
-    what: str, program: Callable[[Positional], object]
+    what: str, program: Callable[[PositionalBuilder], object]
 ) -> None:
     with pytest.raises(NotExpressible, match=f"{what}.* has no form over named axes"):
-        program(Positional("P"))
+        program(PositionalBuilder("P"))
 
 
 # ------------------------------------------------------------------------ random chains

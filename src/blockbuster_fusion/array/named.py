@@ -17,15 +17,15 @@ from blockbuster_fusion.array.program import (
 from blockbuster_fusion.array.records import (
     Contraction,
     Counting,
-    Expressed,
+    FrameworkLayout,
     Given,
-    Layout,
     Lookup,
     Pointwise,
+    PositionalArray,
+    PositionalProgram,
     Record,
     Renamed,
     Summary,
-    Value,
 )
 from blockbuster_fusion.array.table import expand
 from blockbuster_fusion.errors import NotExpressible
@@ -43,12 +43,12 @@ class Emitter:
         self.name, self.records, self.axes, self.sources = name, records, axes, sources
         self.names: dict[Factor, Axis] = {}
         self.inputs: list[ArrayInput] = []
-        self.layouts: list[Layout] = []
+        self.layouts: list[FrameworkLayout] = []
         self.operators: list[Operator] = []
         self.types: list[ArrayType] = []
         self.values: dict[int, int] = {}
 
-    def program(self, outputs: Mapping[str, Value]) -> Expressed:
+    def program(self, outputs: Mapping[str, PositionalArray]) -> PositionalProgram:
         needed = self.needed(outputs.values())
         records = [(i, r) for i, r in enumerate(self.records) if i in needed]
         self.refine([r.made for _, r in records if isinstance(r.made, Renamed)])
@@ -66,7 +66,7 @@ class Emitter:
         program = ArrayProgram(self.name, tuple(self.inputs), tuple(self.operators), given)
         seen = tuple(self.layout(name, name, v) for name, v in outputs.items())
         open_sizes = [(axis, f.size) for f, axis in self.names.items() if not f.size.is_known]
-        return Expressed(program, tuple(self.layouts), seen, tuple(open_sizes))
+        return PositionalProgram(program, tuple(self.layouts), seen, tuple(open_sizes))
 
     def refine(self, renamed: Sequence[Renamed]) -> None:
         """What is split under one name is split under the other one too."""
@@ -77,7 +77,7 @@ class Emitter:
         except AxesDisagree as error:
             raise NotExpressible(what=f"one axis under two names ({error})") from None
 
-    def needed(self, outputs: Iterable[Value]) -> set[int]:
+    def needed(self, outputs: Iterable[PositionalArray]) -> set[int]:
         stack = [v.record for v in outputs]
         found: set[int] = set()
         while stack:
@@ -103,16 +103,16 @@ class Emitter:
         positions = tuple(
             tuple((f.size, True) for f in self.atoms(position)) for position in made.positions
         )
-        self.layouts.append(Layout(name, self.sources[i], positions))
+        self.layouts.append(FrameworkLayout(name, self.sources[i], positions))
 
-    def layout(self, name: str, source: str, value: Value) -> Layout:
+    def layout(self, name: str, source: str, value: PositionalArray) -> FrameworkLayout:
         have = set(self.atoms(self.records[value.record].axes))
         positions = tuple(
             tuple((f.size, f in have) for f in self.atoms(position)) for position in value.positions
         )
-        return Layout(name, source, positions)
+        return FrameworkLayout(name, source, positions)
 
-    def order(self, value: Value) -> tuple[Axis, ...]:
+    def order(self, value: PositionalArray) -> tuple[Axis, ...]:
         """The axes of an output in the order of its positions."""
         have = set(self.atoms(self.records[value.record].axes))
         seen = [f for p in value.positions for f in self.atoms(p) if f in have]

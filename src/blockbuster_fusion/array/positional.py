@@ -30,16 +30,16 @@ from blockbuster_fusion.array.named import Emitter
 from blockbuster_fusion.array.records import (
     Contraction,
     Counting,
-    Expressed,
     Given,
     Lookup,
     Made,
     Operand,
     Pointwise,
+    PositionalArray,
+    PositionalProgram,
     Record,
     Renamed,
     Summary,
-    Value,
 )
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
@@ -58,7 +58,7 @@ from blockbuster_fusion.ir.types import DType, promote
 
 
 @dataclass
-class Positional:
+class PositionalBuilder:
     """An array program in the making."""
 
     name: str
@@ -72,7 +72,9 @@ class Positional:
 
     # ------------------------------------------------------------------- where values come from
 
-    def input(self, name: str, sizes: Sequence[Size], dtype: DType, source: str = "") -> Value:
+    def input(
+        self, name: str, sizes: Sequence[Size], dtype: DType, source: str = ""
+    ) -> PositionalArray:
         """An array from outside; the same `source` may be taken in more than once."""
         positions = tuple(self.axes.new(s) for s in sizes)
         factors = tuple(f for p in positions for f in p)
@@ -82,15 +84,15 @@ class Positional:
 
     def constant(
         self, value: Expr | int | float | bool, sizes: Sequence[Size], dtype: DType
-    ) -> Value:
+    ) -> PositionalArray:
         """One number everywhere."""
         if not isinstance(value, Expr):
             kind = float if dtype.is_float else bool if dtype is DType.bool_ else int
             value = const(kind(value))
         positions = tuple(self.axes.new(s) for s in sizes)
-        return Value(positions, tuple(sizes), dtype, constant=value)
+        return PositionalArray(positions, tuple(sizes), dtype, constant=value)
 
-    def counting(self, extent: Size) -> Value:
+    def counting(self, extent: Size) -> PositionalArray:
         """0, 1, 2, … up to a size."""
         if extent == ONE:
             return self.constant(0, (ONE,), DType.int64)
@@ -105,34 +107,34 @@ class Positional:
         dtype: DType,
         positions: Sequence[Position],
         sizes: Sequence[Size],
-    ) -> Value:
+    ) -> PositionalArray:
         """A new array."""
         self.records.append(Record(made, tuple(operands), tuple(axes), dtype))
         self.depths.append(1 + max((self.depths[v] for v in operands), default=-1))
         seen = dict.fromkeys(f for p in positions for f in p)
         self.axes.keep_apart(dict.fromkeys([*axes, *seen]))
-        return Value(tuple(positions), tuple(sizes), dtype, len(self.records) - 1)
+        return PositionalArray(tuple(positions), tuple(sizes), dtype, len(self.records) - 1)
 
     # ------------------------------------------------------------------- computing
 
     def elementwise(
         self, make: Callable[..., Expr], *operands: Operand, dtype: DType | None = None
-    ) -> Value:
+    ) -> PositionalArray:
         """`make` of every element, called with an Expr for each operand; broadcasts as usual."""
         return self.sized(lambda _, *x: make(*x), *operands, dtype=dtype)
 
     def sized(
         self, make: Callable[..., Expr], *operands: Operand, dtype: DType | None = None
-    ) -> Value:
+    ) -> PositionalArray:
         """The same, with `make(size_of, …)` told the sizes of factors."""
-        values = self.aligned([x for x in operands if isinstance(x, Value)])
+        values = self.aligned([x for x in operands if isinstance(x, PositionalArray)])
         arrays = [v for v in values if v.constant is None]
         kinds = [v.dtype for v in arrays]
         numbers = iter(range(len(arrays)))
         left = iter(values)
         terms: list[Expr] = []
         for operand in operands:
-            if not isinstance(operand, Value):
+            if not isinstance(operand, PositionalArray):
                 terms.append(const(operand))
                 continue
             value = next(left)
@@ -147,7 +149,7 @@ class Positional:
         if arrays and result_dtype(probe, kinds) is not kind:  # numbers alone have no dtype
             return self.sized(lambda *x: cast(make(*x), kind), *operands, dtype=kind)
         if not arrays and not _has_sizes(make, terms):
-            return Value(positions, sizes, kind, constant=probe)
+            return PositionalArray(positions, sizes, kind, constant=probe)
         if not arrays:
             raise NotExpressible(what="a number that depends on sizes alone")
         records = [v.record for v in arrays]
@@ -164,14 +166,14 @@ class Positional:
         dtype: DType,
         positions: Sequence[Position],
         sizes: Sequence[Size],
-    ) -> Value:
+    ) -> PositionalArray:
         """An expression of arrays that lie alike, in its one form (canonical.py)."""
         made, used = self.canonical(expr, records)
         key = (made, tuple(used), dtype)
         same = used[0] if made.op == "arg" else self.known.get(key)
         if same is not None and expr.op != "arg":
             self.axes.keep_apart(f for p in positions for f in p)
-            return Value(tuple(positions), tuple(sizes), dtype, same)
+            return PositionalArray(tuple(positions), tuple(sizes), dtype, same)
         pointwise = Pointwise(lambda size_of: made, made)
         axes = self.axes_of(used)
         value = self.record(pointwise, used, axes, dtype, positions, sizes)
@@ -243,12 +245,12 @@ class Positional:
     def reduce(
         self,
         combiner: Combiner,
-        x: Value,
+        x: PositionalArray,
         at: Sequence[int],
         *,
         keep: bool = False,
         distinct: bool = False,
-    ) -> Value:
+    ) -> PositionalArray:
         """`x` with some positions combined.
 
         Elements that are repeated along a broadcast axis count once if `distinct`.
@@ -274,22 +276,22 @@ class Positional:
         made = Summary(tuple(dict.fromkeys(f for f in have if f in factors)), combiner)
         return self.record(made, (x.record,), axes, x.dtype, positions, sizes)
 
-    def present(self, x: Value, at: Iterable[int]) -> list[Factor]:
+    def present(self, x: PositionalArray, at: Iterable[int]) -> list[Factor]:
         """The axes at some positions along which `x` is not broadcast."""
         have = self.axes.atoms(self.records[x.record].axes)
         return [f for f in self.axes.atoms(f for i in at for f in x.positions[i]) if f in have]
 
-    def along(self, x: Value, at: Iterable[int]) -> list[Factor]:
+    def along(self, x: PositionalArray, at: Iterable[int]) -> list[Factor]:
         """The axes at some positions, along which `x` may be broadcast."""
         return [f for i in at for f in x.positions[i]]
 
     def take(
         self,
-        table: Value,
-        index: Value,
+        table: PositionalArray,
+        index: PositionalArray,
         at: int,
         walked: Mapping[int, int] = MappingProxyType({}),
-    ) -> Value:
+    ) -> PositionalArray:
         """`table` at the places along a position that `index` says, whose positions stand there.
 
         `walked` are neighbours of that position, each with the one of the index that it is walked
@@ -309,20 +311,22 @@ class Positional:
         made = [*have[:first], *here, *have[last + 1 :]]
         return self.looked_up(table, index, at, [p for p, _ in made], [s for _, s in made])
 
-    def take_along(self, table: Value, index: Value, at: int) -> Value:
+    def take_along(
+        self, table: PositionalArray, index: PositionalArray, at: int
+    ) -> PositionalArray:
         """The same where the index has all the other positions of the table, walked together."""
         for i, (have, want) in enumerate(zip(table.sizes, index.sizes, strict=True)):
             if i != at and have != want:
                 raise NotExpressible(what="a lookup in a part of a table")
         return self.take(table, index, at, {i: i for i in range(len(table.sizes)) if i != at})
 
-    def index_apart(self, table: Value, index: Value) -> Value:
+    def index_apart(self, table: PositionalArray, index: PositionalArray) -> PositionalArray:
         if index.constant is not None:
             index = self.spread(index)
         taken = {f for p in table.positions for f in self.axes.atoms(p)}
         return self.apart(self.as_array(index), range(len(index.positions)), taken)
 
-    def spread(self, x: Value) -> Value:
+    def spread(self, x: PositionalArray) -> PositionalArray:
         """A constant as an array, along the first position that has a length."""
         number = x.constant
         at = next((i for i, s in enumerate(x.sizes) if s != ONE), None)
@@ -335,12 +339,12 @@ class Positional:
 
     def looked_up(
         self,
-        table: Value,
-        index: Value,
+        table: PositionalArray,
+        index: PositionalArray,
         at: int,
         positions: Sequence[Position],
         sizes: Sequence[Size],
-    ) -> Value:
+    ) -> PositionalArray:
         table = self.as_array(table)
         factors = self.axes.atoms(table.positions[at])
         have = self.axes.atoms(self.records[table.record].axes)
@@ -355,7 +359,9 @@ class Positional:
         made = Lookup(factors)
         return self.record(made, operands, tuple(axes), table.dtype, positions, sizes)
 
-    def combined_copies(self, combiner: Combiner, x: Value, absent: Sequence[Factor]) -> Value:
+    def combined_copies(
+        self, combiner: Combiner, x: PositionalArray, absent: Sequence[Factor]
+    ) -> PositionalArray:
         """`x` combined with itself, as often as it is repeated along some axes."""
         if combiner in (MAX, MIN):
             return x
@@ -363,7 +369,9 @@ class Positional:
             raise NotExpressible(what="a product along a broadcast axis")
         return self.sized(lambda size_of, t: t * size_of(absent), x)
 
-    def contract(self, x: Value, y: Value, left: str, right: str, result: str) -> Value:
+    def contract(
+        self, x: PositionalArray, y: PositionalArray, left: str, right: str, result: str
+    ) -> PositionalArray:
         """The sum of products, with a letter for each position as in `bmk,bkn->bmn`."""
         x, y = self.as_array(x), self.as_array(y)
         shared = [(left.index(c), right.index(c)) for c in left if c in right]
@@ -393,10 +401,10 @@ class Positional:
 
     # ------------------------------------------------------------------- positions that agree
 
-    def aligned(self, values: Sequence[Value]) -> list[Value]:
+    def aligned(self, values: Sequence[PositionalArray]) -> list[PositionalArray]:
         """The values with as many positions each, and what stands at each the same axes."""
         rank = max((len(v.positions) for v in values), default=0)
-        made: list[Value] = []
+        made: list[PositionalArray] = []
         for value in (_with_rank(v, rank) for v in values):
             wide = [at for at in range(rank) if value.sizes[at] != ONE]
             first = {at: next((v for v in made if v.sizes[at] != ONE), None) for at in wide}
@@ -404,7 +412,9 @@ class Positional:
             made.append(self.apart_elsewhere(value, made))
         return made
 
-    def apart_elsewhere(self, y: Value, others: Sequence[Value]) -> Value:
+    def apart_elsewhere(
+        self, y: PositionalArray, others: Sequence[PositionalArray]
+    ) -> PositionalArray:
         """`y` with no axis that another value has at another position: x and x transposed."""
         for at, position in enumerate(y.positions):
             here = {f for v in others for f in self.axes.atoms(v.positions[at])}
@@ -422,7 +432,9 @@ class Positional:
                 y = self.renamed(y, [at])
         return y
 
-    def agreed(self, y: Value, wanted: Sequence[tuple[Value, int, int]]) -> Value:
+    def agreed(
+        self, y: PositionalArray, wanted: Sequence[tuple[PositionalArray, int, int]]
+    ) -> PositionalArray:
         """`y` with the same axes as other values: (`x`, its position, that of `y`) each."""
         try:
             made = y
@@ -439,7 +451,9 @@ class Positional:
         except AxesMeet:
             raise NotExpressible(what="an array that has one axis twice") from None
 
-    def unified(self, x: Value, at: int, y: Value, y_at: int) -> Value:
+    def unified(
+        self, x: PositionalArray, at: int, y: PositionalArray, y_at: int
+    ) -> PositionalArray:
         """`y` with what stands at one of its positions the same axes as in `x`, or AxesMeet."""
         try:
             try:
@@ -451,16 +465,16 @@ class Positional:
             raise NotExpressible(what=f"positions that fit no common axes ({error})") from None
         return y
 
-    def fitted(self, x: Value, at: int, y: Value, y_at: int) -> Value:
+    def fitted(self, x: PositionalArray, at: int, y: PositionalArray, y_at: int) -> PositionalArray:
         """`y` with what stands at one of its positions the same axes as in `x`."""
         return self.agreed(y, [(x, at, y_at)])
 
-    def apart(self, y: Value, at: Sequence[int], taken: set[Factor]) -> Value:
+    def apart(self, y: PositionalArray, at: Sequence[int], taken: set[Factor]) -> PositionalArray:
         """`y` with none of the factors in `taken` at some positions: one array has none twice."""
         clash = [i for i in at if any(f in taken for f in self.axes.atoms(y.positions[i]))]
         return self.renamed(y, clash) if clash else y
 
-    def renamed(self, y: Value, at: Sequence[int]) -> Value:
+    def renamed(self, y: PositionalArray, at: Sequence[int]) -> PositionalArray:
         """`y` with new axes at some positions."""
         old = self.axes.atoms(f for i in at for f in y.positions[i])
         new = tuple(Factor(f.size) for f in old)
@@ -513,7 +527,7 @@ class Positional:
             self.sources[value.record] = self.sources[number]
         return value.record
 
-    def as_array(self, x: Value) -> Value:
+    def as_array(self, x: PositionalArray) -> PositionalArray:
         """`x` as an array that was recorded."""
         if x.constant is not None:
             raise NotExpressible(what="a reduction or contraction of a constant")
@@ -521,7 +535,7 @@ class Positional:
 
     # ------------------------------------------------------------------- views
 
-    def view(self, x: Value, sizes: Sequence[Size]) -> Value:
+    def view(self, x: PositionalArray, sizes: Sequence[Size]) -> PositionalArray:
         """`x` in another shape."""
         try:
             positions = self.axes.regroup(x.positions, x.sizes, sizes)
@@ -529,7 +543,7 @@ class Positional:
             raise NotExpressible(what=f"a view that no split of axes gives ({error})") from None
         return replace(x, positions=tuple(positions), sizes=tuple(sizes))
 
-    def permute(self, x: Value, order: Sequence[int]) -> Value:
+    def permute(self, x: PositionalArray, order: Sequence[int]) -> PositionalArray:
         """The positions in another order."""
         return replace(
             x,
@@ -537,17 +551,17 @@ class Positional:
             sizes=tuple(x.sizes[i] for i in order),
         )
 
-    def insert(self, x: Value, at: int) -> Value:
+    def insert(self, x: PositionalArray, at: int) -> PositionalArray:
         """A new position of length 1."""
         positions = (*x.positions[:at], (), *x.positions[at:])
         return replace(x, positions=positions, sizes=(*x.sizes[:at], ONE, *x.sizes[at:]))
 
-    def drop(self, x: Value, at: Sequence[int]) -> Value:
+    def drop(self, x: PositionalArray, at: Sequence[int]) -> PositionalArray:
         """Without some positions of length 1."""
         positions, sizes = _without(x, at, keep=False)
         return replace(x, positions=positions, sizes=sizes)
 
-    def expand(self, x: Value, sizes: Sequence[Size]) -> Value:
+    def expand(self, x: PositionalArray, sizes: Sequence[Size]) -> PositionalArray:
         """`x` broadcast to a shape."""
         x = _with_rank(x, len(sizes))
         positions = [
@@ -557,7 +571,7 @@ class Positional:
         self.axes.keep_apart(f for p in positions for f in p)
         return replace(x, positions=tuple(positions), sizes=tuple(sizes))
 
-    def stack(self, values: Sequence[Value], at: int) -> Value:
+    def stack(self, values: Sequence[PositionalArray], at: int) -> PositionalArray:
         """Equal pieces behind one another along a position, which is split: piece, place in it."""
         which = self.axes.new(Size(len(values)))
         if len(which) == 0:
@@ -593,7 +607,7 @@ class Positional:
 
     # ------------------------------------------------------------------- the program
 
-    def finish(self, outputs: Mapping[str, Value]) -> Expressed:
+    def finish(self, outputs: Mapping[str, PositionalArray]) -> PositionalProgram:
         """The array program that gives these values."""
         return Emitter(self.name, self.records, self.axes, self.sources).program(outputs)
 
@@ -628,7 +642,7 @@ def _has_sizes(make: Callable[..., Expr], terms: Sequence[Expr]) -> bool:
     return asked
 
 
-def _is_wider(constant: Value, kinds: Sequence[DType]) -> bool:
+def _is_wider(constant: PositionalArray, kinds: Sequence[DType]) -> bool:
     """Whether a constant array makes arrays of these dtypes wider; a single number does not."""
     wide = {DType.float64: {DType.float64}, DType.int64: {DType.int64, *_FLOATS}}
     enough = wide.get(constant.dtype)
@@ -638,14 +652,14 @@ def _is_wider(constant: Value, kinds: Sequence[DType]) -> bool:
 _FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
 
 
-def _with_rank(x: Value, rank: int) -> Value:
+def _with_rank(x: PositionalArray, rank: int) -> PositionalArray:
     missing = rank - len(x.positions)
     if not missing:
         return x
     return replace(x, positions=((),) * missing + x.positions, sizes=(ONE,) * missing + x.sizes)
 
 
-def _widest(values: Sequence[Value]) -> tuple[tuple[Position, ...], tuple[Size, ...]]:
+def _widest(values: Sequence[PositionalArray]) -> tuple[tuple[Position, ...], tuple[Size, ...]]:
     """At each position of aligned values what the first that is not of length 1 has there."""
     positions: list[Position] = []
     sizes: list[Size] = []
@@ -657,7 +671,7 @@ def _widest(values: Sequence[Value]) -> tuple[tuple[Position, ...], tuple[Size, 
 
 
 def _without(
-    x: Value, at: Sequence[int], *, keep: bool
+    x: PositionalArray, at: Sequence[int], *, keep: bool
 ) -> tuple[tuple[Position, ...], tuple[Size, ...]]:
     pairs = [*zip(x.positions, x.sizes, strict=True)]
     made = [((), ONE) if i in at else pair for i, pair in enumerate(pairs) if keep or i not in at]

@@ -82,7 +82,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class PositionalArray:
     """An array as the framework sees it: what each position stands for.
 
     A position may have factors that the recorded array lacks: it is broadcast along these. A
@@ -97,7 +97,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FrameworkLayout:
     """How an array of the program lies in the framework's: along each position some axes, of which
     the framework's array may be broadcast along those that the program's lacks."""
 
@@ -113,14 +113,14 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Expressed:
+class PositionalProgram:
     """The array program, and what its inputs and outputs are to the framework."""
 
     program: ArrayProgram
-    inputs: tuple[Layout, ...]
-    outputs: tuple[Layout, ...]
+    inputs: tuple[FrameworkLayout, ...]
+    outputs: tuple[FrameworkLayout, ...]
     sizes: tuple[tuple[Axis, Size], ...]
     """The axes whose lengths are known only when the program runs."""
 
 
-Operand = Value | int | float | bool
+Operand = PositionalArray | int | float | bool

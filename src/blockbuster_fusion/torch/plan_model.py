@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.array.axes import Size, product
-from blockbuster_fusion.array.records import Layout
+from blockbuster_fusion.array.records import FrameworkLayout
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.tensors import STORED
 from blockbuster_fusion.select.parts import Kind
@@ -292,7 +292,7 @@ class _Planner:
         for node in group.part.results:
             self.lay_out(node)  # before views of it are made
 
-    def place(self, node: Node, layout: Layout) -> Piece | None:
+    def place(self, node: Node, layout: FrameworkLayout) -> Piece | None:
         """Where in a larger array a result is to be stored, or in an array of its own order."""
         if not all(has for p in layout.positions for _, has in p):
             return None

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from blockbuster_fusion.array.positional import Positional
-from blockbuster_fusion.array.records import Expressed, Given, Value
+from blockbuster_fusion.array.positional import PositionalBuilder
+from blockbuster_fusion.array.records import Given, PositionalArray, PositionalProgram
 from blockbuster_fusion.errors import BlockbusterError, NotExpressible
 from blockbuster_fusion.ir.expr import cast as cast_expr
 from blockbuster_fusion.ir.types import DType
@@ -61,7 +61,7 @@ class Part:
     """Some nodes as one array program."""
 
     nodes: tuple[Node, ...]
-    expressed: Expressed
+    expressed: PositionalProgram
     storage: dict[str, DType]
     """As what the program's inputs and outputs lie in memory."""
     results: tuple[Node, ...]
@@ -76,7 +76,7 @@ class Expression:
     def __init__(self, analysis: Analysis, nodes: Sequence[Node], name: str, strict: bool) -> None:
         self.analysis, self.nodes, self.strict = analysis, tuple(nodes), strict
         self.inside = set(nodes)
-        self.program = Positional(name)
+        self.program = PositionalBuilder(name)
         self.values: dict[Node, Any] = {}
         self.storage: dict[str, DType] = {}
         self.elided: dict[Node, ElidedCast] = {}
@@ -90,7 +90,7 @@ class Expression:
                 self.value(node)
             except BlockbusterError as error:
                 raise Unexpressed(operator=name_of(node), reason=error, node=node) from error
-        outputs: dict[str, Value] = {}
+        outputs: dict[str, PositionalArray] = {}
         kept: dict[int, DType] = {}
         for i, node in enumerate(results):
             name = f"O{i + 1}" if len(results) > 1 else "O"
@@ -112,7 +112,9 @@ class Expression:
             tuple(self.covered),
         )
 
-    def result(self, value: Value, dtype: DType, kept: dict[int, DType]) -> Value:
+    def result(
+        self, value: PositionalArray, dtype: DType, kept: dict[int, DType]
+    ) -> PositionalArray:
         """A value that is stored as `dtype`; what is stored otherwise as well, or is given, is
         another value, because conversions between floats are none."""
         made = self.program.records[value.record].made if value.constant is None else None
@@ -179,7 +181,7 @@ class Expression:
                 stack.extend(n.all_input_nodes)
         return False
 
-    def taken_in(self, node: Node) -> Value:
+    def taken_in(self, node: Node) -> PositionalArray:
         """A node that comes from outside as an input."""
         (tensor,) = tensors_of(node)[:1]
         if tensor.dtype not in DTYPES:
@@ -240,7 +242,7 @@ class Expression:
             made = self.program.stack(values, dim)
         else:
             made = row.emit(self.program, *self.arguments(node, tensor), **self.options(node))
-        if isinstance(made, Value):
+        if isinstance(made, PositionalArray):
             return converted(self.program, made, DTYPES[tensor.dtype])
         return made
 
@@ -253,7 +255,7 @@ class Expression:
             raise NotExpressible(what="a part of an array that is computed in the same kernel")
         return made[at]
 
-    def counting(self, node: Node, tensor: torch.Tensor) -> Value:
+    def counting(self, node: Node, tensor: torch.Tensor) -> PositionalArray:
         bounds = [self.argument(a) for a in node.args]
         start = bounds[0] if len(bounds) > 1 else 0
         step = bounds[2] if len(bounds) > 2 else 1
@@ -263,10 +265,10 @@ class Expression:
             raise NotExpressible(what="an arange of fractions")
         return counted(self.program, extent, start, step, DTYPES[tensor.dtype])
 
-    def cast(self, node: Node, tensor: torch.Tensor) -> Value:
+    def cast(self, node: Node, tensor: torch.Tensor) -> PositionalArray:
         """A conversion; among floats that are computed alike it is none, unless it has to round."""
         (source,) = [n for n in node.all_input_nodes if tensors_of(n)]
-        x: Value = self.value(source)
+        x: PositionalArray = self.value(source)
         before, after = tensors_of(source)[0].dtype, tensor.dtype
         both_float = before.is_floating_point and after.is_floating_point
         if not both_float or before is after:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from blockbuster_fusion.array.axes import Size
-from blockbuster_fusion.array.records import Layout
+from blockbuster_fusion.array.records import FrameworkLayout
 from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
@@ -314,12 +314,12 @@ class _Buffers:
         self.tensors[buffer] = slot
         self.places[buffer] = self.recording.place(slot)
 
-    def read(self, buffer: Buffer, slot: int, layout: Layout) -> None:
+    def read(self, buffer: Buffer, slot: int, layout: FrameworkLayout) -> None:
         self.places[buffer] = self.recording.place(slot)
         if slot in self.recording.varying:
             self.vary(buffer, slot if layout.is_plain else self.axes_of(slot, layout))
 
-    def axes_of(self, slot: int, layout: Layout) -> int:
+    def axes_of(self, slot: int, layout: FrameworkLayout) -> int:
         """The slot of a tensor with a dimension for each axis."""
         shape = atoms(layout, self.recording.length)
         return self.recording.do(torch.Tensor.view, Slot(slot), shape)

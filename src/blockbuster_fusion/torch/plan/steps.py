@@ -8,7 +8,7 @@ import torch
 from torch.autograd import profiler
 
 from blockbuster_fusion.array.axes import Size, product
-from blockbuster_fusion.array.records import Layout
+from blockbuster_fusion.array.records import FrameworkLayout
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
@@ -50,9 +50,9 @@ class KernelStep:
     names: Mapping[str, str]
     """The names of its kernels in the model, which are distinct, by those in its source."""
     executable: Executable
-    inputs: tuple[tuple[int, Layout, torch.dtype | None], ...]
+    inputs: tuple[tuple[int, FrameworkLayout, torch.dtype | None], ...]
     """Slot, layout, and the dtype to convert a number to."""
-    outputs: tuple[tuple[int, Layout, Piece | None], ...]
+    outputs: tuple[tuple[int, FrameworkLayout, Piece | None], ...]
     """Slot, layout, and the array that it is stored into as a piece."""
     sizes: tuple[tuple[Axis, Size], ...]
     """The axes whose lengths depend on the model's sizes."""
@@ -330,12 +330,12 @@ def _strides(given: Sequence[torch.Tensor], into: Mapping[int, torch.Tensor]) ->
     return tuple([x.stride() for x in (*given, *into.values())])
 
 
-def atoms(layout: Layout, length: Callable[[Size], Any]) -> list[Any]:
+def atoms(layout: FrameworkLayout, length: Callable[[Size], Any]) -> list[Any]:
     """The shape of an array with a dimension for each of its axes."""
     return [length(size) for position in layout.positions for size, _ in position]
 
 
-def merging(layout: Layout, length: Callable[[Size], Any]) -> tuple[list[Any], ...]:
+def merging(layout: FrameworkLayout, length: Callable[[Size], Any]) -> tuple[list[Any], ...]:
     """What `merged` needs beside a result to give it as the model sees it."""
     factors = [factor for position in layout.positions for factor in position]
     inner = [length(size) if has else 1 for size, has in factors]

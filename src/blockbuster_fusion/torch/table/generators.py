@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from blockbuster_fusion.array.axes import Size
-from blockbuster_fusion.array.positional import Positional
-from blockbuster_fusion.array.records import Operand, Value
+from blockbuster_fusion.array.positional import PositionalBuilder
+from blockbuster_fusion.array.records import Operand, PositionalArray
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.torch.table.pointwise import converted, is_number
@@ -15,31 +15,37 @@ from blockbuster_fusion.torch.table.row import DTYPES, generator
 
 
 @generator("full")
-def _full(p: Positional, sizes: Sequence[Size], value: Any, **options: Any) -> Value:
+def _full(
+    p: PositionalBuilder, sizes: Sequence[Size], value: Any, **options: Any
+) -> PositionalArray:
     return p.constant(_number(value), sizes, _dtype_of(value, options))
 
 
 @generator("full_like")
-def _full_like(p: Positional, sizes: Sequence[Size], value: Any, dtype: torch.dtype) -> Value:
+def _full_like(
+    p: PositionalBuilder, sizes: Sequence[Size], value: Any, dtype: torch.dtype
+) -> PositionalArray:
     return p.constant(_number(value), sizes, computed(dtype))
 
 
 @generator("scalar_tensor")
-def _scalar_tensor(p: Positional, value: Any, **options: Any) -> Value:
+def _scalar_tensor(p: PositionalBuilder, value: Any, **options: Any) -> PositionalArray:
     return p.constant(_number(value), (), _dtype_of(value, options))
 
 
 @generator("zeros", "ones", "zeros_like", "ones_like", "empty")
-def _unknown(p: Positional, *_: object, **__: object) -> Value:
+def _unknown(p: PositionalBuilder, *_: object, **__: object) -> PositionalArray:
     raise NotExpressible(what="an array of no known value")
 
 
 @generator("arange")
-def _arange(p: Positional, *bounds: Any, **options: Any) -> Value:
+def _arange(p: PositionalBuilder, *bounds: Any, **options: Any) -> PositionalArray:
     raise NotExpressible(what="an arange of no known length")
 
 
-def counted(p: Positional, extent: Size, start: Operand, step: Operand, dtype: DType) -> Value:
+def counted(
+    p: PositionalBuilder, extent: Size, start: Operand, step: Operand, dtype: DType
+) -> PositionalArray:
     """start, start + step, …"""
     made = p.counting(extent)
     if not is_number(step, 1):
@@ -50,7 +56,7 @@ def counted(p: Positional, extent: Size, start: Operand, step: Operand, dtype: D
 
 
 def _number(value: Any) -> int | float | bool:
-    if isinstance(value, Value | Size):
+    if isinstance(value, PositionalArray | Size):
         raise NotExpressible(what="a constant that is known only when the model runs")
     return value  # type: ignore[no-any-return]
 

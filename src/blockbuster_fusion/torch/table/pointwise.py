@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 
 from blockbuster_fusion.array.axes import ONE, product
-from blockbuster_fusion.array.positional import Positional
-from blockbuster_fusion.array.records import Operand, Value
+from blockbuster_fusion.array.positional import PositionalBuilder
+from blockbuster_fusion.array.records import Operand, PositionalArray
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.expr import Expr, call, const
 from blockbuster_fusion.ir.expr import cast as cast_expr
@@ -16,7 +16,7 @@ from blockbuster_fusion.torch.table.row import DTYPES, Entry, pointwise
 
 
 def _simple(names: str, make: Callable[..., Expr], cheap: bool = True) -> None:
-    def entry(p: Positional, *operands: Operand) -> Value:
+    def entry(p: PositionalBuilder, *operands: Operand) -> PositionalArray:
         return p.elementwise(make, *operands)
 
     for name in names.split():
@@ -84,11 +84,11 @@ def _truth(t: Expr) -> Expr:
 
 
 def _is_bool(x: Operand) -> bool:
-    return isinstance(x, bool) or (isinstance(x, Value) and x.dtype is DType.bool_)
+    return isinstance(x, bool) or (isinstance(x, PositionalArray) and x.dtype is DType.bool_)
 
 
 def _logical(name: str) -> Entry:
-    def entry(p: Positional, x: Operand, y: Operand) -> Value:
+    def entry(p: PositionalBuilder, x: Operand, y: Operand) -> PositionalArray:
         def made(a: Expr, b: Expr) -> Expr:
             left = a if _is_bool(x) else _truth(a)
             right = b if _is_bool(y) else _truth(b)
@@ -104,7 +104,7 @@ for _word, _ours in (("and", "and_"), ("or", "or_"), ("xor", "ne")):
 
 
 def _bitwise(name: str) -> Entry:
-    def entry(p: Positional, *operands: Operand) -> Value:
+    def entry(p: PositionalBuilder, *operands: Operand) -> PositionalArray:
         if not all(map(_is_bool, operands)):
             raise NotExpressible(what="bit arithmetic on whole numbers")
         return p.elementwise(function(name), *operands)
@@ -117,28 +117,30 @@ for _word, _ours in (("and", "and_"), ("or", "or_"), ("xor", "ne"), ("not", "not
 
 
 def is_number(x: object, wanted: float) -> bool:
-    if isinstance(x, Value):
+    if isinstance(x, PositionalArray):
         return x.constant is const(wanted) or x.constant is const(int(wanted))
     return isinstance(x, int | float) and not isinstance(x, bool) and x == wanted
 
 
-def _same(p: Positional, x: Value, y: Operand) -> bool:
+def _same(p: PositionalBuilder, x: PositionalArray, y: Operand) -> bool:
     """Whether an operator with `y` as its neutral element gives `x` as it is."""
-    return not isinstance(y, Value) or (y.dtype is x.dtype and all(s == ONE for s in y.sizes))
+    return not isinstance(y, PositionalArray) or (
+        y.dtype is x.dtype and all(s == ONE for s in y.sizes)
+    )
 
 
-def _is_zero(x: Value, y: Operand, sign: int) -> bool:
+def _is_zero(x: PositionalArray, y: Operand, sign: int) -> bool:
     """Whether `y` is the zero with a sign; of whole numbers there is one zero."""
     if not is_number(y, 0):
         return False
-    number = y.constant.value if isinstance(y, Value) and y.constant is not None else y
+    number = y.constant.value if isinstance(y, PositionalArray) and y.constant is not None else y
     assert isinstance(number, int | float)
     return not x.dtype.is_float or math.copysign(1, number) == sign
 
 
 @pointwise("add")
-def _add(p: Positional, x: Operand, y: Operand, alpha: float = 1) -> Value:
-    if isinstance(x, Value) and _is_zero(x, y, -1) and _same(p, x, y):
+def _add(p: PositionalBuilder, x: Operand, y: Operand, alpha: float = 1) -> PositionalArray:
+    if isinstance(x, PositionalArray) and _is_zero(x, y, -1) and _same(p, x, y):
         return x  # -0.0 + 0.0 is 0.0
     if _is_bool(x) and _is_bool(y):
         return p.elementwise(function("or_"), x, y)
@@ -146,31 +148,33 @@ def _add(p: Positional, x: Operand, y: Operand, alpha: float = 1) -> Value:
 
 
 @pointwise("sub")
-def _sub(p: Positional, x: Operand, y: Operand, alpha: float = 1) -> Value:
-    if isinstance(x, Value) and _is_zero(x, y, 1) and _same(p, x, y):
+def _sub(p: PositionalBuilder, x: Operand, y: Operand, alpha: float = 1) -> PositionalArray:
+    if isinstance(x, PositionalArray) and _is_zero(x, y, 1) and _same(p, x, y):
         return x
     return p.elementwise(lambda a, b: a - (b if alpha == 1 else alpha * b), x, y)
 
 
 @pointwise("rsub")
-def _rsub(p: Positional, x: Operand, y: Operand, alpha: float = 1) -> Value:
+def _rsub(p: PositionalBuilder, x: Operand, y: Operand, alpha: float = 1) -> PositionalArray:
     return _sub(p, y, x, alpha=alpha)
 
 
 @pointwise("mul")
-def _mul(p: Positional, x: Operand, y: Operand) -> Value:
+def _mul(p: PositionalBuilder, x: Operand, y: Operand) -> PositionalArray:
     for one, other in ((x, y), (y, x)):
-        if isinstance(other, Value) and is_number(one, 1) and _same(p, other, one):
+        if isinstance(other, PositionalArray) and is_number(one, 1) and _same(p, other, one):
             return other
     if _is_bool(x) and _is_bool(y):
         return p.elementwise(function("and_"), x, y)
-    if isinstance(x, Value) and x == y:
+    if isinstance(x, PositionalArray) and x == y:
         return p.elementwise(lambda a: a**2, x)  # one form for a square, however it is written
     return p.elementwise(lambda a, b: a * b, x, y)
 
 
 @pointwise("div")
-def _div(p: Positional, x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Value:
+def _div(
+    p: PositionalBuilder, x: Operand, y: Operand, *, rounding_mode: str | None = None
+) -> PositionalArray:
     if rounding_mode == "floor":
         return p.elementwise(lambda a, b: a // b, x, y)
     if rounding_mode == "trunc":
@@ -183,7 +187,11 @@ def _div(p: Positional, x: Operand, y: Operand, *, rounding_mode: str | None = N
 
 def _is_narrower(y: Operand, x: Operand) -> bool:
     """Whether one array of floats is broadcast along another."""
-    if not isinstance(x, Value) or not isinstance(y, Value) or y.constant is not None:
+    if (
+        not isinstance(x, PositionalArray)
+        or not isinstance(y, PositionalArray)
+        or y.constant is not None
+    ):
         return False
     if not x.dtype.is_float or not y.dtype.is_float or len(y.sizes) > len(x.sizes):
         return False
@@ -193,26 +201,29 @@ def _is_narrower(y: Operand, x: Operand) -> bool:
 
 
 @pointwise("floor_divide")
-def _floor_divide(p: Positional, x: Operand, y: Operand) -> Value:
+def _floor_divide(p: PositionalBuilder, x: Operand, y: Operand) -> PositionalArray:
     return p.elementwise(lambda a, b: a // b, x, y)
 
 
 @pointwise("remainder")
-def _remainder(p: Positional, x: Operand, y: Operand) -> Value:
+def _remainder(p: PositionalBuilder, x: Operand, y: Operand) -> PositionalArray:
     return p.elementwise(lambda a, b: a % b, x, y)
 
 
 @pointwise("pow", cheap=False)
-def _pow(p: Positional, x: Operand, y: Operand) -> Value:
-    if isinstance(x, Value) and not x.dtype.is_float and not is_number(y, 2):
+def _pow(p: PositionalBuilder, x: Operand, y: Operand) -> PositionalArray:
+    if isinstance(x, PositionalArray) and not x.dtype.is_float and not is_number(y, 2):
         raise NotExpressible(what="a power of whole numbers")
     return p.elementwise(lambda a, b: a**b, x, y)
 
 
 @pointwise("clamp")
 def _clamp(
-    p: Positional, x: Value, low: Operand | None = None, high: Operand | None = None
-) -> Value:
+    p: PositionalBuilder,
+    x: PositionalArray,
+    low: Operand | None = None,
+    high: Operand | None = None,
+) -> PositionalArray:
     for name, bound in (("maximum", low), ("minimum", high)):
         if bound is not None:
             x = p.elementwise(function(name), x, bound)
@@ -220,39 +231,47 @@ def _clamp(
 
 
 @pointwise("hardtanh")
-def _hardtanh(p: Positional, x: Value, low: Operand = -1, high: Operand = 1) -> Value:
+def _hardtanh(
+    p: PositionalBuilder, x: PositionalArray, low: Operand = -1, high: Operand = 1
+) -> PositionalArray:
     return _clamp(p, x, low, high)
 
 
 @pointwise("clamp_min")
-def _clamp_min(p: Positional, x: Value, low: Operand) -> Value:
+def _clamp_min(p: PositionalBuilder, x: PositionalArray, low: Operand) -> PositionalArray:
     return _clamp(p, x, low)
 
 
 @pointwise("clamp_max")
-def _clamp_max(p: Positional, x: Value, high: Operand) -> Value:
+def _clamp_max(p: PositionalBuilder, x: PositionalArray, high: Operand) -> PositionalArray:
     return _clamp(p, x, None, high)
 
 
 @pointwise("sign")
-def _sign(p: Positional, x: Value) -> Value:
+def _sign(p: PositionalBuilder, x: PositionalArray) -> PositionalArray:
     if not x.dtype.is_float:
         return p.elementwise(function("sign"), x)
     return p.elementwise(lambda t: call("where", call("abs", t) > 0, call("sign", t), 0), x)
 
 
 @pointwise("where")
-def _where(p: Positional, condition: Value, x: Operand, y: Operand) -> Value:
+def _where(
+    p: PositionalBuilder, condition: PositionalArray, x: Operand, y: Operand
+) -> PositionalArray:
     return p.elementwise(function("where"), condition, x, y)
 
 
 @pointwise("masked_fill")
-def _masked_fill(p: Positional, x: Value, mask: Value, value: Operand) -> Value:
+def _masked_fill(
+    p: PositionalBuilder, x: PositionalArray, mask: PositionalArray, value: Operand
+) -> PositionalArray:
     return p.elementwise(function("where"), mask, value, x)
 
 
 @pointwise("gelu", cheap=False)
-def _gelu(p: Positional, x: Value, *, approximate: str = "none") -> Value:
+def _gelu(
+    p: PositionalBuilder, x: PositionalArray, *, approximate: str = "none"
+) -> PositionalArray:
     if approximate == "none":
         return p.elementwise(lambda t: 0.5 * t * (1 + call("erf", t * 2**-0.5)), x)
     c = (2 / math.pi) ** 0.5
@@ -260,12 +279,14 @@ def _gelu(p: Positional, x: Value, *, approximate: str = "none") -> Value:
 
 
 @pointwise("leaky_relu")
-def _leaky_relu(p: Positional, x: Value, slope: float = 0.01) -> Value:
+def _leaky_relu(p: PositionalBuilder, x: PositionalArray, slope: float = 0.01) -> PositionalArray:
     return p.elementwise(lambda t: call("where", t > 0, t, slope * t), x)
 
 
 @pointwise("elu", cheap=False)
-def _elu(p: Positional, x: Value, alpha: float = 1, scale: float = 1, inner: float = 1) -> Value:
+def _elu(
+    p: PositionalBuilder, x: PositionalArray, alpha: float = 1, scale: float = 1, inner: float = 1
+) -> PositionalArray:
     def made(t: Expr) -> Expr:
         return scale * call("where", t > 0, t, alpha * call("expm1", inner * t))
 
@@ -273,7 +294,9 @@ def _elu(p: Positional, x: Value, alpha: float = 1, scale: float = 1, inner: flo
 
 
 @pointwise("softplus", cheap=False)
-def _softplus(p: Positional, x: Value, beta: float = 1, threshold: float = 20) -> Value:
+def _softplus(
+    p: PositionalBuilder, x: PositionalArray, beta: float = 1, threshold: float = 20
+) -> PositionalArray:
     def made(t: Expr) -> Expr:
         scaled = t * beta
         soft = call("log1p", call("exp", call("minimum", scaled, threshold))) / beta
@@ -283,13 +306,15 @@ def _softplus(p: Positional, x: Value, beta: float = 1, threshold: float = 20) -
 
 
 @pointwise("_to_copy", "prims.convert_element_type", "to.dtype")
-def _cast(p: Positional, x: Value, dtype: torch.dtype | None = None, **_: object) -> Value:
+def _cast(
+    p: PositionalBuilder, x: PositionalArray, dtype: torch.dtype | None = None, **_: object
+) -> PositionalArray:
     if dtype is None or dtype not in DTYPES:
         return x
     return converted(p, x, DTYPES[dtype])
 
 
-def converted(p: Positional, x: Value, wanted: DType) -> Value:
+def converted(p: PositionalBuilder, x: PositionalArray, wanted: DType) -> PositionalArray:
     """`x` as another dtype, as it is computed: 16-bit floats as float32, rounded by nobody here."""
     if wanted in (DType.float16, DType.bfloat16):
         wanted = DType.float32

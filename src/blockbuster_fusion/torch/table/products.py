@@ -3,26 +3,32 @@
 from collections.abc import Sequence
 
 from blockbuster_fusion.array.axes import ONE, Size
-from blockbuster_fusion.array.positional import Positional
-from blockbuster_fusion.array.records import Value
+from blockbuster_fusion.array.positional import PositionalBuilder
+from blockbuster_fusion.array.records import PositionalArray
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.torch.table.row import contraction
 
 
 @contraction("mm")
-def _mm(p: Positional, x: Value, y: Value) -> Value:
+def _mm(p: PositionalBuilder, x: PositionalArray, y: PositionalArray) -> PositionalArray:
     return p.contract(x, y, "mk", "kn", "mn")
 
 
 @contraction("bmm")
-def _bmm(p: Positional, x: Value, y: Value) -> Value:
+def _bmm(p: PositionalBuilder, x: PositionalArray, y: PositionalArray) -> PositionalArray:
     return p.contract(x, y, "bmk", "bkn", "bmn")
 
 
 @contraction("addmm")
 def _addmm(
-    p: Positional, bias: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1
-) -> Value:
+    p: PositionalBuilder,
+    bias: PositionalArray,
+    x: PositionalArray,
+    y: PositionalArray,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> PositionalArray:
     made = _mm(p, x, y)
     if beta == 0:  # what is not added need not be a number
         return made if alpha == 1 else p.elementwise(lambda a: alpha * a, made)
@@ -33,8 +39,14 @@ def _addmm(
 
 @contraction("baddbmm")
 def _baddbmm(
-    p: Positional, bias: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1
-) -> Value:
+    p: PositionalBuilder,
+    bias: PositionalArray,
+    x: PositionalArray,
+    y: PositionalArray,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> PositionalArray:
     made = _bmm(p, x, y)
     if beta == 0:
         return p.elementwise(lambda a: alpha * a, made)
@@ -44,24 +56,29 @@ def _baddbmm(
 
 
 @contraction("mv")
-def _mv(p: Positional, x: Value, y: Value) -> Value:
+def _mv(p: PositionalBuilder, x: PositionalArray, y: PositionalArray) -> PositionalArray:
     return p.contract(x, y, "mk", "k", "m")
 
 
 @contraction("dot")
-def _dot(p: Positional, x: Value, y: Value) -> Value:
+def _dot(p: PositionalBuilder, x: PositionalArray, y: PositionalArray) -> PositionalArray:
     return p.contract(x, y, "k", "k", "")
 
 
 @contraction("linear")
-def _linear(p: Positional, x: Value, weight: Value, bias: Value | None = None) -> Value:
+def _linear(
+    p: PositionalBuilder,
+    x: PositionalArray,
+    weight: PositionalArray,
+    bias: PositionalArray | None = None,
+) -> PositionalArray:
     batch = "abcdefgh"[: len(x.sizes) - 1]
     made = p.contract(x, weight, f"{batch}k", "nk", f"{batch}n")
     return made if bias is None else p.elementwise(lambda a, b: a + b, made, bias)
 
 
 @contraction("matmul")
-def _matmul(p: Positional, x: Value, y: Value) -> Value:
+def _matmul(p: PositionalBuilder, x: PositionalArray, y: PositionalArray) -> PositionalArray:
     if len(x.sizes) < 2 or len(y.sizes) < 2:
         raise NotExpressible(what="a product with a vector")
     rank = max(len(x.sizes), len(y.sizes)) - 2
@@ -73,17 +90,17 @@ def _matmul(p: Positional, x: Value, y: Value) -> Value:
 
 @contraction("convolution")
 def _convolution(
-    p: Positional,
-    x: Value,
-    weight: Value,
-    bias: Value | None,
+    p: PositionalBuilder,
+    x: PositionalArray,
+    weight: PositionalArray,
+    bias: PositionalArray | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-) -> Value:
+) -> PositionalArray:
     """A convolution of patches that do not overlap: each patch is multiplied by the weights."""
     window = weight.sizes[2:]
     steps = tuple(Size(s) for s in [*stride] * (len(window) // len(stride)))

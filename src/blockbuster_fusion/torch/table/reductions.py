@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from blockbuster_fusion.array.positional import Positional
-from blockbuster_fusion.array.records import Operand, SizeOf, Value
+from blockbuster_fusion.array.positional import PositionalBuilder
+from blockbuster_fusion.array.records import Operand, PositionalArray, SizeOf
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import Expr, call, const
@@ -15,7 +15,7 @@ from blockbuster_fusion.torch.table.pointwise import converted, function
 from blockbuster_fusion.torch.table.row import DTYPES, Entry, reduction
 
 
-def axes_of(x: Value, dims: int | Sequence[int] | None) -> list[int]:
+def axes_of(x: PositionalArray, dims: int | Sequence[int] | None) -> list[int]:
     """Positions as PyTorch gives them: one, several, from the end, or none for all."""
     rank = len(x.sizes)
     if dims is None or dims == []:
@@ -24,7 +24,9 @@ def axes_of(x: Value, dims: int | Sequence[int] | None) -> list[int]:
     return [d % rank for d in given] if rank else []
 
 
-def _summed_as(p: Positional, x: Value, dtype: torch.dtype | None) -> Value:
+def _summed_as(
+    p: PositionalBuilder, x: PositionalArray, dtype: torch.dtype | None
+) -> PositionalArray:
     """`x` in the dtype that a sum is asked for in."""
     if dtype is None:
         return x
@@ -35,13 +37,13 @@ def _summed_as(p: Positional, x: Value, dtype: torch.dtype | None) -> Value:
 
 def _reduced(combiner: Combiner) -> Entry:
     def entry(
-        p: Positional,
-        x: Value,
+        p: PositionalBuilder,
+        x: PositionalArray,
         dim: Any = None,
         keepdim: bool = False,
         *,
         dtype: torch.dtype | None = None,
-    ) -> Value:
+    ) -> PositionalArray:
         x = _summed_as(p, x, dtype)
         return p.reduce(combiner, x, axes_of(x, dim), keep=keepdim)
 
@@ -55,31 +57,37 @@ reduction("amin")(_reduced(MIN))
 
 
 @reduction("any", cheap=True)
-def _any(p: Positional, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+def _any(
+    p: PositionalBuilder, x: PositionalArray, dim: Any = None, keepdim: bool = False
+) -> PositionalArray:
     truth = converted(p, x, DType.bool_)
     return p.reduce(MAX, truth, [] if dim == [] else axes_of(x, dim), keep=keepdim)
 
 
 @reduction("all", cheap=True)
-def _all(p: Positional, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+def _all(
+    p: PositionalBuilder, x: PositionalArray, dim: Any = None, keepdim: bool = False
+) -> PositionalArray:
     truth = converted(p, x, DType.bool_)
     return p.reduce(MIN, truth, [] if dim == [] else axes_of(x, dim), keep=keepdim)
 
 
 @reduction("mean")
 def _mean(
-    p: Positional,
-    x: Value,
+    p: PositionalBuilder,
+    x: PositionalArray,
     dim: Any = None,
     keepdim: bool = False,
     *,
     dtype: torch.dtype | None = None,
-) -> Value:
+) -> PositionalArray:
     x, at = _summed_as(p, x, dtype), axes_of(x, dim)
     return _average(p, x, at, keep=keepdim)
 
 
-def _average(p: Positional, x: Value, at: Sequence[int], *, keep: bool) -> Value:
+def _average(
+    p: PositionalBuilder, x: PositionalArray, at: Sequence[int], *, keep: bool
+) -> PositionalArray:
     """The mean; along an axis that `x` lacks, that of equal elements, it is `x` itself."""
     factors = p.present(p.as_array(x), at)
     total = p.reduce(ADD, x, at, keep=keep, distinct=True)
@@ -87,7 +95,7 @@ def _average(p: Positional, x: Value, at: Sequence[int], *, keep: bool) -> Value
 
 
 @reduction("_softmax", "softmax")
-def _softmax(p: Positional, x: Value, dim: int, *_: object) -> Value:
+def _softmax(p: PositionalBuilder, x: PositionalArray, dim: int, *_: object) -> PositionalArray:
     at = axes_of(x, dim)
     if not p.present(p.as_array(x), at):
         return _of_equals(p, x, at, lambda n: 1 / n)
@@ -97,7 +105,7 @@ def _softmax(p: Positional, x: Value, dim: int, *_: object) -> Value:
 
 
 @reduction("_log_softmax", "log_softmax")
-def _log_softmax(p: Positional, x: Value, dim: int, *_: object) -> Value:
+def _log_softmax(p: PositionalBuilder, x: PositionalArray, dim: int, *_: object) -> PositionalArray:
     at = axes_of(x, dim)
     if not p.present(p.as_array(x), at):
         return _of_equals(p, x, at, lambda n: -call("log", n))
@@ -105,7 +113,9 @@ def _log_softmax(p: Positional, x: Value, dim: int, *_: object) -> Value:
     return p.elementwise(lambda a, b: a - call("log", b), x, total)
 
 
-def _of_equals(p: Positional, x: Value, at: Sequence[int], share: Callable[[Expr], Expr]) -> Value:
+def _of_equals(
+    p: PositionalBuilder, x: PositionalArray, at: Sequence[int], share: Callable[[Expr], Expr]
+) -> PositionalArray:
     """A function of the number of elements that are softened, all of them equal.
 
     `x - x` is 0, or NaN where softmax is: of an infinity, and of NaN.
@@ -117,11 +127,11 @@ def _of_equals(p: Positional, x: Value, at: Sequence[int], share: Callable[[Expr
 
 
 def _normalised(
-    p: Positional, x: Value, at: Sequence[int], eps: Operand
-) -> tuple[Value, Value, Value]:
+    p: PositionalBuilder, x: PositionalArray, at: Sequence[int], eps: Operand
+) -> tuple[PositionalArray, PositionalArray, PositionalArray]:
     """`(x - mean) / sqrt(variance + eps)`, the mean and the inverse deviation."""
 
-    def summed(t: Value) -> Value:
+    def summed(t: PositionalArray) -> PositionalArray:
         return p.reduce(ADD, t, at, keep=True, distinct=True)
 
     factors = p.present(p.as_array(x), at)
@@ -143,13 +153,13 @@ def _normalised(
 
 @reduction("native_layer_norm")
 def _native_layer_norm(
-    p: Positional,
-    x: Value,
+    p: PositionalBuilder,
+    x: PositionalArray,
     shape: Sequence[int],
-    weight: Value | None,
-    bias: Value | None,
+    weight: PositionalArray | None,
+    bias: PositionalArray | None,
     eps: Operand,
-) -> tuple[Value, Value, Value]:
+) -> tuple[PositionalArray, PositionalArray, PositionalArray]:
     rank = len(x.sizes)
     made, mean, scale = _normalised(p, x, range(rank - len(shape), rank), eps)
     if weight is not None:
@@ -161,25 +171,25 @@ def _native_layer_norm(
 
 @reduction("layer_norm")
 def _layer_norm(
-    p: Positional,
-    x: Value,
+    p: PositionalBuilder,
+    x: PositionalArray,
     shape: Sequence[int],
-    weight: Value | None = None,
-    bias: Value | None = None,
+    weight: PositionalArray | None = None,
+    bias: PositionalArray | None = None,
     eps: Operand = 1e-5,
     *_: object,
-) -> Value:
+) -> PositionalArray:
     return _native_layer_norm(p, x, shape, weight, bias, eps)[0]
 
 
 @reduction("rms_norm")
 def _rms_norm(
-    p: Positional,
-    x: Value,
+    p: PositionalBuilder,
+    x: PositionalArray,
     shape: Sequence[int],
-    weight: Value | None = None,
+    weight: PositionalArray | None = None,
     eps: Operand | None = None,
-) -> Value:
+) -> PositionalArray:
     rank = len(x.sizes)
     at = range(rank - len(shape), rank)
     factors = p.present(p.as_array(x), at)
@@ -190,7 +200,9 @@ def _rms_norm(
     return made if weight is None else p.elementwise(lambda a, b: a * b, made, weight)
 
 
-def _variance(p: Positional, x: Value, dim: Any, less: float, keepdim: bool) -> tuple[Value, Value]:
+def _variance(
+    p: PositionalBuilder, x: PositionalArray, dim: Any, less: float, keepdim: bool
+) -> tuple[PositionalArray, PositionalArray]:
     at = axes_of(x, dim)
     factors = p.along(x, at)
     mean = _average(p, x, at, keep=True)
@@ -216,25 +228,27 @@ def _variance(p: Positional, x: Value, dim: Any, less: float, keepdim: bool) -> 
 
 @reduction("var_mean.correction")
 def _var_mean(
-    p: Positional,
-    x: Value,
+    p: PositionalBuilder,
+    x: PositionalArray,
     dim: Any = None,
     *,
     correction: float | None = None,
     keepdim: bool = False,
-) -> tuple[Value, Value]:
+) -> tuple[PositionalArray, PositionalArray]:
     return _variance(p, x, dim, 1 if correction is None else correction, keepdim)
 
 
 @reduction("var_mean.dim")
 def _var_mean_dim(
-    p: Positional, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False
-) -> tuple[Value, Value]:
+    p: PositionalBuilder, x: PositionalArray, dim: Any, unbiased: bool = True, keepdim: bool = False
+) -> tuple[PositionalArray, PositionalArray]:
     return _variance(p, x, dim, int(unbiased), keepdim)
 
 
 @reduction("var_mean.default")
-def _var_mean_all(p: Positional, x: Value, unbiased: bool = True) -> tuple[Value, Value]:
+def _var_mean_all(
+    p: PositionalBuilder, x: PositionalArray, unbiased: bool = True
+) -> tuple[PositionalArray, PositionalArray]:
     return _variance(p, x, None, int(unbiased), keepdim=False)
 
 

@@ -1,10 +1,10 @@
 """The operator table for PyTorch: what each ATen operator is over positions.
 
-An entry is a function of the program in the making and of the operator's own arguments, with a
-`Value` where the operator has a tensor. To add an operator, register one function in `rows/`:
+An entry is a function of the builder and of the operator's own arguments, with a `PositionalArray`
+where the operator has a tensor. To add an operator, register one function in this folder:
 
     @pointwise("hardswish")
-    def _hardswish(p: Positional, x: Value) -> Value:
+    def _hardswish(p: PositionalBuilder, x: PositionalArray) -> PositionalArray:
         return p.elementwise(lambda t: t * call("minimum", call("maximum", t + 3, 0), 6) / 6, x)
 
 What an entry cannot express, for the arguments that it is given, it refuses by NotExpressible.

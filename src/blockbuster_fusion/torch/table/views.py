@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from blockbuster_fusion.array.axes import ONE, Size
-from blockbuster_fusion.array.positional import Positional
-from blockbuster_fusion.array.records import Counting, Operand, Value
+from blockbuster_fusion.array.positional import PositionalBuilder
+from blockbuster_fusion.array.records import Counting, Operand, PositionalArray
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.expr import Expr, call
 from blockbuster_fusion.ir.expr import cast as cast_expr
@@ -16,45 +16,47 @@ from blockbuster_fusion.torch.table.row import pointwise, view
 
 
 @view("view", "_unsafe_view", "reshape")
-def _view(p: Positional, x: Value, shape: Sequence[Size]) -> Value:
+def _view(p: PositionalBuilder, x: PositionalArray, shape: Sequence[Size]) -> PositionalArray:
     return p.view(x, shape)
 
 
 @view("permute")
-def _permute(p: Positional, x: Value, order: Sequence[int]) -> Value:
+def _permute(p: PositionalBuilder, x: PositionalArray, order: Sequence[int]) -> PositionalArray:
     return p.permute(x, [i % len(x.sizes) for i in order])
 
 
 @view("transpose")
-def _transpose(p: Positional, x: Value, a: int, b: int) -> Value:
+def _transpose(p: PositionalBuilder, x: PositionalArray, a: int, b: int) -> PositionalArray:
     order = [*range(len(x.sizes))]
     order[a], order[b] = order[b], order[a]
     return p.permute(x, order)
 
 
 @view("t")
-def _t(p: Positional, x: Value) -> Value:
+def _t(p: PositionalBuilder, x: PositionalArray) -> PositionalArray:
     return p.permute(x, [*range(len(x.sizes))][::-1])
 
 
 @view("unsqueeze")
-def _unsqueeze(p: Positional, x: Value, at: int) -> Value:
+def _unsqueeze(p: PositionalBuilder, x: PositionalArray, at: int) -> PositionalArray:
     return p.insert(x, at % (len(x.sizes) + 1))
 
 
 @view("squeeze")
-def _squeeze(p: Positional, x: Value, dims: Any = None) -> Value:
+def _squeeze(p: PositionalBuilder, x: PositionalArray, dims: Any = None) -> PositionalArray:
     at = [i for i in axes_of(x, dims) if x.sizes[i] == ONE]
     return p.drop(x, at)
 
 
 @view("expand")
-def _expand(p: Positional, x: Value, sizes: Sequence[Size], **_: object) -> Value:
+def _expand(
+    p: PositionalBuilder, x: PositionalArray, sizes: Sequence[Size], **_: object
+) -> PositionalArray:
     return p.expand(x, sizes)
 
 
 @view("repeat")
-def _repeat(p: Positional, x: Value, times: Sequence[int]) -> Value:
+def _repeat(p: PositionalBuilder, x: PositionalArray, times: Sequence[int]) -> PositionalArray:
     """A copy behind the other along some positions: a broadcast axis before each."""
     if not all(isinstance(t, int) for t in times):
         raise NotExpressible(what="a number of copies that is known only when the model runs")
@@ -70,22 +72,26 @@ def _repeat(p: Positional, x: Value, times: Sequence[int]) -> Value:
 
 
 @view("clone", "alias", "detach", "lift_fresh_copy", "contiguous", "lift_fresh")
-def _same_array(p: Positional, x: Value, **_: object) -> Value:
+def _same_array(p: PositionalBuilder, x: PositionalArray, **_: object) -> PositionalArray:
     return x
 
 
 @view("slice", "select", "split", "split_with_sizes", "unbind", "narrow", "as_strided", "diagonal")
-def _indexed(p: Positional, x: Value, *arguments: object, **_: object) -> Value:
+def _indexed(
+    p: PositionalBuilder, x: PositionalArray, *arguments: object, **_: object
+) -> PositionalArray:
     raise NotExpressible(what="a part of an array that is computed in the same kernel")
 
 
 @pointwise("cat")
-def _cat(p: Positional, values: Sequence[Value], dim: int = 0) -> Value:
+def _cat(p: PositionalBuilder, values: Sequence[PositionalArray], dim: int = 0) -> PositionalArray:
     return p.stack(values, dim % len(values[0].sizes))  # pieces of one length; others are joined
 
 
 @view("index")
-def _index(p: Positional, x: Value, indices: Sequence[Value | None]) -> Value:
+def _index(
+    p: PositionalBuilder, x: PositionalArray, indices: Sequence[PositionalArray | None]
+) -> PositionalArray:
     """`x` at positions that are counted: only another way to write a broadcast."""
     if any(i is None for i in indices) or len(indices) != len(x.sizes):
         raise NotExpressible(what="an index that is data")
@@ -101,10 +107,10 @@ def _index(p: Positional, x: Value, indices: Sequence[Value | None]) -> Value:
             raise NotExpressible(what="an index along a diagonal")
         x = p.fitted(index, place, x, at)
         positions[place], sizes[place] = x.positions[at], x.sizes[at]
-    return Value(tuple(positions), tuple(sizes), x.dtype, x.record, x.constant)
+    return PositionalArray(tuple(positions), tuple(sizes), x.dtype, x.record, x.constant)
 
 
-def _walking(p: Positional, index: Value, extent: Size) -> int | None:
+def _walking(p: PositionalBuilder, index: PositionalArray, extent: Size) -> int | None:
     """Which position of a counted index, from its end, walks along all of an axis; None along one
     of length 1."""
     wide = [i for i, s in enumerate(index.sizes) if s != ONE]
@@ -118,25 +124,35 @@ def _walking(p: Positional, index: Value, extent: Size) -> int | None:
 
 
 @pointwise("embedding", cheap=False)
-def _embedding(p: Positional, table: Value, index: Value, *_: object, **__: object) -> Value:
+def _embedding(
+    p: PositionalBuilder, table: PositionalArray, index: PositionalArray, *_: object, **__: object
+) -> PositionalArray:
     return p.take(table, index, 0)
 
 
 @pointwise("index_select", cheap=False)
-def _index_select(p: Positional, x: Value, dim: int, index: Value) -> Value:
+def _index_select(
+    p: PositionalBuilder, x: PositionalArray, dim: int, index: PositionalArray
+) -> PositionalArray:
     at, places = dim % len(x.sizes), index if index.sizes else p.insert(index, 0)
     return p.take(x, places, at)
 
 
 @pointwise("gather", cheap=False)
-def _gather(p: Positional, x: Value, dim: int, index: Value, **_: object) -> Value:
+def _gather(
+    p: PositionalBuilder, x: PositionalArray, dim: int, index: PositionalArray, **_: object
+) -> PositionalArray:
     return p.take_along(x, index, dim % len(x.sizes))
 
 
 @pointwise("constant_pad_nd", cheap=False)
 def _constant_pad_nd(
-    p: Positional, x: Value, sizes: Sequence[Size], pads: Sequence[Operand], fill: Operand = 0
-) -> Value:
+    p: PositionalBuilder,
+    x: PositionalArray,
+    sizes: Sequence[Size],
+    pads: Sequence[Operand],
+    fill: Operand = 0,
+) -> PositionalArray:
     """`x` along one axis at places shifted by what is put before it, and the fill outside of it.
 
     `pads` are what comes before and behind, of the last axis first; negative ones take away.
@@ -165,12 +181,14 @@ def _constant_pad_nd(
         inside = p.sized(is_inside, place, dtype=DType.bool_)
         x = p.take(x, p.sized(nearest, place, dtype=DType.int64), at)
     inside = p.view(inside, (extent, *(ONE for _ in sizes[at + 1 :])))
-    if not isinstance(fill, Value):
+    if not isinstance(fill, PositionalArray):
         fill = p.constant(fill, (), x.dtype)
     return p.elementwise(lambda c, t, v: call("where", c, t, v), inside, x, fill)
 
 
-def taken(p: Positional, x: Value, indices: Sequence[Value | None], at: int) -> Value:
+def taken(
+    p: PositionalBuilder, x: PositionalArray, indices: Sequence[PositionalArray | None], at: int
+) -> PositionalArray:
     """`x` at numbers, which may count from the end, along one axis; the other indices are counted,
     and their axes are walked together with the numbers."""
     index = indices[at]
