@@ -1,7 +1,7 @@
-"""Arrays as kernels see them: where they lie, and how; here those of NumPy.
+"""Arrays as kernels see them: addresses, shapes and strides. Here are those of NumPy.
 
-A *kit* knows the arrays of one library. Kernels are handed memory as it is: nothing is copied but
-what has to be converted.
+An `ArrayLibrary` adapts the arrays of one library. Kernels work on the memory of the caller;
+only arrays that need a conversion are copied.
 """
 
 import ctypes
@@ -18,12 +18,12 @@ from blockbuster_fusion.ir.types import DType
 Array = NDArray[Any]
 
 
-class Kit(Protocol):
-    """What the runtime asks of an array library. Strides are counted in elements."""
+class ArrayLibrary(Protocol):
+    """The operations that the runtime needs of an array library. Strides count elements."""
 
     @property
     def name(self) -> Hashable:
-        """Kits of one name give and take the same arrays."""
+        """The identity of the library; libraries of equal names share their arrays."""
 
     @property
     def is_prompt(self) -> bool:

@@ -21,7 +21,7 @@ from blockbuster_fusion.ir.ops import Input
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.nest.nest import Along, Buffer, Call, Clear, Kernel, Nest, Step
 from blockbuster_fusion.nest.shapes import buffer_shape, layout_order
-from blockbuster_fusion.runtime.arrays import Kit, NumpyArrays
+from blockbuster_fusion.runtime.arrays import ArrayLibrary, NumpyArrays
 
 MOST_BOUND = 64
 """For how many different sets of shapes a program remembers what it has worked out."""
@@ -129,13 +129,13 @@ class Runner(Protocol):
         self,
         given: Sequence[Any],
         sizes: Sizes = (),
-        kit: Kit | None = None,
+        library: ArrayLibrary | None = None,
         into: Mapping[int, Any] | None = None,
     ) -> Sequence[Any]:
         """The outputs for inputs in order; `sizes` are of axes that no input need have.
 
-        `kit` says what arrays there are, where the inputs do not tell; `into` has arrays for some
-        outputs, by number.
+        `library` is that of the arrays, if the inputs alone do not tell. `into` has arrays for
+        some outputs, by number.
         """
 
 
@@ -174,10 +174,10 @@ class Interpreted:
         self,
         given: Sequence[Any],
         sizes: Sizes = (),
-        kit: Kit | None = None,
+        library: ArrayLibrary | None = None,
         into: Mapping[int, Any] | None = None,
     ) -> Sequence[Any]:
-        made = self.made(given, sizes, kit)
+        made = self.made(given, sizes, library)
         for number, target in (into or {}).items():
             target[...] = made[number]
         return made
@@ -187,14 +187,16 @@ class Interpreted:
         """The program as it was before fusion, where that is known."""
         return None if self._unfused is None else Interpreted(self._unfused(), {})
 
-    def made(self, given: Sequence[Any], sizes: Sizes, kit: Kit | None) -> Sequence[Any]:
+    def made(
+        self, given: Sequence[Any], sizes: Sizes, library: ArrayLibrary | None
+    ) -> Sequence[Any]:
         if _has_tensor(given):
             from blockbuster_fusion.runtime.tensors import check_untraced
 
             check_untraced()
         if is_empty([np.shape(x) for x in given], sizes) and self.unfused is not None:
-            return self.unfused.made(given, sizes, kit)
-        if not _has_tensor(given) and (kit is None or kit.name == "numpy"):
+            return self.unfused.made(given, sizes, library)
+        if not _has_tensor(given) and (library is None or library.name == "numpy"):
             return interpret(self.graph, list(given), self.tiles, sizes=sizes)
         from blockbuster_fusion.runtime.tensors import through_numpy
 
@@ -240,18 +242,18 @@ class Compiled:
         self,
         given: Sequence[Any],
         sizes: Sizes = (),
-        kit: Kit | None = None,
+        library: ArrayLibrary | None = None,
         into: Mapping[int, Any] | None = None,
     ) -> Sequence[Any]:
-        kit = kit or self.kit(given)
+        library = library or self.library(given)
         admitted = [
-            kit.admitted(name, x, buffer.dtype)
+            library.admitted(name, x, buffer.dtype)
             for name, buffer, x in zip(self.names, self.program.inputs, given, strict=True)
         ]
-        bound = self.bound_for(admitted, sizes, kit, into)
+        bound = self.bound_for(admitted, sizes, library, into)
         if bound.is_empty and self.unfused is not None:
-            return self.unfused.run(given, sizes, kit, into)
-        return bound.run(kit, admitted, into)
+            return self.unfused.run(given, sizes, library, into)
+        return bound.run(library, admitted, into)
 
     @cached_property
     def unfused(self) -> Interpreted | None:
@@ -262,26 +264,26 @@ class Compiled:
         self,
         admitted: Sequence[Any],
         sizes: Sizes,
-        kit: Kit,
+        library: ArrayLibrary,
         into: Mapping[int, Any] | None = None,
     ) -> "Bound":
         """The program for arrays that lie like these: it may be run again with others that do."""
-        key = (kit.name, sizes, *[kit.seen(x) for x in admitted])
+        key = (library.name, sizes, *[library.seen(x) for x in admitted])
         if into:  # launches depend on how these lie, too
-            key = (*key, *((number, kit.seen(x)) for number, x in into.items()))
+            key = (*key, *((number, library.seen(x)) for number, x in into.items()))
         bound = self.bound.get(key)
         if bound is None:
-            bound = Bound(self, kit, admitted, sizes)
+            bound = Bound(self, library, admitted, sizes)
             if self.is_static:  # else sizes may come from what an operator gives
                 self.remember(key, bound)
         return bound
 
-    def kit(self, given: Sequence[Any]) -> Kit:
+    def library(self, given: Sequence[Any]) -> ArrayLibrary:
         if self.device == "cpu" and not _has_tensor(given):
             return self.numpy
-        from blockbuster_fusion.runtime.tensors import kit_for
+        from blockbuster_fusion.runtime.tensors import library_for
 
-        return kit_for(given, self.device)
+        return library_for(given, self.device)
 
     def remember(self, key: Hashable, bound: "Bound") -> None:
         while len(self.bound) >= MOST_BOUND:
@@ -305,9 +307,9 @@ class Compiled:
             found.append((view.buffer, layout_order(view, layout), is_first))
         return tuple(found)
 
-    def borrowed(self, kit: Kit) -> "_Scratch":
+    def borrowed(self, library: ArrayLibrary) -> "_Scratch":
         """Flat arrays of an earlier call that nobody is using, to be given back."""
-        spares = self.spare.setdefault(kit.name, [])
+        spares = self.spare.setdefault(library.name, [])
         return spares.pop() if spares else _Scratch()
 
 
@@ -333,13 +335,15 @@ Arrays = dict[Buffer, Any]
 class Bound:
     """A program for inputs of certain shapes and strides: sizes, strides and launches are fixed."""
 
-    def __init__(self, owner: Compiled, kit: Kit, inputs: Sequence[Any], sizes: Sizes) -> None:
+    def __init__(
+        self, owner: Compiled, library: ArrayLibrary, inputs: Sequence[Any], sizes: Sizes
+    ) -> None:
         self.owner = owner
         self.extents = Extents()
         for axis, length in sizes:
             self.extents.bind(axis, length, "the caller's sizes")
         self.tiling = Tiling(self.extents, owner.tiles)
-        shapes = [kit.shape(x) for x in inputs]
+        shapes = [library.shape(x) for x in inputs]
         self.is_empty = is_empty(shapes, sizes)
         for name, buffer, shape in zip(owner.names, owner.program.inputs, shapes, strict=True):
             self.admit(name, buffer, shape)
@@ -368,7 +372,7 @@ class Bound:
                     raise BadInput(name=name, problem=problem)
 
     def run(
-        self, kit: Kit, inputs: Sequence[Any], into: Mapping[int, Any] | None = None
+        self, library: ArrayLibrary, inputs: Sequence[Any], into: Mapping[int, Any] | None = None
     ) -> list[Any]:
         owner = self.owner
         arrays: Arrays = dict(zip(owner.program.inputs, inputs, strict=True))
@@ -378,11 +382,11 @@ class Bound:
             if is_first and buffer not in arrays:
                 made[buffer] = x
                 turned = tuple(order.index(at) for at in range(len(order)))
-                arrays[buffer] = kit.permuted(x, turned)
-        scratch = owner.borrowed(kit)
+                arrays[buffer] = library.permuted(x, turned)
+        scratch = owner.borrowed(library)
         for number, step in enumerate(owner.program.steps):
             if isinstance(step, Call):
-                self.call(kit, step, arrays)
+                self.call(library, step, arrays)
                 continue
             launch = self.launches[number]
             if launch is None:
@@ -392,38 +396,40 @@ class Bound:
                 if buffer in arrays:
                     continue
                 if room.is_output:
-                    x = made[buffer] = kit.empty(room.shape, buffer.dtype)
-                    arrays[buffer] = x if room.turned is None else kit.permuted(x, room.turned)
+                    x = made[buffer] = library.empty(room.shape, buffer.dtype)
+                    arrays[buffer] = x if room.turned is None else library.permuted(x, room.turned)
                 else:
-                    arrays[buffer] = self.scratch(kit, scratch, buffer, room.shape)
-            launch(kit, arrays)
-        if scratch and kit.is_prompt:
-            owner.spare[kit.name].append(scratch)
+                    arrays[buffer] = self.scratch(library, scratch, buffer, room.shape)
+            launch(library, arrays)
+        if scratch and library.is_prompt:
+            owner.spare[library.name].append(scratch)
         outputs = []
         for number, (buffer, order, is_first) in enumerate(owner.given_back):
             x = made.get(buffer) if is_first else None
             if x is None:
-                x = kit.copied(kit.permuted(arrays[buffer], order))
+                x = library.copied(library.permuted(arrays[buffer], order))
                 if into and number in into:
                     into[number][...] = x
-            outputs.append(kit.handed_out(x, buffer.dtype))
+            outputs.append(library.handed_out(x, buffer.dtype))
         return outputs
 
-    def scratch(self, kit: Kit, scratch: _Scratch, buffer: Buffer, shape: tuple[int, ...]) -> Any:
+    def scratch(
+        self, library: ArrayLibrary, scratch: _Scratch, buffer: Buffer, shape: tuple[int, ...]
+    ) -> Any:
         """Room for a buffer between kernels: what an earlier call had, if that is enough."""
         count = int(np.prod(shape, dtype=np.int64))
         flat = scratch.get(buffer)
-        if flat is None or kit.shape(flat)[0] < count:
-            flat = scratch[buffer] = kit.empty((count,), buffer.dtype)
-        return kit.shaped(flat, shape)
+        if flat is None or library.shape(flat)[0] < count:
+            flat = scratch[buffer] = library.empty((count,), buffer.dtype)
+        return library.shaped(flat, shape)
 
-    def call(self, kit: Kit, step: Call, arrays: Arrays) -> None:
+    def call(self, library: ArrayLibrary, step: Call, arrays: Arrays) -> None:
         """A misc operator, by the executor of its namespace."""
         op = step.op
         layouts = op.layouts or tuple(view.axes for view in step.operands)
         given = [
-            kit.to_numpy(
-                kit.permuted(arrays[view.buffer], layout_order(view, layout)), view.buffer.dtype
+            library.to_numpy(
+                library.permuted(arrays[view.buffer], layout_order(view, layout)), view.buffer.dtype
             )
             for view, layout in zip(step.operands, layouts, strict=True)
         ]
@@ -431,7 +437,7 @@ class Bound:
         with np.errstate(all="ignore"):
             made = execute(op, given, {}, self.tiling, numbers)
         for view, x in zip(step.results, made, strict=True):
-            arrays[view.buffer] = kit.from_numpy(x, view.buffer.dtype)
+            arrays[view.buffer] = library.from_numpy(x, view.buffer.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,15 +468,15 @@ class Launch:
         laid_out = tuple(shape[at] for at in order)
         return Room(buffer, laid_out, True, turned if list(turned) != sorted(turned) else None)
 
-    def __call__(self, kit: Kit, arrays: Arrays) -> None:
+    def __call__(self, library: ArrayLibrary, arrays: Arrays) -> None:
         if isinstance(self.step, Clear):
-            kit.clear(arrays[self.step.buffer])
+            library.clear(arrays[self.step.buffer])
             return
         if self.function is None:
-            strides = [kit.strides(arrays[b]) for b in self.buffers]
+            strides = [library.strides(arrays[b]) for b in self.buffers]
             sizes = self.bound.extents.sizes
-            elements = sum(math.prod(kit.shape(arrays[b])) for b in self.buffers)
+            elements = sum(math.prod(library.shape(arrays[b])) for b in self.buffers)
             kernels = self.bound.owner.kernels
             self.function = kernels.bind(self.step, strides, sizes, elements=elements)
-        handle = kit.handle
+        handle = library.handle
         self.function([handle(arrays[b]) for b in self.buffers])

@@ -136,25 +136,25 @@ def check_untraced() -> None:
         raise Untraceable(tracer="make_fx")
 
 
-def kit_for(given: Sequence[object], device: str) -> TorchArrays:
-    """The kit for tensors on a kind of device: the one on which the first of them is."""
+def library_for(given: Sequence[object], device: str) -> TorchArrays:
+    """The library for tensors on a kind of device: the one on which the first of them is."""
     check_untraced()
     handles = device == "cpu"
     for x in given:
         if isinstance(x, torch.Tensor) and x.device.type == device:
-            return _kit(x.device, handles)
+            return _library(x.device, handles)
     if device == "cuda" and torch.cuda.is_available():
-        return _kit(torch.device("cuda", torch.cuda.current_device()), handles)
-    return _kit(torch.device("cpu"), handles)
+        return _library(torch.device("cuda", torch.cuda.current_device()), handles)
+    return _library(torch.device("cpu"), handles)
 
 
-def kit_on(device: torch.device) -> TorchArrays:
-    """The kit for tensors on a device."""
-    return _kit(device, device.type == "cpu")
+def library_on(device: torch.device) -> TorchArrays:
+    """The library for tensors on a device."""
+    return _library(device, device.type == "cpu")
 
 
 @cache
-def _kit(device: torch.device, handles: bool) -> TorchArrays:
+def _library(device: torch.device, handles: bool) -> TorchArrays:
     return TorchArrays(device, handles=handles)
 
 

@@ -14,7 +14,7 @@ from blockbuster_fusion.errors import NoCompiler
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.executable import Executable
-from blockbuster_fusion.runtime.tensors import STORED, kit_on
+from blockbuster_fusion.runtime.tensors import STORED, library_on
 from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
 from blockbuster_fusion.torch.capture.graph import (
     Analysis,
@@ -215,7 +215,7 @@ class Grouping:
                 for layout in part.expressed.inputs
             ]
             sizes = tuple((axis, length(size)) for axis, size in part.expressed.sizes)
-            executable.runner.run(given, sizes, kit_on(device))
+            executable.runner.run(given, sizes, library_on(device))
 
     def name(self, group: Sequence[Node]) -> str:
         """A name for a part that is the same in every layer: its operators, in order."""

@@ -12,7 +12,7 @@ from blockbuster_fusion.array.records import FrameworkLayout
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
-from blockbuster_fusion.runtime.tensors import kit_on
+from blockbuster_fusion.runtime.tensors import library_on
 
 named_range = torch._C._profiler._RecordFunctionFast
 """A range of time with a name that torch.profiler shows."""
@@ -257,7 +257,7 @@ class BoundKernel:
         self.name = f"blockbuster::{step.name}"
         self.programs: dict[Hashable, Bound] = {}
         self.sizes = tuple((axis, length(size)) for axis, size in step.sizes)
-        self.kit = kit_on(step.device)
+        self.library = library_on(step.device)
         self.inputs = [
             (slot, None if layout.is_plain else atoms(layout, length), dtype)
             for slot, layout, dtype in step.inputs
@@ -293,8 +293,8 @@ class BoundKernel:
     ) -> Sequence[torch.Tensor]:
         """What the kernels make, by a program that is known for these strides, or by a new one."""
         if program is not None:
-            return program.run(self.kit, given, into)
-        made = self.runner.run(given, self.sizes, self.kit, into)
+            return program.run(self.library, given, into)
+        made = self.runner.run(given, self.sizes, self.library, into)
         self.remember(given, into)
         return made
 
@@ -315,7 +315,7 @@ class BoundKernel:
         if isinstance(self.runner, Compiled) and self.runner.is_static:
             if len(self.programs) >= MOST_PROGRAMS:
                 self.programs.clear()
-            program = self.runner.bound_for(given, self.sizes, self.kit, into)
+            program = self.runner.bound_for(given, self.sizes, self.library, into)
             if not program.is_empty:
                 self.programs[_strides(given, into)] = program
 
