@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch import compile_parts
 from helpers.torch_running import Watched
 
@@ -118,8 +119,7 @@ def compile_distinct(number: int) -> None:
 
 
 def test_compiled_programs_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_parts, "MOST_COMPILED", 3)
-    monkeypatch.setattr(compile_parts, "_COMPILED", {})
+    monkeypatch.setattr(compile_parts, "_COMPILED", RecentlyUsed(3))
     for number in range(5):
         compile_distinct(number)
         assert len(compile_parts._COMPILED) == min(number + 1, 3)

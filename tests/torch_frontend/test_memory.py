@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from helpers.torch_running import CALLS
 
 Function = Callable[..., Any]
@@ -230,7 +231,7 @@ def test_a_part_without_a_kernel_is_halved_and_told(monkeypatch: pytest.MonkeyPa
         return compiled(program, **options)
 
     monkeypatch.setattr(compile_parts, "compile_program", refusing)
-    monkeypatch.setattr(compile_parts, "_COMPILED", {})
+    monkeypatch.setattr(compile_parts, "_COMPILED", RecentlyUsed(8))
     explained = bb.explain(lambda x: x.tanh().floor(), numbers(3, 5))
     (reason,) = explained.halved
     assert "2 operators" in reason

@@ -22,6 +22,7 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.nest.nest import Along, Buffer, Call, Clear, Kernel, Nest, Step
 from blockbuster_fusion.nest.shapes import buffer_shape, layout_order
 from blockbuster_fusion.runtime.arrays import ArrayLibrary, NumpyArrays
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 
 MOST_BOUND = 64
 """For how many different sets of shapes a program remembers what it has worked out."""
@@ -234,7 +235,7 @@ class Compiled:
         self.source = kernels.source
         self.is_static = not any(isinstance(step, Call) for step in nest.steps)
         self.buffers = [_global_buffers(step) for step in nest.steps]
-        self.bound: dict[Hashable, Bound] = {}
+        self.bound = RecentlyUsed[Bound](MOST_BOUND)
         self.numpy = NumpyArrays()
         self.spare: dict[Hashable, list[_Scratch]] = {}
 
@@ -275,7 +276,7 @@ class Compiled:
         if bound is None:
             bound = Bound(self, library, admitted, sizes)
             if self.is_static:  # else sizes may come from what an operator gives
-                self.remember(key, bound)
+                self.bound.put(key, bound)
         return bound
 
     def library(self, given: Sequence[Any]) -> ArrayLibrary:
@@ -284,11 +285,6 @@ class Compiled:
         from blockbuster_fusion.runtime.tensors import library_for
 
         return library_for(given, self.device)
-
-    def remember(self, key: Hashable, bound: "Bound") -> None:
-        while len(self.bound) >= MOST_BOUND:
-            self.bound.pop(next(iter(self.bound)), None)
-        self.bound[key] = bound
 
     @cached_property
     def layouts(self) -> dict[Buffer, tuple[int, ...]]:

@@ -1,7 +1,7 @@
 """The parts of a graph: each with its kernels, and what is left to PyTorch with the reason."""
 
 import logging
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -14,6 +14,7 @@ from blockbuster_fusion.errors import NoCompiler
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
 from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
 from blockbuster_fusion.torch.capture.graph import (
@@ -22,7 +23,6 @@ from blockbuster_fusion.torch.capture.graph import (
     tensors_of,
 )
 from blockbuster_fusion.torch.capture.sizes import captured_length
-from blockbuster_fusion.torch.plan.plan import keep
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.to_array_program import Expression, Part, Unexpressed
 
@@ -79,10 +79,10 @@ class Joined:
 Group = Fused | Unfused | Joined
 
 
-_COMPILED: dict[Hashable, Executable] = {}
-"""The last executables of this process: equal layers share theirs."""
 MOST_COMPILED = 256
 """The number of executables that are kept for other models."""
+_COMPILED = RecentlyUsed[Executable](MOST_COMPILED)
+"""Executables of this process, by what they compute: equal layers share theirs."""
 
 
 class Grouping:
@@ -199,7 +199,7 @@ class Grouping:
             )
             if target == "cuda":  # Triton compiles when a kernel is first launched
                 self.try_out(part, made, device_of(group))
-            keep(_COMPILED, key, made, MOST_COMPILED)
+            _COMPILED.put(key, made)
         return Fused(part, self.regions[group[0]], made)
 
     def try_out(self, part: Part, executable: Executable, device: torch.device) -> None:

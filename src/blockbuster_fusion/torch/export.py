@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.errors import WrongKind
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import check_untraced
 from blockbuster_fusion.torch.backend import (
     decompositions,
@@ -61,7 +62,7 @@ class Domain:
         guards = [] if shapes is None else [shapes.replace(g.expr) for g in shapes.guards]
         self.guards = [g for g in guards if g.free_symbols and g.free_symbols <= self.symbols]
         """What the capture took for granted, where a model decides by its sizes."""
-        self.known: set[tuple[Any, ...]] = set()
+        self.known = RecentlyUsed[bool](MOST_SHAPES)
 
     def check(self, inputs: Sequence[Any]) -> None:
         """WrongKind where the program was not exported for these inputs."""
@@ -84,7 +85,7 @@ class Domain:
                     remedy="convert it, or export the model for what it is called with",
                 )
         seen = tuple(x.shape if isinstance(x, torch.Tensor) else x for x in given)
-        if seen in self.known:
+        if self.known.get(seen):
             return
         reason = self.misfit(inputs)
         if reason is not None:
@@ -95,8 +96,7 @@ class Domain:
                 given=", ".join(_shown(x) for x in given),
                 remedy="export it with dynamic_shapes that allow it",
             )
-        if len(self.known) < MOST_SHAPES:
-            self.known.add(seen)
+        self.known.put(seen, True)
 
     def misfit(self, inputs: Sequence[Any]) -> str | None:
         """The condition that the sizes of inputs do not meet; of the shapes alone, no words."""

@@ -6,7 +6,7 @@ are copied out of it, so that what a call gives is its own.
 """
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,8 +14,9 @@ from torch._ops import OpOverload
 
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Compiled
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.plan.operators import PLAIN, depends_on_data, is_pure
-from blockbuster_fusion.torch.plan.plan import Plan, keep
+from blockbuster_fusion.torch.plan.plan import Plan
 from blockbuster_fusion.torch.plan.steps import KernelStep, OperatorStep, RoomStep, Slot
 
 MOST_GRAPHS = 16
@@ -89,8 +90,8 @@ class ReplayedPlan:
     def __init__(self, plan: Plan, graphs: Graphs, device: torch.device) -> None:
         self.plan, self.graphs, self.device = plan, graphs, device
         self.fixed = sorted({*plan.weights, *_written(plan)})
-        self.counted: dict[Hashable, None] = {}
-        self.known: dict[Hashable, _Replay | None] = {}
+        self.counted = RecentlyUsed[bool](MOST_COUNTED)
+        self.known = RecentlyUsed[_Replay | None](MOST_GRAPHS)
         self.lock = threading.Lock()
 
     def __call__(self, *given: Any) -> list[Any]:
@@ -101,12 +102,12 @@ class ReplayedPlan:
             key = (*self.plan.key(given), *addresses)
             if key not in self.known:
                 if key not in self.counted:
-                    keep(self.counted, key, None, MOST_COUNTED)
+                    self.counted.put(key, True)
                     return self.plan(*given)
                 fits = all(self.is_fit(x) for x in given)
                 made = _Replay(self.plan, self.fixed, given) if fits else None
-                keep(self.known, key, made, MOST_GRAPHS)
-            replay = self.known[key]
+                self.known.put(key, made)
+            replay = self.known.get(key)
             return self.plan(*given) if replay is None else replay(self.graphs, given)
 
     def is_fit(self, x: Any) -> bool:

@@ -9,6 +9,7 @@ import torch
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.messages import log
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.plan.placement import Untaped
 from blockbuster_fusion.torch.plan.recording import Recording
 from blockbuster_fusion.torch.plan.steps import BoundStep, Length, Slot, Step, bound
@@ -64,8 +65,8 @@ class Plan:
         self.symbols, self.evaluate = tuple(symbols), evaluate
         self.sized = [_Sized(step) for step in steps]
         self.last_uses = _last_uses(self.steps, self.outputs)
-        self.known: dict[Hashable, list[BoundStep]] = {}
-        self.tapes: dict[Hashable, TensorTape | Untaped] = {}
+        self.known = RecentlyUsed[list[BoundStep]](MOST_BINDINGS)
+        self.tapes = RecentlyUsed[TensorTape | Untaped](MOST_BINDINGS)
         self.last: tuple[Hashable, int] = (None, 0)
 
     def __call__(self, *given: Any) -> list[Any]:
@@ -87,7 +88,7 @@ class Plan:
         room = len(self.room)
         recording = Recording(self.steps, self.outputs, values, room, length, varying)
         made = self.run(values, length, recording)
-        keep(self.tapes, key, self.taped(recording), MOST_BINDINGS)
+        self.tapes.put(key, self.taped(recording))
         return made
 
     def is_repeated(self, key: Hashable) -> bool:
@@ -111,7 +112,7 @@ class Plan:
         steps = self.known.get(sizes)
         if steps is None:
             steps = [step.bound(length) for step in self.sized]
-            keep(self.known, sizes, steps, MOST_BINDINGS)
+            self.known.put(sizes, steps)
         for step, dead in zip(steps, self.last_uses, strict=True):
             step(values)
             if recording is not None:
@@ -174,22 +175,15 @@ class _Sized:
     def __init__(self, step: Step) -> None:
         self.step = step
         self.lengths = tuple(dict.fromkeys(size for size in step.lengths if size.symbols))
-        self.known: dict[Hashable, BoundStep] = {}
+        self.known = RecentlyUsed[BoundStep](MOST_BINDINGS)
 
     def bound(self, length: Length) -> BoundStep:
         key = tuple([length(size) for size in self.lengths])
         found = self.known.get(key)
         if found is None:
             found = bound(self.step, length)
-            keep(self.known, key, found, MOST_BINDINGS)
+            self.known.put(key, found)
         return found
-
-
-def keep(known: dict[Hashable, Any], key: Hashable, value: Any, most: int) -> None:
-    """Remember a value, and forget the oldest ones beyond so many."""
-    while len(known) >= most:
-        known.pop([*known][0], None)  # noqa: RUF015  (other threads may change it meanwhile)
-    known[key] = value
 
 
 def _last_uses(steps: Sequence[Step], outputs: Sequence[Any]) -> list[tuple[int, ...]]:

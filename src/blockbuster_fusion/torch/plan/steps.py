@@ -12,6 +12,7 @@ from blockbuster_fusion.array.records import FrameworkLayout
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import library_on
 
 named_range = torch._C._profiler._RecordFunctionFast
@@ -255,7 +256,7 @@ class BoundKernel:
     def __init__(self, step: KernelStep, length: Length) -> None:
         self.step, self.runner = step, step.executable.runner
         self.name = f"blockbuster::{step.name}"
-        self.programs: dict[Hashable, Bound] = {}
+        self.programs = RecentlyUsed[Bound](MOST_PROGRAMS)
         self.sizes = tuple((axis, length(size)) for axis, size in step.sizes)
         self.library = library_on(step.device)
         self.inputs = [
@@ -313,11 +314,9 @@ class BoundKernel:
     def remember(self, given: list[torch.Tensor], into: dict[int, torch.Tensor]) -> None:
         """Keep the program for tensors with these strides: all else about them is fixed."""
         if isinstance(self.runner, Compiled) and self.runner.is_static:
-            if len(self.programs) >= MOST_PROGRAMS:
-                self.programs.clear()
             program = self.runner.bound_for(given, self.sizes, self.library, into)
             if not program.is_empty:
-                self.programs[_strides(given, into)] = program
+                self.programs.put(_strides(given, into), program)
 
     def program(self, values: list[Any]) -> Bound | None:
         """What has just been run."""
