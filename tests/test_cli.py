@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,14 @@ def test_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "(default: cpu)" in printed
 
 
+def replace_command(
+    monkeypatch: pytest.MonkeyPatch, name: str, run: Callable[[object], None]
+) -> None:
+    """Lets a command run another function."""
+    changed = [replace(c, run=run) if c.name == name else c for c in cli.COMMANDS]
+    monkeypatch.setattr(cli, "COMMANDS", tuple(changed))
+
+
 @pytest.mark.parametrize("command", ["list", "demo", "table"])
 def test_interrupted(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -125,7 +135,7 @@ def test_interrupted(
     def interrupted(options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, f"_{command}", interrupted)
+    replace_command(monkeypatch, command, interrupted)
     assert main([command]) == 130
     assert capsys.readouterr().err == ""
 
@@ -229,7 +239,7 @@ def test_warnings_and_the_log_have_the_prefix(
             warnings.warn("blockbuster: told once\nand no more", stacklevel=1)
         logging.getLogger("blockbuster_fusion").warning("a part has no kernel")
 
-    monkeypatch.setattr(cli, "_list", noisy)
+    replace_command(monkeypatch, "list", noisy)
     assert main(["list"]) == 0
     expected = "blockbuster: warning: told once\nblockbuster: a part has no kernel\n"
     assert capsys.readouterr().err == expected
@@ -244,7 +254,7 @@ def test_an_error_that_an_interruption_causes_is_not_told(
         except KeyboardInterrupt:
             raise ImportError("a library turns it into its own error") from None
 
-    monkeypatch.setattr(cli, "_list", broken_off)
+    replace_command(monkeypatch, "list", broken_off)
     assert main(["list"]) == 130
     assert capsys.readouterr().err == ""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

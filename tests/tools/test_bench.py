@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.cli import main as cli
+from blockbuster_fusion.cli import bench as command
 from blockbuster_fusion.cli.main import main
 from blockbuster_fusion.errors import BadTarget
 from blockbuster_fusion.tools import bench as bench_module
@@ -96,7 +96,7 @@ def test_numbers_that_cannot_be(
 def test_where_json_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "bench", lambda *given, **named: pytest.fail("measured first"))
+    monkeypatch.setattr(command, "bench", lambda *given, **named: pytest.fail("measured first"))
     assert main(["bench", "attention", "--json", str(tmp_path)]) == 1
     assert str(tmp_path) in capsys.readouterr().err
 

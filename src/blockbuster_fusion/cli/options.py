@@ -1,12 +1,13 @@
-"""Options of the command line that several commands have, and how their values are read."""
+"""Options that several commands share, and the functions that read their values."""
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from blockbuster_fusion.errors import BadExtent, BlockbusterError
+from blockbuster_fusion.errors import BadExtent, BlockbusterError, WrongKind
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.tiling import given_extents
@@ -20,16 +21,6 @@ A function of a file says in its annotations which axes its arrays have:
 
     def scores(Q: "M D", K: "N D"):
         return Q @ K.T
-"""
-EMIT_EXAMPLE = f"""\
-{FUNCTION}
-example (heads of known width make it Flash Attention):
-    blockbuster emit attention --size D=64,L=64 -o attention.c
-"""
-BENCH_EXAMPLE = f"""\
-{FUNCTION}
-example:
-    blockbuster bench attention --size M=2048,N=2048 --threads 1
 """
 
 
@@ -137,6 +128,20 @@ def snapshot_index(given: int | None) -> int | None:
     if given < 1:
         raise BlockbusterError(message=f"snapshot {given}: they are numbered from 1")
     return given - 1
+
+
+@contextmanager
+def snapshots_from_1(given: int | None) -> Iterator[None]:
+    """Numbers the snapshots of an error message from 1, as the command line does."""
+    try:
+        yield
+    except WrongKind as error:
+        count = error.details.get("snapshots")
+        if count is None:
+            raise
+        there = "there is 1" if count == 1 else f"there are {count}"
+        message = f"snapshot {given}: {there}, numbered from 1"
+        raise BlockbusterError(message=message) from error
 
 
 def check_writable(file: Path) -> None:
