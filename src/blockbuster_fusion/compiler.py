@@ -20,7 +20,7 @@ from blockbuster_fusion.ir.sizes import with_sizes
 from blockbuster_fusion.ir.tiling import Tiles, given_extents, given_tiles
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Nest
-from blockbuster_fusion.nest.passes.merge_kernels import side_by_side
+from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.printers.reserved import kernel_name
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
 from blockbuster_fusion.printers.triton.tiles import fitted
@@ -223,7 +223,7 @@ class Choice:
         if self.target == "cuda":
             sizes = assumed_lengths(self.graph, nest)
             tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
-            nest = side_by_side(nest, tiles)
+            nest = merge_kernels(nest, tiles)
         return nest, tiles
 
 

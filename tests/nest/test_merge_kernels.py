@@ -8,7 +8,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import choose
-from blockbuster_fusion.nest.passes.merge_kernels import MOST_STATEMENTS, side_by_side
+from blockbuster_fusion.nest.passes.merge_kernels import MOST_STATEMENTS, merge_kernels
 from blockbuster_fusion.nest.verify import verify_nest
 from helpers.deep_programs import chain
 
@@ -39,7 +39,7 @@ def test_no_kernel_reads_what_it_writes() -> None:
     nest, tiles = choose(chain(400), target="cuda", sizes={"M": 20, "N": 20})[0].scheduled()
     assert len(nest.kernels) > 1
     assert len({tuple(index.dim for index in kernel.grid) for kernel in nest.kernels}) == 1
-    assert side_by_side(nest, tiles, most=10_000).kernels == nest.kernels
+    assert merge_kernels(nest, tiles, most=10_000).kernels == nest.kernels
 
 
 def test_the_largest_kernel() -> None:

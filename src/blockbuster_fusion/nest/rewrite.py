@@ -5,11 +5,9 @@ from dataclasses import replace
 
 from blockbuster_fusion.nest.nest import (
     Body,
-    Cascade,
     For,
     Kernel,
     Statement,
-    Store,
     Tile,
     read,
     tiles,
@@ -34,42 +32,6 @@ def all_written(statement: Statement) -> set[Tile]:
 def all_read(statement: Statement) -> set[Tile]:
     """The tiles that a statement reads, inside a loop as well."""
     return {tile for s in walk((statement,)) for tile in read(s)}
-
-
-def without_dead(kernel: Kernel) -> Kernel:
-    """The kernel without statements whose tile nobody reads."""
-    body = kernel.body
-    while True:
-        used = {
-            tile
-            for s in walk(body)
-            for tile in read(s)
-            if isinstance(s, Store) or written(s) is not tile
-        }
-        smaller = rebuilt(
-            body,
-            lambda inner, used=used: tuple(  # type: ignore[misc]
-                s
-                for s in inner
-                if not (written(s) is not None and written(s) not in used)
-                and not (isinstance(s, For) and not s.body)
-            ),
-        )
-        if sum(1 for _ in walk(smaller)) == sum(1 for _ in walk(body)):
-            return replace(kernel, body=tuple(map(_gathering_what_is_there, smaller)))
-        body = smaller
-
-
-def _gathering_what_is_there(statement: Statement) -> Statement:
-    """A loop that gathers only what is still written in it."""
-    if not isinstance(statement, For | Cascade):
-        return statement
-    body = tuple(map(_gathering_what_is_there, statement.body))
-    if isinstance(statement, Cascade):
-        return replace(statement, body=body)
-    there = {tile for s in body for tile in all_written(s)}
-    gathered = tuple(group for group in statement.gathered if not there.isdisjoint(group[1]))
-    return replace(statement, body=body, gathered=gathered)
 
 
 class FreshNames:

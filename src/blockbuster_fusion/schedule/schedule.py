@@ -7,13 +7,15 @@ from typing import Literal
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.lower import lower_to_nest
 from blockbuster_fusion.nest.nest import Kernel, Nest
-from blockbuster_fusion.nest.passes.cascade_sums import cascaded
-from blockbuster_fusion.nest.passes.hoist import hoisted, stored_narrow, summed_in_place
-from blockbuster_fusion.nest.passes.skip_masked_blocks import skipping
-from blockbuster_fusion.nest.passes.split_prologue import apart
-from blockbuster_fusion.nest.passes.split_reduction import split
-from blockbuster_fusion.nest.passes.tail_masks import guarded
-from blockbuster_fusion.nest.rewrite import without_dead
+from blockbuster_fusion.nest.passes.accumulate_in_place import accumulate_in_place
+from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
+from blockbuster_fusion.nest.passes.fold_casts import fold_casts
+from blockbuster_fusion.nest.passes.hoist import hoist
+from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
+from blockbuster_fusion.nest.passes.skip_masked_blocks import skip_masked_blocks
+from blockbuster_fusion.nest.passes.split_prologue import split_prologue
+from blockbuster_fusion.nest.passes.split_reduction import split_reduction
+from blockbuster_fusion.nest.passes.tail_masks import tail_masks
 from blockbuster_fusion.nest.verify import verify_nest
 
 
@@ -35,11 +37,13 @@ class Schedule:
 def scheduled(graph: Graph, name: str = "kernel", schedule: Schedule | None = None) -> Nest:
     """The program as kernels that are ready to be printed."""
     schedule = schedule or Schedule()
-    nest = lower_to_nest(apart(graph) if schedule.apart else graph, name, grid=schedule.grid)
+    nest = lower_to_nest(
+        split_prologue(graph) if schedule.apart else graph, name, grid=schedule.grid
+    )
     nest = _each(nest, _finished)
     for axis, parts in schedule.split.items():
-        nest = split(nest, axis, parts, atomic=schedule.atomic)
-    nest = _each(nest, cascaded)
+        nest = split_reduction(nest, axis, parts, atomic=schedule.atomic)
+    nest = _each(nest, cascade_sums)
     verify_nest(nest)
     return nest
 
@@ -50,9 +54,9 @@ def _each(nest: Nest, change: Callable[[Kernel], Kernel]) -> Nest:
 
 
 def _finished(kernel: Kernel) -> Kernel:
-    kernel = stored_narrow(kernel)
-    kernel = summed_in_place(kernel)
-    kernel = hoisted(kernel)
-    kernel = without_dead(kernel)
-    kernel = guarded(kernel)
-    return skipping(kernel)
+    kernel = fold_casts(kernel)
+    kernel = accumulate_in_place(kernel)
+    kernel = hoist(kernel)
+    kernel = remove_dead_code(kernel)
+    kernel = tail_masks(kernel)
+    return skip_masked_blocks(kernel)

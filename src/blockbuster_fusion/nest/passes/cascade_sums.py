@@ -23,7 +23,7 @@ SHORT = FEW * 64
 """An axis of known length up to this has few blocks, whatever its tiles are."""
 
 
-def cascaded(kernel: Kernel) -> Kernel:
+def cascade_sums(kernel: Kernel) -> Kernel:
     """The kernel with the sums of its long loops gathered in runs."""
     names = FreshNames(kernel)
 

@@ -38,7 +38,7 @@ Straight = Load | Lookup | Compute | Positions | Fold | Fill | Store
 """Statements without loops or products."""
 
 
-def side_by_side(nest: Nest, blocks: Mapping[Dim, int], most: int = MOST_STATEMENTS) -> Nest:
+def merge_kernels(nest: Nest, blocks: Mapping[Dim, int], most: int = MOST_STATEMENTS) -> Nest:
     """The nest with neighbours of equal grids in one kernel; `blocks` are the tiles of dims."""
     steps: list[Step] = []
     for step in nest.steps:

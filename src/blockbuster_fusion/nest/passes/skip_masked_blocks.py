@@ -53,7 +53,7 @@ HUGE = 2 * UNSEEN
 LARGEST_SIZE = 1e12
 
 
-def skipping(kernel: Kernel) -> Kernel:
+def skip_masked_blocks(kernel: Kernel) -> Kernel:
     """The kernel with loops narrowed to the blocks that a mask leaves."""
     return replace(kernel, body=_Narrowing(kernel).body(kernel.body, [], kernel.grid))
 

@@ -13,7 +13,7 @@ from blockbuster_fusion.ir.infer import map_types
 from blockbuster_fusion.ir.ops import Input, Iota, Map, Node, Output, Value
 
 
-def apart(graph: Graph) -> Graph:
+def split_prologue(graph: Graph) -> Graph:
     """The program with such maps taken apart, wherever what is prepared takes a loop."""
     ids = count(graph.max_id + 1)
     return _Apart(ids).graph(graph)

@@ -33,10 +33,11 @@ from blockbuster_fusion.nest.nest import (
     Tile,
     walk,
 )
-from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt, without_dead
+from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
+from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt
 
 
-def split(nest: Nest, axis: str, parts: int, *, atomic: bool = False) -> Nest:
+def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) -> Nest:
     """The nest with reductions over an axis shared out among `parts` programs each."""
     steps: list[Step] = []
     for step in nest.steps:
@@ -116,7 +117,7 @@ class _Split:
         filled = [s for s in body[: self.at] if not (self.atomic and self.is_start(s))]
         second = replace(kernel, body=(*filled, *gathering, *body[self.at + 1 :]))
         clears: list[Step] = [Clear(b) for b in self.buffers.values()] if self.atomic else []
-        return [*clears, without_dead(first), without_dead(second)]
+        return [*clears, remove_dead_code(first), remove_dead_code(second)]
 
     def is_start(self, statement: Statement) -> bool:
         return isinstance(statement, Fill) and statement.tile in self.buffers

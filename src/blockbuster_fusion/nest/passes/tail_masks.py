@@ -26,7 +26,7 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.rewrite import rebuilt
 
 
-def guarded(kernel: Kernel) -> Kernel:
+def tail_masks(kernel: Kernel) -> Kernel:
     """The kernel with guards only where what lies beyond the end is not neutral."""
     beyond = _Beyond()
     for statement in kernel.statements:
