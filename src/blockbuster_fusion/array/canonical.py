@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from blockbuster_fusion.ir.expr import Expr, call, const, postorder, result_dtype
+from blockbuster_fusion.ir.expr import Expr, call, const, result_dtype, rewrite
 from blockbuster_fusion.ir.types import DType
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
@@ -20,13 +20,13 @@ OPPOSITE_OF_WHOLE = {"lt": "le", "le": "lt"}
 
 def canonical(expr: Expr, dtypes: Sequence[DType]) -> Expr:
     """The one form of an expression whose arguments have these dtypes."""
-    made: dict[Expr, Expr] = {}
-    for node in postorder(expr):
-        new = Expr(node.op, tuple(made[a] for a in node.args), node.value) if node.args else node
-        while (simpler := _simpler(new, dtypes)) is not None:
-            new = simpler
-        made[node] = new
-    return made[expr]
+
+    def simplified(node: Expr) -> Expr:
+        while (simpler := _simpler(node, dtypes)) is not None:
+            node = simpler
+        return node
+
+    return rewrite(expr, simplified)
 
 
 @dataclass(frozen=True, slots=True)

@@ -625,8 +625,7 @@ def _compact(expr: Expr, records: Sequence[int]) -> tuple[Expr, list[int]]:
     used: dict[int, Expr] = {}
     for node in postorder(expr):
         if node.op == "arg":
-            assert isinstance(node.value, int)
-            used.setdefault(records[node.value], arg(len(used)))
+            used.setdefault(records[node.index], arg(len(used)))
     return substitute(expr, [used.get(r, arg(0)) for r in records]), [*used]
 
 

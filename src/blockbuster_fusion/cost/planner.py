@@ -28,7 +28,7 @@ from blockbuster_fusion.cost.plan import (
 from blockbuster_fusion.errors import IllTyped
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ANY, Combiner
-from blockbuster_fusion.ir.expr import Expr, count_operations, postorder
+from blockbuster_fusion.ir.expr import Expr, arguments, axes_in, count_operations
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
@@ -313,14 +313,13 @@ def _operations(expr: Expr) -> int:
 @lru_cache(maxsize=4096)
 def _arguments(expr: Expr) -> tuple[int, ...]:
     """The numbers of the arguments that an expression uses."""
-    used = {n.value for n in postorder(expr) if n.op == "arg"}
-    return tuple(sorted(v for v in used if isinstance(v, int)))
+    return tuple(sorted(arguments(expr)))
 
 
 @lru_cache(maxsize=4096)
 def _sizes(expr: Expr) -> tuple[Axis, ...]:
     """The axes whose extents an expression mentions."""
-    return tuple(n.value for n in postorder(expr) if isinstance(n.value, Axis))
+    return axes_in(expr)
 
 
 def alignment(source: Sequence[Dim], target: Sequence[Dim]) -> Alignment | None:

@@ -1,9 +1,9 @@
 """Expression trees: what an elementwise operator computes for one element."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 import numpy as np
 
@@ -79,6 +79,7 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 Scalar = Union["Expr", int, float, bool]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
@@ -92,6 +93,26 @@ class Expr(InternedValue):
     op: str
     args: tuple["Expr", ...] = ()
     value: int | float | bool | Axis | DType | None = None
+
+    @property
+    def index(self) -> int:
+        """The argument number of an `arg`."""
+        return _checked(self, int)
+
+    @property
+    def number(self) -> int | float:
+        """The number of a `const`."""
+        return self.value if isinstance(self.value, int) else _checked(self, float)
+
+    @property
+    def axis(self) -> Axis:
+        """The axis of a `size`."""
+        return _checked(self, Axis)
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of a `cast`."""
+        return _checked(self, DType)
 
     def __add__(self, other: Scalar) -> "Expr":
         return _infix("add", self, other)
@@ -177,8 +198,13 @@ class Expr(InternedValue):
         # Written out, an expression that shares its parts may be exponentially long.
         if tree_size(self, limit=100) > 100:
             return f"an expression of {sum(1 for _ in postorder(self))} parts"
-        used = (node.value for node in postorder(self) if node.op == "arg")
-        return format_expr(self, {i: f"x{i}" for i in used if isinstance(i, int)})
+        return format_expr(self, {i: f"x{i}" for i in arguments(self)})
+
+
+def _checked(node: Expr, kind: type[T]) -> T:
+    if not isinstance(node.value, kind):
+        raise TypeError(f"the value of {node.op!r} is {node.value!r}, not of {kind.__name__}")
+    return node.value
 
 
 def arg(index: int) -> Expr:
@@ -248,18 +274,49 @@ def postorder(*roots: Expr) -> Iterator[Expr]:
             stack.extend((a, False) for a in reversed(node.args))
 
 
+def fold(expr: Expr, step: Callable[[Expr, list[T]], T]) -> T:
+    """The result of `step` at the root; it gets a node and the results of the node's operands."""
+    return fold_nodes(expr, step)[expr]
+
+
+def fold_nodes(expr: Expr, step: Callable[[Expr, list[T]], T]) -> dict[Expr, T]:
+    """The result of `step` for every node of the tree, in postorder."""
+    made: dict[Expr, T] = {}
+    for node in postorder(expr):
+        made[node] = step(node, [made[a] for a in node.args])
+    return made
+
+
+def rewrite(expr: Expr, step: Callable[[Expr], Expr]) -> Expr:
+    """`expr` with each node replaced by `step(node)`, after the node's operands were replaced."""
+    return fold(expr, lambda node, operands: step(with_operands(node, operands)))
+
+
+def with_operands(node: Expr, operands: Iterable[Expr]) -> Expr:
+    """The same function of other operands."""
+    args = tuple(operands)
+    return node if args == node.args else Expr(node.op, args, node.value)
+
+
+def contains(expr: Expr, *ops: str) -> bool:
+    """True if a node of the tree is one of these operators."""
+    return any(node.op in ops for node in postorder(expr))
+
+
 def arguments(*exprs: Expr) -> set[int]:
     """The numbers of the arguments that are used."""
-    return {n.value for n in postorder(*exprs) if n.op == "arg" and isinstance(n.value, int)}
+    return {node.index for node in postorder(*exprs) if node.op == "arg"}
+
+
+def axes_in(*exprs: Expr) -> tuple[Axis, ...]:
+    """The axes whose extents are used, in postorder."""
+    return tuple(node.value for node in postorder(*exprs) if isinstance(node.value, Axis))
 
 
 def varying(expr: Expr) -> set[Expr]:
     """The nodes that depend on an argument; the others are numbers and sizes alone."""
-    found: set[Expr] = set()
-    for node in postorder(expr):
-        if node.op == "arg" or not found.isdisjoint(node.args):
-            found.add(node)
-    return found
+    varies = fold_nodes(expr, lambda node, operands: node.op == "arg" or any(operands))
+    return {node for node, depends in varies.items() if depends}
 
 
 def arity(*exprs: Expr) -> int:
@@ -268,7 +325,7 @@ def arity(*exprs: Expr) -> int:
 
 
 def tree_size(*exprs: Expr, limit: int) -> int:
-    """How many nodes the trees have when nothing is shared; `limit + 1` when there are more."""
+    """The number of nodes of the trees when nothing is shared; `limit + 1` if there are more."""
     sizes: dict[Expr, int] = {}
     for node in postorder(*exprs):
         sizes[node] = min(1 + sum(sizes[a] for a in node.args), limit + 1)
@@ -277,16 +334,7 @@ def tree_size(*exprs: Expr, limit: int) -> int:
 
 def substitute(expr: Expr, arguments: Sequence[Expr] | Mapping[int, Expr]) -> Expr:
     """`expr` with its argument i replaced by `arguments[i]`."""
-    made: dict[Expr, Expr] = {}
-    for node in postorder(expr):
-        if node.op == "arg":
-            assert isinstance(node.value, int)
-            made[node] = arguments[node.value]
-        elif node.args:
-            made[node] = Expr(node.op, tuple(made[a] for a in node.args), node.value)
-        else:
-            made[node] = node
-    return made[expr]
+    return rewrite(expr, lambda node: arguments[node.index] if node.op == "arg" else node)
 
 
 def count_operations(expr: Expr) -> int:
@@ -301,21 +349,16 @@ def result_dtype(expr: Expr, arguments: Sequence[DType]) -> DType:
 
 def node_dtypes(expr: Expr, arguments: Sequence[DType]) -> dict[Expr, DType | None]:
     """The dtype of every node of `expr`; None for plain numbers, which take what they meet."""
-    made: dict[Expr, DType | None] = {}
-    for node in postorder(expr):
-        made[node] = _node_dtype(node, [made[a] for a in node.args], arguments)
-    return made
+    return fold_nodes(expr, lambda node, operands: _node_dtype(node, operands, arguments))
 
 
 def _node_dtype(
     node: Expr, operands: list[DType | None], arguments: Sequence[DType]
 ) -> DType | None:
     if node.op == "arg":
-        assert isinstance(node.value, int)
-        return arguments[node.value]
+        return arguments[node.index]
     if node.op == "cast":
-        assert isinstance(node.value, DType)
-        return node.value
+        return node.dtype
     if not node.args:
         return None  # a number takes the dtype of what it meets
     if node.op == "where":
@@ -338,10 +381,7 @@ def _node_dtype(
 
 def number_dtype(expr: Expr) -> DType:
     """What numbers alone give: bool, int64 or float32."""
-    made: dict[Expr, DType] = {}
-    for node in postorder(expr):
-        made[node] = _number_node_dtype(node, [made[a] for a in node.args])
-    return made[expr]
+    return fold(expr, _number_node_dtype)
 
 
 def _number_node_dtype(node: Expr, operands: list[DType]) -> DType:
@@ -368,25 +408,23 @@ def evaluate(
     cast_to: Callable[..., Any],
 ) -> Any:
     """The value of `expr` for NumPy `arguments`; `cast_to(x, dtype)` converts."""
-    made: dict[Expr, Any] = {}
-    for node in postorder(expr):
+
+    def step(node: Expr, operands: list[Any]) -> Any:
         match node.op:
             case "arg":
-                assert isinstance(node.value, int)
-                made[node] = arguments[node.value]
+                return arguments[node.index]
             case "const":
-                made[node] = node.value
+                return node.value
             case "size":
-                assert isinstance(node.value, Axis)
-                made[node] = float(size_of(node.value))  # a power of a NumPy integer would fail
+                return float(size_of(node.axis))  # a power of a NumPy integer would fail
             case "cast":
-                made[node] = cast_to(made[node.args[0]], node.value)
-            case name:
-                operands = [made[a] for a in node.args]
-                if FUNCTIONS[name].result == "float":
-                    operands = [_widened(x) for x in operands]
-                made[node] = FUNCTIONS[name].numpy(*operands)
-    return made[expr]
+                return cast_to(operands[0], node.value)
+        function = FUNCTIONS[node.op]
+        if function.result == "float":
+            operands = [_widened(x) for x in operands]
+        return function.numpy(*operands)
+
+    return fold(expr, step)
 
 
 def _widened(x: Any) -> Any:
@@ -397,10 +435,7 @@ def _widened(x: Any) -> Any:
 
 def format_expr(expr: Expr, names: Sequence[str] | Mapping[int, str]) -> str:
     """`expr` as Python would write it, with `names` for its arguments."""
-    made: dict[Expr, tuple[str, int]] = {}
-    for node in postorder(expr):
-        made[node] = _format_node(node, [made[a] for a in node.args], names)
-    return made[expr][0]
+    return fold(expr, lambda node, operands: _format_node(node, operands, names))[0]
 
 
 def _format_node(
@@ -408,15 +443,11 @@ def _format_node(
 ) -> tuple[str, int]:
     match node.op:
         case "arg":
-            assert isinstance(node.value, int)
-            return names[node.value], 10
+            return names[node.index], 10
         case "const":
-            assert isinstance(node.value, int | float)
-            return format_number(node.value), 7 if node.value < 0 else 10
+            return format_number(node.number), 7 if node.number < 0 else 10
         case "size":
-            assert isinstance(node.value, Axis)
-            extent = node.value.extent
-            return str(extent), 10
+            return str(node.axis.extent), 10
         case "cast":
             return f"{node.value}({operands[0][0]})", 10
     function = FUNCTIONS[node.op]

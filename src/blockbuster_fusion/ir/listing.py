@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD, MUL, SIMPLE, Combiner
-from blockbuster_fusion.ir.expr import Expr, arg, format_expr, postorder, tree_size
+from blockbuster_fusion.ir.expr import Expr, arg, format_expr, postorder, tree_size, with_operands
 from blockbuster_fusion.ir.graph import Graph, Path, check_graph
 from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.ir.ops import (
@@ -308,7 +308,7 @@ class _Listing:
         uses = Counter(exprs) + Counter(a for node in nodes for a in node.args)
         made: dict[Expr, Expr] = {}
         for node in nodes:
-            made[node] = Expr(node.op, tuple(made[a] for a in node.args), node.value)
+            made[node] = with_operands(node, (made[a] for a in node.args))
             if node.args and uses[node] > 1:
                 text = format_expr(made[node], names)
                 made[node] = arg(len(names))

@@ -4,8 +4,8 @@ import keyword
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from blockbuster_fusion.ir.axis import Axis, Dim
-from blockbuster_fusion.ir.expr import Expr, postorder
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.expr import Expr, axes_in
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Elementwise, Map, Misc, Node, Reduce
 from blockbuster_fusion.ir.words import WORDS
@@ -83,9 +83,8 @@ def _mentioned(graph: Graph) -> Iterator[str]:
         for node in inner.nodes.values():
             if isinstance(node.op, Misc):
                 yield node.op.namespace.partition(".")[0]
-            for expr in postorder(*_expressions(node)):
-                if isinstance(expr.value, Axis):
-                    yield str(expr.value.extent)
+            for axis in axes_in(*_expressions(node)):
+                yield str(axis.extent)
 
 
 def _expressions(node: Node) -> Iterator[Expr]:

@@ -1,6 +1,6 @@
 """Splits a large expression into a sequence of small ones."""
 
-from blockbuster_fusion.ir.expr import Expr, arg, arity, postorder, varying
+from blockbuster_fusion.ir.expr import Expr, arg, arity, postorder, varying, with_operands
 
 DEEPEST = 24
 """Operators inside one another that a printed expression may have."""
@@ -37,8 +37,7 @@ def split_expression(
             or 1 + sum(sizes[a][1] for a in node.args) > largest
         ):
             split_off(within.pop())
-        operands = tuple(made[a] for a in node.args)
-        made[node] = Expr(node.op, operands, node.value) if node.args else node
+        made[node] = with_operands(node, (made[a] for a in node.args))
         depth, size = (
             (1 + max(sizes[a][0] for a in node.args), 1 + sum(sizes[a][1] for a in node.args))
             if node.args

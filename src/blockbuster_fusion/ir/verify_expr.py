@@ -4,7 +4,7 @@ from weakref import WeakKeyDictionary
 
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import Combiner
-from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arity, node_dtypes, postorder
+from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arity, axes_in, node_dtypes, postorder
 from blockbuster_fusion.ir.types import DType
 
 _NOT_ON_BOOL = {"sub", "neg", "sign"}
@@ -18,13 +18,10 @@ def axes_of(expr: Expr) -> tuple[Axis, ...] | str:
     """The axes whose sizes a sound expression uses, or what is wrong with it."""
     if expr in _sound:
         return _sound[expr]
-    axes: list[Axis] = []
     for node in postorder(expr):
         if problem := _problem(node):
             return problem
-        if isinstance(node.value, Axis):
-            axes.append(node.value)
-    _sound[expr] = tuple(axes)
+    _sound[expr] = axes_in(expr)
     return _sound[expr]
 
 

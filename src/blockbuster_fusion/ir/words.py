@@ -62,7 +62,7 @@ def _broadcast(expr: Expr, operands: Sequence[Written], loops: Sequence[Axis]) -
     """A plain product or sum (quotient, difference) of two blocks or vectors, by name."""
     if expr.op not in _BROADCAST or any(a.op != "arg" for a in expr.args) or len(operands) != 2:
         return None
-    left, right = (operands[a.value] for a in expr.args if isinstance(a.value, int))
+    left, right = (operands[a.index] for a in expr.args)
     if left is right or not left.axes or not right.axes:
         return None
     word, outer, inverse = _BROADCAST[expr.op]

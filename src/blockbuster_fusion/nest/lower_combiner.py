@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from blockbuster_fusion.ir.combiner import ADD, ANY, Combiner
-from blockbuster_fusion.ir.expr import Expr, arg, call, postorder
+from blockbuster_fusion.ir.expr import Expr, arg, arguments, call, postorder
 from blockbuster_fusion.nest.nest import (
     Compute,
     Contract,
@@ -136,8 +136,7 @@ class _Shared:
         self.statements: list[Statement] = []
 
     def spans(self, expr: Expr) -> frozenset[Span]:
-        used = [n.value for n in postorder(expr) if n.op == "arg"]
-        return frozenset(s for i in used if isinstance(i, int) for s in self.arguments[i].spans)
+        return frozenset(s for i in arguments(expr) for s in self.arguments[i].spans)
 
     def tile(self, expr: Expr, order: tuple[Span, ...]) -> Tile:
         """The tile that holds a part."""
@@ -166,8 +165,7 @@ class _Shared:
             if node in self.tiles:
                 done = operand(self.tiles[node])
             elif node.op == "arg":
-                assert isinstance(node.value, int)
-                done = operand(self.arguments[node.value])
+                done = operand(self.arguments[node.index])
             elif not node.args:
                 done = node
             elif node is not expr and (self.spans(node) < spans or node.op in _COSTLY):
@@ -289,8 +287,7 @@ class _Degrees:
         """By how much a sum grows when t grows by 1."""
         inner = [slopes[a] for a in node.args]
         if node.op == "arg":
-            assert isinstance(node.value, int)
-            return 1 if operands[node.value] is self.t else 0
+            return 1 if operands[node.index] is self.t else 0
         if node.op == "add":
             return sum(inner)
         if node.op == "sub":
@@ -304,8 +301,7 @@ class _Degrees:
     ) -> int | None:
         inner = [degrees[a] for a in node.args]
         if node.op == "arg":
-            assert isinstance(node.value, int)
-            return self.of(operands[node.value])
+            return self.of(operands[node.index])
         if node.op == "const":
             return _ZERO if node.value == 0 else 0
         if node.op == "mul":

@@ -14,7 +14,7 @@ from enum import Enum
 
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.combiner import Combiner
-from blockbuster_fusion.ir.expr import Expr, postorder
+from blockbuster_fusion.ir.expr import Expr, axes_in
 from blockbuster_fusion.ir.ops import Misc
 from blockbuster_fusion.ir.types import DType
 
@@ -302,8 +302,8 @@ class Kernel:
         own = [b for b in self.buffers if b.space is not Space.GLOBAL]  # others come with strides
         extents += [axis.dim.axis.extent for buffer in own for axis in buffer.axes]
         extents += [s.along.extent for s in self.statements if isinstance(s, Lookup)]
-        parts = postorder(*(e for s in self.statements for e in expressions(s)))
-        extents += [part.value.extent for part in parts if isinstance(part.value, Axis)]
+        axes = axes_in(*(e for s in self.statements for e in expressions(s)))
+        extents += [axis.extent for axis in axes]
         return tuple(dict.fromkeys(e for e in extents if isinstance(e, Symbol)))
 
     @property

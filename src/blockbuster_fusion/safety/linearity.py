@@ -1,6 +1,6 @@
 """Which functions are multiples of an argument, or of its inverse: they may share an exponent."""
 
-from blockbuster_fusion.ir.expr import Expr, call, const, postorder
+from blockbuster_fusion.ir.expr import Expr, call, const, fold_nodes
 
 
 def finite_or_zero(x: Expr) -> Expr:
@@ -63,10 +63,7 @@ def _relation(expr: Expr, index: int) -> str:
 
 
 def _relations(expr: Expr, index: int) -> dict[Expr, str]:
-    made: dict[Expr, str] = {}
-    for node in postorder(expr):
-        made[node] = _linearity(node, [made[a] for a in node.args], index)
-    return made
+    return fold_nodes(expr, lambda node, kinds: _linearity(node, kinds, index))
 
 
 def _linearity(node: Expr, kinds: list[str], index: int) -> str:

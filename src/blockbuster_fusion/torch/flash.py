@@ -1,7 +1,7 @@
 """Whether a kernel has the form of Flash Attention."""
 
 from blockbuster_fusion.ir.combiner import ADD
-from blockbuster_fusion.ir.expr import postorder
+from blockbuster_fusion.ir.expr import contains
 from blockbuster_fusion.nest.nest import Compute, Contract, Fold, Kernel, Tile
 
 
@@ -22,7 +22,7 @@ def is_flash(kernel: Kernel) -> bool:
                 if any(x in exponentials for x in operands):
                     exponentials.add(tile)
                 elif any(x in products for x in operands):
-                    takes_exp = any(node.op in ("exp", "exp2") for node in postorder(expr))
+                    takes_exp = contains(expr, "exp", "exp2")
                     (exponentials if takes_exp else products).add(tile)
             case Fold(tile, operand, _, combiner):
                 is_summed |= operand in exponentials and combiner is ADD

@@ -259,17 +259,13 @@ class _Writer:
     ) -> str:
         match node.op:
             case "arg":
-                assert isinstance(node.value, int)
-                return operands[node.value]
+                return operands[node.index]
             case "const":
-                assert isinstance(node.value, int | float)
-                return f"float('{node.value}')" if _odd(node.value) else format_number(node.value)
+                return f"float('{node.value}')" if _odd(node.number) else format_number(node.number)
             case "size":
-                assert isinstance(node.value, Axis)
-                return self.size(node.value)
+                return self.size(node.axis)
             case "cast":
-                assert isinstance(node.value, DType)
-                dtype = self.dtype if node.value.is_float else f"torch.{node.value}"
+                dtype = self.dtype if node.dtype.is_float else f"torch.{node.value}"
                 if node.args[0] not in tensors:
                     return f"torch.as_tensor({args[0]}, dtype={dtype})"
                 return f"{args[0]}.to({dtype})"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from blockbuster_fusion.ir.expr import Expr, call, const, postorder
+from blockbuster_fusion.ir.expr import Expr, call, const, fold_nodes
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Compute, Index, Positions, Span, Statement, Tile
 
@@ -183,19 +183,17 @@ class Facts:
 
     def nodes(self, statement: Compute) -> Mapping[Expr, Fact]:
         """What each part of an expression is."""
-        made: dict[Expr, Fact] = {}
-        for node in postorder(statement.expr):
+
+        def step(node: Expr, inner: list[Fact]) -> Fact:
             if node.op == "arg":
-                assert isinstance(node.value, int)
-                made[node] = self.of(statement.operands[node.value])
-            elif node.op == "size" or (node.op == "const" and type(node.value) is int):
-                made[node] = Sum((), node)
-            elif node.op == "const" and type(node.value) is bool:
-                always = Truth(no=NOWHERE)
-                made[node] = always if node.value else Truth(yes=NOWHERE)
-            else:
-                made[node] = self._combined(node, [made[a] for a in node.args])
-        return made
+                return self.of(statement.operands[node.index])
+            if node.op == "size" or (node.op == "const" and type(node.value) is int):
+                return Sum((), node)
+            if node.op == "const" and type(node.value) is bool:
+                return Truth(no=NOWHERE) if node.value else Truth(yes=NOWHERE)
+            return self._combined(node, inner)
+
+        return fold_nodes(statement.expr, step)
 
     def _combined(self, node: Expr, inner: Sequence[Fact]) -> Fact:
         sums = [x for x in inner if isinstance(x, Sum)]

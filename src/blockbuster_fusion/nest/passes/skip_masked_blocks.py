@@ -12,7 +12,7 @@ from enum import Enum
 from itertools import count
 
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN
-from blockbuster_fusion.ir.expr import Expr, arg, postorder
+from blockbuster_fusion.ir.expr import Expr, arg, fold, postorder
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import (
     UNSEEN,
@@ -343,21 +343,18 @@ class _Beyond:
 
     def value(self, statement: Compute, state: Mapping[Tile, _Abstract]) -> _Abstract:
         facts = self.masked.facts.nodes(statement)
-        made: dict[Expr, _Abstract] = {}
-        for node in postorder(statement.expr):
+
+        def step(node: Expr, inner: list[_Abstract]) -> _Abstract:
             fact = facts[node]
             if isinstance(fact, Truth) and self.edge in fact.yes.edges(self.side):
-                made[node] = _FALSE
-            elif isinstance(fact, Truth) and self.edge in fact.no.edges(self.side):
-                made[node] = _TRUE
-            elif node.op == "arg":
-                assert isinstance(node.value, int)
-                made[node] = state.get(statement.operands[node.value], _ANY)
-            elif node.op == "const" and isinstance(node.value, int | float):
-                made[node] = _number(node.value)
-            else:
-                made[node] = self.applied(node, [made[a] for a in node.args])
-        return made[statement.expr]
+                return _FALSE
+            if isinstance(fact, Truth) and self.edge in fact.no.edges(self.side):
+                return _TRUE
+            if node.op == "arg":
+                return state.get(statement.operands[node.index], _ANY)
+            return _number(node.number) if node.op == "const" else self.applied(node, inner)
+
+        return fold(statement.expr, step)
 
     def applied(self, node: Expr, inner: Sequence[_Abstract]) -> _Abstract:
         lows = [x for x in inner if isinstance(x, _Low)]
@@ -465,29 +462,30 @@ def _product(node: Expr, inner: Sequence[_Abstract]) -> _Abstract:
 
 def _range(expr: Expr) -> tuple[float, float] | None:
     """Between which numbers an expression of sizes lies, where none of its parts is negative."""
-    made: dict[Expr, tuple[float, float] | None] = {}
-    for node in postorder(expr):
-        inner = [made[a] for a in node.args]
-        known = [x for x in inner if x is not None]
-        found: tuple[float, float] | None = None
-        if node.op == "size":
-            found = (1.0, LARGEST_SIZE)
-        elif node.op == "const" and isinstance(node.value, int | float) and node.value >= 0:
-            found = (float(node.value), float(node.value))
-        elif node.op == "pow" and inner[0] is not None and node.args[1].op == "const":
-            power = node.args[1].value
-            assert isinstance(power, int | float)
-            ends = sorted(x**power for x in inner[0]) if inner[0][0] > 0 else [0.0, 0.0]
-            found = (ends[0], ends[1])
-        elif len(known) < len(inner) or not known:
-            found = None
-        elif node.op == "sqrt":
-            found = (known[0][0] ** 0.5, known[0][1] ** 0.5)
-        elif node.op == "add":
-            found = (known[0][0] + known[1][0], known[0][1] + known[1][1])
-        elif node.op == "mul":
-            found = (known[0][0] * known[1][0], known[0][1] * known[1][1])
-        elif node.op == "div" and known[1][0] > 0:
-            found = (known[0][0] / known[1][1], known[0][1] / known[1][0])
-        made[node] = found
-    return made[expr]
+    return fold(expr, _range_of_node)
+
+
+def _range_of_node(
+    node: Expr, inner: list[tuple[float, float] | None]
+) -> tuple[float, float] | None:
+    known = [x for x in inner if x is not None]
+    if node.op == "size":
+        return 1.0, LARGEST_SIZE
+    if node.op == "const":
+        return (float(node.number), float(node.number)) if node.number >= 0 else None
+    if node.op == "pow" and inner[0] is not None and node.args[1].op == "const":
+        power = node.args[1].number
+        ends = sorted(x**power for x in inner[0]) if inner[0][0] > 0 else [0.0, 0.0]
+        return ends[0], ends[1]
+    if len(known) < len(inner):
+        return None
+    match node.op, known:
+        case "sqrt", [(low, high)]:
+            return low**0.5, high**0.5
+        case "add", [a, b]:
+            return a[0] + b[0], a[1] + b[1]
+        case "mul", [a, b]:
+            return a[0] * b[0], a[1] * b[1]
+        case "div", [a, b] if b[0] > 0:
+            return a[0] / b[1], a[1] / b[0]
+    return None

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, postorder
+from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, fold
 from blockbuster_fusion.nest.nest import (
     Body,
     Compute,
@@ -94,21 +94,18 @@ class _Beyond:
 
 def _constant(expr: Expr, operands: Sequence[Tile], span: Span, beyond: _Beyond) -> float | None:
     """The value of an expression beyond the end of an axis, where that is a constant."""
-    made: dict[Expr, float | None] = {}
-    for node in postorder(expr):
-        inner = [made[a] for a in node.args]
+
+    def step(node: Expr, inner: list[float | None]) -> float | None:
         if node.op == "arg":
-            assert isinstance(node.value, int)
-            made[node] = beyond.of(operands[node.value], span)
-        elif node.op == "const":
-            assert isinstance(node.value, int | float)
-            made[node] = float(node.value)
-        elif node.op == "cast":
-            made[node] = inner[0]
-        elif node.op in FUNCTIONS and None not in inner:
-            with np.errstate(all="ignore"):
-                found = float(FUNCTIONS[node.op].numpy(*inner))
-            made[node] = found if np.isfinite(found) else None
-        else:
-            made[node] = None
-    return made[expr]
+            return beyond.of(operands[node.index], span)
+        if node.op == "const":
+            return float(node.number)
+        if node.op == "cast":
+            return inner[0]
+        if node.op not in FUNCTIONS or None in inner:
+            return None
+        with np.errstate(all="ignore"):
+            found = float(FUNCTIONS[node.op].numpy(*inner))
+        return found if np.isfinite(found) else None
+
+    return fold(expr, step)

@@ -113,8 +113,7 @@ class _Written:
     def inner(self, node: Expr, own: DType) -> DType:
         """The type in which a node takes its operands."""
         if node.op == "cast":
-            assert isinstance(node.value, DType)
-            return self.dtypes[node.args[0]] or _held(node.value)
+            return self.dtypes[node.args[0]] or _held(node.dtype)
         if node.op in FUNCTIONS and FUNCTIONS[node.op].result == "bool":
             return self.compared(node)
         return own
@@ -123,14 +122,11 @@ class _Written:
         """The text of a node whose own operands have theirs."""
         own = self.dtypes[node]
         if node.op == "arg":
-            assert isinstance(node.value, int)
-            return self.texts[node.value]
+            return self.texts[node.index]
         if node.op == "const":
-            assert isinstance(node.value, int | float)
-            return number(node.value, wanted)
+            return number(node.number, wanted)
         if node.op == "size":
-            assert isinstance(node.value, Axis)
-            text = self.writer.size(node.value)
+            text = self.writer.size(node.axis)
             return text if not wanted.is_float else f"({HELD[wanted]}){text}"
         texts = [self.made[key] for key in self.operands(node, wanted)]
         made = self.call(node, _held(own) if own is not None else wanted, texts)
@@ -207,9 +203,8 @@ class _Written:
         return f"{name}_{dtype.value}({', '.join(texts)})"
 
     def cast(self, node: Expr, text: str) -> str:
-        assert isinstance(node.value, DType)
-        own = self.dtypes[node.args[0]]
-        match node.value:
+        own, wanted = self.dtypes[node.args[0]], node.dtype
+        match wanted:
             case DType.bfloat16:
                 self.writer.needs.add(("bfloat16",))
                 return f"widened_bfloat16(narrowed_bfloat16({text}))"
@@ -219,9 +214,9 @@ class _Written:
                 return f"({text} != 0)"
             case DType.int32 | DType.int64 if own is not None and own.is_float:
                 source = _held(own).value
-                self.writer.needs.add(("whole", source, node.value.value))
-                return f"whole_{source}_{node.value.value}({bare(text)})"
-        return text if own is node.value else f"(({HELD[node.value]}){text})"
+                self.writer.needs.add(("whole", source, wanted.value))
+                return f"whole_{source}_{wanted.value}({bare(text)})"
+        return text if own is wanted else f"(({HELD[wanted]}){text})"
 
     def power(self, node: Expr, texts: Sequence[str], dtype: DType) -> str:
         exponent, suffix = node.args[1].value, _suffix(dtype)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD
-from blockbuster_fusion.ir.expr import postorder
+from blockbuster_fusion.ir.expr import contains
 from blockbuster_fusion.naming import Scope, word
 from blockbuster_fusion.nest.nest import (
     Access,
@@ -323,7 +323,7 @@ def _short_positions(kernel: Kernel) -> set[Tile]:
     found = {s.tile for s in kernel.statements if isinstance(s, Positions)}
     for statement in kernel.statements:
         if isinstance(statement, Compute):
-            if any(part.op in ("mul", "pow") for part in postorder(statement.expr)):
+            if contains(statement.expr, "mul", "pow"):
                 found -= set(statement.operands)
         else:
             found -= set(read(statement))

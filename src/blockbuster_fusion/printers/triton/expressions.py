@@ -11,6 +11,7 @@ from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.expr import (
     FUNCTIONS,
     Expr,
+    axes_in,
     evaluate,
     node_dtypes,
     postorder,
@@ -18,7 +19,6 @@ from blockbuster_fusion.ir.expr import (
     varying,
 )
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.printers.triton.names import sizes_in
 
 Written = tuple[str, int]
 """A text, and how tightly it binds."""
@@ -127,7 +127,7 @@ class ExprWriter:
 
     def number(self, expr: Expr, wide: DType, made: Mapping[Expr, Written]) -> Written:
         """Numbers and sizes of axes alone; `made` has the operands."""
-        axes = sizes_in(expr)
+        axes = axes_in(expr)
         dtype = result_dtype(expr, ())
         if all(isinstance(axis.extent, int) for axis in axes):
             value = evaluate(expr, [], lambda a: int(str(a.extent)), lambda x, _: x)
@@ -141,10 +141,9 @@ class ExprWriter:
 
     def sized(self, expr: Expr, dtype: DType, wide: DType, made: Mapping[Expr, Written]) -> Written:
         if expr.op == "size":
-            assert isinstance(expr.value, Axis)
-            return self.size(expr.value)[0], ATOM
+            return self.size(expr.axis)[0], ATOM
         plain = expr.op in INFIX or expr.op in ("neg", "pow", "floordiv")
-        constant = all(self.size(axis)[1] for axis in sizes_in(expr))
+        constant = all(self.size(axis)[1] for axis in axes_in(expr))
         inner = [made[a] for a in expr.args]
         if plain and constant and expr.op in ("pow", "floordiv"):
             sign = "**" if expr.op == "pow" else "//"
@@ -152,7 +151,7 @@ class ExprWriter:
         if dtype.is_float and not (plain and constant):
             # whole numbers at run time: Triton's functions want floats
             inner = [
-                (f"tl.cast({text}, {tl_dtype(wide)})", ATOM) if sizes_in(a) else (text, p)
+                (f"tl.cast({text}, {tl_dtype(wide)})", ATOM) if axes_in(a) else (text, p)
                 for a, (text, p) in zip(expr.args, inner, strict=True)
             ]
         dtypes: dict[Expr, DType | None] = {a: result_dtype(a, ()) for a in expr.args}
@@ -171,12 +170,10 @@ class ExprWriter:
         operands: Sequence[str],
     ) -> Written:
         if node.op == "arg":
-            assert isinstance(node.value, int)
-            return operands[node.value], ATOM
+            return operands[node.index], ATOM
         inner = [made[a] for a in node.args]
         if node.op == "cast":
-            assert isinstance(node.value, DType)
-            return self.cast(inner[0], dtypes[node.args[0]], node.value)
+            return self.cast(inner[0], dtypes[node.args[0]], node.dtype)
         return self.function(node, inner, dtypes)
 
     def cast(self, inner: Written, old: DType | None, new: DType) -> Written:

@@ -1,7 +1,7 @@
 """What a Triton kernel calls its parameters: the printer writes them, the launcher fills them."""
 
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
-from blockbuster_fusion.ir.expr import Expr, postorder
+from blockbuster_fusion.ir.expr import Expr, axes_in
 from blockbuster_fusion.naming import Scope, word
 from blockbuster_fusion.nest.nest import (
     Buffer,
@@ -82,11 +82,6 @@ class ParameterNames:
         )
 
 
-def sizes_in(expr: Expr) -> list[Axis]:
-    """The axes whose extents an expression mentions."""
-    return [node.value for node in postorder(expr) if isinstance(node.value, Axis)]
-
-
 def _indices(kernel: Kernel) -> list[Index]:
     loops = [s.index for s in kernel.statements if isinstance(s, For)]
     return [*kernel.grid, *loops]
@@ -98,8 +93,8 @@ def _axes(kernel: Kernel) -> list[Axis]:
         if isinstance(statement, Lookup):
             found.append(statement.along)
         if isinstance(statement, Compute):
-            found += sizes_in(statement.expr)
+            found += axes_in(statement.expr)
         if isinstance(statement, For) and statement.window is not None:
             for edge in (statement.window.low, statement.window.high):
-                found += sizes_in(edge) if isinstance(edge, Expr) else []
+                found += axes_in(edge) if isinstance(edge, Expr) else ()
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, ANY
-from blockbuster_fusion.ir.expr import postorder
+from blockbuster_fusion.ir.expr import contains
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
@@ -163,7 +163,7 @@ class Demands:
             node = level.graph[v.node]
             match node.op:
                 case Elementwise(expr=expr):
-                    if summed and any(part.op in ("exp", "exp2") for part in postorder(expr)):
+                    if summed and contains(expr, "exp", "exp2"):
                         return True
                     pending += [
                         (level, operand, summed)

@@ -14,7 +14,7 @@ from blockbuster_fusion.ir.expr import (
     call,
     cast,
     const,
-    postorder,
+    contains,
     substitute,
 )
 from blockbuster_fusion.ir.graph import Graph
@@ -94,9 +94,7 @@ def holds_exp(graph: Graph) -> bool:
 def _has_exp(op: Op) -> bool:
     if isinstance(op, Map):
         return holds_exp(op.body)
-    return isinstance(op, Elementwise) and any(
-        part.op in ("exp", "exp2") for part in postorder(op.expr)
-    )
+    return isinstance(op, Elementwise) and contains(op.expr, "exp", "exp2")
 
 
 def merged(exponent: Iterable[tuple[Value, float]]) -> tuple[tuple[Value, float], ...]:
@@ -147,8 +145,7 @@ class Arguments:
     def emit(self, expr: Expr, own: int | None = None) -> Value:
         """The value of an expression over these arguments."""
         if expr.op == "arg":
-            assert isinstance(expr.value, int)
-            return self._resolved(expr.value)
+            return self._resolved(expr.index)
         operands: list[Value] = []
         renamed: dict[int, Expr] = {}
         for index in sorted(arguments(expr)):
@@ -162,8 +159,7 @@ class Arguments:
         """The exponential that an atom comes from, as the identity of what it is taken of."""
         atom = self.terms.base_of(atom)
         if atom.op == "arg":
-            assert isinstance(atom.value, int)
-            return self._known(self._entry(atom.value))
+            return self._known(self._entry(atom.index))
         known = {index: self._known(self._entry(index)) for index in arguments(atom)}
         found = {index: x for index, x in known.items() if x is not None}
         return substitute(atom, found) if len(found) == len(known) else None
@@ -182,8 +178,7 @@ class Arguments:
         atom = self.terms.base_of(atom)
         if atom.op != "arg":
             return False
-        assert isinstance(atom.value, int)
-        entry, draft = self._entry(atom.value), self.level.draft
+        entry, draft = self._entry(atom.index), self.level.draft
         return entry in draft.maxima or (not alone and entry in draft.joint)
 
     def _entry(self, index: int) -> Value | Written:
@@ -403,8 +398,7 @@ class Items(Builder):
 
     def _addend(self, term: Term, table: Arguments) -> Written:
         if term.form is Form.plain and term.value is not None and term.value.op == "const":
-            assert isinstance(term.value.value, int | float)
-            return Written(Form.plain, None, number=float(term.value.value))
+            return Written(Form.plain, None, number=float(term.value.number))
         return self._emitted(term, table)
 
     def block_reduce(self, i: int, op: BlockReduce, x: Written) -> Written:

@@ -18,7 +18,7 @@ from enum import Enum
 from functools import reduce
 from operator import add
 
-from blockbuster_fusion.ir.expr import Expr, call, const, postorder
+from blockbuster_fusion.ir.expr import Expr, call, const, fold, varying
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.linearity import finite_or_zero, is_finite, is_finite_or_zero
 
@@ -255,18 +255,14 @@ class Arithmetic:
         With `lift`, an exponential becomes a scaled term; in places where that would not do (a
         sigmoid, say) it is written as the plain exponential again.
         """
-        made: dict[Expr, Term] = {}
-        numbers: set[Expr] = set()
-        for node in postorder(expr):
+        varies = varying(expr)
+
+        def step(node: Expr, terms: list[Term]) -> Term:
             if node.op == "arg":
-                assert isinstance(node.value, int)
-                made[node] = operands[node.value]
-            elif numbers.issuperset(node.args):
-                numbers.add(node)
-                made[node] = plain(node)
-            else:
-                made[node] = self._apply(node, [made[a] for a in node.args], lift)
-        return made[expr]
+                return operands[node.index]
+            return self._apply(node, terms, lift) if node in varies else plain(node)
+
+        return fold(expr, step)
 
     def _apply(self, node: Expr, terms: list[Term], lift: bool) -> Term:
         if node.op in ("exp", "exp2"):
@@ -555,8 +551,7 @@ class Arithmetic:
 
     def _cast(self, node: Expr, a: Term) -> Term | None:
         """The parts stay as wide as they are: a significand alone may be larger than the value."""
-        assert isinstance(node.value, DType)
-        return a if a.form is Form.scaled and node.value.is_float else None
+        return a if a.form is Form.scaled and node.dtype.is_float else None
 
 
 def met(
@@ -635,8 +630,7 @@ def _number(term: Term) -> float | None:
     """The number that a term is, if it is one."""
     if term.form is not Form.plain or term.value is None or term.value.op != "const":
         return None
-    assert isinstance(term.value.value, int | float)
-    return float(term.value.value)
+    return float(term.value.number)
 
 
 _BASES = {"log": 1.0, "log2": LOG2, "log10": math.log(10)}

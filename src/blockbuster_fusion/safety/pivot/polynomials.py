@@ -13,7 +13,7 @@ from math import isfinite
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD, ANY
-from blockbuster_fusion.ir.expr import Expr, const, postorder, size
+from blockbuster_fusion.ir.expr import Expr, const, fold, size
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.infer import map_types
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Node, Reduce, Value
@@ -312,17 +312,13 @@ class Atoms:
 
     def expression(self, expr: Expr, operands: Sequence[Poly]) -> Poly:
         """What an expression of polynomials means."""
-        made: dict[Expr, Poly] = {}
-        for node in postorder(expr):
-            made[node] = self._node(node, [made[a] for a in node.args], operands)
-        return made[expr]
+        return fold(expr, lambda node, args: self._node(node, args, operands))
 
     def _node(self, node: Expr, args: list[Poly], operands: Sequence[Poly]) -> Poly:
         value = node.value
         match node.op:
             case "arg":
-                assert isinstance(value, int)
-                return operands[value]
+                return operands[node.index]
             case "const" if isinstance(value, int | float) and isfinite(value):
                 return number(value)
             case "size" if isinstance(value, Axis):

@@ -18,7 +18,7 @@ from blockbuster_fusion.host.numbers import round_to_bfloat16
 from blockbuster_fusion.interp.arithmetic import looked_up, misplaced
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, ANY, MAX, MIN, MUL, Combiner
-from blockbuster_fusion.ir.expr import Expr, evaluate, node_dtypes, postorder
+from blockbuster_fusion.ir.expr import Expr, evaluate, fold, node_dtypes
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
@@ -253,29 +253,24 @@ class _Run:
     # ---------------------------------------------------------------- expressions
 
     def elementwise(self, expr: Expr, operands: list[Term], dtypes: list[DType]) -> Term:
-        made: dict[Expr, Term] = {}
         dtype_of = node_dtypes(expr, dtypes)
-        for node in postorder(expr):
+
+        def step(node: Expr, terms: list[Term]) -> Term:
             match node.op:
                 case "arg":
-                    assert isinstance(node.value, int)
-                    made[node] = operands[node.value]
+                    return operands[node.index]
                 case "const":
-                    assert isinstance(node.value, int | float)
-                    made[node] = self.literal(node.value)
+                    return self.literal(node.number)
                 case "size":
-                    assert isinstance(node.value, Axis)
-                    made[node] = constant(float(self.extents.of(node.value)))
+                    return constant(float(self.extents.of(node.axis)))
                 case "cast":
-                    assert isinstance(node.value, DType)
-                    made[node] = self.cast(made[node.args[0]], node.value)
-                case _ if dtype_of[node] is None:
-                    value = evaluate(node, [], self.extents.of, lambda x, _: x)
-                    made[node] = constant(float(value))
-                case name:
-                    made[node] = self.terms.apply(name, *(made[a] for a in node.args))
+                    return self.cast(terms[0], node.dtype)
+            if dtype_of[node] is None:
+                return constant(float(evaluate(node, [], self.extents.of, lambda x, _: x)))
+            return self.terms.apply(node.op, *terms)
+
         axes = tuple(dict.fromkeys(axis for x in operands for axis in axes_of(x)))
-        term = made[expr]
+        term = fold(expr, step)
         if set(axes_of(term)) != set(axes):
             return self.numbers.spread(self.terms.plain(term), axes)
         return term
