@@ -114,7 +114,7 @@ class _Planner:
             labels=tuple(str(value) for value in slots),
             inputs=inputs,
             used=tuple(slot in first for slot in inputs),
-            names=tuple(_input_name(graph, i) for i in graph.inputs),
+            names=tuple(graph.input(i).name for i in graph.inputs),
             steps=steps,
             outputs=outputs,
             loaded_last=loaded.get(len(work), ()),
@@ -222,12 +222,6 @@ class _Planner:
                 Component(expr, tuple(arguments), identity, kind.dtype, operations),
             )
         return Gather(combiner, tuple(components))
-
-
-def _input_name(graph: Graph, node: int) -> str:
-    op = graph.op(node)
-    assert isinstance(op, Input)
-    return op.name
 
 
 def _uses(

@@ -279,8 +279,7 @@ class Causes:
 
 def _inside(place: Place, node: int) -> list[Place]:
     """A value, or its elements, as the body of a map sees it: the inputs of the body."""
-    op = place.graph.op(node)
-    assert isinstance(op, Map)
+    op = place.graph.map(node)
     return [
         Place((*place.path, node), op.body, Value(op.body.inputs[port]))
         for port, value in enumerate(place.graph[node].inputs)

@@ -1,7 +1,7 @@
 """Graphs: immutable, closed, in topological order; an edit gives a new graph."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from blockbuster_fusion.errors import CyclicGraph, WrongKind
 from blockbuster_fusion.ir.axis import Dim
@@ -26,6 +26,8 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.substitute import substituted
 from blockbuster_fusion.ir.types import Type
 
+T = TypeVar("T", bound=Op)
+OpClass = type[T]
 Path = tuple[int, ...]
 """The maps to go through from the program's graph to an inner graph."""
 
@@ -34,18 +36,23 @@ class Graph:
     """A block program, or the body of a map in one.
 
     `nodes` is in topological order (operands first), and the graph's inputs are nodes as well.
-    Ids are unique in a program and stay with a node from rewrite to rewrite. Nothing here ever
-    changes: what is derived is computed once.
+    Ids are unique in a program and stay with a node from rewrite to rewrite. `touched` is for the
+    result of an edit: the nodes that it changed and their neighbours, or None for all nodes.
+
+    A graph never changes. Derived attributes, and `results`, are caches.
     """
 
     def __init__(
-        self, nodes: Mapping[int, Node], inputs: Sequence[int], outputs: Sequence[Output]
+        self,
+        nodes: Mapping[int, Node],
+        inputs: Sequence[int],
+        outputs: Sequence[Output],
+        touched: frozenset[int] | None = None,
     ) -> None:
         self.nodes = nodes
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
-        self.touched: frozenset[int] | None = None
-        """After an edit: the nodes that it changed and their neighbours."""
+        self.touched = touched
 
     # ---------------------------------------------------------------- looking
 
@@ -71,8 +78,17 @@ class Graph:
 
     def map(self, node: int) -> Map:
         """The map with this id."""
+        return self.op_as(node, Map)
+
+    def input(self, node: int) -> Input:
+        """The input with this id."""
+        return self.op_as(node, Input)
+
+    def op_as(self, node: int, kind: OpClass[T]) -> T:
+        """The operator of a node that is known to be of this kind."""
         op = self.nodes[node].op
-        assert isinstance(op, Map)
+        if not isinstance(op, kind):
+            raise TypeError(f"node %{node} is {type(op).__name__}, not {kind.__name__}")
         return op
 
     def is_source(self, node: int) -> bool:
@@ -80,8 +96,8 @@ class Graph:
         return isinstance(self.nodes[node].op, Input | Iota)
 
     @derived
-    def memo(self) -> dict[str, Any]:
-        """What rules have found out about this graph and ask for again, each under its own key."""
+    def results(self) -> dict[object, Any]:
+        """Results of analyses of this graph, by function and arguments: see `analysis`."""
         return {}
 
     @derived
@@ -253,16 +269,22 @@ class Graph:
             outputs = tuple(
                 Output(out.name, redirect.get(out.value, out.value), out.axes) for out in outputs
             )
-        made = Graph(self._reordered(gone, fresh), self.inputs, outputs)
-        if "users" in self.__dict__:
-            made.__dict__["users"] = self._updated_users(gone, fresh)
+        users = self._updated_users(gone, fresh)
+        producers = {v.node for i in (*gone, *fresh) if i in self.nodes for v in self[i].inputs}
+        producers |= {v.node for node in fresh.values() for v in node.inputs}
+        consumers = {u for i in fresh for u in users[i]}
+        touched = frozenset((producers | consumers | fresh.keys()) - gone)
+        made = Graph(self._reordered(gone, fresh), self.inputs, outputs, touched)
+        made.__dict__["users"] = users
         if "max_id" in self.__dict__:
             inner = (n.op.body.max_id for n in fresh.values() if isinstance(n.op, Map))
             made.__dict__["max_id"] = max([self.max_id, *fresh, *inner])
-        producers = {v.node for i in (*gone, *fresh) if i in self.nodes for v in self[i].inputs}
-        producers |= {v.node for node in fresh.values() for v in node.inputs}
-        consumers = {u for i in fresh for u in made.users[i]}
-        made.touched = frozenset((producers | consumers | fresh.keys()) - gone)
+        return made
+
+    def touched_everywhere(self) -> "Graph":
+        """This graph with every node marked as touched."""
+        made = Graph(self.nodes, self.inputs, self.outputs)
+        made._inherit(self, "users", "position", "output_values", "max_id")
         return made
 
     def _reordered(self, gone: set[int], fresh: Mapping[int, Node]) -> dict[int, Node]:
@@ -338,8 +360,7 @@ class Graph:
         nodes: dict[int, Node] = dict(self.nodes)
         changed: set[int] = set()
         for port, i in enumerate(self.inputs):
-            old = nodes[i].op
-            assert isinstance(old, Input)
+            old = self.input(i)
             if old.type is not inputs[port]:
                 nodes[i] = Node(Input(old.name, inputs[port]), (), (inputs[port],))
                 changed.add(i)
@@ -369,10 +390,11 @@ def check_graph(function: str, graph: object) -> None:
 
 def with_body(node: Node, body: Graph) -> Node:
     """A map with another body, whose inputs and outputs are the same."""
-    old = node.op
-    assert isinstance(old, Map)
-    op = Map(old.dim, body, old.iterated, old.modes, old.first)
-    return Node(op, node.inputs, map_types(op))
+    match node.op:
+        case Map() as old:
+            op = Map(old.dim, body, old.iterated, old.modes, old.first)
+            return Node(op, node.inputs, map_types(op))
+    raise TypeError(f"{type(node.op).__name__} has no body")
 
 
 def _redirected(node: Node, redirect: Mapping[Value, Value]) -> Node:

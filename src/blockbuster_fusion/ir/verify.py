@@ -334,9 +334,7 @@ class _Check:
         if self.around is None:
             names = set[str]()
             for i in listed:
-                op = nodes[i].op
-                assert isinstance(op, Input)
-                if (name := op.name) in names:
+                if (name := self.graph.input(i).name) in names:
                     problem = f"another input of the program is called {name!r} as well"
                     raise self.error(i, f"{problem}: inputs are passed by name")
                 names.add(name)

@@ -104,11 +104,12 @@ def _sum_made_by(graph: Graph, node: int, e: Value) -> Value | None:
 
 def _is_quotient(graph: Graph, found: Listwise, e: Value, total: Value) -> bool:
     """`e / total`, or `e` times a value that is `1 / total`, and nothing else uses the sum."""
-    assert isinstance(found.op, Elementwise)
-    expr = found.op.expr
-    if len(found.operands) != 2 or any(x.op != "arg" for x in expr.args) or len(expr.args) != 2:
+    expr = item_expr(found.op)
+    if expr is None or len(found.operands) != 2:
         return False
-    ordered = [found.operands[x.value] for x in expr.args if isinstance(x.value, int)]
+    if any(x.op != "arg" for x in expr.args) or len(expr.args) != 2:
+        return False
+    ordered = [found.operands[x.index] for x in expr.args]
     if use_count(graph, total) != 1:
         return False
     if expr.op == "div":

@@ -122,9 +122,8 @@ class ExtendMap(Rule):
             for out in graph.outputs
         ]
         kept = {i: n for i, n in graph.nodes.items() if i in outside}
-        made = Graph({**kept, v: node}, graph.inputs, outputs)
-        made.touched = frozenset(made.nodes)
-        return made
+        nodes = {**kept, v: node}
+        return Graph(nodes, graph.inputs, outputs, touched=frozenset(nodes))
 
 
 def _keep_ports(merger: Merger, graph: Graph, v: int, outside: set[int]) -> None:

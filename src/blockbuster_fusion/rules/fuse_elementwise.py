@@ -45,9 +45,7 @@ class FuseElementwise(Rule):
 
     def rewrite(self, graph: Graph, match: Match) -> Graph:
         u, v = match.nodes
-        first, second = graph.op(u), graph.op(v)
-        assert isinstance(first, Elementwise)
-        assert isinstance(second, Elementwise)
+        first, second = graph.op_as(u, Elementwise), graph.op_as(v, Elementwise)
         operands = dict.fromkeys(range(len(graph[v].inputs)), first.expr)
         composed = Elementwise(substitute(second.expr, operands))
         kinds = [graph.type(x) for x in graph[u].inputs]

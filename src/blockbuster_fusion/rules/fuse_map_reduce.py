@@ -58,8 +58,7 @@ class FuseMapReduce(Rule):
 
     def rewrite(self, graph: Graph, match: Match) -> Graph:
         u, r = match.nodes
-        op, reduce = graph.map(u), graph.op(r)
-        assert isinstance(reduce, Reduce)
+        op, reduce = graph.map(u), graph.op_as(r, Reduce)
         gone = {v.port for v in graph[r].inputs if not _used_by_others(graph, v, r)}
         kept = [port for port in range(len(op.modes)) if port not in gone]
         outputs = [op.body.outputs[port] for port in kept]

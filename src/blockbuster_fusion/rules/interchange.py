@@ -90,9 +90,8 @@ class Interchange(Rule):
             operand = graph[u].inputs[at]
             kind = graph.type(operand)
             seen = kind.iterate(inner.dim) if inner.iterated[port] else kind
-            old = outer.body.op(value.node)
-            assert isinstance(old, Input)
-            inputs[next(ids)] = Node(Input(old.name, seen), (), (seen,))
+            name = outer.body.input(value.node).name
+            inputs[next(ids)] = Node(Input(name, seen), (), (seen,))
             operands.append(operand)
             by_inner.append(inner.iterated[port])
             by_outer.append(outer.iterated[at])

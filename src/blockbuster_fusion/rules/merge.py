@@ -62,8 +62,7 @@ class Merger:
             if value in made_here:
                 known[inner] = made_here[value]
             else:
-                old = op.body.op(inner.node)
-                assert isinstance(old, Input)
+                old = op.body.input(inner.node)
                 known[inner] = self.port(value, iterated, old.name, inner.node)
         for j, inner_node in op.body.nodes.items():
             if not isinstance(inner_node.op, Input):
@@ -183,8 +182,7 @@ def without_unused_results(graph: Graph, node: int) -> Graph:
     made, renumbered = merger.finish(used)
     redirect = {Value(node, old): Value(node, new) for old, new in renumbered.items()}
     pruned = graph.edit(add={node: made}, redirect=redirect)
-    pruned.touched = None  # what the edits before this one touched is touched as well
-    return pruned
+    return pruned.touched_everywhere()  # as the edits before this one touched other nodes
 
 
 def _used_beyond(graph: Graph, value: Value, inside: set[int]) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from blockbuster_fusion.ir.analysis import analysis
 from blockbuster_fusion.ir.builder import Sketch
 from blockbuster_fusion.ir.expr import arg
 from blockbuster_fusion.ir.graph import Graph
@@ -21,15 +22,17 @@ from blockbuster_fusion.rules.rule import Guard, Match, Rule
 
 def parts(graph: Graph, match: Match) -> tuple[Broadcast, Contracted]:
     """The scale or shift, and the contraction of its result."""
-    known: dict[tuple[int, ...], tuple[Broadcast, Contracted]] = graph.memo.setdefault("parts", {})
-    if match.nodes not in known:
-        u, v = match.nodes
-        broadcast = broadcast_operation(graph, u, SCALES_AND_SHIFTS)
-        contracted = contraction(graph, Value(u), v)
-        assert broadcast is not None
-        assert contracted is not None
-        known[match.nodes] = broadcast, contracted
-    return known[match.nodes]
+    u, v = match.nodes
+    return _parts(graph, u, v)
+
+
+@analysis
+def _parts(graph: Graph, u: int, v: int) -> tuple[Broadcast, Contracted]:
+    broadcast = broadcast_operation(graph, u, SCALES_AND_SHIFTS)
+    contracted = contraction(graph, Value(u), v)
+    assert broadcast is not None
+    assert contracted is not None
+    return broadcast, contracted
 
 
 def used_once(graph: Graph, match: Match) -> bool:
@@ -100,23 +103,21 @@ def contracted_uses(
             yield Match(rule, graph, (u, v), found.dim)
 
 
+@analysis
 def _pairs(graph: Graph, node: int) -> list[tuple[int, int, Broadcast]]:
     """Scales and shifts with contractions of them, found from either; three rules ask for them."""
-    known: dict[int, list[tuple[int, int, Broadcast]]] = graph.memo.setdefault("contracted", {})
-    if node not in known:
-        op = graph.op(node)
-        scaled = [node]
-        if isinstance(op, Dot) or (isinstance(op, Map) and op.body.holds_dot):
-            # a dot may change without its operand
-            scaled += {value.node: None for value in graph[node].inputs}
-        known[node] = [
-            (u, v, found)
-            for u in scaled
-            if (found := broadcast_operation(graph, u, SCALES_AND_SHIFTS)) is not None
-            for v in (graph.users[node] if u == node else (node,))
-            if contraction(graph, Value(u), v)
-        ]
-    return known[node]
+    op = graph.op(node)
+    scaled = [node]
+    if isinstance(op, Dot) or (isinstance(op, Map) and op.body.holds_dot):
+        # a dot may change without its operand
+        scaled += {value.node: None for value in graph[node].inputs}
+    return [
+        (u, v, found)
+        for u in scaled
+        if (found := broadcast_operation(graph, u, SCALES_AND_SHIFTS)) is not None
+        for v in (graph.users[node] if u == node else (node,))
+        if contraction(graph, Value(u), v)
+    ]
 
 
 class SwapScaleDot(Rule):

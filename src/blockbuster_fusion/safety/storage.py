@@ -146,9 +146,7 @@ class _Storage:
         nodes: dict[int, Node] = {}
         known: dict[Value, Value] = {}
         for i, kind in zip(graph.inputs, inputs, strict=True):
-            op = graph.op(i)
-            assert isinstance(op, Input)
-            nodes[i] = Node(Input(op.name, kind), (), (kind,))
+            nodes[i] = Node(Input(graph.input(i).name, kind), (), (kind,))
         for i in graph.inputs:
             known[Value(i)] = self.widened(nodes, Value(i))
         for i, node in graph.nodes.items():

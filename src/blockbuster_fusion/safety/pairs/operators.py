@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from blockbuster_fusion.ir.analysis import analysis
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, MAX
@@ -83,12 +84,10 @@ def plain(value: Value) -> Written:
     return Written(Form.plain, value)
 
 
+@analysis
 def holds_exp(graph: Graph) -> bool:
-    """Whether there is an exponential in this graph or in a map of it."""
-    known = graph.memo.get("holds_exp")
-    if known is None:
-        known = graph.memo["holds_exp"] = any(_has_exp(node.op) for node in graph.nodes.values())
-    return bool(known)
+    """True if there is an exponential in this graph or in a map of it."""
+    return any(_has_exp(node.op) for node in graph.nodes.values())
 
 
 def _has_exp(op: Op) -> bool:

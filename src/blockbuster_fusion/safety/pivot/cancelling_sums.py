@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from blockbuster_fusion.ir.analysis import analysis
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.expr import arg, cast
@@ -157,20 +158,17 @@ def _if_it_may_cancel(graph: Graph, summed: Summed) -> Iterator[Summed]:
         yield summed
 
 
+@analysis
 def summed_axes(graph: Graph) -> frozenset[Axis]:
     """The axes along which blocks are summed, in a graph or in its maps."""
-    known = graph.memo.get("summed_axes")
-    if known is None:
-        found: set[Axis] = set()
-        for node in graph.nodes.values():
-            match node.op:
-                case Map(body=body):
-                    found |= summed_axes(body)
-                case BlockReduce(dim=dim, combiner=combiner) if combiner is ADD:
-                    found.add(dim.axis)
-        known = graph.memo["summed_axes"] = frozenset(found)
-    assert isinstance(known, frozenset)
-    return known
+    found: set[Axis] = set()
+    for node in graph.nodes.values():
+        match node.op:
+            case Map(body=body):
+                found |= summed_axes(body)
+            case BlockReduce(dim=dim, combiner=combiner) if combiner is ADD:
+                found.add(dim.axis)
+    return frozenset(found)
 
 
 def _meets_a_sum(graph: Graph, summed: Summed) -> bool:

@@ -29,6 +29,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Value,
 )
+from blockbuster_fusion.ir.types import Type
 from blockbuster_fusion.rules.copy import copied_node
 from blockbuster_fusion.rules.merge import without_unused_results
 from blockbuster_fusion.safety.choices import Choice, Loss, Precision, Safe
@@ -293,7 +294,8 @@ def _shifted(graph: Graph, pivot: Value, uses: Mapping[Use, Move], ids: Iterator
         operands = tuple(moved[x, factor] if at == port else v for at, v in enumerate(old.inputs))
         changed[node] = Node(old.op, operands, old.types)
     for i, deeper in inner.items():
-        changed[i] = _with_pivot(graph, changed.get(i, graph[i]), pivot, deeper, ids)
+        operands = changed.get(i, graph[i]).inputs
+        changed[i] = _with_pivot(graph.map(i), operands, pivot, graph.type(pivot), deeper, ids)
     return graph.edit(add={**sketch.nodes, **changed})
 
 
@@ -320,13 +322,17 @@ def _plus(factor: Expr) -> Expr:
 
 
 def _with_pivot(
-    graph: Graph, node: Node, pivot: Value, uses: Mapping[Use, Move], ids: Iterator[int]
+    op: Map,
+    operands: tuple[Value, ...],
+    pivot: Value,
+    kind: Type,
+    uses: Mapping[Use, Move],
+    ids: Iterator[int],
 ) -> Node:
-    """A map to which the pivot is handed, and which subtracts it inside."""
-    op, kind, new = node.op, graph.type(pivot), next(ids)
-    assert isinstance(op, Map)
+    """A map of the operands and the pivot, which its body subtracts."""
+    new = next(ids)
     nodes = {new: Node(Input("", kind), (), (kind,)), **op.body.nodes}
     body = Graph(nodes, [*op.body.inputs, new], op.body.outputs)
     body = _shifted(body, Value(new), uses, ids)
     made = Map(op.dim, body, (*op.iterated, False), op.modes, op.first)
-    return Node(made, (*node.inputs, pivot), map_types(made))
+    return Node(made, (*operands, pivot), map_types(made))

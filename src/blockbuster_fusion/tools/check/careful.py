@@ -24,7 +24,6 @@ from blockbuster_fusion.ir.ops import (
     BlockReduce,
     Dot,
     Elementwise,
-    Input,
     Iota,
     Join,
     Map,
@@ -129,8 +128,7 @@ class _Run:
         self.terms = Careful(self.numbers)
         self.given: list[Term] = []
         for i in graph.inputs:
-            op = graph.op(i)
-            assert isinstance(op, Input)
+            op = graph.input(i)
             array = np.asarray(inputs[op.name])
             for axis, length in zip(op.type.axes, array.shape, strict=True):
                 problem = self.extents.bind(axis, length, f"input {op.name}")
