@@ -10,9 +10,9 @@ PACKAGE = "blockbuster_fusion"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LAYERS = (
     *("version", "errors", "naming", "messages", "progress"),
-    *("ir", "host", "array", "cost", "interp", "rules", "fusion", "safety"),
+    *("ir", "host", "array", "cost", "rules", "fusion", "safety"),
     *("nest", "schedule", "printers", "runtime", "select", "compiler", "torch"),
-    *("tools", "cli", "api"),
+    *("interp", "tools", "cli", "api"),
     "__init__",  # the public face: may import all, and no layer may import from it
 )
 HOMES = {

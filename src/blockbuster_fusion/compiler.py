@@ -26,7 +26,7 @@ from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
 from blockbuster_fusion.printers.triton.tiles import fitted
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
-from blockbuster_fusion.runtime.executable import Compiled, Executable, Interpreted, Kernels
+from blockbuster_fusion.runtime.executable import Compiled, Executable, Kernels, Runner
 from blockbuster_fusion.safety.choices import Choice as SafetyChoice
 from blockbuster_fusion.safety.choices import Loss, Precision, Safe
 from blockbuster_fusion.safety.pipeline import make_safe
@@ -170,9 +170,10 @@ def compile(
 
     A function is traced with `specs`, as `trace` has them. `target` is "cpu" (C), "cuda" (Triton)
     or "interpret". `sizes` fixes sizes by symbol or axis: `{"DD": 64}`; the others are taken from
-    the arrays of each call, and no call compiles anything. `dtype` is how float32 arrays are
-    stored: "bfloat16" or "float16", or by the names of inputs and outputs; what is computed stays
-    float32. `snapshot` is one of the fusion's snapshots, "most_fused", or by default the one with
+    the arrays of each call. No call compiles anything, but for the first with arrays without
+    elements: that compiles the program before fusion. `dtype` is how float32 arrays are stored:
+    "bfloat16" or "float16", or by the names of inputs and outputs; what is computed stays float32.
+    `snapshot` is one of the fusion's snapshots, "most_fused", or by default the one with
     the least estimated time. `unit` names axes that have one block, `tiles` gives block sizes;
     schedule/defaults.py says what they are where nothing is said. `schedule` says how loops are run
     (schedule/schedule.py): by default, on a CPU the outer parallel loops are the grid, on a GPU
@@ -209,7 +210,7 @@ class Choice:
     target: str
     name: str
     schedule: Schedule
-    unfused: Callable[[], Graph]
+    unfused: Callable[[], Graph] | None
     """Gives the program before fusion, for arrays without elements."""
     given: frozenset[Dim] = frozenset()
     """The dims whose tiles the caller chose."""
@@ -225,6 +226,20 @@ class Choice:
             tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
             nest = merge_kernels(nest, tiles)
         return nest, tiles
+
+    @property
+    def before_fusion(self) -> "Callable[[], Choice] | None":
+        """Gives the choice of the program before fusion, with default tiles."""
+        unfused = self.unfused
+        if unfused is None:
+            return None
+
+        def choice() -> Choice:
+            graph = unfused()
+            tiles = default_tiles(graph, self.target)
+            return replace(self, graph=graph, tiles=tiles, unfused=None, given=frozenset())
+
+        return choice
 
 
 def choose(
@@ -423,15 +438,29 @@ def with_known_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 
 
 def _executable(choice: Choice, threads: int | None) -> Executable:
-    graph, target, number = choice.graph, choice.target, choice.snapshot
-    if target == "interpret":
-        interpreted = Interpreted(graph, choice.tiles, choice.unfused)
-        return Executable(graph, target, choice.tiles, number, interpreted)
+    runner = RUNNERS[choice.target](choice, threads)
+    return Executable(choice.graph, choice.target, runner.tiles, choice.snapshot, runner)
+
+
+def _compiled(choice: Choice, threads: int | None) -> Compiled:
+    """The kernels of a choice; those of the program before fusion are made when needed."""
+    graph, before = choice.graph, choice.before_fusion
     nest, tiles = choice.scheduled()
-    kernels = _kernels(nest, tiles, choice, threads)
-    inputs = [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)]
-    runner = Compiled(nest, inputs, tiles, kernels, device=target, unfused=choice.unfused)
-    return Executable(graph, target, tiles, number, runner)
+    return Compiled(
+        nest,
+        [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)],
+        tiles,
+        _kernels(nest, tiles, choice, threads),
+        device=choice.target,
+        unfused=before and (lambda: _compiled(before(), threads)),
+    )
+
+
+MakeRunner = Callable[[Choice, int | None], Runner]
+"""Makes the runner of a choice with a number of threads."""
+
+RUNNERS: dict[str, MakeRunner] = {"cpu": _compiled, "cuda": _compiled}
+"""The runners of targets; the package adds that of the target "interpret"."""
 
 
 def _kernels(nest: Nest, tiles: Mapping[Dim, int], choice: Choice, threads: int | None) -> Kernels:

@@ -9,6 +9,7 @@ from blockbuster_fusion.cost.plan import Frame, Plan
 from blockbuster_fusion.cost.planner import plan_of
 from blockbuster_fusion.cost.traffic import Traffic
 from blockbuster_fusion.errors import BadInput
+from blockbuster_fusion.host.inputs import in_order
 from blockbuster_fusion.host.numbers import Array, Buffer, Listed, Numbers, as_array, misfit
 from blockbuster_fusion.host.outputs import ByName
 from blockbuster_fusion.interp.machine import Machine
@@ -81,29 +82,6 @@ def interpret(
             for out, slot, value in zip(graph.outputs, plan.outputs, values, strict=True)
         ]
     return Outputs([out.name for out in graph.outputs], made, machine.tally.traffic())
-
-
-def in_order(names: Sequence[str], inputs: Mapping[str, object] | Sequence[object]) -> list[object]:
-    """What was given for each input, or BadInput where that is unclear."""
-    known = ", ".join(names) or "none"
-    if isinstance(inputs, Mapping):
-        for name in inputs:
-            if name not in names:
-                raise BadInput(name=name, problem=f"there is no such input; the inputs are {known}")
-        for name in names:
-            if name not in inputs:
-                raise BadInput(name=name, problem=f"is missing; the inputs are {known}")
-        return [inputs[name] for name in names]
-    if not isinstance(inputs, Sequence) or isinstance(inputs, str):
-        problem = f"give arrays by name or in order, not a {type(inputs).__name__}"
-        raise BadInput(name=names[0] if names else "none", problem=problem)
-    if len(inputs) < len(names):
-        problem = f"is missing: {len(inputs)} arrays for the inputs {known}"
-        raise BadInput(name=names[len(inputs)], problem=problem)
-    if len(inputs) > len(names):
-        problem = f"there is no such input; the inputs are {known}"
-        raise BadInput(name=f"number {len(names)}", problem=problem)
-    return list(inputs)
 
 
 def _bind(extents: Extents, name: str, kind: Type, array: Array) -> None:

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from blockbuster_fusion.errors import BadInput
+from blockbuster_fusion.host.inputs import in_order
 from blockbuster_fusion.host.misc import execute
 from blockbuster_fusion.host.numbers import Numbers
 from blockbuster_fusion.host.outputs import ByName
-from blockbuster_fusion.interp.interpreter import in_order, interpret
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import show
@@ -119,9 +119,12 @@ Sizes = Sequence[tuple[Axis, int]]
 
 
 class Runner(Protocol):
-    """What runs a program."""
+    """Runs a program: by compiled kernels, or by interpretation."""
 
     nest: Nest | None
+
+    @property
+    def tiles(self) -> Mapping[Dim, int]: ...
 
     @property
     def source(self) -> str: ...
@@ -140,71 +143,13 @@ class Runner(Protocol):
         """
 
 
-def _has_tensor(given: Sequence[Any]) -> bool:
-    """Whether there is one of PyTorch's tensors: without PyTorch there is none."""
+def has_tensor(given: Sequence[Any]) -> bool:
+    """True if one of the inputs is a tensor; without PyTorch there is none."""
     if "torch" not in sys.modules or all(type(x) is np.ndarray for x in given):
         return False
     from blockbuster_fusion.runtime.tensors import is_tensor
 
     return any(is_tensor(x) for x in given)
-
-
-class Interpreted:
-    """Programs run by the reference interpreter: slow, and right.
-
-    `unfused` gives the program for arrays without elements. A scale that has moved behind a sum
-    may be infinite where nothing is summed.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        tiles: Mapping[Dim, int],
-        unfused: Callable[[], Graph] | None = None,
-    ) -> None:
-        self.graph = graph
-        self.tiles: dict[Dim | str, int] = dict(tiles.items())
-        self.nest: Nest | None = None
-        self._unfused = unfused
-
-    @cached_property
-    def source(self) -> str:
-        return show(self.graph)
-
-    def run(
-        self,
-        given: Sequence[Any],
-        sizes: Sizes = (),
-        library: ArrayLibrary | None = None,
-        into: Mapping[int, Any] | None = None,
-    ) -> Sequence[Any]:
-        made = self.made(given, sizes, library)
-        for number, target in (into or {}).items():
-            target[...] = made[number]
-        return made
-
-    @cached_property
-    def unfused(self) -> "Interpreted | None":
-        """The program as it was before fusion, where that is known."""
-        return None if self._unfused is None else Interpreted(self._unfused(), {})
-
-    def made(
-        self, given: Sequence[Any], sizes: Sizes, library: ArrayLibrary | None
-    ) -> Sequence[Any]:
-        if _has_tensor(given):
-            from blockbuster_fusion.runtime.tensors import check_untraced
-
-            check_untraced()
-        if is_empty([np.shape(x) for x in given], sizes) and self.unfused is not None:
-            return self.unfused.made(given, sizes, library)
-        if not _has_tensor(given) and (library is None or library.name == "numpy"):
-            return interpret(self.graph, list(given), self.tiles, sizes=sizes)
-        from blockbuster_fusion.runtime.tensors import through_numpy
-
-        dtypes = [self.graph.type(out.value).dtype for out in self.graph.outputs]
-        return through_numpy(
-            given, dtypes, lambda x: interpret(self.graph, x, self.tiles, sizes=sizes)
-        )
 
 
 def is_empty(shapes: Iterable[Sequence[int]], sizes: Sizes) -> bool:
@@ -215,7 +160,8 @@ def is_empty(shapes: Iterable[Sequence[int]], sizes: Sizes) -> bool:
 class Compiled:
     """Programs run by compiled kernels, one step after the other.
 
-    `unfused` gives the program for arrays without elements, which the interpreter runs.
+    `unfused` makes the runner for arrays without elements: that of the program before fusion. It
+    is made when it is first needed.
     """
 
     def __init__(
@@ -226,7 +172,7 @@ class Compiled:
         kernels: Kernels,
         *,
         device: str,
-        unfused: Callable[[], Graph] | None = None,
+        unfused: Callable[[], Runner] | None = None,
     ) -> None:
         self.nest: Nest | None = nest
         self._unfused = unfused
@@ -257,9 +203,9 @@ class Compiled:
         return bound.run(library, admitted, into)
 
     @cached_property
-    def unfused(self) -> Interpreted | None:
-        """The program as it was before fusion, where that is known."""
-        return None if self._unfused is None else Interpreted(self._unfused(), {})
+    def unfused(self) -> Runner | None:
+        """The runner of the program before fusion, if there is one."""
+        return None if self._unfused is None else self._unfused()
 
     def bound_for(
         self,
@@ -280,7 +226,7 @@ class Compiled:
         return bound
 
     def library(self, given: Sequence[Any]) -> ArrayLibrary:
-        if self.device == "cpu" and not _has_tensor(given):
+        if self.device == "cpu" and not has_tensor(given):
             return self.numpy
         from blockbuster_fusion.runtime.tensors import library_for
 
