@@ -274,7 +274,7 @@ def test_what_goes_wrong_with_pieces_is_told(monkeypatch: pytest.MonkeyPatch) ->
     def broken(*_: object, **__: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr(plan_model, "move_pieces", broken)
+    monkeypatch.setattr(plan_model, "move_slices", broken)
     watched = check(lambda x: (x * 2)[:, 1:] + 1, numbers(4, 6))
     assert "lost" in watched.explanation.halved[0]
 

@@ -13,7 +13,8 @@ from torch._decomp import core_aten_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from blockbuster_fusion.torch.slices import move_pieces
+from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.slices import move_slices
 from helpers.torch_running import CALLS, Watched, copied
 
 Function = Callable[..., Any]
@@ -278,7 +279,7 @@ def check_movements(movement: str, seeds: range, mode: str) -> None:
         r = random.Random(f"{movement} {seed} sizes")
         x = numbers(*(r.choice((1, 2, 4)) if i else 4 for i in range(3)))
         graph = make_fx(function, core_aten_decompositions(), tracing_mode=mode)(x)
-        moved = move_pieces(graph, (), splits=True)
+        moved = move_slices(Analysis(graph, frozenset()), splits=True).module
         for node in moved.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
             node.target = torch.ops.aten.reshape.default  # as the planner runs it
         moved.recompile()

@@ -17,11 +17,10 @@ from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
 from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
-from blockbuster_fusion.torch.capture.graph import (
-    Analysis,
-    name_of,
-    tensors_of,
-)
+from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.describe import described
+from blockbuster_fusion.torch.capture.nodes import name_of, tensors_of
+from blockbuster_fusion.torch.capture.operators import refusal
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.to_array_program import Expression, Part, Unexpressed
@@ -42,6 +41,10 @@ class Options:
     @classmethod
     def names(cls) -> tuple[str, ...]:
         return tuple(field.name for field in fields(cls))
+
+    def target_of(self, nodes: Iterable[Node]) -> str:
+        """The target of some nodes: the caller's, or the type of the device that they run on."""
+        return self.target or device_of(nodes).type
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,10 @@ _COMPILED = RecentlyUsed[Executable](MOST_COMPILED)
 class Grouping:
     """The groups of a graph in the making, in the order in which they are run."""
 
-    def __init__(self, analysis: Analysis, options: Options) -> None:
-        self.analysis, self.options = analysis, options
-        self.regions = analysis.regions()
+    def __init__(self, analysis: Analysis, options: Options, target: str) -> None:
+        """`target` is that of the whole graph; a part on another device has its own."""
+        self.analysis, self.options, self.target = analysis, options, target
+        self.regions = analysis.regions
         self.groups: list[Group] = []
         self.has_told = False
         self.halved: list[str] = []
@@ -99,14 +103,14 @@ class Grouping:
     def grouped(self) -> list[Group]:
         """All operators of the graph, fused, joined or left to PyTorch."""
         analysis = self.analysis
-        described = analysis.described()
-        parts = list(self.selection().parts(described))
+        operators = described(analysis)
+        parts = list(self.selection().parts(operators))
         with doing("parts", len(parts)) as task:
             for numbers in parts:
                 nodes = [analysis.operators[i] for i in numbers]
                 if analysis.is_join(nodes[0]):
                     self.groups.append(Joined(nodes[0], self.regions[nodes[0]]))
-                elif described[numbers[0]].kind is Kind.MISC:
+                elif operators[numbers[0]].kind is Kind.MISC:
                     self.leave(nodes[0])
                 else:
                     self.groups += self.fused(nodes)
@@ -114,8 +118,7 @@ class Grouping:
         return self.groups
 
     def selection(self) -> Selection:
-        target = self.options.target or device_of(self.analysis.operators).type
-        return self.options.selection or Layerwise(apart=target == "cuda")
+        return self.options.selection or Layerwise(apart=self.target == "cuda")
 
     def leave(self, node: Node, reason: str | None = None) -> None:
         self.groups.append(self.unfused(node, reason))
@@ -123,8 +126,7 @@ class Grouping:
     def unfused(self, node: Node, reason: str | None = None) -> Unfused:
         known = row_for(node.target) is not None
         if reason is None:
-            refusal = self.analysis.refusal(node) if known else None
-            reason = refusal or "not in the operator table"
+            reason = (refusal(node) if known else None) or "not in the operator table"
             known = False  # its dtype or its layout, or an index that is data
         if known and self.options.strict:
             raise Unexpressed(operator=name_of(node), reason=reason, node=node)
@@ -182,10 +184,10 @@ class Grouping:
 
     def compiled(self, group: list[Node]) -> Fused:
         inside = set(group)
-        results = [needed for n in group for needed in self.analysis.needed(n, inside)]
+        results = [needed for n in group for needed in self.analysis.stored_results(n, inside)]
         strict = self.options.strict
         part = Expression(self.analysis, group, self.name(group), strict).part(results)
-        target = self.options.target or device_of(group).type
+        target = self.options.target_of(group)
         threads = self.options.threads or torch.get_num_threads()
         storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
         key = (part.expressed.program, storage, target, threads)
@@ -269,10 +271,10 @@ def log_sources(groups: Iterable[Group], names: Mapping[tuple[int, str], str]) -
             logger.debug("kernel %s:\n%s", ", ".join(kernels), executable.source)
 
 
-def device_of(group: Sequence[Node]) -> torch.device:
+def device_of(nodes: Iterable[Node]) -> torch.device:
     """The device that a group runs on: that of its results, which may be single numbers.
 
     A number on the CPU goes with tensors on any device, so it counts only where all are there.
     """
-    devices = (t.device for n in group for t in tensors_of(n))
+    devices = (t.device for n in nodes for t in tensors_of(n))
     return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))

@@ -21,7 +21,7 @@ from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.backend import backend, needs_gradients, options_from
-from blockbuster_fusion.torch.capture.graph import name_of
+from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_parts import Fused, Joined, Unfused, distinct_names
 from blockbuster_fusion.torch.flash import is_flash

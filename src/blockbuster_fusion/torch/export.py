@@ -21,7 +21,8 @@ from blockbuster_fusion.torch.backend import (
     warn_of_lost_gradients,
 )
 from blockbuster_fusion.torch.capture.attention import attention
-from blockbuster_fusion.torch.capture.graph import as_size, tensors_of
+from blockbuster_fusion.torch.capture.nodes import tensors_of
+from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.plan_model import Planned, plan
 
 if TYPE_CHECKING:

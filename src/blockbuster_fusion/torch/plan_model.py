@@ -12,14 +12,10 @@ from blockbuster_fusion.array.records import FrameworkLayout
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.tensors import STORED
 from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.complex_pairs import pair_complex
-from blockbuster_fusion.torch.capture.graph import (
-    Analysis,
-    as_size,
-    has_effect,
-    name_of,
-    tensors_of,
-)
+from blockbuster_fusion.torch.capture.nodes import has_effect, name_of, tensor_of, tensors_of
+from blockbuster_fusion.torch.capture.operators import concatenated
 from blockbuster_fusion.torch.capture.results import (
     Placements,
     correct_strides,
@@ -31,6 +27,7 @@ from blockbuster_fusion.torch.capture.results import (
 )
 from blockbuster_fusion.torch.capture.simplify import simplify
 from blockbuster_fusion.torch.capture.sizes import symbols
+from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_parts import (
     Fused,
     Group,
@@ -53,7 +50,7 @@ from blockbuster_fusion.torch.plan.steps import (
     Step,
     laid_out,
 )
-from blockbuster_fusion.torch.slices import move_pieces
+from blockbuster_fusion.torch.slices import move_slices
 from blockbuster_fusion.torch.table.row import DTYPES
 from blockbuster_fusion.torch.to_array_program import ElidedCast
 
@@ -91,31 +88,27 @@ def plan(
 ) -> Planned:
     """The plan of a graph whose inputs number `static` are weights."""
     options = options or Options()
-    target = options.target or _device_of(module)
+    target = options.target_of(module.graph.nodes)
     correct_strides(module)
     wanted = placements(module)
     simplify(module)
     pair_complex(module)
+    given = module.graph.find_nodes(op="placeholder")
+    analysis = Analysis(module, frozenset(given[i] for i in static if i < len(given)))
     stays = ""
     try:
-        module = move_pieces(module, static, kept_whole(module), splits=target != "cuda")
+        analysis = move_slices(analysis, kept_whole(module), splits=target != "cuda")
     except Exception as error:  # whatever it is: the model runs without, and `explain` says so
         if options.strict:
             raise
         stays = f"slices and concatenations stay where they are: {type(error).__name__}: {error}"
         log.warning(stays)
-    keep_apart(module, wanted)
-    given = [n for n in module.graph.nodes if n.op == "placeholder"]
-    analysis = Analysis(module, frozenset(given[i] for i in static if i < len(given)))
-    grouping = Grouping(analysis, options)
+    if keep_apart(analysis.module, wanted):
+        analysis = replace(analysis)  # without what was known of the graph before
+    grouping = Grouping(analysis, options, target)
     planner = _Planner(analysis, static, grouping.grouped(), wanted)
     log_sources(planner.groups, planner.names)
     return planner.planned([*([stays] if stays else []), *grouping.halved])
-
-
-def _device_of(module: GraphModule) -> str:
-    tensors = (t for n in module.graph.nodes for t in tensors_of(n) if t.dim())
-    return next((t.device.type for t in tensors), "cpu")
 
 
 class _Planner:
@@ -195,7 +188,7 @@ class _Planner:
         shown = {storage_of(n) for n, placement in pairs if placement is not None} - {None}
         for node in self.analysis.nodes:
             if storage_of(node) in shown:
-                strides = strides_of(tensors_of(node)[0])
+                strides = strides_of(tensor_of(node))
                 made |= {} if strides is None else {node: strides}
         for node, placement in pairs:
             strides = None if placement is None else strides_of(placement.tensor)
@@ -221,8 +214,8 @@ class _Planner:
 
     def find_pieces(self, join: Node) -> None:
         """Where each piece of a join is to lie."""
-        pieces, dim = self.analysis.joined(join)
-        dtype = tensors_of(join)[0].dtype
+        pieces, dim = concatenated(join)
+        dtype = tensor_of(join).dtype
         before: list[Size] = []
         for node in pieces:
             (tensor,) = tensors_of(node)
@@ -250,10 +243,10 @@ class _Planner:
         if join not in self.rooms:
             self.operate(join)
             return
-        pieces, dim = self.analysis.joined(join)
+        pieces, dim = concatenated(join)
         before: list[Size] = []
         for node in pieces:
-            length = as_size(tensors_of(node)[0].shape[dim])
+            length = as_size(tensor_of(node).shape[dim])
             home, piece = self.pieces.get(node, (None, None))
             stored = home is join and piece is not None and piece.before == tuple(before)
             if not stored or node not in self.placed:
@@ -306,7 +299,7 @@ class _Planner:
             slot = self.new_slot()
             self.steps.append(RoomStep(slot, shape, tensor.dtype, tensor.device, strides))
             return Piece(slot, 0, (), shape[0])
-        if node not in self.pieces or self.analysis.is_shown_of(node):
+        if node not in self.pieces or self.analysis.has_returned_view(node):
             return None
         join, piece = self.pieces[node]
         self.placed.add(node)
@@ -344,7 +337,7 @@ class _Planner:
             if not isinstance(update, Node) or not isinstance(target, Node):
                 continue
             is_update = update.target in _IN_PLACE and update.args[0] is target
-            is_shown = update in self.analysis.outputs or self.analysis.is_shown_of(update)
+            is_shown = update in self.analysis.outputs or self.analysis.has_returned_view(update)
             if is_update and not is_shown and set(target.users) == {copy, update}:
                 found[update] = copy
         return found
@@ -365,7 +358,7 @@ class _Planner:
             function = _COPYING[node.target]
         elif node.target is torch.ops.aten.as_strided.default:
             (source,) = node.all_input_nodes[:1]
-            strides = strides_of(tensors_of(source)[0])
+            strides = strides_of(tensor_of(source))
             if source.op != "placeholder" and strides:
                 self.follow(source, laid_out, strides)
         elif node in self.in_place:

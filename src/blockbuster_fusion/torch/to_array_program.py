@@ -14,14 +14,10 @@ from blockbuster_fusion.errors import BlockbusterError, NotExpressible
 from blockbuster_fusion.ir.expr import cast as cast_expr
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.select.parts import Kind
-from blockbuster_fusion.torch.capture.graph import (
-    CASTS,
-    Analysis,
-    as_size,
-    name_of,
-    short_name,
-    tensors_of,
-)
+from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.nodes import CASTS, name_of, short_name, tensor_of, tensors_of
+from blockbuster_fusion.torch.capture.operators import concatenated, is_whole_slice, lookup_axis
+from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.table.generators import computed, counted
 from blockbuster_fusion.torch.table.pointwise import converted
@@ -94,7 +90,7 @@ class Expression:
         kept: dict[int, DType] = {}
         for i, node in enumerate(results):
             name = f"O{i + 1}" if len(results) > 1 else "O"
-            self.storage[name] = DTYPES[tensors_of(node)[0].dtype]
+            self.storage[name] = DTYPES[tensor_of(node).dtype]
             outputs[name] = self.result(self.value(node), self.storage[name], kept)
         try:
             expressed = self.program.finish(outputs)
@@ -155,10 +151,12 @@ class Expression:
             return False
         base = self.analysis.base(node)
         if self.analysis.owner(base) not in self.inside:
-            is_given = self.analysis.boundary(node) is node and node not in self.analysis.mobile
+            is_given = (
+                self.analysis.stored_view(node) is node and node not in self.analysis.recomputed
+            )
             if is_given and (base is not node or self.analysis.is_element(node)):
                 return False
-        return node in self.analysis.mobile or self.analysis.kind(node) is Kind.VIEW
+        return node in self.analysis.recomputed or self.analysis.kind(node) is Kind.VIEW
 
     def made(self, node: Node) -> Any:
         if not self.is_expressed_here(node):
@@ -210,11 +208,11 @@ class Expression:
         analysis = self.analysis
         if node.target is operator.getitem:
             return self.element(node)
-        if analysis.is_whole_slice(node):
+        if is_whole_slice(node):
             return self.value(node.args[0])  # type: ignore[arg-type]
         row = row_for(node.target)
         assert row is not None, node
-        tensor = tensors_of(node)[0]
+        tensor = tensor_of(node)
         if row.kind is not Kind.VIEW:
             self.covered[node] = None
         if short_name(node) == "arange":
@@ -224,7 +222,7 @@ class Expression:
         elif short_name(node) == "index" and analysis.kind(node) is Kind.POINTWISE:
             self.covered[node] = None
             x, indices = self.arguments(node, tensor)
-            at = analysis.lookup_at(node)
+            at = lookup_axis(node)
             assert at is not None
             made = taken(self.program, x, indices, at)
         elif short_name(node) == "full_like":
@@ -236,7 +234,7 @@ class Expression:
             pads, *fill = ([self.argument(a) for a in given[1]], *map(self.argument, given[2:]))
             made = row.emit(self.program, x, [as_size(s) for s in tensor.shape], pads, *fill)
         elif short_name(node) == "cat":
-            pieces, dim = analysis.joined(node)
+            pieces, dim = concatenated(node)
             wanted = DTYPES[tensor.dtype]
             values = [converted(self.program, self.value(p), wanted) for p in pieces]
             made = self.program.stack(values, dim)
@@ -269,14 +267,14 @@ class Expression:
         """A conversion; among floats that are computed alike it is none, unless it has to round."""
         (source,) = [n for n in node.all_input_nodes if tensors_of(n)]
         x: PositionalArray = self.value(source)
-        before, after = tensors_of(source)[0].dtype, tensor.dtype
+        before, after = tensor_of(source).dtype, tensor.dtype
         both_float = before.is_floating_point and after.is_floating_point
         if not both_float or before is after:
             return x
         wide, narrow = computed(after), DTYPES[after]
         x = converted(self.program, x, wide)
         rounds = torch.finfo(after).bits < torch.finfo(before).bits and narrow is not wide
-        if rounds and (self.strict or self.analysis.is_counted_on(node)):
+        if rounds and (self.strict or self.analysis.is_rounding_observed(node)):
             return self.program.elementwise(
                 lambda t: cast_expr(cast_expr(t, narrow), wide), x, dtype=wide
             )

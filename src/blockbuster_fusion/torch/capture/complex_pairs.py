@@ -13,7 +13,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from blockbuster_fusion.torch.capture.fakes import inserted
-from blockbuster_fusion.torch.capture.graph import GIVEN, short_name, tensors_of
+from blockbuster_fusion.torch.capture.nodes import GIVEN, short_name, tensor_of, tensors_of
 
 aten = torch.ops.aten
 
@@ -153,7 +153,7 @@ class _Pairs:
                 turned = (self.emit(f, angle) for f in (aten.cos.default, aten.sin.default))
                 return Pair(*(self.emit(aten.mul.Tensor, length, x) for x in turned))
             case "convert_element_type" | "_to_copy":
-                options = {**node.kwargs, "dtype": FLOATS[tensors_of(node)[0].dtype]}
+                options = {**node.kwargs, "dtype": FLOATS[tensor_of(node).dtype]}
                 return Pair(self.emit(aten._to_copy.default, arguments[0], **options))
             case "mul":
                 return self.product(*map(self.pair, arguments))

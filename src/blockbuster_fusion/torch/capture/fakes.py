@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from blockbuster_fusion.torch.capture.graph import tensors_of
+from blockbuster_fusion.torch.capture.nodes import tensor_of
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -31,7 +31,7 @@ def worked_out(
     target: Any, arguments: tuple[Any, ...], like: Node, options: Mapping[str, Any] = NONE
 ) -> Any:
     """What an operator gives for nodes that are in the graph of another one."""
-    with mode_of(tensors_of(like)[0]):
+    with mode_of(tensor_of(like)):
         return target(*map(shown, arguments), **{k: shown(v) for k, v in options.items()})
 
 

@@ -12,13 +12,14 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.torch.capture.fakes import inserted, meta_like, worked_out
-from blockbuster_fusion.torch.capture.graph import (
+from blockbuster_fusion.torch.capture.nodes import (
     GIVEN,
-    as_size,
     has_effect,
     is_empty,
+    tensor_of,
     tensors_of,
 )
+from blockbuster_fusion.torch.capture.symbolic import as_size
 
 aten = torch.ops.aten
 
@@ -47,7 +48,7 @@ def correct_strides(module: GraphModule) -> None:
         if not tensors_of(node) or has_effect(node) or _has_size_of_data(node):
             continue
         value = worked_out(alike or node.target, node.args, node, {} if alike else node.kwargs)
-        if alike is None or strides_of(value) != strides_of(tensors_of(node)[0]):
+        if alike is None or strides_of(value) != strides_of(tensor_of(node)):
             node.meta = meta_like(node, value)
             changed.add(node)
 
@@ -94,7 +95,7 @@ def _has_size_of_data(node: Node) -> bool:
     if node.target is not aten.index.Tensor:
         return torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ())
     indices: Any = node.args[1]
-    given = [tensors_of(n)[0].dtype for n in indices if n is not None]
+    given = [tensor_of(n).dtype for n in indices if n is not None]
     return any(dtype not in (torch.int64, torch.int32) for dtype in given)
 
 
@@ -121,13 +122,17 @@ def kept_whole(module: GraphModule) -> set[Node]:
     return {n for n in module.graph.nodes if storage_of(n) in kept and n.op not in GIVEN}
 
 
-def keep_apart(module: GraphModule, wanted: Placements) -> None:
-    """Copy results that have come to share memory with an input or with each other."""
+def keep_apart(module: GraphModule, wanted: Placements) -> bool:
+    """Copies results that have come to share memory with an input or with each other.
+
+    Returns True if there are any.
+    """
     given = _given(module)
     owner: dict[int | None, int] = {}
     output = module.graph.output_node()
-    made = [*_results(module)]
-    for i, (node, placement) in enumerate(zip(made, wanted, strict=True)):
+    results = _results(module)
+    made = [*results]
+    for i, (node, placement) in enumerate(zip(results, wanted, strict=True)):
         if placement is None or placement.is_given or not isinstance(node, Node):
             continue
         storage = storage_of(node)
@@ -135,6 +140,7 @@ def keep_apart(module: GraphModule, wanted: Placements) -> None:
             with module.graph.inserting_after(node):
                 made[i] = inserted(module.graph, aten.clone.default, (node,), node)
     output.args = (tuple(made),)
+    return made != [*results]
 
 
 def strides_of(tensor: torch.Tensor) -> tuple[Size, ...] | None:

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.torch.capture.fakes import inserted
-from blockbuster_fusion.torch.capture.graph import tensors_of
+from blockbuster_fusion.torch.capture.nodes import tensor_of
 from blockbuster_fusion.torch.plan.operators import is_pure
 from blockbuster_fusion.torch.table import row_for
 
@@ -70,7 +70,7 @@ def _uniform(module: GraphModule) -> None:
             continue
         number = _one_number(node)
         if number is not None:
-            tensor = tensors_of(node)[0]
+            tensor = tensor_of(node)
             options: dict[str, Any] = {
                 "dtype": tensor.dtype,
                 "device": tensor.device,
@@ -93,7 +93,7 @@ def _pads_apart(module: GraphModule) -> None:
     graph = module.graph
     for node in graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default):
         source, pads, *fill = node.args
-        rank = tensors_of(node)[0].dim()
+        rank = tensor_of(node).dim()
         pairs = {rank - 1 - i // 2: pads[i : i + 2] for i in range(0, len(pads), 2)}
         pairs = {dim: pair for dim, pair in pairs.items() if [*pair] != [0, 0]}
         taken = [d for d, (a, b) in pairs.items() if _is_negative(a) and _is_negative(b)]

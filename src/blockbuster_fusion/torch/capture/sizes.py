@@ -12,12 +12,9 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.naming import arithmetic
-from blockbuster_fusion.torch.capture.graph import (
-    Analysis,
-    expression_of,
-    factored,
-    tensors_of,
-)
+from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.nodes import tensors_of
+from blockbuster_fusion.torch.capture.symbolic import expression_of, factored
 from blockbuster_fusion.torch.plan.plan import SymbolSource
 
 

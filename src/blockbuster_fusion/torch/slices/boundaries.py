@@ -1,70 +1,78 @@
-"""Which operators of a graph consist of pieces, and where the pieces end."""
+"""Operators that consist of concatenated pieces, and the boundaries of the pieces."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch.fx import Node
 
 from blockbuster_fusion.select.parts import Kind
-from blockbuster_fusion.torch.capture.graph import Analysis, short_name, tensors_of
+from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.nodes import (
+    short_name,
+    tensor_of,
+    tensor_operands,
+    tensors_of,
+)
+from blockbuster_fusion.torch.capture.operators import are_of_one_dtype, concatenated
 from blockbuster_fusion.torch.slices.band import (
     Band,
-    Place,
+    SymbolicInt,
     extents,
-    place,
+    symbolic,
     through_view,
 )
-from blockbuster_fusion.torch.slices.dims import RESHAPING, InTheWay, source_dim
+from blockbuster_fusion.torch.slices.dims import RESHAPING, CannotMove, source_dim
 
 LOOKUPS = frozenset({"embedding", "index_select", "gather", "index", "constant_pad_nd", "cat"})
-"""Pointwise operators of which an element does not come from the same place of its operands."""
+"""Pointwise operators that read their operands at other positions than they write."""
 
 
 @dataclass(frozen=True)
-class Cuts:
-    """Where along a dimension a node consists of pieces."""
+class Boundaries:
+    """The positions along a dimension at which the pieces of a node meet."""
 
     dim: int
-    bounds: tuple[Place, ...]
-    period: Place | None
+    bounds: tuple[SymbolicInt, ...]
+    period: SymbolicInt | None
     is_computed: bool
-    """Whether kernels compute every piece, so that each can be stored in its place."""
+    """True if kernels compute every piece, so that each can be stored in its place."""
 
     def bands(self) -> list[Band]:
+        """The pieces."""
         pairs = zip(self.bounds, self.bounds[1:], strict=False)
         return [Band(self.dim, a, b, self.period) for a, b in pairs]
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """What consists of pieces in a graph."""
+class Concatenations:
+    """The nodes of a graph that consist of concatenated pieces."""
 
     analysis: Analysis
     stored: Collection[Node]
-    """Nodes whose parts are parts of what lies in memory."""
+    """Nodes whose slices are slices of what lies in memory."""
     undivided: Collection[Node]
     """Operators that are computed whole though an operand consists of pieces."""
-
-    @cached_property
-    def known(self) -> dict[Node, Cuts | None]:
-        return {}
+    _known: dict[Node, Boundaries | None] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def divided(self) -> set[Node]:
-        """The operators that are computed piece by piece, and the pieces joined: what consists of
-        computed pieces, also for all that read it elementwise."""
+        """The operators that are computed piece by piece.
+
+        They consist of computed pieces, and so do all operators that read them elementwise.
+        """
         found: set[Node] = set()
         for node in reversed(self.analysis.nodes):
             if not tensors_of(node) or self.analysis.kind(node) is not Kind.POINTWISE:
                 continue
-            cuts = self.cuts(node) if short_name(node) != "cat" else None
-            if cuts is not None and cuts.is_computed and self.elementwise_readers(node) <= found:
+            pieces = self.boundaries(node) if short_name(node) != "cat" else None
+            is_computed = pieces is not None and pieces.is_computed
+            if is_computed and self.elementwise_readers(node) <= found:
                 found.add(node)
         return found
 
     def is_strided_anew(self, node: Node) -> bool:
-        """Whether `as_strided` looks at the memory that a node, or a view of it, lies in."""
+        """True if `as_strided` reads the memory of a node or of a view of it."""
         stack, seen = [node], set[Node]()
         while stack:
             for user in stack.pop().users:
@@ -90,50 +98,51 @@ class Pieces:
                     stack.append(user)
         return found
 
-    def cuts(self, node: Node) -> Cuts | None:
-        if node not in self.known:
+    def boundaries(self, node: Node) -> Boundaries | None:
+        """The boundaries of a node's pieces, or None if it has none."""
+        if node not in self._known:
             try:
-                self.known[node] = self.find_cuts(node)
-            except InTheWay:
-                self.known[node] = None
-        return self.known[node]
+                self._known[node] = self._boundaries(node)
+            except CannotMove:
+                self._known[node] = None
+        return self._known[node]
 
-    def find_cuts(self, node: Node) -> Cuts | None:
+    def _boundaries(self, node: Node) -> Boundaries | None:
         if node.op != "call_function" or len(tensors_of(node)) != 1 or node in self.stored:
             return None
         kind = self.analysis.kind(node)
         name = short_name(node)
         if name == "cat" and kind in (Kind.POINTWISE, Kind.MISC):
-            return self.cuts_of_cat(node)
+            return self._of_cat(node)
         if kind is Kind.VIEW and not self.analysis.is_indexed(node):
-            return self.cuts_of_view(node)
+            return self._of_view(node)
         if kind is not Kind.POINTWISE or name in LOOKUPS or node in self.undivided:
             return None
-        rank = len(tensors_of(node)[0].shape)
-        found: Cuts | None = None
-        for source in node.all_input_nodes:
-            cuts = self.cuts(source) if tensors_of(source) else None
-            if cuts is not None and (found is None or cuts.is_computed > found.is_computed):
-                found = replace(cuts, dim=cuts.dim + rank - tensors_of(source)[0].dim())
+        rank = len(tensor_of(node).shape)
+        found: Boundaries | None = None
+        for source in tensor_operands(node):
+            own = self.boundaries(source)
+            if own is not None and (found is None or own.is_computed > found.is_computed):
+                found = replace(own, dim=own.dim + rank - tensor_of(source).dim())
         return found
 
-    def cuts_of_cat(self, node: Node) -> Cuts | None:
-        pieces, dim = self.analysis.joined(node)
-        if len(pieces) < 2 or not is_of_one_dtype(pieces):
+    def _of_cat(self, node: Node) -> Boundaries | None:
+        pieces, dim = concatenated(node)
+        if len(pieces) < 2 or not are_of_one_dtype(pieces):
             return None
-        bounds = [place(0)]
+        bounds = [symbolic(0)]
         for piece in pieces:
-            bounds.append(bounds[-1] + extents(tensors_of(piece)[0])[dim])
+            bounds.append(bounds[-1] + extents(tensor_of(piece))[dim])
         is_computed = all(self.analysis.roots(p) for p in pieces)
-        return Cuts(dim, tuple(bounds), None, is_computed)
+        return Boundaries(dim, tuple(bounds), None, is_computed)
 
-    def cuts_of_view(self, node: Node) -> Cuts | None:
-        """The pieces of what a view shows, where they are pieces of the view as well."""
-        sources = [n for n in node.all_input_nodes if tensors_of(n)]
-        found = self.cuts(sources[0]) if len(sources) == 1 else None
+    def _of_view(self, node: Node) -> Boundaries | None:
+        """The pieces of the array that a view shows, if they are pieces of the view as well."""
+        sources = tensor_operands(node)
+        found = self.boundaries(sources[0]) if len(sources) == 1 else None
         if found is None:
             return None
-        before, after = extents(tensors_of(sources[0])[0]), extents(tensors_of(node)[0])
+        before, after = extents(tensor_of(sources[0])), extents(tensor_of(node))
         if short_name(node) not in RESHAPING:
             for dim in range(len(after)):
                 if source_dim(node, dim) == found.dim:
@@ -145,7 +154,3 @@ class Pieces:
             return None
         bounds = (plain[0].start, *(b.stop for b in plain))
         return replace(found, dim=plain[0].dim, bounds=bounds, period=plain[0].period)
-
-
-def is_of_one_dtype(nodes: Sequence[Node]) -> bool:
-    return len({t.dtype for n in nodes for t in tensors_of(n)}) == 1

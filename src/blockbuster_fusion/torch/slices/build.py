@@ -1,4 +1,4 @@
-"""The new graph, node by node."""
+"""The new graph in the making, node by node."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,32 +7,32 @@ import torch
 from torch.fx import Graph, Node
 
 from blockbuster_fusion.torch.capture.fakes import NONE, meta_like, worked_out
-from blockbuster_fusion.torch.capture.graph import short_name, storages_of, tensors_of
-from blockbuster_fusion.torch.slices.band import Bands, Place, extents
-from blockbuster_fusion.torch.slices.dims import RESHAPING, InTheWay
+from blockbuster_fusion.torch.capture.nodes import short_name, storages_of, tensor_of
+from blockbuster_fusion.torch.slices.band import Bands, SymbolicInt, extents
+from blockbuster_fusion.torch.slices.dims import RESHAPING, CannotMove
 
 aten = torch.ops.aten
 
 
-class Builder:
-    """A graph in the making, whose nodes stand for those of an old one."""
+class CounterpartBuilder:
+    """Builds a graph whose nodes are counterparts of those of an old one."""
 
     def __init__(self) -> None:
         self.graph = Graph()
-        self.wholes: dict[Node, Node] = {}
-        """What each old node has become."""
-        self.numbers: dict[Place, Node] = {}
-        """The nodes that are sizes."""
+        self.counterparts: dict[Node, Node] = {}
+        """The new node for each old one."""
+        self.sizes: dict[SymbolicInt, Node] = {}
+        """The new nodes that are sizes."""
         self.known: dict[Any, Node] = {}
-        """New nodes by what they compute: what two parts have in common is computed once."""
+        """New nodes by operator and arguments, so that none is computed twice."""
         self.latest: dict[Node, Node] = {}
-        """The last of the new nodes that stand where an old one does."""
+        """The last of the new nodes that belong to an old one."""
 
     def copy(self, node: Node) -> Node:
-        """An old node as it is; a view of something that has moved shows other memory."""
-        made = self.graph.node_copy(node, lambda n: self.wholes[n])
+        """A copy of an old node; a view of something that has moved shows other memory."""
+        made = self.graph.node_copy(node, lambda n: self.counterparts[n])
         shown = [n for n in node.all_input_nodes if storages_of(n) & storages_of(node)]
-        if any(storages_of(self.wholes[n]) != storages_of(n) for n in shown):
+        if any(storages_of(self.counterparts[n]) != storages_of(n) for n in shown):
             target = torch.Tensor.reshape if short_name(node) in RESHAPING else node.target
             made.meta = meta_like(node, worked_out(target, made.args, node, made.kwargs))
         return made
@@ -44,17 +44,17 @@ class Builder:
         like: Node,
         options: Mapping[str, Any] = NONE,
     ) -> Node:
-        """A node of the new graph, which stands where an old one does."""
+        """A call in the new graph, which belongs to an old node."""
         value = worked_out(target, arguments, like, options)
-        return self.placed(target, arguments, options, like, value)
+        return self.call(target, arguments, options, like, value)
 
-    def reshaped(self, x: Node, lengths: Sequence[Place], like: Node) -> Node:
-        """A view in another shape; where it lies is decided by whoever stores it."""
-        sizes = [self.number(s) for s in lengths]
+    def reshaped(self, x: Node, lengths: Sequence[SymbolicInt], like: Node) -> Node:
+        """A view in another shape; its memory is decided by the part that stores it."""
+        sizes = [self.size(s) for s in lengths]
         value = worked_out(torch.Tensor.reshape, (x, sizes), like)
-        return self.placed(aten.view.default, (x, sizes), {}, like, value)
+        return self.call(aten.view.default, (x, sizes), {}, like, value)
 
-    def placed(
+    def call(
         self,
         target: Any,
         arguments: tuple[Any, ...],
@@ -62,47 +62,40 @@ class Builder:
         like: Node,
         value: Any,
     ) -> Node:
+        """The node of a call: a known one, or a new one behind those of the same old node."""
         key = (target, _frozen(arguments), _frozen([*options.items()]))
         if key in self.known:
             return self.known[key]
         made = self.graph.call_function(target, arguments, dict(options))
-        if like in self.wholes:
-            after = max([self.latest.get(like, self.wholes[like]), *made.all_input_nodes])
+        if like in self.counterparts:
+            after = max([self.latest.get(like, self.counterparts[like]), *made.all_input_nodes])
             after.append(made)
             self.latest[like] = made
         made.meta = meta_like(like, value)
         self.known[key] = made
         return made
 
-    def number(self, x: Place) -> int | Node:
-        """A length or a position as an argument."""
+    def size(self, x: SymbolicInt) -> int | Node:
+        """A length or a position as an argument, or CannotMove if no node computes it."""
         if x.is_Integer:
             return int(x)
-        if x not in self.numbers:
-            raise InTheWay
-        return self.numbers[x]
+        if x not in self.sizes:
+            raise CannotMove
+        return self.sizes[x]
 
-    def in_memory(self, node: Node, bands: Bands) -> Node:
-        """A part of an array as it lies in memory."""
-        if node not in self.wholes:
-            raise InTheWay  # it is being made of its own parts, one of which has no form
-        made = self.wholes[node]
+    def slice_in_memory(self, node: Node, bands: Bands) -> Node:
+        """A slice of a node that lies in memory."""
+        if node not in self.counterparts:
+            raise CannotMove  # it is being made of its own slices, one of which cannot move
+        made = self.counterparts[node]
         for band in bands:
-            lengths = extents(tensors_of(made)[0])
+            lengths = extents(tensor_of(made))
             if band.period is None:
                 made = self.sliced(made, band.dim, band.start, band.stop, node)
             elif band.width == 1:
-                made = self.emit(
-                    aten.slice.Tensor,
-                    (
-                        made,
-                        band.dim,
-                        self.number(band.start),
-                        self.number(lengths[band.dim]),
-                        self.number(band.period),
-                    ),
-                    node,
-                )
+                bounds = (band.start, lengths[band.dim], band.period)
+                arguments = (made, band.dim, *map(self.size, bounds))
+                made = self.emit(aten.slice.Tensor, arguments, node)
             else:
                 outer = lengths[band.dim] / band.period
                 split = [*lengths[: band.dim], outer, band.period, *lengths[band.dim + 1 :]]
@@ -112,8 +105,8 @@ class Builder:
                 made = self.reshaped(made, lengths, node)
         return made
 
-    def sliced(self, x: Node, dim: int, start: Place, stop: Place, like: Node) -> Node:
-        return self.emit(aten.slice.Tensor, (x, dim, self.number(start), self.number(stop)), like)
+    def sliced(self, x: Node, dim: int, start: SymbolicInt, stop: SymbolicInt, like: Node) -> Node:
+        return self.emit(aten.slice.Tensor, (x, dim, self.size(start), self.size(stop)), like)
 
 
 def _frozen(given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What should not have moved: nodes that would be computed twice, or split for nothing."""
+"""Finds slices whose motion would duplicate work or gain nothing, so that it can be undone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,100 +6,102 @@ from dataclasses import dataclass
 from torch.fx import Node
 
 from blockbuster_fusion.select.parts import Kind
-from blockbuster_fusion.torch.capture.graph import short_name
-from blockbuster_fusion.torch.slices.band import Bands, meet
-from blockbuster_fusion.torch.slices.dims import RESHAPING, SAME_PLACE, TURNING
-from blockbuster_fusion.torch.slices.rewrite import Moved, Part
+from blockbuster_fusion.torch.capture.nodes import short_name
+from blockbuster_fusion.torch.slices.band import Bands, may_overlap
+from blockbuster_fusion.torch.slices.dims import PERMUTING, RESHAPING, SAME_POSITIONS, NodeSlice
+from blockbuster_fusion.torch.slices.rewrite import SliceMotion
 
 
 @dataclass(frozen=True)
-class Doubt:
+class Undo:
     """A node that is computed twice, or split for nothing."""
 
     node: Node
     dividers: frozenset[Node]
-    """The operators that are computed piece by piece, and so needed parts of it."""
+    """The operators that are computed piece by piece, and so asked for slices of it."""
 
 
-def doubts(moved: Moved) -> list[Doubt]:
-    """What should stay where it is: the lowest such nodes of each region."""
-    return _Doubts(moved).found()
+def motions_to_undo(motion: SliceMotion) -> list[Undo]:
+    """The last nodes of each region whose slices should not have moved."""
+    return _Search(motion).found()
 
 
-class _Doubts:
-    def __init__(self, moved: Moved) -> None:
-        self.moved, self.analysis = moved, moved.analysis
+class _Search:
+    def __init__(self, motion: SliceMotion) -> None:
+        self.motion, self.analysis = motion, motion.analysis
+        self.regions = motion.analysis.regions
 
-    def found(self) -> list[Doubt]:
-        parts: dict[Node, list[Bands]] = {}
-        for (node, bands), made in self.moved.parts.items():
-            if made.users and made in self.moved.alive and self.is_computed(node):
-                parts.setdefault(node, []).append(bands)
-        found: list[Doubt] = []
+    def found(self) -> list[Undo]:
+        slices: dict[Node, list[Bands]] = {}
+        for (node, bands), made in self.motion.slices.items():
+            if made.users and made in self.motion.alive and self.is_computed(node):
+                slices.setdefault(node, []).append(bands)
+        found: list[Undo] = []
         above: set[Node] = set()
         for node in reversed(self.analysis.nodes):
             if node in above:
                 above.update(self.sources(node))
-            elif node in parts and self.is_doubtful(node, parts[node]):
-                found.append(Doubt(node, frozenset(self.dividers(node, parts[node]))))
+            elif node in slices and self.is_harmful(node, slices[node]):
+                found.append(Undo(node, frozenset(self.dividers(node, slices[node]))))
                 above.update(self.sources(node))
         return found
 
     def sources(self, node: Node) -> Iterator[Node]:
-        return (
-            n for n in node.all_input_nodes if self.moved.regions[n] == self.moved.regions[node]
-        )
+        """The operands of a node in its own region."""
+        return (n for n in node.all_input_nodes if self.regions[n] == self.regions[node])
 
     def is_computed(self, node: Node) -> bool:
-        """Whether a node costs something: views, and what is computed wherever needed, do not."""
+        """True if a node costs something: no view, and nothing that is computed anew anyway."""
         return (
             node.op == "call_function"
-            and node not in self.analysis.mobile
-            and node not in self.moved.pieces.stored
+            and node not in self.analysis.recomputed
+            and node not in self.motion.concatenations.stored
             and self.analysis.kind(node) in (Kind.POINTWISE, Kind.REDUCTION, Kind.CONTRACTION)
             and short_name(node) != "cat"
         )
 
-    def is_doubtful(self, node: Node, parts: Sequence[Bands]) -> bool:
-        """Whether a node is computed whole as well, or in parts that overlap or meet nothing."""
-        if any((node, p) in self.moved.unmoved for p in parts):
-            askers = [*self.dividers(node, parts)]
-            return any(self.moved.regions[a] == self.moved.regions[node] for a in askers)
-        is_whole = self.moved.wholes[node] in self.moved.alive and self.moved.wholes[node].users
-        if is_whole and node not in self.moved.pieces.divided:
+    def is_harmful(self, node: Node, slices: Sequence[Bands]) -> bool:
+        """True if a node is computed whole as well, in slices that overlap, or split in vain."""
+        motion = self.motion
+        if any((node, bands) in motion.unmoved for bands in slices):
+            dividers = [*self.dividers(node, slices)]
+            return any(self.regions[d] == self.regions[node] for d in dividers)
+        whole = motion.new.counterparts[node]
+        is_whole = whole in motion.alive and whole.users
+        if is_whole and node not in motion.concatenations.divided:
             return True
-        if any(meet(a, b) for i, a in enumerate(parts) for b in parts[:i]):
+        if any(may_overlap(a, b) for i, a in enumerate(slices) for b in slices[:i]):
             return True
         is_product = self.analysis.kind(node) is Kind.CONTRACTION
         return is_product and not any(
-            self.meets_something(self.moved.parts[node, p]) for p in parts
+            self.is_read_elementwise(motion.slices[node, bands]) for bands in slices
         )
 
-    def meets_something(self, part: Node) -> bool:
-        """Whether an elementwise operator reads a part of a product."""
-        stack = [part]
+    def is_read_elementwise(self, product: Node) -> bool:
+        """True if an elementwise operator reads a slice of a product."""
+        stack = [product]
         while stack:
             for user in stack.pop().users:
                 if user.op != "call_function" or short_name(user) == "cat":
                     continue
                 name = short_name(user)
-                if name in RESHAPING | SAME_PLACE | TURNING:
+                if name in RESHAPING | SAME_POSITIONS | PERMUTING:
                     stack.append(user)
                 elif name not in ("mm", "bmm", "addmm", "index_put"):
                     return True
         return False
 
-    def dividers(self, node: Node, parts: Sequence[Bands]) -> Iterator[Node]:
-        """The operators that are computed piece by piece and so need parts of a node."""
-        stack: list[Part | Node] = [(node, bands) for bands in parts]
-        seen: set[Part | Node] = set()
+    def dividers(self, node: Node, slices: Sequence[Bands]) -> Iterator[Node]:
+        """The operators that are computed piece by piece and so need slices of a node."""
+        stack: list[NodeSlice | Node] = [(node, bands) for bands in slices]
+        seen: set[NodeSlice | Node] = set()
         while stack:
             key = stack.pop()
             if key in seen:
                 continue
             seen.add(key)
             if isinstance(key, Node):
-                if key in self.moved.pieces.divided:
+                if key in self.motion.concatenations.divided:
                     yield key
             else:
-                stack.extend(self.moved.askers.get(key, ()))
+                stack.extend(self.motion.requesters.get(key, ()))

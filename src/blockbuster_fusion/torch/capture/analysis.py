@@ -1,0 +1,337 @@
+"""The analysis of a captured graph: the kind of each node, its views, and what has to be stored."""
+
+import operator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.torch.capture.nodes import (
+    CASTS,
+    GIVEN,
+    has_effect,
+    is_empty,
+    name_of,
+    operand,
+    short_name,
+    tensor_of,
+    tensor_operands,
+    tensors_of,
+)
+from blockbuster_fusion.torch.capture.operators import (
+    concatenated,
+    has_counted_indices,
+    is_patchwise,
+    is_whole_slice,
+    lookup_axis,
+    refusal,
+    usable_row,
+)
+from blockbuster_fusion.torch.capture.regions import regions_of
+from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.table import row_for
+
+INDEXED = frozenset(
+    {"slice", "select", "split", "split_with_sizes", "unbind", "narrow", "as_strided"}
+)
+"""Views of a part of an array. They are free if the array lies in memory."""
+
+DISCONTINUOUS = frozenset(
+    {
+        *("floor", "ceil", "round", "trunc", "sign", "floor_divide", "argmax", "argmin"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "topk", "sort"),
+    }
+)
+"""Operators whose result jumps, so that a float that is not rounded may give another one."""
+
+LOOKUPS = ("embedding", "index_select", "gather", "constant_pad_nd")
+
+MERGING = ("view", "_unsafe_view", "reshape", "clone", "unsqueeze", "squeeze", "alias")
+
+MOST_CHOSEN = 16
+"""The number of pieces from which a kernel chooses by position; more are stored in place."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The facts about the nodes of a graph that decide how it is compiled."""
+
+    module: GraphModule
+    static: frozenset[Node]
+    """The inputs that are weights."""
+    joins: frozenset[Node] = frozenset()
+    """Concatenations that are to be stored in place, whatever their pieces are."""
+    _kinds: dict[Node, Kind] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        """The calls of the graph, in order."""
+        return [n for n in self.module.graph.nodes if n.op == "call_function"]
+
+    @cached_property
+    def inputs(self) -> list[Node]:
+        return [n for n in self.module.graph.nodes if n.op == "placeholder"]
+
+    @cached_property
+    def results(self) -> list[Any]:
+        """The results of the graph: nodes, numbers and None."""
+        given: Any = self.module.graph.output_node().args[0]
+        return [*given]
+
+    @cached_property
+    def outputs(self) -> set[Node]:
+        """The results of the graph that are nodes."""
+        return {n for n in self.results if isinstance(n, Node)}
+
+    @cached_property
+    def regions(self) -> dict[Node, str]:
+        """The layer of the model that each node belongs to."""
+        return regions_of(self.module.graph)
+
+    @cached_property
+    def operators(self) -> list[Node]:
+        """The nodes that a selection puts into parts."""
+        return [
+            n
+            for n in self.nodes
+            if (self.kind(n) is not Kind.VIEW and n not in self.recomputed and tensors_of(n))
+            or has_effect(n)
+        ]
+
+    # ---------------------------------------------------------------- kinds
+
+    def kind(self, node: Node) -> Kind:
+        """The kind of an operator."""
+        if node not in self._kinds:
+            self._kinds[node] = self._kind(node)
+        return self._kinds[node]
+
+    def _kind(self, node: Node) -> Kind:
+        if not tensors_of(node):
+            return Kind.VIEW  # arithmetic on sizes
+        if node.target is operator.getitem:
+            return Kind.MISC if self.kind(operand(node)) is Kind.MISC else Kind.VIEW
+        row = usable_row(node)
+        if row is None:
+            known = row_for(node.target)
+            is_view = known is not None and known.kind is Kind.VIEW
+            return Kind.VIEW if is_view and all(map(is_empty, tensors_of(node))) else Kind.MISC
+        if short_name(node) == "index" and not has_counted_indices(node):
+            return Kind.MISC if lookup_axis(node) is None else Kind.POINTWISE
+        if short_name(node) == "convolution" and not is_patchwise(node):
+            return Kind.MISC
+        return Kind.MISC if self.is_join(node) else row.kind
+
+    def is_join(self, node: Node) -> bool:
+        """True if the pieces of a concatenation are stored in place, one behind the other.
+
+        A few pieces of one length are not: a kernel chooses from them by position.
+        """
+        if short_name(node) != "cat" or refusal(node) is not None:
+            return False
+        if node in self.joins:
+            return True
+        pieces, dim = concatenated(node)
+        lengths = {as_size(tensor_of(p).shape[dim]) for p in pieces}
+        return len(lengths) > 1 or len(pieces) > MOST_CHOSEN
+
+    def table(self, node: Node) -> Node | None:
+        """The array in which a node looks elements up, if it does."""
+        name = short_name(node)
+        is_lookup = name in LOOKUPS or (name == "index" and self.kind(node) is Kind.POINTWISE)
+        return operand(node) if is_lookup else None
+
+    # ---------------------------------------------------------------- views
+
+    def is_element(self, node: Node) -> bool:
+        """True if a node is one of several results that an operator computes."""
+        is_item = node.target is operator.getitem
+        return is_item and self.kind(operand(node)) is not Kind.VIEW
+
+    def owner(self, node: Node) -> Node:
+        """The operator that computes a node: of one of several results, the one behind it."""
+        return operand(node) if self.is_element(node) else node
+
+    def is_indexed(self, node: Node) -> bool:
+        """True if a view shows only a part of its operand."""
+        if node.target is operator.getitem:
+            return not self.is_element(node) and self.is_indexed(operand(node))
+        return short_name(node) in INDEXED and not is_whole_slice(node)
+
+    def base(self, node: Node) -> Node:
+        """The node that a chain of views begins with."""
+        while node.op == "call_function" and self.kind(node) is Kind.VIEW:
+            sources = tensor_operands(node)
+            if self.is_element(node) or not sources:
+                return node
+            node = sources[0]
+        return node
+
+    def is_whole(self, node: Node) -> bool:
+        """True if a view shows each element of its base once."""
+        base = self.base(node)
+        while node is not base:
+            if self.is_indexed(node) or short_name(node) in ("expand", "repeat"):
+                return False
+            node = tensor_operands(node)[0]
+        return True
+
+    def is_returned_view(self, node: Node) -> bool:
+        """True if a node is a view, and it or a view of it is a result of the graph."""
+        stack, seen = [node], set[Node]()
+        while stack:
+            n = stack.pop()
+            if n in seen or n.op != "call_function" or self.kind(n) is not Kind.VIEW:
+                continue
+            if n in self.outputs:
+                return True
+            seen.add(n)
+            stack.extend(n.users)
+        return False
+
+    def has_returned_view(self, node: Node) -> bool:
+        """True if a view of a node is a result of the graph."""
+        return any(self.is_returned_view(user) for user in node.users)
+
+    # ---------------------------------------------------------------- recomputed nodes
+
+    @cached_property
+    def recomputed(self) -> set[Node]:
+        """The cheap nodes that depend on inputs alone: each part that needs one computes it."""
+        found: set[Node] = set()
+        for node in self.nodes:
+            row, kind = usable_row(node), self.kind(node)
+            if row is not None and kind is not row.kind:
+                continue  # a lookup, where the same operator is a view otherwise
+            if kind is Kind.MISC or not tensors_of(node):
+                continue
+            is_cheap = node.target is operator.getitem or (row is not None and row.cheap)
+            # a generator takes from a tensor that it is like the shape alone
+            sources = [] if kind is Kind.GENERATOR else tensor_operands(node)
+            is_free = kind in (Kind.VIEW, Kind.GENERATOR) or not self.is_read_outside(node)
+            if is_cheap and is_free and all(n in found or self.is_in_memory(n) for n in sources):
+                found.add(node)
+        return found
+
+    def is_in_memory(self, node: Node) -> bool:
+        """True if a node lies in memory, whatever is fused.
+
+        This holds for inputs, and for integers and booleans that PyTorch computes: masks.
+        """
+        if node.op in GIVEN:
+            return True
+        dtypes = {t.dtype for t in tensors_of(node)}
+        return self.kind(node) is Kind.MISC and dtypes <= {torch.int64, torch.int32, torch.bool}
+
+    def is_read_outside(self, node: Node) -> bool:
+        """True if a node, or a view of it, is a result, a table, or read by PyTorch's operators."""
+        stack, seen = [node], set[Node]()
+        while stack:
+            n = stack.pop()
+            for user in n.users:
+                if user.op == "output" or self.kind(user) is Kind.MISC or self.table(user) is n:
+                    return True
+                if user not in seen and self.kind(user) is Kind.VIEW:
+                    seen.add(user)
+                    stack.append(user)
+        return False
+
+    def roots(self, node: Node) -> list[Node]:
+        """The operators that a node depends on, seen through views and recomputed nodes."""
+        found: dict[Node, None] = {}
+        stack, seen = [node], set[Node]()
+        while stack:
+            n = stack.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            if n in self.recomputed or (n.op == "call_function" and self.kind(n) is Kind.VIEW):
+                if self.is_element(n):
+                    found[self.owner(n)] = None
+                else:
+                    stack.extend(tensor_operands(n))
+            elif n.op == "call_function":
+                found[n] = None
+        return [*found]
+
+    def has_weight(self, node: Node) -> bool:
+        """True if one operand of a contraction depends on weights alone."""
+        is_product = self.kind(node) is Kind.CONTRACTION
+        return is_product and any(self.is_static(n) for n in node.all_input_nodes[-2:])
+
+    def is_static(self, node: Node) -> bool:
+        """True if a node depends on weights alone."""
+        stack = [node]
+        while stack:
+            n = stack.pop()
+            if n.op in GIVEN:
+                if n.op == "placeholder" and n not in self.static and tensors_of(n):
+                    return False
+            elif n not in self.recomputed:
+                return False
+            else:
+                stack.extend(tensor_operands(n))
+        return True
+
+    # ---------------------------------------------------------------- results of parts
+
+    def stored_results(self, node: Node, inside: set[Node]) -> list[Node]:
+        """The node, or the views of it, that a part with the nodes `inside` stores for others."""
+        found: dict[Node, None] = {}
+        several = isinstance(node.meta.get("val"), tuple | list)
+        stack, seen = [*node.users] if several else [node], set[Node]()
+        while stack:
+            n = stack.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            for user in n.users:
+                if user in inside:
+                    continue
+                if user.op == "call_function" and self.is_join(user) and self.is_whole(n):
+                    found[n] = None  # it is stored right where it is joined
+                elif user.op == "output" or self.kind(user) is not Kind.VIEW:
+                    found[self.stored_view(n)] = None
+                elif user.op == "call_function":
+                    stack.append(user)
+        return [*found]
+
+    def stored_view(self, node: Node) -> Node:
+        """The view between a node and its base that is stored, or the base itself.
+
+        A permuted array that is then merged has to be stored in the new order. PyTorch copies it
+        there (`clone`); a part stores it in that order in the first place.
+        """
+        path, base = [node], self.base(node)
+        while path[-1] is not base:
+            path.append(tensor_operands(path[-1])[0])
+        found, is_permuted, is_copied = base, False, False
+        for step in reversed(path[:-1]):
+            name = short_name(step)
+            if name == "expand" or self.is_indexed(step) or step.target is operator.getitem:
+                break
+            if is_copied and name not in MERGING:
+                break
+            is_permuted = is_permuted or name in ("permute", "transpose", "t")
+            is_copied = is_copied or (is_permuted and name == "clone")
+            if is_copied:
+                found = step
+        return found
+
+    def is_rounding_observed(self, node: Node) -> bool:
+        """True if an operator with a discontinuous result reads a node, or a view or cast of it."""
+        stack, seen = [node], set[Node]()
+        while stack:
+            for user in stack.pop().users:
+                is_cast = name_of(user) in CASTS
+                to_integer = is_cast and not tensor_of(user).is_floating_point()
+                if short_name(user) in DISCONTINUOUS or to_integer:
+                    return True
+                is_same = is_cast or self.kind(user) is Kind.VIEW
+                if user.op == "call_function" and is_same and user not in seen:
+                    seen.add(user)
+                    stack.append(user)
+        return False

@@ -1,0 +1,40 @@
+"""Operators of a captured graph as a selection sees them."""
+
+from torch.fx import Node
+
+from blockbuster_fusion.select.parts import Kind, Op
+from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.nodes import tensor_operands, tensors_of
+
+
+def described(analysis: Analysis) -> list[Op]:
+    """A description of each operator that is to be put into a part, in order."""
+    number = {node: i for i, node in enumerate(analysis.operators)}
+    stored = _stored(analysis)
+    found = []
+    for node in analysis.operators:
+        roots = [r for n in tensor_operands(node) for r in analysis.roots(n)]
+        found.append(
+            Op(
+                analysis.kind(node),
+                tuple(dict.fromkeys(number[r] for r in roots if r in number)),
+                analysis.regions[node],
+                has_weight=analysis.has_weight(node),
+                is_stored=node in stored,
+                is_output=node in analysis.outputs or analysis.has_returned_view(node),
+            )
+        )
+    return found
+
+
+def _stored(analysis: Analysis) -> set[Node]:
+    """The operators whose results have to lie in memory: others read slices of them, or look up."""
+    indexed = [n for n in analysis.nodes if tensors_of(n) and analysis.is_indexed(n)]
+    bases = [analysis.base(n) for n in indexed]
+    for node in analysis.operators:
+        table = analysis.table(node)
+        if analysis.kind(node) is Kind.MISC:
+            bases += [analysis.base(n) for n in node.all_input_nodes]
+        elif table is not None:
+            bases.append(analysis.base(table))
+    return {analysis.owner(base) for base in bases}

@@ -1,0 +1,74 @@
+"""Facts about single nodes of an FX graph."""
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+GIVEN = ("placeholder", "get_attr")
+"""Kinds of nodes that compute nothing: inputs, and tensors that the graph holds."""
+
+CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
+
+
+def name_of(node: Node) -> str:
+    """The name of an operator as PyTorch writes it: `aten.mm.default`."""
+    return str(node.target)
+
+
+def short_name(node: Node) -> str:
+    """The name of an operator without namespace and overload; empty for other functions."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return ""
+    return str(target._schema.name.split("::")[1])
+
+
+def operand(node: Node, at: int = 0) -> Node:
+    """The argument of a node at a position, which has to be a node."""
+    found = node.args[at]
+    if not isinstance(found, Node):
+        raise TypeError(f"argument {at} of {node.name} is {found!r}, not a node")
+    return found
+
+
+def tensors_of(node: Node) -> list[torch.Tensor]:
+    """The tensors among the results of a node."""
+    value = node.meta.get("val")
+    given = value if isinstance(value, tuple | list) else [value]
+    return [x for x in given if isinstance(x, torch.Tensor)]
+
+
+def tensor_of(node: Node) -> torch.Tensor:
+    """The first tensor among the results of a node."""
+    return tensors_of(node)[0]
+
+
+def tensor_operands(node: Node) -> list[Node]:
+    """The operands of a node that are tensors."""
+    return [n for n in node.all_input_nodes if tensors_of(n)]
+
+
+def storages_of(node: Node) -> set[int]:
+    """Identifiers of the memory that the results of a node lie in."""
+    tensors = (t for t in tensors_of(node) if t.layout is torch.strided and not t.is_nested)
+    return {int(t.untyped_storage()._cdata) for t in tensors}
+
+
+def is_empty(tensor: torch.Tensor) -> bool:
+    """True if a tensor is known to have no elements."""
+    return any(isinstance(s, int) and s == 0 for s in tensor.shape)
+
+
+def has_effect(node: Node) -> bool:
+    """True if an operator writes into its operands."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def attribute_of(module: torch.nn.Module, path: str) -> Any:
+    """The attribute of a module that a `get_attr` node names."""
+    found: Any = module
+    for word in path.split("."):
+        found = getattr(found, word)
+    return found
