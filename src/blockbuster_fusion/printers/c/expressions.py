@@ -4,42 +4,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, node_dtypes, number_dtype, varying
 from blockbuster_fusion.ir.types import DType, promote
-
-HELD: dict[DType, str] = {
-    DType.float64: "double",
-    DType.float32: "float",
-    DType.float16: "float",
-    DType.bfloat16: "float",
-    DType.int64: "int64_t",
-    DType.int32: "int32_t",
-    DType.bool_: "uint8_t",
-}
-"""The C type of a tile's elements: 16-bit floats are computed with as float."""
-
-STORED = HELD | {DType.float16: "_Float16", DType.bfloat16: "bfloat16"}
-"""The C type of a buffer's elements."""
+from blockbuster_fusion.printers.operators import ATOM, C_TYPES, OPERATORS, TIMES, Form
 
 Need = tuple[str, ...]
 """A part of the prelude: its name and the types it is for."""
 
-_INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/",
-    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
-    "and_": "&", "or_": "|",
-}  # fmt: skip
-
-_LIBM = {
-    "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10",
-    "log1p": "log1p", "sqrt": "sqrt", "cbrt": "cbrt", "sin": "sin", "cos": "cos", "tan": "tan",
-    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "sinh": "sinh", "cosh": "cosh",
-    "tanh": "tanh", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-    "arctan2": "atan2", "erf": "erf", "floor": "floor", "ceil": "ceil", "round": "rint",
-    "trunc": "trunc",
-}  # fmt: skip
+_SQUARE = Form("{0} * {0}", TIMES)
+_ROOT = Form("sqrt{f}({0})")
+_RECIPROCAL_ROOT = Form("1.0{f} / sqrt{f}({0})", TIMES)
 
 
 class Writer:
@@ -127,7 +102,7 @@ class _Written:
             return number(node.number, wanted)
         if node.op == "size":
             text = self.writer.size(node.axis)
-            return text if not wanted.is_float else f"({HELD[wanted]}){text}"
+            return text if not wanted.is_float else f"({C_TYPES[wanted]}){text}"
         texts = [self.made[key] for key in self.operands(node, wanted)]
         made = self.call(node, _held(own) if own is not None else wanted, texts)
         if own is None and self.named and node not in self.varying:
@@ -137,49 +112,36 @@ class _Written:
     def constant(self, text: str, wanted: DType) -> str:
         """A name for a part that is the same for every element."""
         name = f"c{len(self.definitions) + 1}"
-        self.definitions.append(f"const {HELD[wanted]} {name} = {bare(text)};")
+        self.definitions.append(f"const {C_TYPES[wanted]} {name} = {bare(text)};")
         return name
 
     def call(self, node: Expr, own: DType, texts: list[str]) -> str:
         if node.op == "cast":
             return self.cast(node, texts[0])
-        inner = self.inner(node, own)
-        match node.op:
-            case "neg":
-                return f"(-{texts[0]})"
-            case "not_":
-                return f"(!{texts[0]})"
-            case "where":
-                return f"({texts[0]} ? {texts[1]} : {texts[2]})"
-            case "and_" | "or_":
-                truths = [self.truth(a, t) for a, t in zip(node.args, texts, strict=True)]
-                return f"({truths[0]} {_INFIX[node.op]} {truths[1]})"
-            case "div":
-                sides = zip(node.args, texts, strict=True)
-                return f"({' / '.join(self.as_float(a, t, inner) for a, t in sides)})"
-            case "pow":
-                return self.power(node, texts, inner)
-            case "maximum" | "minimum" | "sign" | "mod" | "floordiv":
-                return self.helper(node.op, texts, inner)
-            case "abs":
-                if not inner.is_float:
-                    return f"({texts[0]} < 0 ? -{texts[0]} : {texts[0]})"
-                return f"fabs{_suffix(inner)}({texts[0]})"
-            case "isnan":
-                return f"({texts[0]} != {texts[0]})"
-            case "isinf":
-                return f"(fabs{_suffix(inner)}({texts[0]}) == INFINITY)"
-            case "exp" | "exp2" if inner is not DType.float64:
-                return self.helper(node.op, texts, DType.float32)
-            case "exp":
-                return f"exp({texts[0]})"
-        if node.op in _INFIX:
-            return f"({texts[0]} {_INFIX[node.op]} {texts[1]})"
-        if node.op in _LIBM:
-            if not inner.is_float:
-                return texts[0]
-            return f"{_LIBM[node.op]}{_suffix(inner)}({', '.join(texts)})"
-        raise NoKernel(what=f"{node.op} has no C", remedy='run it with target="interpret"')
+        dtype = self.inner(node, own)
+        form = self.power(node, dtype) or OPERATORS[node.op].c.of(dtype)
+        if form.truths:
+            texts = [self.truth(a, t) for a, t in zip(node.args, texts, strict=True)]
+        elif node.op == "div":
+            texts = [self.as_float(a, t, dtype) for a, t in zip(node.args, texts, strict=True)]
+        if form.part is not None:
+            self.writer.needs.add((form.part, dtype.value))
+        suffix = "" if dtype is DType.float64 else "f"
+        made = form.pattern.format(*texts, f=suffix, dtype=dtype.value, type=C_TYPES[dtype])
+        return made if form.binds == ATOM else f"({made})"
+
+    def power(self, node: Expr, dtype: DType) -> Form | None:
+        """The form of a power with a simple exponent."""
+        if node.op != "pow" or node.args[1].op != "const":
+            return None
+        match node.args[1].value:
+            case 2 if node.args[0].op == "arg":
+                return _SQUARE
+            case 0.5 if dtype.is_float:
+                return _ROOT
+            case -0.5 if dtype.is_float:
+                return _RECIPROCAL_ROOT
+        return None
 
     def compared(self, node: Expr) -> DType:
         """In which type the operands of a comparison meet: whole numbers and others, in double."""
@@ -195,12 +157,7 @@ class _Written:
     def as_float(self, node: Expr, text: str, dtype: DType) -> str:
         """An operand of a quotient, which is none of whole numbers."""
         own = self.dtypes[node]
-        return text if own is None or own.is_float else f"({HELD[dtype]}){text}"
-
-    def helper(self, name: str, texts: Sequence[str], dtype: DType) -> str:
-        """A call of a function of the prelude."""
-        self.writer.needs.add((name, dtype.value))
-        return f"{name}_{dtype.value}({', '.join(texts)})"
+        return text if own is None or own.is_float else f"({C_TYPES[dtype]}){text}"
 
     def cast(self, node: Expr, text: str) -> str:
         own, wanted = self.dtypes[node.args[0]], node.dtype
@@ -216,20 +173,7 @@ class _Written:
                 source = _held(own).value
                 self.writer.needs.add(("whole", source, wanted.value))
                 return f"whole_{source}_{wanted.value}({bare(text)})"
-        return text if own is wanted else f"(({HELD[wanted]}){text})"
-
-    def power(self, node: Expr, texts: Sequence[str], dtype: DType) -> str:
-        exponent, suffix = node.args[1].value, _suffix(dtype)
-        is_number = node.args[1].op == "const" and isinstance(exponent, int | float)
-        base = texts[0]
-        if is_number and exponent == 2 and node.args[0].op == "arg":
-            return f"({base} * {base})"
-        if is_number and dtype.is_float and exponent in (0.5, -0.5):
-            root = f"sqrt{suffix}({base})"
-            return root if exponent > 0 else f"({number(1, dtype)} / {root})"
-        if not dtype.is_float:
-            return f"(({HELD[dtype]})pow((double){base}, (double){texts[1]}))"
-        return f"pow{suffix}({base}, {texts[1]})"
+        return text if own is wanted else f"(({C_TYPES[wanted]}){text})"
 
 
 def bare(text: str) -> str:
@@ -242,10 +186,6 @@ def bare(text: str) -> str:
         if depth == 0 and at < len(text) - 1:
             return text
     return text[1:-1]
-
-
-def _suffix(dtype: DType) -> str:
-    return "" if dtype is DType.float64 else "f"
 
 
 def number(value: int | float, dtype: DType) -> str:

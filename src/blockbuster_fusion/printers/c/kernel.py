@@ -19,11 +19,12 @@ from blockbuster_fusion.nest.nest import (
     Nest,
     Space,
 )
-from blockbuster_fusion.printers.c.expressions import STORED, Need
+from blockbuster_fusion.printers.c.expressions import Need
 from blockbuster_fusion.printers.c.layout import DEFAULT_TILE
 from blockbuster_fusion.printers.c.memory import share
 from blockbuster_fusion.printers.c.prelude import OUTSIDE, prelude
 from blockbuster_fusion.printers.c.statements import Statements
+from blockbuster_fusion.printers.operators import C_STORED
 
 
 def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
@@ -91,7 +92,7 @@ class _Kernel(Statements):
     def parameters(self) -> None:
         at = 0
         for i, buffer in enumerate(self.kernel.global_buffers):
-            stored = STORED[buffer.dtype]
+            stored = C_STORED[buffer.dtype]
             self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
             const = "" if buffer in self.stored_to else "const "
             kind = f"{const}{stored} *"
@@ -135,7 +136,7 @@ class _Kernel(Statements):
         sharing = share(self.kernel, self.kind)
         pieces = [(self.name(t), self.held(t), self.reserved(t)) for t in sharing.owners]
         pieces += [
-            (self.name(b), STORED[b.dtype], self.buffer_room(b))
+            (self.name(b), C_STORED[b.dtype], self.buffer_room(b))
             for b in self.kernel.buffers
             if b.space is Space.SCRATCH
         ]

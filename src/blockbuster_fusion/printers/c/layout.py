@@ -31,8 +31,8 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.nest import (
     tiles as tiles_of,
 )
-from blockbuster_fusion.printers.c.expressions import HELD, STORED
 from blockbuster_fusion.printers.c.memory import Kind
+from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
 
 DEFAULT_TILE = 64
@@ -117,14 +117,14 @@ class Layout:
 
     def held(self, tile: Tile) -> str:
         """The C type of a tile's elements; positions are short."""
-        return "int32_t" if tile in self.counted else HELD[tile.dtype]
+        return "int32_t" if tile in self.counted else C_TYPES[tile.dtype]
 
     def is_borrowed(self, tile: Tile, source: Access) -> bool:
         """Whether a block is read where it lies: contractions broadcast it, and nothing else.
 
         Only long rows are: of short pieces, each would be in another page of memory.
         """
-        if self.held(tile) != STORED[source.buffer.dtype] or not tile.spans:
+        if self.held(tile) != C_STORED[source.buffer.dtype] or not tile.spans:
             return False
         last = source.spans[-1].dim
         if not last.unit and self.tiles.get(last, DEFAULT_TILE) < LONG:

@@ -1,10 +1,13 @@
 """What generated C needs besides its kernels: only the parts that a program uses are printed."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from itertools import product
 
+from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.passes.cascade_sums import FEW
-from blockbuster_fusion.printers.c.expressions import HELD, STORED, Need
+from blockbuster_fusion.printers.c.expressions import Need
+from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 
 HEADER = """\
 #include <math.h>
@@ -153,7 +156,12 @@ INLINE float exp2_float32(float x) {
 """
 
 
-def _pick(name: str, dtype: str, c_type: str, sign: str) -> str:
+def _type(dtype: str) -> str:
+    return C_TYPES[DType(dtype)]
+
+
+def _pick(name: str, dtype: str, sign: str) -> str:
+    c_type = _type(dtype)
     nan = " || a != a" if "float" in dtype else ""
     return f"""\
 INLINE {c_type} {name}_{dtype}({c_type} a, {c_type} b) {{
@@ -162,7 +170,8 @@ INLINE {c_type} {name}_{dtype}({c_type} a, {c_type} b) {{
 """
 
 
-def _sign(dtype: str, c_type: str) -> str:
+def _sign(dtype: str) -> str:
+    c_type = _type(dtype)
     return f"""\
 INLINE {c_type} sign_{dtype}({c_type} x) {{
     return x > 0 ? 1 : x < 0 ? -1 : x;
@@ -175,13 +184,14 @@ def _whole(source: str, dtype: str) -> str:
     bits = 63 if dtype == "int64" else 31
     bound = f"0x1p{bits}{'' if source == 'float64' else 'f'}"
     return f"""\
-INLINE {dtype}_t whole_{source}_{dtype}({_TYPES[source]} x) {{
+INLINE {dtype}_t whole_{source}_{dtype}({_type(source)} x) {{
     return x >= -{bound} && x < {bound} ? ({dtype}_t)x : {dtype.upper()}_MIN;
 }}
 """
 
 
-def _floordiv(dtype: str, c_type: str) -> str:
+def _floordiv(dtype: str) -> str:
+    c_type = _type(dtype)
     if "float" in dtype:
         suffix = "" if c_type == "double" else "f"
         return f"""\
@@ -203,7 +213,8 @@ INLINE {c_type} floordiv_{dtype}({c_type} a, {c_type} b) {{
 """
 
 
-def _mod(dtype: str, c_type: str) -> str:
+def _mod(dtype: str) -> str:
+    c_type = _type(dtype)
     if "float" in dtype:
         suffix = "" if c_type == "double" else "f"
         return f"""\
@@ -218,15 +229,6 @@ INLINE {c_type} mod_{dtype}({c_type} a, {c_type} b) {{
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }}
 """
-
-
-_TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "int32": "int32_t",
-    "int64": "int64_t",
-    "bool": "uint8_t",
-}
 
 
 def _vector(c_type: str) -> str:
@@ -497,8 +499,40 @@ static void store_{stored}_{held}({stored} *RESTRICT block, int64_t b_i, int64_t
 """
 
 
+_DTYPES = ("float32", "float64", "int32", "int64", "bool")
+_FLOATS, _WHOLE = ("float32", "float64"), ("int32", "int64")
+_C_FLOATS, _C_WHOLE = ("float", "double"), ("int32_t", "int64_t")
+_HELD, _STORED = tuple(sorted({*C_TYPES.values()})), tuple(sorted({*C_STORED.values()}))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the prelude: its text for some types, and all types that it exists for."""
+
+    text: Callable[..., str]
+    types: tuple[tuple[str, ...], ...] = ()
+
+
+PARTS = {
+    "contract": Part(_contract, (_C_FLOATS,)),
+    "exp": Part(lambda _: _EXP, (("float32",),)),
+    "exp2": Part(lambda _: _EXP2, (("float32",),)),
+    "floordiv": Part(_floordiv, (_DTYPES,)),
+    "load": Part(_load, (_STORED, _HELD)),
+    "maximum": Part(lambda dtype: _pick("maximum", dtype, ">"), (_DTYPES,)),
+    "minimum": Part(lambda dtype: _pick("minimum", dtype, "<"), (_DTYPES,)),
+    "mod": Part(_mod, (_DTYPES,)),
+    "sign": Part(_sign, (_DTYPES,)),
+    "store": Part(_store, (_STORED, _HELD)),
+    "sum": Part(_sum, (_C_FLOATS,)),
+    "take": Part(_take, (_STORED, _HELD, _C_WHOLE)),
+    "whole": Part(_whole, (_FLOATS, _WHOLE)),
+}
+"""The parts that come in several types, by name; `Need` has the name and the types."""
+
+
 def prelude(needs: Collection[Need]) -> str:
-    """The parts that are needed, each after what it builds on."""
+    """The parts that are needed, each after those that it builds on."""
     parts = [HEADER, LANES, MEMORY]
     if any("bfloat16" in need for need in needs):
         parts.append(_BFLOAT16)
@@ -508,43 +542,13 @@ def prelude(needs: Collection[Need]) -> str:
         parts.append(_RUNS)
     vectors = {need[1] for need in needs if need[0] in ("contract", "sum")}
     parts += [_vector(c_type) for c_type in sorted(vectors)]
-    for need in sorted(needs):
-        match need:
-            case ("exp2", _):
-                parts.append(_EXP2)
-            case ("exp", _):
-                parts.append(_EXP)
-            case ("maximum" | "minimum" as name, dtype):
-                parts.append(_pick(name, dtype, _TYPES[dtype], ">" if name == "maximum" else "<"))
-            case ("sign", dtype):
-                parts.append(_sign(dtype, _TYPES[dtype]))
-            case ("floordiv", dtype):
-                parts.append(_floordiv(dtype, _TYPES[dtype]))
-            case ("mod", dtype):
-                parts.append(_mod(dtype, _TYPES[dtype]))
-            case ("whole", source, dtype):
-                parts.append(_whole(source, dtype))
-            case ("contract", c_type):
-                parts.append(_contract(c_type))
-            case ("sum", c_type):
-                parts.append(_sum(c_type))
-            case ("load", stored, held):
-                parts.append(_load(stored, held))
-            case ("take", stored, held, index):
-                parts.append(_take(stored, held, index))
-            case ("store", stored, held):
-                parts.append(_store(stored, held))
+    parts += [PARTS[name].text(*types) for name, *types in sorted(needs) if name in PARTS]
     return "\n".join(parts)
 
 
 def all_parts() -> str:
-    """Every part for every type: no name of a program may be one of theirs."""
-    stored, held = set(STORED.values()), set(HELD.values())
-    needs: set[Need] = {("places",), ("bfloat16",), ("exp", "float32")}
-    needs |= set(product(("maximum", "minimum", "sign", "floordiv", "mod"), _TYPES))
-    needs |= set(product(("whole",), ("float32", "float64"), ("int32", "int64")))
-    needs |= set(product(("contract", "sum"), ("float", "double")))
-    needs.add(("runs",))
-    needs |= set(product(("load", "store"), stored, held))
-    needs |= set(product(("take",), stored, held, ("int32_t", "int64_t")))
+    """The whole prelude, for every type: no name of a program may be one of its names."""
+    needs: set[Need] = {("places",), ("runs",), ("bfloat16",)}
+    for name, part in PARTS.items():
+        needs |= {(name, *types) for types in product(*part.types)}
     return prelude(needs)

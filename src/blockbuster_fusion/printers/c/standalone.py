@@ -14,8 +14,8 @@ from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import Scope, comment, comment_lines
 from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis, Clear, Kernel, Lookup
-from blockbuster_fusion.printers.c.expressions import HELD, STORED
 from blockbuster_fusion.printers.c.prelude import OUTSIDE
+from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
 from blockbuster_fusion.printers.standalone import TOLERANCE, Test, Wanted, array_name, wrapped
 from blockbuster_fusion.printers.standalone_helpers import C_BFLOAT16, C_HELPERS
@@ -130,7 +130,7 @@ class Run:
     def definition(self) -> list[str]:
         lines = [*self._head(" {"), "    int failed = 0;"]
         for buffer in self.own:
-            kind, name = STORED[buffer.dtype], self.id(buffer)
+            kind, name = C_STORED[buffer.dtype], self.id(buffer)
             room = f"(size_t)({self._count(buffer)}) * sizeof({kind}) + 1"
             lines.append(f"    {kind} *const {name} = ({kind} *)malloc({room});")
             lines.append(f"    failed |= {name} == NULL;")
@@ -140,7 +140,7 @@ class Run:
         return [*lines, "    return failed;", "}"]
 
     def _clear(self, buffer: Buffer) -> list[str]:
-        room = f"(size_t)({self._count(buffer)}) * sizeof({STORED[buffer.dtype]})"
+        room = f"(size_t)({self._count(buffer)}) * sizeof({C_STORED[buffer.dtype]})"
         return [f"    if (!failed) memset({self.id(buffer)}, 0, {room});"]
 
     def _call(self, kernel: Kernel) -> list[str]:
@@ -184,12 +184,12 @@ def _product(factors: Iterable[str]) -> str:
 
 def _passed(buffer: Buffer) -> str:
     """The C type of an array's elements where it is passed."""
-    return "void" if buffer.dtype in NARROW else STORED[buffer.dtype]
+    return "void" if buffer.dtype in NARROW else C_STORED[buffer.dtype]
 
 
 # ------------------------------------------------------------------------ the test
 
-_STORED = HELD | {DType.float16: "_Float16", DType.bfloat16: "uint16_t"}
+_STORED = C_TYPES | {DType.float16: "_Float16", DType.bfloat16: "uint16_t"}
 
 
 def _main(run: Run) -> list[str]:
@@ -228,13 +228,13 @@ def _main(run: Run) -> list[str]:
 
 def _value(dtype: DType, number: str, below: int | None) -> str:
     if below is not None:
-        return f"({HELD[dtype]})((1.0 + {number}) / 2.0 * {below})"
+        return f"({C_TYPES[dtype]})((1.0 + {number}) / 2.0 * {below})"
     if dtype is DType.bfloat16:
         return f"narrowed((float){number})"
     if dtype is DType.bool_:
-        return f"({HELD[dtype]})({number} > 0.0)"
+        return f"({C_TYPES[dtype]})({number} > 0.0)"
     if not dtype.is_float:
-        return f"({HELD[dtype]})(4.0 * {number})"
+        return f"({C_TYPES[dtype]})(4.0 * {number})"
     return f"({_STORED[dtype]}){number}"
 
 

@@ -30,8 +30,9 @@ from blockbuster_fusion.nest.nest import (
     Tile,
     Window,
 )
-from blockbuster_fusion.printers.c.expressions import STORED, Need, Writer, bare, number
+from blockbuster_fusion.printers.c.expressions import Need, Writer, bare, number
 from blockbuster_fusion.printers.c.layout import PART, Layout
+from blockbuster_fusion.printers.operators import C_STORED
 
 
 class Statements(Layout):
@@ -257,7 +258,7 @@ class Statements(Layout):
         )
 
     def load(self, tile: Tile, source: Access) -> None:
-        stored, held = STORED[source.buffer.dtype], self.held(tile)
+        stored, held = C_STORED[source.buffer.dtype], self.held(tile)
         layout = self.layout(tile)
         if tile in self.borrowed:
             self.line(f"const {held} *const {self.name(tile)} = {self.address(source)};")
@@ -280,7 +281,7 @@ class Statements(Layout):
         At a place outside of the table nothing is read: the kernel says so when it returns.
         """
         tile, source, places = statement.tile, statement.source, statement.places
-        stored, held = STORED[source.buffer.dtype], self.held(tile)
+        stored, held = C_STORED[source.buffer.dtype], self.held(tile)
         stride = self.stride(source.buffer, source.buffer.axes[statement.axis])
         length = self.extent(statement.along)
         layout = self.layout(tile)
@@ -321,7 +322,7 @@ class Statements(Layout):
 
     def store(self, statement: Store) -> None:
         tile, target = statement.tile, statement.target
-        stored, held = STORED[target.buffer.dtype], self.held(tile)
+        stored, held = C_STORED[target.buffer.dtype], self.held(tile)
         if statement.atomic:
             with self.over(self.layout(tile), simd="") as variables:
                 terms = [f"{variables[s]} * {self.buffer_step(target, s)}" for s in tile.spans]

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from blockbuster_fusion.errors import NoKernel
-from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL
 from blockbuster_fusion.ir.expr import Expr, arguments, node_dtypes, postorder
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import (
@@ -28,15 +27,16 @@ from blockbuster_fusion.nest.nest import (
     accesses,
     walk,
 )
+from blockbuster_fusion.printers.operators import TRITON_REDUCTIONS, TRITON_TYPES, Form
 from blockbuster_fusion.printers.triton.dots import Dots, is_dot, product_of
-from blockbuster_fusion.printers.triton.expressions import number_text, tl_dtype
+from blockbuster_fusion.printers.triton.expressions import number_text
 from blockbuster_fusion.printers.triton.grid import loop_lines
 from blockbuster_fusion.printers.triton.layout import aligned, position
 from blockbuster_fusion.printers.triton.maxima import seen_maxima
 from blockbuster_fusion.printers.triton.scope import Scope
 
-FOLDS = {ADD: "tl.sum", MAX: "tl.max", MIN: "tl.min"}
 WIDTH = 92
+_OR_NAN = Form("or_nan({0}, {1}, {axis})", part="or_nan")
 TWICE = "# loaded once more: Triton 3.6 miscompiles a tile that goes both to a dot and elsewhere"
 
 
@@ -105,7 +105,7 @@ class BodyPrinter(Scope):
         """A tile as it is computed with: wide, where it was loaded narrow."""
         name = self.aliases.get(tile) or self.dots.again.get(tile) or tile.name
         narrow = self.dots.narrow.get(tile)
-        return name if narrow is None else f"{name}.to({tl_dtype(tile.dtype)})"
+        return name if narrow is None else f"{name}.to({TRITON_TYPES[tile.dtype]})"
 
     def counted(self, span: Span) -> str:
         name = self.positions(span) if span.dim.packed else self.at(span)
@@ -116,11 +116,11 @@ class BodyPrinter(Scope):
 
     def filled(self, tile: Tile, value: float) -> str:
         if value == 0 or (tile.dtype is DType.bool_ and value < 0):
-            return f"tl.zeros({self.shape(tile)}, {tl_dtype(tile.dtype)})"
+            return f"tl.zeros({self.shape(tile)}, {TRITON_TYPES[tile.dtype]})"
         if tile.dtype is DType.bool_:
             value = 1
         text = self.limit(value) if not tile.dtype.is_float else number_text(value, tile.dtype)
-        return f"tl.full({self.shape(tile)}, {text}, {tl_dtype(tile.dtype)})"
+        return f"tl.full({self.shape(tile)}, {text}, {TRITON_TYPES[tile.dtype]})"
 
     def limit(self, value: float) -> str:
         """A number among whole numbers, which have no infinity."""
@@ -138,7 +138,7 @@ class BodyPrinter(Scope):
         texts = [aligned(self.value(t), t.spans, spans or tile.spans) for t in operands]
         text = self.expr.write(expr, texts, dtypes)
         if found is None and not arguments(expr):
-            return f"tl.full({self.shape(tile)}, {text}, {tl_dtype(tile.dtype)})"
+            return f"tl.full({self.shape(tile)}, {text}, {TRITON_TYPES[tile.dtype]})"
         if len(spans) == len(tile.spans):
             return text
         text = aligned(f"({text})", spans, tile.spans) if spans else text
@@ -159,17 +159,12 @@ class BodyPrinter(Scope):
                 text = f"tl.cast({text}, tl.int64)"  # what comes of positions may be narrow
             text = self.guarded(text, operand.spans, span, other)
         axis = operand.spans.index(span)
-        if combiner in FOLDS:
-            made = f"{FOLDS[combiner]}({text}, {axis})"
-            if statement in self.seen_maxima:
-                self.expr.helpers.add("or_nan")
-                made = f"or_nan({made}, {text}, {axis})"
-        elif combiner is MUL:
-            self.expr.helpers.add("product")
-            made = f"tl.reduce({text}, {axis}, product)"
-        else:
+        if combiner not in TRITON_REDUCTIONS:
             what = f"a block is folded by {combiner}"
             raise NoKernel(what=what, remedy='run it with target="interpret"')
+        made = self.expr.reduction(TRITON_REDUCTIONS[combiner], text, axis=axis)
+        if statement in self.seen_maxima:
+            made = self.expr.reduction(_OR_NAN, made, text, axis=axis)
         left = tuple(s for s in operand.spans if s != span)
         made = aligned(made, left, statement.tile.spans)
         return f"{made} != 0" if is_truth else made
@@ -259,13 +254,17 @@ class BodyPrinter(Scope):
         text = self.aliases.get(tile, tile.name)
         if guard:
             text = self.guarded(text, tile.spans, span, "0.0")
-        return text if own is dtype else f"{text}.to({tl_dtype(dtype)})"
+        return text if own is dtype else f"{text}.to({TRITON_TYPES[dtype]})"
 
     # ------------------------------------------------------------------ memory
 
     def load(self, tile: Tile, source: Access, lookup: Lookup | None = None) -> list[str]:
         narrow = tile in self.dots.narrow
-        wide = "" if narrow or tile.dtype is source.buffer.dtype else f".to({tl_dtype(tile.dtype)})"
+        wide = (
+            ""
+            if narrow or tile.dtype is source.buffer.dtype
+            else f".to({TRITON_TYPES[tile.dtype]})"
+        )
         spans = _spans(source) if lookup is None else tile.spans
         place, mask = self.place(source, tile, lookup), self.mask(spans, tile, lookup)
         if mask:
@@ -282,7 +281,7 @@ class BodyPrinter(Scope):
         value = self.value(tile)
         if tile.dtype is not target.buffer.dtype:
             kept = self.dots.narrow.get(tile) is target.buffer.dtype
-            value = tile.name if kept else f"{value}.to({tl_dtype(target.buffer.dtype)})"
+            value = tile.name if kept else f"{value}.to({TRITON_TYPES[target.buffer.dtype]})"
         place, rest = self.place(target, tile), [value, *self.mask(_spans(target), tile)]
         if statement.atomic:
             return _call("tl.atomic_add", place, [*rest, 'sem="relaxed"'])

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.expr import (
     FUNCTIONS,
@@ -19,44 +18,27 @@ from blockbuster_fusion.ir.expr import (
     varying,
 )
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.printers.operators import (
+    ATOM,
+    COMPARE,
+    OPERATORS,
+    PLUS,
+    POWER,
+    SAME,
+    TIMES,
+    TRITON_TYPES,
+    UNARY,
+    Form,
+)
 
-Written = tuple[str, int]
+Fragment = tuple[str, int]
 """A text, and how tightly it binds."""
 
-ATOM, POWER, UNARY, TIMES, PLUS, AND, OR, COMPARE = 10, 8, 7, 6, 5, 4, 3, 2
-
-INFIX = {
-    "add": ("+", PLUS),
-    "sub": ("-", PLUS),
-    "mul": ("*", TIMES),
-    "div": ("/", TIMES),
-    "lt": ("<", COMPARE),
-    "le": ("<=", COMPARE),
-    "gt": (">", COMPARE),
-    "ge": (">=", COMPARE),
-    "eq": ("==", COMPARE),
-    "ne": ("!=", COMPARE),
-}
-DIRECT = {
-    **{name: f"tl.{name}" for name in ("exp", "exp2", "log", "log2", "sqrt", "sin", "cos", "erf")},
-    **{name: f"tl.{name}" for name in ("abs", "floor", "ceil")},
-}
-LIBDEVICE = {
-    **{name: name for name in ("expm1", "log10", "log1p", "cbrt", "tan", "sinh", "cosh")},
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arcsinh": "asinh",
-    "arccosh": "acosh",
-    "arctanh": "atanh",
-}
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_PLAIN = ("add", "sub", "mul", "div", "neg", "pow", "floordiv", *_COMPARISONS)
+"""The functions that Python computes when a kernel is compiled, where sizes are known."""
 _LARGE = 1e30
-
-
-def tl_dtype(dtype: DType) -> str:
-    """Triton's name of a dtype."""
-    return "tl.int1" if dtype is DType.bool_ else f"tl.{dtype.value}"
+_NEGATIVE_ZERO = Form("negative_zero()", part="negative_zero")
 
 
 def number_text(value: float, dtype: DType = DType.float32) -> str:
@@ -105,7 +87,7 @@ class ExprWriter:
         """The expression over operands of these texts."""
         known = node_dtypes(expr, dtypes)
         wide = DType.float64 if DType.float64 in dtypes else DType.float32
-        made: dict[Expr, Written] = {}
+        made: dict[Expr, Fragment] = {}
         varies = varying(expr)
         levels: dict[Expr, int] = {}
         nodes = list(postorder(expr))
@@ -125,7 +107,7 @@ class ExprWriter:
 
     # ---------------------------------------------------------------------- numbers
 
-    def number(self, expr: Expr, wide: DType, made: Mapping[Expr, Written]) -> Written:
+    def number(self, expr: Expr, wide: DType, made: Mapping[Expr, Fragment]) -> Fragment:
         """Numbers and sizes of axes alone; `made` has the operands."""
         axes = axes_in(expr)
         dtype = result_dtype(expr, ())
@@ -135,14 +117,16 @@ class ExprWriter:
                 return repr(bool(value)), ATOM
             value = float(value) if dtype.is_float else int(value)
             if dtype.is_float and value == 0 and math.copysign(1, value) < 0:
-                return self.helper("negative_zero", [])
+                return self.filled(_NEGATIVE_ZERO, [])
             return number_text(value, dtype), UNARY if value < 0 else ATOM
         return self.sized(expr, dtype, wide, made)
 
-    def sized(self, expr: Expr, dtype: DType, wide: DType, made: Mapping[Expr, Written]) -> Written:
+    def sized(
+        self, expr: Expr, dtype: DType, wide: DType, made: Mapping[Expr, Fragment]
+    ) -> Fragment:
         if expr.op == "size":
             return self.size(expr.axis)[0], ATOM
-        plain = expr.op in INFIX or expr.op in ("neg", "pow", "floordiv")
+        plain = expr.op in _PLAIN
         constant = all(self.size(axis)[1] for axis in axes_in(expr))
         inner = [made[a] for a in expr.args]
         if plain and constant and expr.op in ("pow", "floordiv"):
@@ -151,7 +135,7 @@ class ExprWriter:
         if dtype.is_float and not (plain and constant):
             # whole numbers at run time: Triton's functions want floats
             inner = [
-                (f"tl.cast({text}, {tl_dtype(wide)})", ATOM) if axes_in(a) else (text, p)
+                (f"tl.cast({text}, {TRITON_TYPES[wide]})", ATOM) if axes_in(a) else (text, p)
                 for a, (text, p) in zip(expr.args, inner, strict=True)
             ]
         dtypes: dict[Expr, DType | None] = {a: result_dtype(a, ()) for a in expr.args}
@@ -165,10 +149,10 @@ class ExprWriter:
     def node(
         self,
         node: Expr,
-        made: dict[Expr, Written],
+        made: dict[Expr, Fragment],
         dtypes: dict[Expr, DType | None],
         operands: Sequence[str],
-    ) -> Written:
+    ) -> Fragment:
         if node.op == "arg":
             return operands[node.index], ATOM
         inner = [made[a] for a in node.args]
@@ -176,110 +160,87 @@ class ExprWriter:
             return self.cast(inner[0], dtypes[node.args[0]], node.dtype)
         return self.function(node, inner, dtypes)
 
-    def cast(self, inner: Written, old: DType | None, new: DType) -> Written:
+    def cast(self, inner: Fragment, old: DType | None, new: DType) -> Fragment:
         if old is new:
             return inner
         if new is DType.bool_:
             return f"{_held(inner, PLUS)} != 0", COMPARE
         if inner[0].isidentifier() and old is not None:
-            return f"{inner[0]}.to({tl_dtype(new)})", ATOM
-        return f"tl.cast({inner[0]}, {tl_dtype(new)})", ATOM
+            return f"{inner[0]}.to({TRITON_TYPES[new]})", ATOM
+        return f"tl.cast({inner[0]}, {TRITON_TYPES[new]})", ATOM
 
     def function(
-        self, node: Expr, inner: list[Written], dtypes: dict[Expr, DType | None]
-    ) -> Written:
-        name, texts = node.op, [text for text, _ in inner]
+        self, node: Expr, inner: list[Fragment], dtypes: dict[Expr, DType | None]
+    ) -> Fragment:
+        """A call of a function; `inner` are the texts of its operands."""
         kinds = [dtypes[a] for a in node.args]
-        if name in INFIX:
-            return _infix(name, inner)
-        if name in ("floor", "ceil") and kinds[0] is not None and not kinds[0].is_float:
+        form = _power(node, inner[0][0]) if node.op == "pow" else None
+        form = form or OPERATORS[node.op].triton.of(_dtype_of_call(node, kinds, dtypes[node]))
+        if form is SAME:
             return inner[0]
-        if FUNCTIONS[name].result == "float":
-            texts = [_as_float(t, d) for t, d in zip(texts, kinds, strict=True)]
-        if name in DIRECT:
-            return f"{DIRECT[name]}({texts[0]})", ATOM
-        if name in LIBDEVICE:
-            self.libdevice = True
-            return f"libdevice.{LIBDEVICE[name]}({', '.join(texts)})", ATOM
-        whole = not any(d is not None and d.is_float for d in (*kinds, dtypes[node]))
-        match name:
-            case "neg" if whole:
-                return f"-{_held(inner[0], UNARY)}", UNARY
-            case "neg":  # Triton's own takes it from 0, and 0 - 0 has no sign
-                return f"-1.0 * {_held(inner[0], TIMES + 1)}", TIMES
-            case "pow":
-                return self.power(node, inner)
-            case "and_" | "or_":
-                sign, p = ("&", AND) if name == "and_" else ("|", OR)
-                sides = [_truth(w, d) for w, d in zip(inner, kinds, strict=True)]
-                return f"{_held(sides[0], p)} {sign} {_held(sides[1], p + 1)}", p
-            case "not_":
-                return f"~{_held(_truth(inner[0], kinds[0]), UNARY)}", UNARY
-            case "where":
-                return f"tl.where({_truth(inner[0], kinds[0])[0]}, {texts[1]}, {texts[2]})", ATOM
-            case "maximum" | "minimum" if all(kind is DType.bool_ for kind in kinds):
-                sign, p = ("&", AND) if name == "minimum" else ("|", OR)
-                return f"{_held(inner[0], p)} {sign} {_held(inner[1], p + 1)}", p
-            case "maximum" | "minimum":
-                plain = whole or any(_is_bound(a) for a in node.args)
-                nan = "" if plain else ", propagate_nan=tl.PropagateNan.ALL"
-                return f"tl.{name}({texts[0]}, {texts[1]}{nan})", ATOM
-            case "isnan":
-                return f"{_held(inner[0], PLUS)} != {_held(inner[0], PLUS)}", COMPARE
-            case "isinf":
-                return f'tl.abs({texts[0]}) == float("inf")', COMPARE
-            case "floordiv":
-                if whole:
-                    return self.helper("floor_divide", texts)
-                return f"tl.floor({_infix('div', inner)[0]})", ATOM
-            case "mod":
-                return self.helper("modulo" if whole else "float_modulo", texts)
-            case "tanh" if dtypes[node] is DType.float64:
-                self.libdevice = True
-                return f"libdevice.tanh({texts[0]})", ATOM
-            case "tanh":
-                return self.helper("tanh", texts)
-            case "sign":
-                return self.helper("whole_sign" if whole else "sign", texts)
-            case "round" | "trunc" if whole:
-                return inner[0]
-            case "round":
-                return self.helper("round_half_to_even", texts)
-            case "trunc":
-                return self.helper("truncate", texts)
-        what = f"Triton has no function {name}"
-        raise NoKernel(what=what, remedy='run it with target="interpret"')
+        if form.truths:
+            inner = [_truth(w, d) for w, d in zip(inner, kinds, strict=True)]
+        elif node.op == "where":
+            inner = [_truth(inner[0], kinds[0]), *inner[1:]]
+        elif FUNCTIONS[node.op].result == "float" and node.op != "div":
+            inner = [_as_float(w, d) for w, d in zip(inner, kinds, strict=True)]
+        return self.filled(form, inner)
 
-    def helper(self, name: str, texts: Sequence[str]) -> Written:
-        self.helpers.add(name)
-        return f"{name}({', '.join(texts)})", ATOM
+    def filled(self, form: Form, inner: Sequence[Fragment]) -> Fragment:
+        """A form with its operands in place; what it calls is noted."""
+        if form.part is not None:
+            self.helpers.add(form.part)
+        self.libdevice |= form.libdevice
+        texts = [_held(fragment, form.need(at)) for at, fragment in enumerate(inner)]
+        return form.pattern.format(*texts), form.binds
 
-    def power(self, node: Expr, inner: list[Written]) -> Written:
-        exponent = node.args[1]
-        text = inner[0][0]
-        value = exponent.value if exponent.op == "const" else None
-        if exponent.op == "neg" and exponent.args[0].op == "const":
-            value = -exponent.args[0].value  # type: ignore[operator]
-        if not isinstance(value, int | float):
-            return f"tl.exp2({_held(inner[1], TIMES)} * tl.log2({text}))", ATOM
-        if value == 0:
-            return f"({text} * 0 + 1)", ATOM
-        if value == 0.5:
-            return f"tl.sqrt({text})", ATOM
-        if value == -0.5:
-            return f"tl.rsqrt({text})", ATOM
-        if value == 1:
-            return inner[0]
-        if value == -1:
-            return _infix("div", [("1", ATOM), inner[0]])
-        if value == 2:
-            if text.isidentifier():
-                return f"{text} * {text}", TIMES
-            return self.helper("square", [text])
-        if value == int(value) and 2 < abs(value) <= 64:
-            made = self.helper("whole_power", [text, str(int(abs(value)))])
-            return made if value > 0 else _infix("div", [("1", ATOM), made])
-        return f"tl.exp2({value!r} * tl.log2({text}))", ATOM
+    def reduction(self, form: Form, *texts: str, axis: int) -> str:
+        """A reduction of a block along an axis."""
+        if form.part is not None:
+            self.helpers.add(form.part)
+        return form.pattern.format(*texts, axis=axis)
+
+
+def _dtype_of_call(node: Expr, operands: Sequence[DType | None], result: DType | None) -> DType:
+    """The dtype by which the form of a function is chosen."""
+    if all(dtype is DType.bool_ for dtype in operands):
+        return DType.bool_
+    if not any(dtype is not None and dtype.is_float for dtype in (*operands, result)):
+        return DType.int64
+    if node.op in ("maximum", "minimum") and any(map(_is_bound, node.args)):
+        return DType.int64  # no NaN has to come through a bound
+    return DType.float64 if result is DType.float64 else DType.float32
+
+
+def _power(node: Expr, base: str) -> Form | None:
+    """The form of a power with a constant exponent."""
+    exponent = node.args[1]
+    value = exponent.value if exponent.op == "const" else None
+    if exponent.op == "neg" and exponent.args[0].op == "const":
+        value = -exponent.args[0].value  # type: ignore[operator]
+    if not isinstance(value, int | float):
+        return None
+    match value:
+        case 0:
+            return Form("({0} * 0 + 1)")
+        case 0.5:
+            return Form("tl.sqrt({0})")
+        case -0.5:
+            return Form("tl.rsqrt({0})")
+        case 1:
+            return SAME
+        case -1:
+            return Form("1 / {0}", TIMES, (TIMES + 1,))
+        case 2 if base.isidentifier():
+            return Form("{0} * {0}", TIMES)
+        case 2:
+            return Form("square({0})", part="square")
+    if value == int(value) and 2 < abs(value) <= 64:
+        call = f"whole_power({{0}}, {int(abs(value))})"
+        if value > 0:
+            return Form(call, part="whole_power")
+        return Form(f"1 / {call}", TIMES, part="whole_power")
+    return Form(f"tl.exp2({value!r} * tl.log2({{0}}))")
 
 
 def _is_bound(expr: Expr) -> bool:
@@ -287,23 +248,19 @@ def _is_bound(expr: Expr) -> bool:
     return expr.op == "const" and isinstance(expr.value, float) and abs(expr.value) > _LARGE
 
 
-def _held(written: Written, needed: int) -> str:
-    text, binds = written
+def _held(fragment: Fragment, needed: int) -> str:
+    text, binds = fragment
     return text if binds >= needed else f"({text})"
 
 
-def _infix(name: str, inner: Sequence[Written]) -> Written:
-    sign, p = INFIX[name]
-    left = p + 1 if p == COMPARE else p
-    return f"{_held(inner[0], left)} {sign} {_held(inner[1], p + 1)}", p
-
-
-def _as_float(text: str, dtype: DType | None) -> str:
+def _as_float(fragment: Fragment, dtype: DType | None) -> Fragment:
     """An operand of a function that takes no whole numbers."""
-    return text if dtype is None or dtype.is_float else f"tl.cast({text}, tl.float32)"
+    if dtype is None or dtype.is_float:
+        return fragment
+    return f"tl.cast({fragment[0]}, tl.float32)", ATOM
 
 
-def _truth(written: Written, dtype: DType | None) -> Written:
+def _truth(fragment: Fragment, dtype: DType | None) -> Fragment:
     if dtype is DType.bool_ or dtype is None:
-        return written
-    return f"{_held(written, PLUS)} != 0", COMPARE
+        return fragment
+    return f"{_held(fragment, PLUS)} != 0", COMPARE

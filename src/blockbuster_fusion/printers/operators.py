@@ -1,0 +1,236 @@
+"""One table of operators: the text of every scalar function in C and in Triton.
+
+A new function has a row in `OPERATORS`. Numbers raised to a constant power are the only case that
+each printer treats on its own.
+"""
+
+from dataclasses import dataclass
+
+from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
+from blockbuster_fusion.ir.expr import FUNCTIONS
+from blockbuster_fusion.ir.types import DType
+
+# ------------------------------------------------------------------------- types
+
+C_TYPES: dict[DType, str] = {
+    DType.float64: "double",
+    DType.float32: "float",
+    DType.float16: "float",
+    DType.bfloat16: "float",
+    DType.int64: "int64_t",
+    DType.int32: "int32_t",
+    DType.bool_: "uint8_t",
+}
+"""The C type of a tile's elements: 16-bit floats are computed with as float."""
+
+C_STORED = C_TYPES | {DType.float16: "_Float16", DType.bfloat16: "bfloat16"}
+"""The C type of a buffer's elements."""
+
+TRITON_TYPES = {d: "tl.int1" if d is DType.bool_ else f"tl.{d.value}" for d in DType}
+"""The name of a dtype in Triton."""
+
+# ------------------------------------------------------------------------- forms
+
+ATOM, POWER, UNARY, TIMES, PLUS, AND, OR, COMPARE, CHOICE = 10, 8, 7, 6, 5, 4, 3, 2, 1
+"""Binding strengths of texts, in the order that C and Python share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The text of a function: a pattern in which `{0}` is the first operand.
+
+    C knows more places: `{f}` is the suffix of float32 functions, `{dtype}` the dtype of the
+    operands, and `{type}` their C type.
+    """
+
+    pattern: str
+    binds: int = ATOM
+    needs: tuple[int, ...] = ()
+    """The binding strength that each operand needs to stand without parentheses; 0 by default."""
+    part: str | None = None
+    """The function of the C prelude or Triton helper that the text calls."""
+    libdevice: bool = False
+    truths: bool = False
+    """True if operands that are no booleans are compared with 0 first."""
+
+    def need(self, operand: int) -> int:
+        """The binding strength that an operand needs."""
+        return self.needs[operand] if operand < len(self.needs) else 0
+
+
+SAME = Form("{0}")
+"""The operand itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """The forms of a function in one language, by the dtype of its operands."""
+
+    floats: Form
+    whole: Form | None = None
+    """For whole numbers and booleans, where they differ from floats."""
+    truths: Form | None = None
+    """For booleans, where they differ from whole numbers."""
+    double: Form | None = None
+    """For float64, where it differs from other floats."""
+
+    def of(self, dtype: DType) -> Form:
+        """The form for operands of a dtype."""
+        if dtype.is_float:
+            return (self.double if dtype is DType.float64 else None) or self.floats
+        return (self.truths if dtype is DType.bool_ else None) or self.whole or self.floats
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A scalar function in each language."""
+
+    c: Spelling
+    triton: Spelling
+
+
+def _infix(sign: str, binds: int, *, truths: bool = False) -> Form:
+    left = binds + 1 if binds == COMPARE else binds  # a < b < c means something else in Python
+    return Form(f"{{0}} {sign} {{1}}", binds, (left, binds + 1), truths=truths)
+
+
+def _call(
+    function: str, arity: int = 1, *, part: str | None = None, libdevice: bool = False
+) -> Form:
+    operands = ", ".join(f"{{{number}}}" for number in range(arity))
+    return Form(f"{function}({operands})", part=part, libdevice=libdevice)
+
+
+def _prelude(name: str) -> Form:
+    """A function of the C prelude, which has one for each dtype."""
+    return _call(f"{name}_{{dtype}}", FUNCTIONS[name].arity, part=name)
+
+
+def _helper(name: str, arity: int = 1) -> Form:
+    """A helper of Triton modules."""
+    return _call(name, arity, part=name)
+
+
+def _both(form: Form) -> Operator:
+    return Operator(Spelling(form), Spelling(form))
+
+
+def _libm(name: str, triton: Form, *, c: str | None = None) -> Operator:
+    """A function of the C library, which leaves whole numbers as they are."""
+    function = _call(f"{c or name}{{f}}", FUNCTIONS[name].arity)
+    whole = None if FUNCTIONS[name].result == "float" else SAME
+    return Operator(Spelling(function, whole=SAME), Spelling(triton, whole=whole))
+
+
+def _in_triton(name: str) -> Operator:
+    return _libm(name, _call(f"tl.{name}"))
+
+
+def _in_libdevice(name: str, c: str | None = None) -> Operator:
+    """A function that C and CUDA's libdevice call alike."""
+    called = _call(f"libdevice.{c or name}", FUNCTIONS[name].arity, libdevice=True)
+    return _libm(name, called, c=c)
+
+
+def _extremum(name: str, sign: str, binds: int) -> Operator:
+    """A maximum or minimum: NaN where an operand is NaN."""
+    floats = Form(f"tl.{name}({{0}}, {{1}}, propagate_nan=tl.PropagateNan.ALL)")
+    whole, truths = _call(f"tl.{name}", 2), _infix(sign, binds)
+    return Operator(Spelling(_prelude(name)), Spelling(floats, whole, truths))
+
+
+def _exponential(name: str) -> Operator:
+    """An exponential: C has a fast one of its own for float32."""
+    own = Spelling(Form(f"{name}_float32({{0}})", part=name), double=_call(name))
+    return Operator(own, Spelling(_call(f"tl.{name}")))
+
+
+# ------------------------------------------------------------------------- table
+
+OPERATORS: dict[str, Operator] = {
+    "add": _both(_infix("+", PLUS)),
+    "sub": _both(_infix("-", PLUS)),
+    "mul": _both(_infix("*", TIMES)),
+    "div": _both(_infix("/", TIMES)),
+    "mod": Operator(
+        Spelling(_prelude("mod")), Spelling(_helper("float_modulo", 2), _helper("modulo", 2))
+    ),
+    "floordiv": Operator(
+        Spelling(_prelude("floordiv")),
+        Spelling(Form("tl.floor({0} / {1})", needs=(TIMES, TIMES + 1)), _helper("floor_divide", 2)),
+    ),
+    "neg": Operator(
+        Spelling(Form("-{0}", UNARY)),
+        # Triton's own minus takes a number from 0, and 0 - 0 has no sign.
+        Spelling(Form("-1.0 * {0}", TIMES, (TIMES + 1,)), Form("-{0}", UNARY, (UNARY,))),
+    ),
+    "pow": Operator(
+        Spelling(_call("pow{f}", 2), Form("({type})pow((double){0}, (double){1})", UNARY)),
+        Spelling(Form("tl.exp2({1} * tl.log2({0}))", needs=(0, TIMES))),
+    ),
+    "lt": _both(_infix("<", COMPARE)),
+    "le": _both(_infix("<=", COMPARE)),
+    "gt": _both(_infix(">", COMPARE)),
+    "ge": _both(_infix(">=", COMPARE)),
+    "eq": _both(_infix("==", COMPARE)),
+    "ne": _both(_infix("!=", COMPARE)),
+    "and_": _both(_infix("&", AND, truths=True)),
+    "or_": _both(_infix("|", OR, truths=True)),
+    "not_": Operator(
+        Spelling(Form("!{0}", UNARY)), Spelling(Form("~{0}", UNARY, (UNARY,), truths=True))
+    ),
+    "where": Operator(Spelling(Form("{0} ? {1} : {2}", CHOICE)), Spelling(_call("tl.where", 3))),
+    "maximum": _extremum("maximum", "|", OR),
+    "minimum": _extremum("minimum", "&", AND),
+    "abs": Operator(
+        Spelling(_call("fabs{f}"), Form("{0} < 0 ? -{0} : {0}", CHOICE)),
+        Spelling(_call("tl.abs")),
+    ),
+    "sign": Operator(
+        Spelling(_prelude("sign")), Spelling(_helper("sign"), whole=_helper("whole_sign"))
+    ),
+    "floor": _in_triton("floor"),
+    "ceil": _in_triton("ceil"),
+    "round": _libm("round", _helper("round_half_to_even"), c="rint"),
+    "trunc": _libm("trunc", _helper("truncate")),
+    "isnan": _both(Form("{0} != {0}", COMPARE, (PLUS,))),
+    "isinf": Operator(
+        Spelling(Form("fabs{f}({0}) == INFINITY", COMPARE)),
+        Spelling(Form('tl.abs({0}) == float("inf")', COMPARE)),
+    ),
+    "exp": _exponential("exp"),
+    "exp2": _exponential("exp2"),
+    "expm1": _in_libdevice("expm1"),
+    "log": _in_triton("log"),
+    "log2": _in_triton("log2"),
+    "log10": _in_libdevice("log10"),
+    "log1p": _in_libdevice("log1p"),
+    "sqrt": _in_triton("sqrt"),
+    "cbrt": _in_libdevice("cbrt"),
+    "sin": _in_triton("sin"),
+    "cos": _in_triton("cos"),
+    "tan": _in_libdevice("tan"),
+    "arcsin": _in_libdevice("arcsin", "asin"),
+    "arccos": _in_libdevice("arccos", "acos"),
+    "arctan": _in_libdevice("arctan", "atan"),
+    "sinh": _in_libdevice("sinh"),
+    "cosh": _in_libdevice("cosh"),
+    "tanh": Operator(
+        Spelling(_call("tanh{f}"), whole=SAME),
+        Spelling(_helper("tanh"), double=_call("libdevice.tanh", libdevice=True)),
+    ),
+    "arcsinh": _in_libdevice("arcsinh", "asinh"),
+    "arccosh": _in_libdevice("arccosh", "acosh"),
+    "arctanh": _in_libdevice("arctanh", "atanh"),
+    "arctan2": _in_libdevice("arctan2", "atan2"),
+    "erf": _in_triton("erf"),
+}
+"""Every function of `ir.expr.FUNCTIONS`."""
+
+TRITON_REDUCTIONS: dict[Combiner, Form] = {
+    ADD: Form("tl.sum({0}, {axis})"),
+    MAX: Form("tl.max({0}, {axis})"),
+    MIN: Form("tl.min({0}, {axis})"),
+    MUL: Form("tl.reduce({0}, {axis}, product)", part="product"),
+}
+"""Reductions of a block along an axis in Triton; C loops over the expression of the combiner."""
