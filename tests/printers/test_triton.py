@@ -72,6 +72,8 @@ def test_every_example_is_printed_as_python() -> None:
     [
         (lambda x: x**3, "whole_power(t1, 3)"),
         (lambda x: x**-0.5, "tl.rsqrt(t1)"),
+        (lambda x: x**-2, "1 / whole_power(t1, 2)"),
+        (lambda x: (x + 1) ** 0, "((t1 + 1) * 0 + 1)"),
         (lambda x: (x + 1) ** 2, "square(t1 + 1)"),
         (bb.ops.tanh, "tanh(t1)"),
     ],

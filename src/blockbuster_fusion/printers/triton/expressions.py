@@ -222,7 +222,7 @@ def _power(node: Expr, base: str) -> Form | None:
         return None
     match value:
         case 0:
-            return Form("({0} * 0 + 1)")
+            return Form("({0} * 0 + 1)", needs=(TIMES,))
         case 0.5:
             return Form("tl.sqrt({0})")
         case -0.5:
@@ -235,7 +235,7 @@ def _power(node: Expr, base: str) -> Form | None:
             return Form("{0} * {0}", TIMES)
         case 2:
             return Form("square({0})", part="square")
-    if value == int(value) and 2 < abs(value) <= 64:
+    if value == int(value) and 2 <= abs(value) <= 64:
         call = f"whole_power({{0}}, {int(abs(value))})"
         if value > 0:
             return Form(call, part="whole_power")
