@@ -11,151 +11,166 @@ exact end of a ragged block, so that nothing is masked.
 from collections.abc import Mapping
 
 from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import comment
 from blockbuster_fusion.nest.nest import (
     Contract,
     Fold,
+    Kernel,
     Lookup,
     Nest,
     Space,
 )
 from blockbuster_fusion.printers.c.expressions import Need
-from blockbuster_fusion.printers.c.layout import DEFAULT_TILE
+from blockbuster_fusion.printers.c.layout import DEFAULT_TILE, Layout
 from blockbuster_fusion.printers.c.memory import share
+from blockbuster_fusion.printers.c.output import Output
 from blockbuster_fusion.printers.c.prelude import OUTSIDE, prelude
-from blockbuster_fusion.printers.c.statements import Statements
+from blockbuster_fusion.printers.c.statements import write_body
 from blockbuster_fusion.printers.operators import C_STORED
 
 
 def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
     """The kernels of a program as C; `tiles` are constants of the text (64 where none is given)."""
     needs: set[Need] = set()
-    kernels = [_Kernel(kernel, tiles, needs).text() for kernel in nest.kernels]
+    kernels = [_function(kernel, tiles, needs) for kernel in nest.kernels]
     return "\n".join([prelude(needs), *kernels])
 
 
-class _Kernel(Statements):
-    """One kernel as a function: its parameters, its memory, its grid."""
+def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need]) -> str:
+    """A kernel as a function: its parameters, its memory, its grid and its body."""
+    out = Output(Layout(kernel, tiles), needs)
+    if any(buffer.dtype is DType.bfloat16 for buffer in kernel.buffers):
+        needs.add(("bfloat16",))
+    looks_up = _looks_up(kernel)
+    layout = out.layout
+    arguments = "void *const *buffers, const int64_t *strides, const int64_t *sizes, int threads"
+    _contract_of_call(out)
+    with out.braces(f"int {layout.kernel.name}({arguments})"):
+        _parameters(out)
+        here = len(out.lines)
+        out.line("int64_t next = 0;")
+        if looks_up:
+            out.line("int outside = 0;")
+        out.line("#pragma omp parallel num_threads(MAX(1, MIN(threads, programs)))")
+        with out.braces(""):
+            _memory(out)
+            if looks_up:
+                out.line("int astray = 0;")
+            with out.braces(
+                "for (int64_t program; memory && (program = claim(&next)) < programs;)"
+            ):
+                _grid(out)
+                write_body(out, layout.kernel.body)
+            out.line("free(memory);")
+            if looks_up:
+                out.line("#pragma omp atomic")
+                out.line("outside |= astray;")
+        outside = f" ? 1 : outside * {OUTSIDE}" if looks_up else ""
+        out.line(f"return next < programs{outside};")
+    runs = [
+        f"    const int64_t {name} = run_length({layout.count(dim)});"
+        for dim, name in layout.runs.items()
+    ]
+    out.lines[here:here] = runs + [
+        f"    const int64_t {name} = PADDED({layout.block(dim)}, {held});"
+        for (dim, held), name in layout.padded.items()
+    ]
+    return "\n".join(out.lines) + "\n"
 
-    def text(self) -> str:
-        arguments = (
-            "void *const *buffers, const int64_t *strides, const int64_t *sizes, int threads"
-        )
-        self.contract_of_call()
-        with self.braces(f"int {self.kernel.name}({arguments})"):
-            self.parameters()
-            here = len(self.lines)
-            self.line("int64_t next = 0;")
-            if self.looks_up:
-                self.line("int outside = 0;")
-            self.line("#pragma omp parallel num_threads(MAX(1, MIN(threads, programs)))")
-            with self.braces(""):
-                self.memory()
-                if self.looks_up:
-                    self.line("int astray = 0;")
-                with self.braces(
-                    "for (int64_t program; memory && (program = claim(&next)) < programs;)"
-                ):
-                    self.grid()
-                    self.body(self.kernel.body)
-                self.line("free(memory);")
-                if self.looks_up:
-                    self.line("#pragma omp atomic")
-                    self.line("outside |= astray;")
-            outside = f" ? 1 : outside * {OUTSIDE}" if self.looks_up else ""
-            self.line(f"return next < programs{outside};")
-        runs = [
-            f"    const int64_t {name} = run_length({self.count(dim)});"
-            for dim, name in self.runs.items()
-        ]
-        self.lines[here:here] = runs + [
-            f"    const int64_t {name} = PADDED({self.block(dim)}, {held});"
-            for (dim, held), name in self.padded.items()
-        ]
-        return "\n".join(self.lines) + "\n"
 
-    @property
-    def looks_up(self) -> bool:
-        return any(isinstance(s, Lookup) for s in self.kernel.statements)
+def _looks_up(kernel: Kernel) -> bool:
+    return any(isinstance(s, Lookup) for s in kernel.statements)
 
-    def contract_of_call(self) -> None:
-        """How the function is called, as a comment."""
-        buffers = self.kernel.global_buffers
-        axes = [f"{b.name}[{', '.join(str(a.dim) for a in b.axes)}]" for b in buffers]
-        sizes = ", ".join(str(s) for s in self.kernel.symbols) or "none"
-        self.line(f"/* buffers: {comment(', '.join(axes))}.")
-        self.line("   strides: of every axis of every buffer, in that order, in elements.")
-        self.line(f"   sizes: {comment(sizes)}.")
-        looks_up = f", or {OUTSIDE} when a lookup was outside of its table" if self.looks_up else ""
-        self.line(f"   Returns 0, or 1 when there was no memory{looks_up}. */")
 
-    def parameters(self) -> None:
-        at = 0
-        for i, buffer in enumerate(self.kernel.global_buffers):
-            stored = C_STORED[buffer.dtype]
-            self.needs |= {("bfloat16",)} if stored == "bfloat16" else set()
-            const = "" if buffer in self.stored_to else "const "
-            kind = f"{const}{stored} *"
-            self.line(f"{kind}const {self.name(buffer)} = ({kind})buffers[{i}];")
-            for axis in buffer.axes:
-                name = self.stride(buffer, axis)
-                self.line(f"const int64_t {name} = strides[{at}];")
-                at += 1
-        for i, symbol in enumerate(self.kernel.symbols):
-            self.line(f"const int64_t {self.id(symbol, symbol.name)} = sizes[{i}];")
-        for dim in self.blocks:
-            self.line(f"enum {{ {self.block(dim)} = {self.tiles.get(dim, DEFAULT_TILE)} }};")
-        for name, text in self.fixed_lengths().items():
-            self.line(f"const int64_t {name} = {text};")
-        counts = [self.count(i.dim) for i in self.kernel.grid]
-        self.line(f"const int64_t programs = {' * '.join(counts) or '1'};")
+def _contract_of_call(out: Output) -> None:
+    """How the function is called, as a comment."""
+    layout = out.layout
+    buffers = layout.kernel.global_buffers
+    axes = [f"{b.name}[{', '.join(str(a.dim) for a in b.axes)}]" for b in buffers]
+    sizes = ", ".join(str(s) for s in layout.kernel.symbols) or "none"
+    out.line(f"/* buffers: {comment(', '.join(axes))}.")
+    out.line("   strides: of every axis of every buffer, in that order, in elements.")
+    out.line(f"   sizes: {comment(sizes)}.")
+    outside = ""
+    if _looks_up(layout.kernel):
+        outside = f", or {OUTSIDE} when a lookup was outside of its table"
+    out.line(f"   Returns 0, or 1 when there was no memory{outside}. */")
 
-    def fixed_lengths(self) -> dict[str, str]:
-        """Lengths of blocks that no loop is at: a pick of the first."""
-        made: dict[str, str] = {}
-        for span in self.spans():
-            if isinstance(span.at, int) and span.dim.packed and not span.dim.unit:
-                block = self.block(span.dim)
-                before = f" - {span.at} * {block}" if span.at else ""
-                made[self.length(span)] = f"MIN({block}, {self.extent(span.dim.axis)}{before})"
-        return made
 
-    def grid(self) -> None:
-        """Which block of each dim a program has; the last index varies fastest."""
-        after: list[str] = []
-        for index in reversed(self.kernel.grid):
-            count = self.count(index.dim)
-            rest = f"program / ({' * '.join(after)})" if after else "program"
-            self.line(f"const int64_t {self.name(index)} = {rest} % {count};")
-            after.insert(0, count)
-        for index in self.kernel.grid:
-            self.line_length(index)
+def _parameters(out: Output) -> None:
+    layout = out.layout
+    at = 0
+    for i, buffer in enumerate(layout.kernel.global_buffers):
+        stored = C_STORED[buffer.dtype]
+        const = "" if buffer in layout.stored_to else "const "
+        kind = f"{const}{stored} *"
+        out.line(f"{kind}const {layout.name(buffer)} = ({kind})buffers[{i}];")
+        for axis in buffer.axes:
+            name = layout.stride(buffer, axis)
+            out.line(f"const int64_t {name} = strides[{at}];")
+            at += 1
+    for i, symbol in enumerate(layout.kernel.symbols):
+        out.line(f"const int64_t {layout.id(symbol, symbol.name)} = sizes[{i}];")
+    for dim in layout.blocks:
+        out.line(f"enum {{ {layout.block(dim)} = {layout.tiles.get(dim, DEFAULT_TILE)} }};")
+    for name, text in _fixed_lengths(out).items():
+        out.line(f"const int64_t {name} = {text};")
+    counts = [layout.count(i.dim) for i in layout.kernel.grid]
+    out.line(f"const int64_t programs = {' * '.join(counts) or '1'};")
 
-    def memory(self) -> None:
-        """Every thread's own memory, cut into tiles."""
-        sharing = share(self.kernel, self.kind)
-        pieces = [(self.name(t), self.held(t), self.reserved(t)) for t in sharing.owners]
-        pieces += [
-            (self.name(b), C_STORED[b.dtype], self.buffer_room(b))
-            for b in self.kernel.buffers
-            if b.space is Space.SCRATCH
-        ]
-        for s in self.kernel.statements:
-            if isinstance(s, Fold | Contract) and (part := self.part_name(s)) is not None:
-                pieces.append((part, self.held(s.tile), self.room(s.tile)))
-            if isinstance(s, Contract) and (name := self.turned_name(s)) is not None:
-                plan = self.contraction(s)
-                assert plan is not None
-                wide = self.row(plan[1].dim, self.held(s.tile))
-                pieces.append((name, self.held(s.tile), f"{self.block(s.span.dim)} * {wide}"))
-        pieces = list(dict.fromkeys(pieces))
-        self.line("size_t bytes = 0;")
-        for name, held, room in pieces:
-            at = self.id(("at", name), f"{name}_at")
-            self.line(f"const size_t {at} = reserve(&bytes, {room}, sizeof({held}));")
-        self.line("char *const memory = allocate(bytes);")
-        for name, held, _ in pieces:
-            at = self.id(("at", name), f"{name}_at")
-            self.line(f"{held} *const {name} = ({held} *)(memory + {at});")
-        for tile, owner in sharing.taken.items():
-            self.line(f"{self.held(tile)} *const {self.name(tile)} = {self.name(owner)};")
+
+def _fixed_lengths(out: Output) -> dict[str, str]:
+    """Lengths of blocks that no loop is at: a pick of the first."""
+    layout = out.layout
+    made: dict[str, str] = {}
+    for span in layout.spans():
+        if isinstance(span.at, int) and span.dim.packed and not span.dim.unit:
+            block = layout.block(span.dim)
+            before = f" - {span.at} * {block}" if span.at else ""
+            made[layout.length(span)] = f"MIN({block}, {layout.extent(span.dim.axis)}{before})"
+    return made
+
+
+def _grid(out: Output) -> None:
+    """Which block of each dim a program has; the last index varies fastest."""
+    layout = out.layout
+    after: list[str] = []
+    for index in reversed(layout.kernel.grid):
+        count = layout.count(index.dim)
+        rest = f"program / ({' * '.join(after)})" if after else "program"
+        out.line(f"const int64_t {layout.name(index)} = {rest} % {count};")
+        after.insert(0, count)
+    for index in layout.kernel.grid:
+        out.line_length(index)
+
+
+def _memory(out: Output) -> None:
+    """Every thread's own memory, cut into tiles."""
+    layout = out.layout
+    sharing = share(layout.kernel, layout.kind)
+    pieces = [(layout.name(t), layout.held(t), layout.reserved(t)) for t in sharing.owners]
+    pieces += [
+        (layout.name(b), C_STORED[b.dtype], layout.buffer_room(b))
+        for b in layout.kernel.buffers
+        if b.space is Space.SCRATCH
+    ]
+    for s in layout.kernel.statements:
+        if isinstance(s, Fold | Contract) and (part := layout.part_name(s)) is not None:
+            pieces.append((part, layout.held(s.tile), layout.room(s.tile)))
+        if isinstance(s, Contract) and (plan := layout.contraction(s)) is not None:
+            name, held = layout.turned_name(s), layout.held(s.tile)
+            if name is not None:
+                row = layout.row(plan.columns.dim, held)
+                pieces.append((name, held, f"{layout.block(s.span.dim)} * {row}"))
+    pieces = list(dict.fromkeys(pieces))
+    out.line("size_t bytes = 0;")
+    for name, held, room in pieces:
+        at = layout.id(("at", name), f"{name}_at")
+        out.line(f"const size_t {at} = reserve(&bytes, {room}, sizeof({held}));")
+    out.line("char *const memory = allocate(bytes);")
+    for name, held, _ in pieces:
+        at = layout.id(("at", name), f"{name}_at")
+        out.line(f"{held} *const {name} = ({held} *)(memory + {at});")
+    for tile, owner in sharing.taken.items():
+        out.line(f"{layout.held(tile)} *const {layout.name(tile)} = {layout.name(owner)};")

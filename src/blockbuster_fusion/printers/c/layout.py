@@ -1,6 +1,7 @@
 """Where everything lies in a C kernel: tiles, blocks of buffers, and how contractions walk them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from blockbuster_fusion.ir.axis import Axis, Dim
@@ -40,6 +41,19 @@ PART = 32
 """Sums across the vectors are made in parts of so many rows."""
 LONG = 128
 """Rows of so many elements are worth reading where they lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A contraction as the micro-kernel computes it.
+
+    One operand is read in vectors along the columns, the other is broadcast along them.
+    """
+
+    rows: Span | None
+    columns: Span
+    broadcast: Tile
+    vectors: Tile
 
 
 class Layout:
@@ -135,9 +149,11 @@ class Layout:
             return False
         users = [s for s in self.kernel.statements if tile in read(s)]
         plans = [self.contraction(s) if isinstance(s, Contract) else None for s in users]
-        return all(plan is not None and plan[2] is tile is not plan[3] for plan in plans)
+        return all(
+            plan is not None and plan.broadcast is tile is not plan.vectors for plan in plans
+        )
 
-    def layout(self, tile: Tile) -> list[Span]:
+    def order(self, tile: Tile) -> list[Span]:
         """The spans of a tile in the order in which they lie in memory: the lanes last.
 
         Where there are none, a row of an array stays a row, and nothing is turned on the way.
@@ -146,11 +162,11 @@ class Layout:
 
     def room(self, tile: Tile, after: int = 0) -> str:
         """How many elements the axes from number `after` on take; the last is padded."""
-        layout = self.layout(tile)[after:]
-        if not layout:
+        order = self.order(tile)[after:]
+        if not order:
             return "1"
-        sizes = [self.block(span.dim) for span in layout[:-1]]
-        return " * ".join([*sizes, self.row(layout[-1].dim, self.held(tile))])
+        sizes = [self.block(span.dim) for span in order[:-1]]
+        return " * ".join([*sizes, self.row(order[-1].dim, self.held(tile))])
 
     def row(self, dim: Dim, held: str) -> str:
         """The length of a row of a tile along a dim, padded; it has a name."""
@@ -165,13 +181,13 @@ class Layout:
         """How far apart two neighbours along an axis of a tile are."""
         if tile in self.borrowed:
             return self.buffer_step(self.borrowed[tile], span)
-        at = self.layout(tile).index(span)
+        at = self.order(tile).index(span)
         return "1" if at == len(tile.spans) - 1 else self.room(tile, at + 1)
 
     def at(self, tile: Tile, variables: Mapping[Span, str]) -> str:
         """An element of a tile."""
         terms = []
-        for span in self.layout(tile):
+        for span in self.order(tile):
             step = self.step(tile, span)
             terms.append(variables[span] if step == "1" else f"{variables[span]} * {factor(step)}")
         return f"{self.name(tile)}[{' + '.join(terms) or '0'}]"
@@ -266,42 +282,37 @@ class Layout:
 
     def is_across(self, fold: Fold) -> bool:
         """Whether a reduction runs across the vectors, row upon row, not along them."""
-        return self.layout(fold.operand)[-1] != fold.span
+        return self.order(fold.operand)[-1] != fold.span
 
     def is_one_call(self, contract: Contract) -> bool:
         plan = self.contraction(contract)
         if plan is None:
             return False
         spans = {*contract.left.spans, *contract.right.spans}
-        return spans == {contract.span, plan[1]} | ({plan[0]} if plan[0] is not None else set())
+        return spans == {contract.span, plan.columns, *([plan.rows] if plan.rows else [])}
 
-    def contraction(self, statement: Contract) -> tuple[Span | None, Span, Tile, Tile] | None:
-        """Its rows and columns, and which operand has each; None: do it plainly."""
+    def contraction(self, statement: Contract) -> Contraction | None:
+        """The roles of operands and axes; None where no micro-kernel serves."""
         sides = (statement.left, statement.right)
-        layout = self.layout(statement.tile)
+        order = self.order(statement.tile)
         held = {self.held(t) for t in (*sides, statement.tile)}
-        if not layout or len(held) > 1 or not held <= {"float", "double"}:
+        if not order or len(held) > 1 or not held <= {"float", "double"}:
             return None
-        columns = layout[-1]
+        columns = order[-1]
         vectors = [t for t in sides if columns in t.spans]
         if len(vectors) != 1:
             return None
         broadcast = next(t for t in sides if t is not vectors[0] or sides[0] is sides[1])
-        kept = [s for s in self.layout(broadcast) if s != statement.span]
+        kept = [s for s in self.order(broadcast) if s != statement.span]
         rows = next((s for s in reversed(kept) if s not in vectors[0].spans), None)
-        return rows, columns, broadcast, vectors[0]
+        return Contraction(rows, columns, broadcast, vectors[0])
 
     def turned_name(self, statement: Contract) -> str | None:
-        """The room for an operand that has to be turned first: its columns are not innermost."""
+        """The room for an operand that is transposed first: its columns are not innermost."""
         plan = self.contraction(statement)
-        if plan is None:
+        if plan is None or self.step(plan.vectors, plan.columns) == "1":
             return None
-        _, columns, _, vectors = plan
-        return (
-            None
-            if self.step(vectors, columns) == "1"
-            else self.id(("turned", vectors), f"{self.name(vectors)}_turned")
-        )
+        return self.id(("turned", plan.vectors), f"{self.name(plan.vectors)}_turned")
 
 
 def _for_runs(kernel: Kernel) -> dict[Tile, Dim]:

@@ -1,0 +1,121 @@
+"""Loads, lookups and stores as C: blocks move between buffers and tiles."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from blockbuster_fusion.nest.nest import Access, Lookup, Span, Store, Tile
+from blockbuster_fusion.printers.c.expressions import bare
+from blockbuster_fusion.printers.c.output import Output
+from blockbuster_fusion.printers.operators import C_STORED
+
+
+def write_load(out: Output, tile: Tile, source: Access) -> None:
+    layout = out.layout
+    stored, held = C_STORED[source.buffer.dtype], layout.held(tile)
+    order = layout.order(tile)
+    if tile in layout.borrowed:
+        out.line(f"const {held} *const {layout.name(tile)} = {layout.address(source)};")
+        return
+    if not order:
+        value = f"*({layout.address(source)})"
+        value = f"widened_bfloat16({value})" if stored == "bfloat16" else value
+        out.line(f"{layout.name(tile)}[0] = {bare(value)};")
+        return
+    out.needs.add(("load", stored, held))
+    with _rows(out, tile, source) as (there, here, sizes, steps):
+        rows, columns = steps
+        to = f"{here}, {rows[0]}, {there}, {rows[1]}, {columns}"
+        out.line(f"load_{stored}_{held}({to}, {sizes});")
+
+
+def write_lookup(out: Output, statement: Lookup) -> None:
+    """Row by row of the table, or, where the vectors run along the places, a few at once.
+
+    At a place outside of the table nothing is read: the kernel says so when it returns.
+    """
+    layout = out.layout
+    tile, source, places = statement.tile, statement.source, statement.places
+    stored, held = C_STORED[source.buffer.dtype], layout.held(tile)
+    stride = layout.stride(source.buffer, source.buffer.axes[statement.axis])
+    length = layout.extent(statement.along)
+    order = layout.order(tile)
+    out.needs.add(("places",))
+    if not order:
+        value = f"*({layout.address(source)} + {layout.name(places)}[0] * {stride})"
+        value = f"widened_bfloat16({value})" if stored == "bfloat16" else value
+        out.line(f"if (on_axis({layout.name(places)}[0], {length}, &astray))")
+        out.line(f"    {layout.name(tile)}[0] = {bare(value)};")
+        return
+    last = order[-1]
+    inner = [s for s in order[:-1] if s not in places.spans][-1:]
+    outer = [s for s in order[:-1] if s not in inner]
+
+    def step(span: Span) -> str:
+        return layout.buffer_step(source, span) if span in source.spans else "0"
+
+    with out.over(outer, simd="") as variables:
+        here = layout.moved(tile, variables)
+        moved = [f"{v} * {step(s)}" for s, v in variables.items() if s in source.spans]
+        there = " + ".join([layout.address(source), *moved])
+        down, rows, high = "0", "0", "1"
+        if inner:
+            down, rows, high = layout.step(tile, inner[0]), step(inner[0]), layout.length(inner[0])
+        sizes = f"{rows}, {step(last)}, {high}, {layout.length(last)}"
+        if last in places.spans:
+            out.needs.add(("take", stored, held, layout.held(places)))
+            at = f"{layout.moved(places, variables)}, {stride}"
+            name = f"take_{stored}_{held}_{layout.held(places)}"
+            out.line(f"{name}({here}, {down}, {there}, {length}, {at}, {sizes}, &astray);")
+        else:
+            out.needs.add(("load", stored, held))
+            place = layout.at(places, variables)
+            row = f"{there} + {place} * {stride}"
+            out.line(f"if (on_axis({place}, {length}, &astray))")
+            out.line(f"    load_{stored}_{held}({here}, {down}, {row}, {sizes});")
+
+
+def write_store(out: Output, statement: Store) -> None:
+    layout = out.layout
+    tile, target = statement.tile, statement.target
+    stored, held = C_STORED[target.buffer.dtype], layout.held(tile)
+    if statement.atomic:
+        with out.over(layout.order(tile), simd="") as variables:
+            terms = [f"{variables[s]} * {layout.buffer_step(target, s)}" for s in tile.spans]
+            place = " + ".join([layout.address(target), *terms])
+            out.line("#pragma omp atomic")
+            out.line(f"*({place}) += {layout.at(tile, variables)};")
+        return
+    if not tile.spans:
+        value = f"{layout.name(tile)}[0]"
+        value = f"narrowed_bfloat16({value})" if stored == "bfloat16" else value
+        out.line(f"*({layout.address(target)}) = {bare(value)};")
+        return
+    out.needs.add(("store", stored, held))
+    with _rows(out, tile, target) as (there, here, sizes, steps):
+        rows, columns = steps
+        to = f"{there}, {rows[1]}, {columns}, {here}, {rows[0]}"
+        out.line(f"store_{stored}_{held}({to}, {sizes});")
+
+
+@contextmanager
+def _rows(
+    out: Output, tile: Tile, access: Access
+) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], str]]]:
+    """Loops over all but the last two axes of a tile, and what moving these two needs."""
+    layout = out.layout
+    *outer, last = layout.order(tile)
+    inner = outer[-1:]
+    with out.over(outer[:-1], simd="") as variables:
+        there = " + ".join(
+            [
+                layout.address(access),
+                *(f"{v} * {layout.buffer_step(access, s)}" for s, v in variables.items()),
+            ]
+        )
+        here = layout.moved(tile, variables)
+        rows = ("0", "0")
+        if inner:
+            rows = (layout.step(tile, inner[0]), layout.buffer_step(access, inner[0]))
+        high = layout.length(inner[0]) if inner else "1"
+        sizes = f"{high}, {layout.length(last)}"
+        yield there, here, sizes, (rows, layout.buffer_step(access, last))

@@ -1,0 +1,64 @@
+"""The text of a C kernel while it is written: lines, braces and loops over elements."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from blockbuster_fusion.naming import comment
+from blockbuster_fusion.nest.nest import Index, Span
+from blockbuster_fusion.printers.c.expressions import Need, Writer
+from blockbuster_fusion.printers.c.layout import Layout
+
+
+class Output:
+    """The lines of one kernel, and the layout that they are written with.
+
+    The parts of the prelude that the lines call are noted in `needs`.
+    """
+
+    def __init__(self, layout: Layout, needs: set[Need]) -> None:
+        self.layout, self.needs = layout, needs
+        self.writer = Writer(layout.extent, needs)
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def line(self, text: str = "") -> None:
+        self.lines.append("    " * self.depth + text if text else "")
+
+    def comment(self, text: str) -> None:
+        self.line(f"/* {comment(text)} */")
+
+    @contextmanager
+    def braces(self, head: str) -> Iterator[None]:
+        self.line(f"{head} {{".lstrip())
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line("}")
+
+    @contextmanager
+    def over(
+        self, spans: Sequence[Span], *, simd: str = "simd", around: int = 0
+    ) -> Iterator[dict[Span, str]]:
+        """Loops over elements of spans, the innermost in vectors; `around` others stand around."""
+        variables = {span: f"i{around + number + 1}" for number, span in enumerate(spans)}
+        start = self.depth
+        for span, i in variables.items():
+            if span is spans[-1] and simd:
+                self.line(f"#pragma omp {simd}")
+            self.line(f"for (int64_t {i} = 0; {i} < {self.layout.length(span)}; {i}++)")
+            self.depth += 1
+        marker = len(self.lines)
+        yield variables
+        if spans and len(self.lines) > marker + 1:
+            self.lines[marker - 1] += " {"
+            self.depth -= 1
+            self.line("}")
+        self.depth = start
+
+    def line_length(self, index: Index) -> None:
+        """The length of the block that an index is at; the last block may be shorter."""
+        layout, dim = self.layout, index.dim
+        if dim.packed:
+            block = layout.block(dim)
+            text = f"MIN({block}, {layout.extent(dim.axis)} - {layout.name(index)} * {block})"
+            self.line(f"const int64_t {layout.length(Span(dim, index))} = {text};")

@@ -1,0 +1,126 @@
+"""Elementwise expressions and reductions as C."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+
+from blockbuster_fusion.ir.combiner import ADD
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.nest import Compute, Contract, Fold, Span
+from blockbuster_fusion.printers.c.expressions import bare, number
+from blockbuster_fusion.printers.c.layout import PART
+from blockbuster_fusion.printers.c.output import Output
+
+
+def write_compute(out: Output, statement: Compute, fold: Fold | None = None) -> None:
+    """An expression for every element, and a reduction of it along the way."""
+    layout = out.layout
+    order = layout.order(statement.tile)
+    if fold is not None:
+        _start_fold(out, fold)
+    marker = len(out.lines)
+    with summed(out, order, fold) as variables:
+        texts = [layout.at(t, variables) for t in statement.operands]
+        dtypes = [DType.int32 if t in layout.counted else t.dtype for t in statement.operands]
+        value, definitions = out.writer.write(statement.expr, texts, dtypes, statement.tile.dtype)
+        made = layout.at(statement.tile, variables)
+        if fold is None:
+            out.line(f"{made} = {bare(value)};")
+        else:
+            out.line(f"const {layout.held(statement.tile)} x = {bare(value)};")
+            if statement.tile not in layout.passing:
+                out.line(f"{made} = x;")
+            out.line(_folded(out, fold, variables, "x"))
+    if definitions:
+        loops = out.lines[marker:]
+        del out.lines[marker:]
+        with out.braces(""):
+            for definition in definitions:
+                out.line(definition)
+            out.lines += [f"    {line}" for line in loops]
+
+
+def write_fold(out: Output, statement: Fold) -> None:
+    """A reduction: row upon row in vectors, or along them, one partial result to a lane."""
+    layout = out.layout
+    order, span = layout.order(statement.operand), statement.span
+    if layout.is_across(statement):
+        _start_fold(out, statement)
+        with summed(out, [span, *(s for s in order if s != span)], statement) as variables:
+            out.line(_folded(out, statement, variables, layout.at(statement.operand, variables)))
+        return
+    dtype, held = statement.tile.dtype, layout.held(statement.tile)
+    if statement.combiner is ADD and held == layout.held(statement.operand) and dtype.is_float:
+        out.needs.add(("sum", held))
+        with out.over(order[:-1], simd="") as variables:
+            sum_of = f"sum_{held}({layout.moved(statement.operand, variables)}"
+            made = layout.at(statement.tile, variables)
+            out.line(f"{made} = {sum_of}, {layout.length(span)});")
+        return
+    _start_fold(out, statement)
+    identity = number(statement.combiner.identity[0], dtype)
+    expr = statement.combiner.combine[0]
+    scope = out.braces("") if len(order) == 1 else nullcontext()
+    with scope, out.over(order[:-1], simd="") as variables:
+        row = layout.moved(statement.operand, variables)
+        total = layout.at(statement.tile, variables)
+        out.line(f"const {layout.held(statement.operand)} *const row = {row};")
+        out.line(f"{held} lanes[16];")
+        out.line(f"for (int w = 0; w < 16; w++) lanes[w] = {identity};")
+        out.line("int64_t at = 0;")
+        combined = out.writer.combined(expr, ["lanes[w]", "row[at + w]"], dtype)
+        with out.braces(f"for (; at + 16 <= {layout.length(span)}; at += 16)"):
+            out.line("#pragma omp simd")
+            out.line(f"for (int w = 0; w < 16; w++) lanes[w] = {bare(combined)};")
+        rest = out.writer.combined(expr, [total, "row[at]"], dtype)
+        out.line(f"for (; at < {layout.length(span)}; at++) {total} = {bare(rest)};")
+        last = out.writer.combined(expr, [total, "lanes[w]"], dtype)
+        out.line(f"for (int w = 0; w < 16; w++) {total} = {bare(last)};")
+
+
+def _start_fold(out: Output, statement: Fold) -> None:
+    layout = out.layout
+    kept = [s for s in layout.order(statement.operand) if s != statement.span]
+    with out.over(kept) as variables:
+        identity = number(statement.combiner.identity[0], statement.tile.dtype)
+        out.line(f"{layout.at(statement.tile, variables)} = {identity};")
+        if layout.part_name(statement) is not None:
+            out.line(f"{summand(out, statement, variables)} = 0;")
+
+
+def summand(out: Output, statement: Fold | Contract, variables: Mapping[Span, str]) -> str:
+    """An element of a sum, or of the part of it that is being made."""
+    layout = out.layout
+    total = layout.at(statement.tile, variables)
+    return (layout.part_name(statement) or layout.name(statement.tile)) + total[total.index("[") :]
+
+
+@contextmanager
+def summed(
+    out: Output, order: Sequence[Span], statement: Fold | Contract | None
+) -> Iterator[dict[Span, str]]:
+    """Loops over elements that are summed along the way: a long sum is made in parts."""
+    layout = out.layout
+    if statement is None or layout.part_name(statement) is None:
+        along = statement is not None and statement.span == order[-1]
+        with out.over(order, simd="" if along else "simd") as variables:
+            yield variables
+        return
+    at = order.index(statement.span) + 1
+    with out.over(order[:at], simd="") as outer:
+        with out.over(order[at:], around=at) as inner:
+            yield outer | inner
+        i, length = outer[statement.span], layout.length(statement.span)
+        with (
+            out.braces(f"if ({i} % {PART} == {PART - 1} || {i} + 1 == {length})"),
+            out.over(order[at:], around=at) as inner,
+        ):
+            part = summand(out, statement, outer | inner)
+            out.line(f"{layout.at(statement.tile, outer | inner)} += {part};")
+            out.line(f"{part} = 0;")
+
+
+def _folded(out: Output, statement: Fold, variables: Mapping[Span, str], value: str) -> str:
+    """One more element in a reduction."""
+    total, expr = summand(out, statement, variables), statement.combiner.combine[0]
+    made = out.writer.combined(expr, [total, value], statement.tile.dtype)
+    return f"{total} = {bare(made)};"
