@@ -7,6 +7,7 @@ from blockbuster_fusion.nest.nest import Kernel, Nest, Store, accesses
 from blockbuster_fusion.printers.triton.body import BodyPrinter
 from blockbuster_fusion.printers.triton.grid import grid_lines
 from blockbuster_fusion.printers.triton.helpers import HELPERS
+from blockbuster_fusion.printers.triton.variables import Variables
 
 
 def print_triton(nest: Nest, constant: Collection[str] = ()) -> str:
@@ -20,8 +21,8 @@ def print_triton(nest: Nest, constant: Collection[str] = ()) -> str:
     for kernel in nest.kernels:
         printer = BodyPrinter(kernel, frozenset(constant))
         functions.append(_function(kernel, printer))
-        helpers |= printer.expr.helpers
-        libdevice |= printer.expr.libdevice
+        helpers |= printer.variables.expr.helpers
+        libdevice |= printer.variables.expr.libdevice
     head = ["import triton", "import triton.language as tl"]
     if libdevice:
         head.append("from triton.language.extra import libdevice")
@@ -31,9 +32,9 @@ def print_triton(nest: Nest, constant: Collection[str] = ()) -> str:
 
 def _function(kernel: Kernel, printer: BodyPrinter) -> str:
     body = printer.lines()
-    grid = grid_lines(kernel, printer)
-    lines = [*grid, *printer.preamble(), *body]
-    header = [f"def {kernel.name}(", *_parameters(printer), "):", _docstring(kernel)]
+    grid = grid_lines(kernel, printer.variables)
+    lines = [*grid, *printer.variables.preamble(), *body]
+    header = [f"def {kernel.name}(", *_parameters(printer.variables), "):", _docstring(kernel)]
     return "\n".join(["@triton.jit", *header, *("    " * bool(x) + x for x in lines)])
 
 
@@ -51,15 +52,17 @@ def _docstring(kernel: Kernel) -> str:
     return f'    """{comment(" from ".join(n for n in names if n))}."""'
 
 
-def _parameters(printer: BodyPrinter) -> Iterable[str]:
+def _parameters(variables: Variables) -> Iterable[str]:
     """The parameters that the body needs, a line for each buffer and each kind."""
-    names, used = printer.names, printer.used
+    names, used = variables.names, variables.used
     for buffer, pointer in names.pointers.items():
         strides = [names.copies[buffer]] if buffer in names.copies else []
         own = [pointer, *strides, *names.strides[buffer]]
         if pointer in used:
             yield f"    {', '.join(name for name in own if name in used)},"
-    sizes = [(s.name in printer.constant, name) for s, name in names.sizes.items() if name in used]
+    sizes = [
+        (s.name in variables.constant, name) for s, name in names.sizes.items() if name in used
+    ]
     for constant in (False, True):
         texts = [f"{n}: tl.constexpr" if c else n for c, n in sizes if c is constant]
         if texts:

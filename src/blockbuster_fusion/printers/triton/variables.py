@@ -4,13 +4,12 @@ from collections.abc import Collection
 
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.expr import Expr
-from blockbuster_fusion.nest.nest import Index, Kernel, Span, Tile
+from blockbuster_fusion.nest.nest import Index, Kernel, Span
 from blockbuster_fusion.printers.triton.expressions import ExprWriter
-from blockbuster_fusion.printers.triton.layout import position
 from blockbuster_fusion.printers.triton.names import ParameterNames
 
 
-class Scope:
+class Variables:
     """Names are handed out where they are used; only what was used is declared."""
 
     def __init__(self, kernel: Kernel, constant: Collection[str]) -> None:
@@ -56,18 +55,6 @@ class Scope:
         """A sum of sizes and numbers, which may stand in another sum."""
         text = self.expr.write(expr, (), ())
         return text if text.isidentifier() or text.lstrip("-").isdigit() else f"({text})"
-
-    def value(self, tile: Tile) -> str:
-        """A tile as it is computed with."""
-        return tile.name
-
-    def least(self, tile: Tile) -> str:
-        """The least number of a tile; what lies beyond the end of an axis does not count."""
-        text = self.value(tile)
-        for span in tile.spans:
-            inside = f"{self.inside(span)}{position(tile.spans, span)}"
-            text = f"tl.where({inside}, {text}, 0.0)"
-        return f"tl.min({text})" if tile.spans else text
 
     # --------------------------------------------------------------- positions
 

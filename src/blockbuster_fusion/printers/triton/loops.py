@@ -1,0 +1,131 @@
+"""The blocks that a loop of a Triton kernel goes through."""
+
+from collections.abc import Callable, Sequence
+
+from blockbuster_fusion.ir.expr import Expr
+from blockbuster_fusion.nest.nest import UNSEEN, For, Span, Tile, Window
+from blockbuster_fusion.printers.triton.values import Values
+
+
+def loop_lines(loop: For, values: Values) -> tuple[list[str], list[str], str]:
+    """(what is worked out before the loop, and within its passes, the range that it goes through).
+
+    A loop has passes where a row may have seen nothing in its window: then the blocks before and
+    after that are visited as well.
+    """
+    of = _variables(loop, values)
+    first, last = str(loop.first), values.variables.count(loop.index.dim)
+    lines: list[str] = []
+    inner: list[str] = []
+    if loop.window is not None:
+        lines = _window_lines(loop, loop.window, first, last, values)
+        if loop.window.seen:
+            lines.append(f"{of('end')} = {last}")
+            inner = _pass_lines(of, loop.window.seen, first, values)
+            first, last = of("from"), of("to")
+        else:
+            first, last = of("first"), of("last")
+    share, bounds = _share_lines(loop, first, last, values)
+    return (lines, [*inner, *share], bounds) if inner else ([*lines, *share], [], bounds)
+
+
+def _variables(loop: For, values: Values) -> Callable[[str], str]:
+    """The names of the variables of a loop, by what they are for."""
+    name = values.variables.names.indices[loop.index]
+    return lambda kind: values.variables.names.local(kind, name)
+
+
+def _pass_lines(
+    of: Callable[[str], str], seen: Sequence[Tile], first: str, values: Values
+) -> list[str]:
+    """Which blocks a pass goes through: the window's, those before it, those after it."""
+    blind = " | ".join(f"({values.least(tile)} <= {UNSEEN})" for tile in seen)
+    ends = {
+        "from": (of("first"), first, of("last")),
+        "to": (of("last"), of("first"), of("end")),
+    }
+    lines = [f"{of('blind')} = ({of('pass')} == 0) | {blind}"]
+    for made, (own, before, after) in ends.items():
+        other = f"tl.where({of('pass')} == 1, {before}, {after})"
+        lines.append(f"{of(made)} = tl.where({of('pass')} == 0, {own}, {other})")
+    return [*lines, f"{of('to')} = tl.where({of('blind')}, {of('to')}, {of('from')})"]
+
+
+def _share_lines(loop: For, first: str, last: str, values: Values) -> tuple[list[str], str]:
+    of = _variables(loop, values)
+    lines: list[str] = []
+    if loop.part is not None:
+        part = values.variables.names.indices[loop.part.index]
+        whole = last if first == "0" else f"{last} - {first}"
+        lines.append(f"{of('share')} = tl.cdiv({whole}, {loop.part.parts})")
+        start = f"{part} * {of('share')}"
+        start = start if first == "0" else f"{first} + {start}"
+        end = f"tl.minimum({start} + {of('share')}, {last})"
+        return lines, f"{start}, {end}"
+    return lines, f"{first}, {last}"
+
+
+def _window_lines(loop: For, window: Window, first: str, last: str, values: Values) -> list[str]:
+    of = _variables(loop, values)
+    block = values.variables.block(loop.index.dim) if loop.index.dim.packed else "1"
+    if window.seen is not None:
+        return _seen_lines(loop, window, first, last, values)
+    assert window.rows is not None
+    start, end = _row_edges(window.rows, values)
+    low, high = (_edge(edge, values) for edge in (window.low, window.high))
+    lines = ["# only the blocks that the mask leaves to these rows; all, if it leaves a row none"]
+    blind: list[str] = []
+    first_text, last_text = first, last
+    if low is not None:
+        blind.append(f"({end} + {low} > {values.variables.extent(loop.index.dim.axis)})")
+        first_text = f"tl.maximum({start} + {low}, {first} * {block}) // {block}"
+    if high is not None:
+        if high.startswith("(") or int(high) < 0:
+            blind.append(f"({start} + {high} < 0)")
+        last_text = f"tl.minimum(tl.cdiv(tl.maximum({end} + {high}, 0), {block}), {last})"
+    if low is not None and high is not None:
+        blind.append(f"({low} > {high})")
+    if not blind:
+        return [*lines, f"{of('first')} = {first_text}", f"{of('last')} = {last_text}"]
+    lines.append(f"{of('blind')} = {' | '.join(blind)}")
+    lines.append(f"{of('first')} = tl.where({of('blind')}, {first}, {first_text})")
+    lines.append(f"{of('last')} = tl.where({of('blind')}, {last}, {last_text})")
+    return lines
+
+
+def _seen_lines(loop: For, window: Window, first: str, last: str, values: Values) -> list[str]:
+    """The blocks that some row sees, whether or not every row sees one."""
+    of = _variables(loop, values)
+    block = values.variables.block(loop.index.dim) if loop.index.dim.packed else "1"
+    low, high = (_edge(edge, values) for edge in (window.low, window.high))
+    after = high and f"{high} + 1"
+    if window.rows is not None:
+        start, end = _row_edges(window.rows, values)
+        low, after = low and f"{start} + {low}", high and f"{end} + {high}"
+    below, above = first, last
+    if low is not None:
+        below = f"tl.minimum(tl.maximum({low}, {first} * {block}) // {block}, {last})"
+    if after is not None:
+        above = f"tl.minimum(tl.cdiv(tl.maximum({after}, 0), {block}), {last})"
+    return [
+        "# only the blocks that the mask leaves to these rows",
+        f"{of('first')} = {below}",
+        f"{of('last')} = tl.maximum({above}, {of('first')})",
+    ]
+
+
+def _edge(edge: Expr | Tile | None, values: Values) -> str | None:
+    if isinstance(edge, Tile):
+        return values.value(edge)
+    return None if edge is None else values.variables.whole(edge)
+
+
+def _row_edges(rows: Span, values: Values) -> tuple[str, str]:
+    """The position of a block's first row, and the one after its last."""
+    at = values.variables.at(rows)
+    if not rows.dim.packed:
+        return at, f"{at} + 1"
+    block, extent = values.variables.block(rows.dim), values.variables.extent(rows.dim.axis)
+    if rows.dim.unit:
+        return "0", extent
+    return f"{at} * {block}", f"tl.minimum(({at} + 1) * {block}, {extent})"

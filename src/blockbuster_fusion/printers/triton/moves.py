@@ -1,0 +1,96 @@
+"""Loads, lookups and stores as Triton."""
+
+from collections.abc import Sequence
+
+from blockbuster_fusion.nest.nest import Access, Along, Lookup, Span, Store, Tile
+from blockbuster_fusion.printers.operators import TRITON_TYPES
+from blockbuster_fusion.printers.triton.layout import aligned, position
+from blockbuster_fusion.printers.triton.values import Values
+
+WIDTH = 92
+TWICE = "# loaded once more: Triton 3.6 miscompiles a tile that goes both to a dot and elsewhere"
+
+
+def load(values: Values, tile: Tile, source: Access, lookup: Lookup | None = None) -> list[str]:
+    narrow = tile in values.dots.narrow
+    wide = "" if narrow or tile.dtype is source.buffer.dtype else f".to({TRITON_TYPES[tile.dtype]})"
+    spans = _spans(source) if lookup is None else tile.spans
+    place, mask = _pointers(values, source, tile, lookup), _mask(values, spans, tile, lookup)
+    if mask:
+        mask.append("other=0.0" if source.buffer.dtype.is_float else "other=0")
+    made = _call(f"{tile} = tl.load", place, mask, wide)
+    again = values.dots.again.get(tile)
+    if again is not None:
+        policy = 'eviction_policy="evict_last"'
+        made += [TWICE, *_call(f"{again} = tl.load", place, [*mask, policy], wide)]
+    return made
+
+
+def store(values: Values, statement: Store) -> list[str]:
+    target, tile = statement.target, statement.tile
+    value = values.value(tile)
+    if tile.dtype is not target.buffer.dtype:
+        kept = values.dots.narrow.get(tile) is target.buffer.dtype
+        value = tile.name if kept else f"{value}.to({TRITON_TYPES[target.buffer.dtype]})"
+    place, rest = _pointers(values, target, tile), [value, *_mask(values, _spans(target), tile)]
+    if statement.atomic:
+        return _call("tl.atomic_add", place, [*rest, 'sem="relaxed"'])
+    return _call("tl.store", place, rest)
+
+
+def _pointers(
+    values: Values, access: Access, tile: Tile, lookup: Lookup | None = None
+) -> tuple[str, str]:
+    """Pointers to the elements of a block: (where it begins, the way from there)."""
+    variables = values.variables
+    buffer = access.buffer
+    start = [variables.use(variables.names.pointers[buffer])]
+    if buffer in variables.names.copies:
+        start.append(f"tl.cast(pid, tl.int64) * {variables.use(variables.names.copies[buffer])}")
+    inner: list[str] = []
+    axes = zip(buffer.axes, access.spans, variables.names.strides[buffer], strict=True)
+    for number, (axis, span, stride) in enumerate(axes):
+        if lookup is not None and number == lookup.axis:
+            at = f"tl.cast({values.value(lookup.places)}, tl.int64)"
+            at = aligned(at, lookup.places.spans, tile.spans)
+            inner.append(f"{at} * {variables.use(stride)}")
+            continue
+        begin = variables.number(span) if axis.along is Along.BLOCKS else variables.start(span)
+        if begin is not None and axis.along is not Along.BLOCK:
+            start.append(f"{begin} * {variables.use(stride)}")
+        if axis.along is not Along.BLOCKS and span.dim.packed:
+            at = f"{variables.offset(span.dim)}{position(tile.spans, span)}"
+            inner.append(f"{at} * {variables.use(stride)}")
+    way = " + ".join(inner)
+    return " + ".join(start), f"({way})" if len(inner) > 1 else way
+
+
+def _mask(
+    values: Values, spans: Sequence[Span], tile: Tile, lookup: Lookup | None = None
+) -> list[str]:
+    """What keeps a load or a store within the ends of some axes, a lookup within its table."""
+    variables = values.variables
+    masks = [f"{variables.inside(span)}{position(tile.spans, span)}" for span in spans]
+    if lookup is not None:
+        variables.expr.helpers.add("on_axis")
+        found = f"on_axis({values.value(lookup.places)}, {variables.extent(lookup.along)})"
+        masks.append(aligned(found, lookup.places.spans, tile.spans))
+    return [f"mask={' & '.join(masks)}"] if masks else []
+
+
+def _spans(access: Access) -> list[Span]:
+    """The blocks of a buffer that have an axis."""
+    pairs = zip(access.buffer.axes, access.spans, strict=True)
+    return [s for axis, s in pairs if axis.along is not Along.BLOCKS and s.dim.packed]
+
+
+def _call(
+    function: str, place: tuple[str, str], arguments: Sequence[str], end: str = ""
+) -> list[str]:
+    """A call about a place in memory, on one line or on several."""
+    line = f"{function}({', '.join([' + '.join(p for p in place if p), *arguments])}){end}"
+    if len(line) <= WIDTH:
+        return [line]
+    start, way = place
+    first = [f"    {start}", f"    + {way},"] if way else [f"    {start},"]
+    return [f"{function}(", *first, *(f"    {a}," for a in arguments), f"){end}"]
