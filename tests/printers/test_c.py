@@ -9,7 +9,8 @@ import torch
 import blockbuster_fusion as bb
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.nest.nest import Nest
-from blockbuster_fusion.printers.c.kernel import print_c
+from blockbuster_fusion.printers.c.kernel import kernels_in_c
+from blockbuster_fusion.printers.c.prelude import PARTS, prelude
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
 from blockbuster_fusion.runtime.executable import Compiled, Executable
 from blockbuster_fusion.safety.pipeline import make_safe
@@ -39,7 +40,17 @@ def test_text(name, unit, dtype, golden):
     raw = bb.fuse(bb.lower(bb.examples.find(name)), unit=unit).fused[-1]
     graph = make_safe(stored_as(raw, dtype)).graph
     nest = scheduled(graph, name.replace("-", "_"), Schedule(grid="outer"))
-    golden(print_c(nest, default_tiles(graph, "cpu")))
+    needs, kernels = kernels_in_c(nest, default_tiles(graph, "cpu"))
+    golden("\n".join([*map(str, sorted(needs)), "", kernels]))
+
+
+def test_prelude(golden):
+    """Every part, for floats and for whole numbers."""
+    needs = {("places",), ("runs",), ("bfloat16",)}
+    for name, part in PARTS.items():
+        for at in (0, -1):
+            needs.add((name, *(types[at] for types in part.types)))
+    golden(prelude(needs))
 
 
 def compiled(graph: bb.Graph, nest: Nest, tiles: dict) -> Executable:

@@ -8,7 +8,8 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.array.arrays import elementwise
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.printers.triton.kernel import print_triton
+from blockbuster_fusion.printers.triton.helpers import HELPERS
+from blockbuster_fusion.printers.triton.kernel import kernels_in_triton, print_triton
 from blockbuster_fusion.schedule.schedule import scheduled
 from helpers.triton_cases import nests
 
@@ -28,7 +29,13 @@ def last(name: str, dtype: DType = DType.float32, schedule: str = "plain") -> st
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_printed(name: str, golden: Callable[[str], None]) -> None:
-    golden(last(name))
+    *_, nest = nests(name, DType.float32)
+    helpers, _, kernels = kernels_in_triton(nest)
+    golden("\n\n\n".join([f"helpers: {', '.join(sorted(helpers))}", *kernels]))
+
+
+def test_helpers(golden: Callable[[str], None]) -> None:
+    golden("\n".join(HELPERS.values()))
 
 
 def test_a_constant_size_is_compiled_in() -> None:

@@ -32,9 +32,15 @@ from blockbuster_fusion.printers.operators import C_STORED
 
 def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
     """The kernels of a program as C; `tiles` are constants of the text (64 where none is given)."""
+    needs, kernels = kernels_in_c(nest, tiles)
+    return "\n".join([prelude(needs), kernels])
+
+
+def kernels_in_c(nest: Nest, tiles: Mapping[Dim, int]) -> tuple[set[Need], str]:
+    """The parts of the prelude that the kernels of a program need, and the kernels as C."""
     needs: set[Need] = set()
     kernels = [_function(kernel, tiles, needs) for kernel in nest.kernels]
-    return "\n".join([prelude(needs), *kernels])
+    return needs, "\n".join(kernels)
 
 
 def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need]) -> str:

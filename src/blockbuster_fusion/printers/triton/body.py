@@ -159,6 +159,8 @@ class BodyPrinter:
 
 
 def _begins(statement: Statement, after: Statement | None) -> bool:
-    """Whether a tile is cleared just before a contraction that adds to it."""
-    clears = isinstance(statement, Fill) and statement.value == 0
-    return clears and isinstance(after, Contract) and after.tile is statement.tile  # type: ignore[union-attr]
+    """True if a tile is cleared just before a contraction adds to it."""
+    match statement, after:
+        case Fill(), Contract():
+            return statement.value == 0 and after.tile is statement.tile
+    return False

@@ -217,7 +217,7 @@ def _power(node: Expr, base: str) -> Form | None:
     exponent = node.args[1]
     value = exponent.value if exponent.op == "const" else None
     if exponent.op == "neg" and exponent.args[0].op == "const":
-        value = -exponent.args[0].value  # type: ignore[operator]
+        value = -exponent.args[0].number
     if not isinstance(value, int | float):
         return None
     match value:

@@ -15,19 +15,27 @@ def print_triton(nest: Nest, constant: Collection[str] = ()) -> str:
 
     `constant` names the sizes that are compiled in; a new value means compiling again.
     """
-    functions: list[str] = []
-    helpers: set[str] = set()
-    libdevice = False
-    for kernel in nest.kernels:
-        printer = BodyPrinter(kernel, frozenset(constant))
-        functions.append(_function(kernel, printer))
-        helpers |= printer.variables.expr.helpers
-        libdevice |= printer.variables.expr.libdevice
+    helpers, libdevice, functions = kernels_in_triton(nest, constant)
     head = ["import triton", "import triton.language as tl"]
     if libdevice:
         head.append("from triton.language.extra import libdevice")
     parts = ["\n".join(head), *(HELPERS[h].strip() for h in HELPERS if h in helpers), *functions]
     return "\n\n\n".join(parts) + "\n"
+
+
+def kernels_in_triton(
+    nest: Nest, constant: Collection[str] = ()
+) -> tuple[set[str], bool, list[str]]:
+    """The helpers that kernels call, True if they call libdevice, and the kernels as Triton."""
+    helpers: set[str] = set()
+    libdevice = False
+    functions: list[str] = []
+    for kernel in nest.kernels:
+        printer = BodyPrinter(kernel, frozenset(constant))
+        functions.append(_function(kernel, printer))
+        helpers |= printer.variables.expr.helpers
+        libdevice |= printer.variables.expr.libdevice
+    return helpers, libdevice, functions
 
 
 def _function(kernel: Kernel, printer: BodyPrinter) -> str:

@@ -1,6 +1,6 @@
 """The axes of tiles: brought into an order, and broadcast along those that a tile lacks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from blockbuster_fusion.nest.nest import Span
 
@@ -27,5 +27,5 @@ def aligned(text: str, spans: Sequence[Span], onto: Sequence[Span]) -> str:
     return text + _index(":" if span in spans else "None" for span in onto)
 
 
-def _index(parts: object) -> str:
-    return f"[{', '.join(parts)}]"  # type: ignore[arg-type]
+def _index(parts: Iterable[str]) -> str:
+    return f"[{', '.join(parts)}]"
