@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test format demo fuzz bench coverage clean
+.PHONY: help setup check test oldest format demo fuzz bench coverage clean
+SMOKE := tests/test_layers.py tests/ir tests/array tests/fusion/test_paper_examples.py tests/nest tests/schedule tests/test_cli.py tests/torch_frontend/test_views.py
+OLDEST_TORCH := 2.11.0
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,11 +20,22 @@ $(STAMP): pyproject.toml
 
 setup: $(STAMP) ## Make .venv with the package (editable) and the development tools
 
+check: $(STAMP) ## Check lint, format and types, then run a smoke set: about two minutes
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n auto $(SMOKE)
+
 test: $(STAMP) ## Check lint, format and types, then run the tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n auto
+
+oldest: ## Run the tests of the PyTorch front end on the oldest PyTorch that is supported
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[tests]' torch==$(OLDEST_TORCH)
+	$(VENV)-oldest/bin/python -m pytest -q -n auto tests/torch_frontend tests/fuzz/test_models.py
 
 format: $(STAMP) ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix
@@ -44,5 +57,5 @@ coverage: $(STAMP) ## Measure how much of each model in the zoo is fused: docs/c
 	$(BIN)/python benchmarks/coverage.py
 
 clean: ## Remove .venv, caches and build results
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -85,6 +85,22 @@ def test_pages_show_what_is_printed(
     assert shown
 
 
+FILES = {
+    f"{folder}/{file.relative_to(ROOT / folder).as_posix()}".removeprefix("src/blockbuster_fusion/")
+    for folder in ("src/blockbuster_fusion", "tests", "benchmarks")
+    for file in (ROOT / folder).rglob("*.py")
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_names_exist(page: str) -> None:
+    """A path is whole, but for the rules, which a table lists by their names."""
+    text = BLOCK.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    named = set(re.findall(r"`([a-z_/]+\.py)`", text))
+    known = {*FILES, *(file.removeprefix("rules/") for file in FILES)}
+    assert named <= known, sorted(named - known)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_have_a_known_language(page: str) -> None:
     found = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
