@@ -12,21 +12,9 @@ from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arg, call, cast, const, 
 from blockbuster_fusion.ir.expr import evaluate as run
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.linearity import is_inverse, is_linear
-from blockbuster_fusion.safety.pairs.terms import (
-    LOG2,
-    NOTHING,
-    Form,
-    Term,
-    as_plain,
-    bounded,
-    evaluate,
-    moved,
-    plain,
-    plus,
-    scaled,
-    times,
-    total,
-)
+from blockbuster_fusion.safety.pairs.arithmetic import as_plain, evaluate, total
+from blockbuster_fusion.safety.pairs.exponents import LOG2, NOTHING, bounded, plus, times
+from blockbuster_fusion.safety.pairs.terms import Form, Term, moved, plain, scaled
 
 X, Y, Z = arg(0), arg(1), arg(2)
 T, U = arg(3), arg(4)

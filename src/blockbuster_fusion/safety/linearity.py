@@ -1,21 +1,7 @@
 """Which functions are multiples of an argument, or of its inverse: they may share an exponent."""
 
-from blockbuster_fusion.ir.expr import Expr, call, const, fold_nodes
-
-
-def finite_or_zero(x: Expr) -> Expr:
-    """An expression where it is a finite number, and 0 where it is not."""
-    return call("where", is_finite(x), x, 0.0)
-
-
-def is_finite(x: Expr) -> Expr:
-    """Whether an expression is a finite number."""
-    return Expr("eq", (x - x, const(0.0)))
-
-
-def is_finite_or_zero(expr: Expr) -> bool:
-    """Whether an expression is made by `finite_or_zero`."""
-    return expr.op == "where" and expr == finite_or_zero(expr.args[1])
+from blockbuster_fusion.ir.expr import Expr, fold_nodes
+from blockbuster_fusion.safety.guards import is_finite_or_zero
 
 
 def is_linear(expr: Expr, index: int) -> bool:

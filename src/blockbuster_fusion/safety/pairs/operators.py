@@ -24,23 +24,21 @@ from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Node, 
 from blockbuster_fusion.ir.types import Type
 from blockbuster_fusion.safety.choices import Choice
 from blockbuster_fusion.safety.linearity import is_linear
+from blockbuster_fusion.safety.pairs.arithmetic import TermArithmetic
 from blockbuster_fusion.safety.pairs.demand import Demands
-from blockbuster_fusion.safety.pairs.identity import Identities
-from blockbuster_fusion.safety.pairs.terms import (
+from blockbuster_fusion.safety.pairs.exponents import (
     GREATEST,
     LARGEST,
     LOG2,
     NOTHING,
-    ONE,
-    Arithmetic,
-    Form,
-    Term,
     bounded,
     is_nothing,
     is_of_two,
     log_of_size,
     power,
 )
+from blockbuster_fusion.safety.pairs.identity import Identities
+from blockbuster_fusion.safety.pairs.terms import ONE, Form, Term
 from blockbuster_fusion.safety.pairs.terms import plain as plain_term
 
 Powers = tuple[tuple[Value, float], ...]
@@ -112,7 +110,7 @@ class Arguments:
         self.entries: dict[Value | Written, int] = {}
         self.identities: dict[Value, Expr] = {}
         """What is known of plain operands."""
-        self.terms = Arithmetic(self.origin, self._divisor, self._is_maximum)
+        self.terms = TermArithmetic(self.origin, self._divisor, self._is_maximum)
 
     def add(self, entry: Value | Written) -> Expr:
         return arg(self.entries.setdefault(entry, len(self.entries)))
@@ -553,9 +551,9 @@ class Items(Builder):
             left += [(exponent, abs(factor)), (table.add(common), -abs(factor))]
         if not x.raw and x.value is not None:
             return x.value, tuple(made)
-        value = Arithmetic().power(tuple(left)) if varying else ONE
+        value = TermArithmetic().power(tuple(left)) if varying else ONE
         if x.value is not None:
-            own, difference = table.add(x.value), Arithmetic().total(tuple(left))
+            own, difference = table.add(x.value), TermArithmetic().total(tuple(left))
             value = call("where", is_nothing(own, difference), 0.0, own * value)
         return table.emit(value), tuple(made)
 

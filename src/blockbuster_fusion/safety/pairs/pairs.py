@@ -30,6 +30,7 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.pairs.demand import Demand, Demands
+from blockbuster_fusion.safety.pairs.exponents import GREATEST, LARGEST, LOG2, power
 from blockbuster_fusion.safety.pairs.operators import (
     Draft,
     Items,
@@ -39,7 +40,7 @@ from blockbuster_fusion.safety.pairs.operators import (
     merged,
     plain,
 )
-from blockbuster_fusion.safety.pairs.terms import GREATEST, LARGEST, LOG2, Form, power
+from blockbuster_fusion.safety.pairs.terms import Form
 
 HEADROOM = {DType.float16: 10.0}
 """How far below the maximum an exponent is chosen for significands that are stored as float16.

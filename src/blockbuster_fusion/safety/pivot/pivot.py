@@ -33,7 +33,7 @@ from blockbuster_fusion.ir.types import Type
 from blockbuster_fusion.rules.copy import copied_node
 from blockbuster_fusion.rules.merge import without_unused_results
 from blockbuster_fusion.safety.choices import Choice, Loss, Precision, Safe
-from blockbuster_fusion.safety.linearity import finite_or_zero
+from blockbuster_fusion.safety.guards import finite_or_zero
 from blockbuster_fusion.safety.pivot.cancelling_sums import (
     WIDENED,
     Summed,

@@ -186,20 +186,31 @@ class _Trial:
     def shift(self) -> Shift:
         subtracted = dict.fromkeys(sorted(self.shifted), const(-1.0))
         outputs = {n: factor for n, factor in self._outputs.items() if factor is not None}
-        uses = {use: self._operand(use) for use in self.restored}
-        totals = {use: self._of_total(at) for use, at in uses.items() if self._is_of_total(at)}
-        last: dict[int, Place] = {n: ((), self.graph.outputs[n].value) for n in outputs}
-        ends = {n: self._of_total(at) for n, at in last.items() if self._is_of_total(at)}
-        restored = {use: factor for use, factor in self.restored.items() if use not in totals}
-        moved = {n: factor for n, factor in outputs.items() if n not in ends}
-        return Shift({**subtracted, **restored}, moved, totals, ends)
+        uses = {use: self._total_at(self._operand(use)) for use in self.restored}
+        ends = {n: self._total_at(((), self.graph.outputs[n].value)) for n in outputs}
+        return Shift(
+            {**subtracted, **{u: f for u, f in self.restored.items() if uses[u] is None}},
+            {n: factor for n, factor in outputs.items() if ends[n] is None},
+            {use: found.by for use, found in uses.items() if found is not None},
+            {n: found.by for n, found in ends.items() if found is not None},
+        )
 
     def _operand(self, use: Use) -> Place:
         path, node, port = use
         return path, self.graph.at(path)[node].inputs[port]
 
+    def _total_at(self, place: Place) -> "_Total | None":
+        """The sum of the shifted value, or a function of that alone, if a value is one."""
+        path, value = place
+        if self._is_total(place):
+            return _Total(None)
+        node = self.graph.at(path)[value.node]
+        if isinstance(node.op, Elementwise) and len(node.inputs) == 1:
+            return _Total(node.op) if self._is_total((path, node.inputs[0])) else None
+        return None
+
     def _is_total(self, place: Place) -> bool:
-        """Whether a value is the sum of the shifted one, in the dtype in which the pivot has it."""
+        """True if a value is the sum of the shifted one, in the dtype that the pivot has."""
         path, value = place
         same = self.graph.at(path).type(value).dtype is self._total_dtype
         return same and self.atoms.is_total(self.before.known[place])
@@ -209,17 +220,6 @@ class _Trial:
         path, value = next(iter(self.cut))
         dtype = self.graph.at(path).type(value).dtype
         return DType.float32 if dtype in NARROW else dtype
-
-    def _is_of_total(self, place: Place) -> bool:
-        return self._is_total(place) or self._of_total(place) is not None
-
-    def _of_total(self, place: Place) -> Elementwise | None:
-        """The operator that makes a value of the sum alone, if one does."""
-        path, value = place
-        node = self.graph.at(path)[value.node]
-        if self._is_total(place) or not isinstance(node.op, Elementwise) or len(node.inputs) != 1:
-            return None
-        return node.op if self._is_total((path, node.inputs[0])) else None
 
     @property
     def loses(self) -> bool:
@@ -321,6 +321,13 @@ class _Trial:
     def _read(self) -> frozenset[Path]:
         """The paths of the graphs that could be read."""
         return frozenset(path for path, _ in self.before.known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Total:
+    """The sum of the shifted value; `by` is the operator that is applied to it, if any."""
+
+    by: Elementwise | None
 
 
 def _is_rounded(graph: Graph, use: Use) -> bool:

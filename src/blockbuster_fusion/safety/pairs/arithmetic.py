@@ -1,0 +1,425 @@
+"""Arithmetic of terms: what each function of expressions makes of operands in any form."""
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import reduce
+from operator import add
+
+from blockbuster_fusion.ir.expr import Expr, call, const, fold, varying
+from blockbuster_fusion.safety.guards import finite_or_zero, is_finite, is_finite_or_zero
+from blockbuster_fusion.safety.pairs import logarithms
+from blockbuster_fusion.safety.pairs.exponents import (
+    LOG2,
+    NOTHING,
+    Exponent,
+    bounded,
+    is_nothing,
+    is_of_two,
+    log_of_size,
+    met,
+    over,
+    plus,
+    power,
+    rounding,
+    summed,
+    times,
+)
+from blockbuster_fusion.safety.pairs.terms import (
+    FEW,
+    ONE,
+    Form,
+    Term,
+    joins,
+    mapped,
+    moved,
+    negated,
+    number_of,
+    plain,
+    product,
+    scaled,
+    significand,
+)
+
+
+def no_origin(atom: Expr) -> Hashable:
+    """Nothing is known of an atom."""
+    return None
+
+
+def itself(atom: Expr) -> Expr:
+    return atom
+
+
+def never(atom: Expr, alone: bool) -> bool:
+    """No atom is known to be a maximum."""
+    return False
+
+
+class TermArithmetic:
+    """Arithmetic with terms.
+
+    `origin` tells which exponential an atom comes from: a shared exponent has the origin of those
+    that it is the maximum of, and is subtracted from them before anything else is added.
+    `divisor` gives such a maximum as it is subtracted. `is_maximum` tells whether no exponent of
+    the same origin exceeds an atom: alone, or in the sum with others.
+    """
+
+    def __init__(
+        self,
+        origin: Callable[[Expr], Hashable] = no_origin,
+        divisor: Callable[[Expr], Expr] = itself,
+        is_maximum: Callable[[Expr, bool], bool] = never,
+    ) -> None:
+        self.origin, self.divisor, self.is_maximum = origin, divisor, is_maximum
+        self._bases: dict[Expr, Expr] = {}
+
+    def base_of(self, atom: Expr) -> Expr:
+        """The atom that one was made of here: with a guard, or no less than 0."""
+        return self._bases.get(atom, atom)
+
+    def total(self, exponent: Exponent, *, divides: bool = False) -> Expr:
+        """The exponent as an expression; what is subtracted `divides` an exponential by its sum."""
+        first, *others = self._parts(exponent, divides=divides)
+        for other in others:
+            first = first + other
+        return first
+
+    def _parts(self, exponent: Exponent, *, divides: bool) -> list[Expr]:
+        """The addends of an exponent: what has no maximum, and differences from maxima."""
+        groups: dict[Hashable, list[tuple[Expr, float]]] = {None: []}
+        for part in exponent:
+            groups.setdefault(self.origin(part[0]), []).append(part)
+        differences: list[Expr] = []
+        for origin, group in groups.items():
+            positive, negative = (
+                [p for p in group if (p[1] > 0) is sign] for sign in (True, False)
+            )
+            if origin is None or not positive or not negative:
+                groups[None] += group if origin is not None else []
+                continue
+            if divides:
+                negative = [(self.divisor(atom), factor) for atom, factor in negative]
+            parts, left = met(positive, negative)
+            differences += parts
+            groups[None] += left
+        rest = groups[None]
+        return [summed(rest), *differences] if rest or not differences else differences
+
+    def as_plain(self, term: Term) -> Expr:
+        """The value as one plain expression."""
+        if term.native is not None:
+            return term.native
+        value, exponent = term.value, term.exponent
+        if term.form is Form.plain:
+            assert value is not None
+            return value
+        if term.form is Form.moved:
+            assert value is not None
+            return self.total(exponent) + value
+        if term.raw:
+            made = self.power(exponent, divides=True)
+            return made if value is None else value * made
+        return self.materialised(ONE if value is None else value, exponent)
+
+    def materialised(self, value: Expr, exponent: Exponent) -> Expr:
+        """`value · e^exponent`, in two steps: no factor overflows where the product does not."""
+        half = self.power(exponent, 0.5)
+        return call("where", is_nothing(value, self.total(exponent)), 0.0, value * half * half)
+
+    def power(self, exponent: Exponent, scale: float = 1.0, *, divides: bool = False) -> Expr:
+        """e^(scale·t); where it was written as a power of two it stays one.
+
+        The sum t of several exponents is rounded, which may cost e^t many digits. To the first
+        order it gets back what its rounding took: e^(t+r) = e^t·(1 + r).
+        """
+        of_two = is_of_two(exponent)
+        parts = self._parts(over(exponent, LOG2) if of_two else exponent, divides=divides)
+        total, lost = parts[0], []
+        for part in parts[1:]:
+            lost.append(rounding(total, part))
+            total = total + part
+        made = power(total if scale == 1 else total * scale, of_two=of_two)
+        if not lost:
+            return made
+        back = finite_or_zero(reduce(add, lost)) * (scale * LOG2 if of_two else scale)
+        return made * (back + 1.0)
+
+    def at_exponent(self, term: Term, common: Expr) -> Expr:
+        """The significand that a term has for another exponent."""
+        if term.form is Form.plain:
+            assert term.value is not None
+            return term.value * call("exp", -common)
+        exponent = self.total(term.exponent)
+        difference = exponent - common
+        if term.value is None:
+            return call("exp", difference)
+        if not term.raw:
+            return term.value * call("exp", difference)
+        half = call("exp", difference * 0.5)
+        return call("where", is_nothing(term.value, exponent), 0.0, term.value * half * half)
+
+    # ------------------------------------------------------------ expressions
+
+    def evaluate(self, expr: Expr, operands: Sequence[Term], *, lift: bool = True) -> Term:
+        """What an expression computes of operands in any form.
+
+        With `lift`, an exponential becomes a scaled term; in places where that would not do (a
+        sigmoid, say) it is written as the plain exponential again.
+        """
+        varies = varying(expr)
+
+        def step(node: Expr, terms: list[Term]) -> Term:
+            if node.op == "arg":
+                return operands[node.index]
+            return self._apply(node, terms, lift) if node in varies else plain(node)
+
+        return fold(expr, step)
+
+    def _apply(self, node: Expr, terms: list[Term], lift: bool) -> Term:
+        if node.op in ("exp", "exp2"):
+            return self._exp(node, terms[0], lift)
+        if all(t.form is Form.plain for t in terms):
+            return self._in_plain(node, terms)
+        rule = _RULES.get(node.op)
+        made = None if rule is None else rule(self, node, *terms)
+        return self._in_plain(node, terms) if made is None else made
+
+    def _in_plain(self, node: Expr, terms: Sequence[Term]) -> Term:
+        return plain(Expr(node.op, tuple(self.as_plain(t) for t in terms), node.value))
+
+    def _exp(self, node: Expr, x: Term, lift: bool) -> Term:
+        factor = LOG2 if node.op == "exp2" else 1.0
+        if x.form is Form.moved and factor == 1 and not x.raw:
+            assert x.value is not None
+            return scaled(call("exp", x.value), x.exponent, raw=False)
+        if not lift:
+            return self._in_plain(node, [x])
+        return scaled(None, ((self.as_plain(x), factor),), raw=True)
+
+    def _mul(self, node: Expr, a: Term, b: Term) -> Term | None:
+        if Form.few in (a.form, b.form):
+            return self._few_times(node, a, b)
+        for one, other in ((a, b), (b, a)):
+            if one.form is Form.moved:
+                factor = number_of(other)
+                if factor is None or one.raw:
+                    return None
+                assert one.value is not None
+                return moved(one.value * factor, times(one.exponent, factor))
+        value = product(a.value, b.value)
+        return scaled(value, plus(a.exponent, b.exponent), raw=a.raw or b.raw)
+
+    def _few_times(self, node: Expr, a: Term, b: Term) -> Term | None:
+        """A few exponentials times a factor, or divided by one."""
+        few, other = (a, b) if a.form is Form.few else (b, a)
+        if other.form is Form.few or other.form is Form.moved or few.numerator is not None:
+            return None
+        native = Expr(node.op, (self.as_plain(a), self.as_plain(b)))
+        if few is b and node.op == "div":
+            return Term(Form.few, None, native=native, addends=few.addends, numerator=other)
+        rule = _RULES[node.op]
+        addends = [rule(self, node, *((x, other) if few is a else (other, x))) for x in few.addends]
+        made = tuple(x for x in addends if x is not None)
+        if len(made) < len(addends):
+            return None
+        return Term(Form.few, None, native=native, addends=made)
+
+    def _div(self, node: Expr, a: Term, b: Term) -> Term | None:
+        if Form.few in (a.form, b.form):
+            return self._few_times(node, a, b)
+        if b.form is Form.moved:
+            return None
+        if a.form is Form.moved:
+            factor = number_of(b)
+            if not factor or a.raw:  # unknown, or 0
+                return None
+            assert a.value is not None
+            return moved(a.value / factor, times(a.exponent, 1 / factor))
+        value = a.value if b.value is None else (ONE if a.value is None else a.value) / b.value
+        return scaled(value, plus(a.exponent, b.exponent, -1.0), raw=a.raw or b.raw)
+
+    def _neg(self, node: Expr, a: Term) -> Term | None:
+        if a.form is Form.few:
+            return None
+        value = -(ONE if a.value is None else a.value)
+        if a.form is Form.moved:
+            return moved(value, times(a.exponent, -1.0), raw=a.raw)
+        return scaled(value, a.exponent, raw=a.raw)
+
+    def _add(self, node: Expr, a: Term, b: Term) -> Term | None:
+        sign = 1.0 if node.op == "add" else -1.0
+        if Form.few not in (a.form, b.form):
+            if Form.scaled not in (a.form, b.form):
+                return self.add_moved(node, a, b, sign)
+            made = self._together(a, b, lambda x, y: Expr(node.op, (x, y)))
+            if made is not None:
+                return made
+        return self._few(node, a, b)
+
+    def _few(self, node: Expr, a: Term, b: Term) -> Term | None:
+        """A sum of a few exponentials: plain, unless its logarithm is taken."""
+        if Form.moved in (a.form, b.form) or a.numerator or b.numerator:
+            return None
+        sides = [t.addends if t.form is Form.few else (t,) for t in (a, b)]
+        if len(sides[0]) + len(sides[1]) > FEW:
+            return None
+        if node.op == "sub":
+            sides[1] = tuple(negated(t) for t in sides[1])
+        native = Expr(node.op, (self.as_plain(a), self.as_plain(b)))
+        return Term(Form.few, None, native=native, addends=(*sides[0], *sides[1]))
+
+    def add_moved(self, node: Expr, a: Term, b: Term, sign: float) -> Term:
+        """Sums with a moved term: its exponent, which may be large, meets what it may cancel."""
+        assert a.value is not None
+        assert b.value is not None
+        if a.form is b.form or number_of(a) is not None or number_of(b) is not None:
+            exponent = plus(a.exponent, b.exponent, sign)
+            return moved(Expr(node.op, (a.value, b.value)), exponent, raw=a.raw or b.raw)
+        if b.form is Form.moved:
+            first = plus(((a.value, 1.0),), b.exponent, sign)
+            return plain(Expr(node.op, (self.total(first, divides=True), b.value)))
+        first = plus(a.exponent, ((b.value, 1.0),), sign)
+        return plain(self.total(first) + a.value)
+
+    def _together(self, a: Term, b: Term, op: Callable[[Expr, Expr], Expr]) -> Term | None:
+        """A function of two terms at one exponent; f(x·c, y·c) = f(x, y)·c for positive c."""
+        if a.form is b.form and set(a.exponent) == set(b.exponent):
+            x, y = (ONE if t.value is None else t.value for t in (a, b))
+            return scaled(op(x, y), a.exponent, raw=a.raw or b.raw)
+        if (a.raw or b.raw) and not (joins(a, b) or joins(b, a)):
+            return None
+        for one, other in ((a, b), (b, a)):
+            unit = one.raw and one.value is None
+            if unit and joins(one, other) and self._is_below(one.exponent, other.exponent):
+                met = self.power(plus(one.exponent, other.exponent, -1.0))
+                assert other.value is not None
+                value = op(met, other.value) if one is a else op(other.value, met)
+                return scaled(value, other.exponent, raw=False)
+        a, b = (plain(self.as_plain(t)) if t.form is not Form.scaled else t for t in (a, b))
+        for one, other in ((a, b), (b, a)):
+            if other.form is Form.plain and not one.raw and len(one.exponent) == 1:
+                return self._beside_one(one, other, op, is_first=one is a)
+        common = bounded(call("maximum", *(self._size(t) for t in (a, b))))
+        value = op(self.at_exponent(a, common), self.at_exponent(b, common))
+        return scaled(value, ((common, 1.0),), raw=False)
+
+    def _beside_one(
+        self, term: Term, other: Term, op: Callable[[Expr, Expr], Expr], *, is_first: bool
+    ) -> Term:
+        """A function of a scaled term and a plain one: their exponent is no less than 0."""
+        ((atom, factor),) = term.exponent
+        largest = bounded(call("maximum", atom if factor > 0 else -atom, 0.0))
+        if factor > 0:
+            self._bases[largest] = atom
+        common: Exponent = ((largest, abs(factor)),)
+        x = significand(term) * self.power(plus(term.exponent, common, -1.0))
+        y = significand(other) * self.power(times(common, -1.0))
+        return scaled(op(x, y) if is_first else op(y, x), common, raw=False)
+
+    def _size(self, term: Term) -> Expr:
+        """The exponent of a term, with that of its significand where nothing bounds that."""
+        exponent = self.total(term.exponent)
+        if not term.raw or term.value is None:
+            return exponent
+        size = exponent + log_of_size(term.value)
+        return call("where", is_nothing(term.value, exponent), NOTHING, size)
+
+    def _is_below(self, exponent: Exponent, other: Exponent) -> bool:
+        """Whether the other exponent is the maximum of those that the first one belongs to."""
+        alone = len(other) == 1
+        tops = [(self.origin(t), f) for t, f in other if f > 0 and self.is_maximum(t, alone)]
+        if len(tops) != len(other) or len(exponent) != len(other):
+            return False
+        atoms = [(self.origin(atom), factor) for atom, factor in exponent]
+        return None not in dict(tops) and all(atoms.count(x) == tops.count(x) for x in atoms)
+
+    def _where(self, node: Expr, condition: Term, a: Term, b: Term) -> Term | None:
+        if Form.scaled not in (a.form, b.form):
+            return None
+        if is_finite_or_zero(node) and not a.raw and a.value is not None:
+            test = is_finite(a.value)
+            guarded = [(call("where", test, atom, 0.0), f) for atom, f in a.exponent]
+            self._bases.update(
+                (x, atom) for (x, _), (atom, _) in zip(guarded, a.exponent, strict=True)
+            )
+            return scaled(call("where", test, a.value, 0.0), tuple(guarded), raw=False)
+        test = self.as_plain(condition)
+        for term, other, first in ((a, b, True), (b, a, False)):
+            if term.form is Form.scaled and number_of(other) == 0:
+                return self._masked(term, test, first=first)
+
+        def choose(x: Expr, y: Expr) -> Expr:
+            return call("where", test, x, y)
+
+        return self._together(a, b, choose)
+
+    def _masked(self, term: Term, test: Expr, *, first: bool) -> Term:
+        """A scaled term, or 0. Nothing hidden may count where a maximum of exponents is taken."""
+
+        def choose(shown: Expr, hidden: Expr) -> Expr:
+            pair = (shown, hidden) if first else (hidden, shown)
+            return call("where", test, *pair)
+
+        value = mapped(term.value, lambda x: choose(x, const(0.0)))
+        if is_of_two(term.exponent):
+            exponent = choose(self.total(over(term.exponent, LOG2)), NOTHING)
+            return scaled(value, ((exponent, LOG2),), raw=term.raw)
+        exponent = choose(self.total(term.exponent), NOTHING)
+        return scaled(value, ((exponent, 1.0),), raw=term.raw)
+
+    def _larger(self, node: Expr, a: Term, b: Term) -> Term | None:
+        if Form.scaled not in (a.form, b.form):
+            return None
+        for term, other in ((a, b), (b, a)):
+            if term.form is Form.scaled and number_of(other) == 0 and not term.raw:
+                assert term.value is not None
+                return scaled(call(node.op, term.value, 0.0), term.exponent, raw=False)
+        return self._together(a, b, lambda x, y: Expr(node.op, (x, y)))
+
+    def _abs(self, node: Expr, a: Term) -> Term | None:
+        if a.form is not Form.scaled:
+            return None
+        return scaled(mapped(a.value, lambda x: call("abs", x)), a.exponent, raw=a.raw)
+
+    def _sqrt(self, node: Expr, a: Term) -> Term | None:
+        if a.form is not Form.scaled:
+            return None
+        return scaled(mapped(a.value, lambda x: call("sqrt", x)), times(a.exponent, 0.5), raw=a.raw)
+
+    def _pow(self, node: Expr, a: Term, b: Term) -> Term | None:
+        exponent = number_of(b)
+        if a.form is not Form.scaled or exponent is None:
+            return None
+        assert b.value is not None
+        value = None if a.value is None else a.value**b.value
+        return scaled(value, times(a.exponent, exponent), raw=a.raw)
+
+    def _cast(self, node: Expr, a: Term) -> Term | None:
+        """The parts stay as wide as they are: a significand alone may be larger than the value."""
+        return a if a.form is Form.scaled and node.dtype.is_float else None
+
+
+_RULES: dict[str, Callable[..., Term | None]] = {
+    "mul": TermArithmetic._mul,
+    "div": TermArithmetic._div,
+    "neg": TermArithmetic._neg,
+    "add": TermArithmetic._add,
+    "sub": TermArithmetic._add,
+    "where": TermArithmetic._where,
+    "maximum": TermArithmetic._larger,
+    "minimum": TermArithmetic._larger,
+    "abs": TermArithmetic._abs,
+    "sqrt": TermArithmetic._sqrt,
+    "pow": TermArithmetic._pow,
+    "log": logarithms.log,
+    "log2": logarithms.log,
+    "log10": logarithms.log,
+    "log1p": logarithms.log1p,
+    "cast": TermArithmetic._cast,
+}
+"""What keeps its form; everything else is computed of plain values."""
+
+
+_DEFAULT = TermArithmetic()
+total = _DEFAULT.total
+as_plain = _DEFAULT.as_plain
+evaluate = _DEFAULT.evaluate

@@ -1,0 +1,104 @@
+"""Exponents as formal sums of atoms with factors, so that what cancels is seen to cancel."""
+
+import math
+from collections.abc import Sequence
+
+from blockbuster_fusion.ir.expr import Expr, call, const
+from blockbuster_fusion.ir.types import DType
+
+Exponent = tuple[tuple[Expr, float], ...]
+"""A formal sum: atoms, each with its factor."""
+
+LOG2 = math.log(2)
+NOTHING = const(float("-inf"))
+"""The exponent of zero."""
+LARGEST = 3.4028235e38
+"""Shared exponents lie between -LARGEST and LARGEST, so that their differences are numbers.
+
+An empty or infinite row then has a finite exponent. The bounds are those of float32, because a mask
+may be as low as that.
+"""
+GREATEST = {DType.float64: 1.7976931348623157e308}
+"""The bounds of shared exponents of other dtypes than float32."""
+
+
+def plus(a: Exponent, b: Exponent, factor: float = 1.0) -> Exponent:
+    """a + factor·b; what cancels is gone."""
+    made = dict(a)
+    for atom, count in b:
+        made[atom] = made.get(atom, 0.0) + factor * count
+    return tuple((atom, count) for atom, count in made.items() if count != 0)
+
+
+def times(a: Exponent, factor: float) -> Exponent:
+    return plus((), a, factor)
+
+
+def over(a: Exponent, divisor: float) -> Exponent:
+    """a / divisor, exactly 1 where they are equal."""
+    return tuple((atom, factor / divisor) for atom, factor in a)
+
+
+def bounded(exponent: Expr, dtype: DType = DType.float32) -> Expr:
+    """An exponent that is shared: finite, whatever it is the maximum of."""
+    largest = GREATEST.get(dtype, LARGEST)
+    return call("maximum", call("minimum", exponent, largest), -largest)
+
+
+def power(total: Expr, *, of_two: bool) -> Expr:
+    """e^t, or 2^t."""
+    return call("exp2" if of_two else "exp", total)
+
+
+def is_of_two(exponent: Sequence[tuple[object, float]]) -> bool:
+    """Whether e^t is a power of two: all that is in t has been multiplied by log 2."""
+    return bool(exponent) and all(abs(factor) == LOG2 for _, factor in exponent)
+
+
+def met(
+    positive: Sequence[tuple[Expr, float]], negative: Sequence[tuple[Expr, float]]
+) -> tuple[list[Expr], list[tuple[Expr, float]]]:
+    """Differences of atoms, each of them by as much as both have, and what is left."""
+    above, below = list(positive), list(negative)
+    made: list[Expr] = []
+    while above and below:
+        (a, f), (b, g) = above.pop(), below.pop()
+        factor = min(f, -g)
+        made.append(summed([(a, factor), (b, -factor)]))
+        if f > factor:
+            above.append((a, f - factor))
+        if -g > factor:
+            below.append((b, g + factor))
+    return made, [*above, *below]
+
+
+def summed(parts: Sequence[tuple[Expr, float]]) -> Expr:
+    """A sum of atoms with factors, those that are added first."""
+    factors = {abs(factor) for _, factor in parts}
+    if len(parts) > 1 and len(factors) == 1 and factors != {1.0}:
+        return summed([(atom, math.copysign(1, f)) for atom, f in parts]) * factors.pop()
+    made: Expr | None = None
+    for atom, factor in sorted(parts, key=lambda part: part[1] < 0):
+        part = atom if abs(factor) == 1 else atom * abs(factor)
+        if made is None:
+            made = part if factor > 0 else -part
+        else:
+            made = made + part if factor > 0 else made - part
+    return const(0.0) if made is None else made
+
+
+def rounding(a: Expr, b: Expr) -> Expr:
+    """The error of a sum of two numbers, exactly (Knuth's two-sum)."""
+    total = a + b
+    second = total - a
+    return (a - (total - second)) + (b - second)
+
+
+def is_nothing(value: Expr, exponent: Expr) -> Expr:
+    """Whether a significand is 0: then its exponent says nothing, unless it is infinite."""
+    return Expr("eq", (value, const(0.0))) & (exponent < const(float("inf")))
+
+
+def log_of_size(value: Expr, *, of_two: bool = False) -> Expr:
+    """The logarithm of a significand's size."""
+    return call("log2" if of_two else "log", call("maximum", call("abs", value), 1e-30))
