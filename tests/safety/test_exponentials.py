@@ -9,7 +9,7 @@ from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.expr import postorder
 from blockbuster_fusion.ir.ops import Elementwise, Reduce
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.safety.pairs.pairs import rescaled_sum
+from blockbuster_fusion.safety.pairs.rescaled_sum import rescaled_sum
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 from helpers.exponential_programs import FORMS, LOGARITHMS, POINTS, Arrays, Form, cases

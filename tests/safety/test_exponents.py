@@ -14,7 +14,7 @@ from blockbuster_fusion.ir.expr import evaluate
 from blockbuster_fusion.ir.ops import Map, Reduce
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.safety.choices import Safe
-from blockbuster_fusion.safety.pairs.pairs import rescaled_sum
+from blockbuster_fusion.safety.pairs.rescaled_sum import rescaled_sum
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 from helpers.programs import Case, random_unit

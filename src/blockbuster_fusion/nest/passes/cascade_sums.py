@@ -15,7 +15,7 @@ from blockbuster_fusion.ir.combiner import ADD, Combiner
 from blockbuster_fusion.nest.lower_combiner import combine
 from blockbuster_fusion.nest.nest import Body, Cascade, Fill, For, Kernel, Statement, Tile
 from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt
-from blockbuster_fusion.safety.pairs.pairs import rescaled_sum
+from blockbuster_fusion.safety.pairs.rescaled_sum import rescaled_sum
 
 FEW = 64
 """So many blocks are summed one after the other."""
