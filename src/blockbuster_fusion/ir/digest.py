@@ -9,18 +9,10 @@ from blockbuster_fusion.ir.combiner import Combiner
 from blockbuster_fusion.ir.expr import Expr, postorder
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
-    Dot,
-    Elementwise,
     Input,
-    Iota,
-    Join,
     Map,
     Misc,
     Op,
-    Pick,
-    Reduce,
-    Rename,
-    Take,
 )
 from blockbuster_fusion.ir.types import Type
 
@@ -109,14 +101,6 @@ def _op(op: Op, number: _Numbering) -> str:
     match op:
         case Input():
             return "input"
-        case Elementwise():
-            return f"elementwise {_expr(op.expr, number)}"
-        case BlockReduce():
-            return f"block {number.of(op.dim)} {_combiner(op.combiner, number)}"
-        case Dot():
-            return f"dot {number.of(op.dim)}"
-        case Take():
-            return f"take {number.of(op.axis)}"
         case Map():
             inner = op.body.structure
             mentions = " ".join(number.of(m) for m in inner.mentions)
@@ -125,20 +109,24 @@ def _op(op: Op, number: _Numbering) -> str:
             )
             flags = "".join("i" if i else "w" for i in op.iterated)
             return f"map {number.of(op.dim)} {op.first} {flags} {modes} {inner.hex} {mentions}"
-        case Reduce():
-            return f"reduce {number.of(op.dim)} {_combiner(op.combiner, number)}"
-        case Rename():
-            return f"rename {number.of(op.old)} {number.of(op.new)}"
-        case Pick():
-            return f"pick {number.of(op.dim)} {op.index}"
-        case Join():
-            return f"join {number.of(op.dim)}"
-        case Iota():
-            return f"iota {number.of(op.dim)}"
         case Misc():
             kinds = " ".join(_type(t, number) for t in op.results)
             layouts = "/".join(" ".join(number.of(a) for a in axes) for axes in op.layouts)
             return f"misc {op.namespace!r} {op.name!r} {op.attributes!r} {kinds} {layouts}"
+    name = "block" if isinstance(op, BlockReduce) else type(op).__name__.lower()
+    fields = (_field(getattr(op, field), number) for field in op.__match_args__)
+    return f"{name} {' '.join(fields)}"
+
+
+def _field(value: Dim | Axis | Expr | Combiner | int, number: _Numbering) -> str:
+    match value:
+        case Dim() | Axis():
+            return number.of(value)
+        case Expr():
+            return _expr(value, number)
+        case Combiner():
+            return _combiner(value, number)
+    return str(value)
 
 
 def _combiner(combiner: Combiner, number: _Numbering) -> str:
