@@ -15,8 +15,8 @@ _WORDS: dict[str, Plain] = {"True": True, "False": False, "None": None}
 class PartsReader:
     """Reads what statements are made of; knows the axes and combiners that are declared."""
 
-    def __init__(self, text: str) -> None:
-        self.scanner = Scanner(text)
+    def __init__(self, scanner: Scanner) -> None:
+        self.scanner = scanner
         self.axes: dict[str, Axis] = {}
         self.combiners: dict[tuple[str, int], Combiner] = {(n, 1): c for n, c in SIMPLE.items()}
 

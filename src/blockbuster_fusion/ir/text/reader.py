@@ -29,7 +29,7 @@ from blockbuster_fusion.ir.ops import (
     Value,
 )
 from blockbuster_fusion.ir.text.parts import PartsReader, combiner_label
-from blockbuster_fusion.ir.text.scanner import Token, name_or_string
+from blockbuster_fusion.ir.text.scanner import Scanner, Token, name_or_string
 from blockbuster_fusion.ir.types import Type
 
 
@@ -51,11 +51,12 @@ class _Open:
     yielded: bool = False
 
 
-class Reader(PartsReader):
+class Reader:
     """Reads statements one after another; the graphs that are open stand on a stack."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text)
+        self.scanner = Scanner(text)
+        self.parts = PartsReader(self.scanner)
         self.ids: set[int] = set()
         self.open: list[_Open] = []
         self.operators: dict[str, Callable[[], tuple[Op, tuple[Value, ...]]]] = {
@@ -130,7 +131,7 @@ class Reader(PartsReader):
     def axis_statement(self) -> None:
         scanner, token = self.scanner, self.scanner.token
         name = scanner.visible_name("the name of an axis")
-        if name in self.axes:
+        if name in self.parts.axes:
             raise scanner.error(f"axis {name_or_string(name)} is declared already", token)
         scanner.expect("=", "after the axis")
         if scanner.token.text == "-":
@@ -141,13 +142,13 @@ class Reader(PartsReader):
             extent = scanner.integer(what)
         else:
             extent = Symbol(scanner.visible_name(what))
-        self.axes[name] = Axis(name, extent)
+        self.parts.axes[name] = Axis(name, extent)
         scanner.end_line()
 
     def combiner_statement(self) -> None:
         scanner, token = self.scanner, self.scanner.token
-        key = self.combiner_name()
-        if key in self.combiners:
+        key = self.parts.combiner_name()
+        if key in self.parts.combiners:
             raise scanner.error(f"combiner {combiner_label(key)} is known already", token)
         if key == ("stack", 1):
             raise scanner.error("a combiner cannot be called stack: write stack'2", token)
@@ -157,15 +158,15 @@ class Reader(PartsReader):
         while not scanner.accept(")"):
             if identity:
                 scanner.expect(",", "or `)` after an identity")
-            identity.append(self.plain_number())
-        exprs = self.expr_block()
+            identity.append(self.parts.plain_number())
+        exprs = self.parts.expr_block()
         if len(identity) != len(exprs):
             counts = f"{len(identity)} identities and {len(exprs)} expressions"
             raise scanner.error(f"a combiner has one of each for a component, not {counts}", token)
         if arity(*exprs) > 2 * len(exprs):
             problem = f"{len(exprs)} components have the arguments x0 to x{2 * len(exprs) - 1}"
             raise scanner.error(f"{problem}, not x{arity(*exprs) - 1}", token)
-        self.combiners[key] = Combiner(key[0], tuple(identity), exprs)
+        self.parts.combiners[key] = Combiner(key[0], tuple(identity), exprs)
         scanner.end_line()
 
     def inputs_statement(self) -> None:
@@ -185,7 +186,7 @@ class Reader(PartsReader):
         name = scanner.string("the output's name in quotes")
         scanner.expect("=", "after the output's name")
         value = self.operand()
-        self.here.outputs.append(Output(name, value, self.layout()))
+        self.here.outputs.append(Output(name, value, self.parts.layout()))
         scanner.end_line()
 
     def yield_statement(self) -> None:
@@ -196,9 +197,9 @@ class Reader(PartsReader):
             if self.here.outputs:
                 scanner.expect(",", "or the end of the line after a yield")
             value = self.operand()
-            self.here.modes.append(self.mode())
+            self.here.modes.append(self.parts.mode())
             name = scanner.string("a name") if scanner.token.kind == "string" else ""
-            self.here.outputs.append(Output(name, value, self.layout()))
+            self.here.outputs.append(Output(name, value, self.parts.layout()))
         self.here.yielded = True
         scanner.end_line()
 
@@ -260,7 +261,7 @@ class Reader(PartsReader):
                 raise scanner.expected("`each` or `whole` before the operand of a map")
             iterated.append(scanner.take().text == "each")
             operands.append(self.operand())
-        dim = self.over()
+        dim = self.parts.over()
         first = scanner.integer("the first block, 0 or 1") if scanner.accept("from") else 0
         if first > 1:
             raise scanner.error(f"a map starts at block 0 or 1, not {first}", token)
@@ -277,57 +278,57 @@ class Reader(PartsReader):
     def input(self) -> tuple[Op, tuple[Value, ...]]:
         name = self.scanner.string("the input's name in quotes")
         self.scanner.expect(":", "and a type after the input's name")
-        return Input(name, self.type()), ()
+        return Input(name, self.parts.type()), ()
 
     def elementwise(self) -> tuple[Op, tuple[Value, ...]]:
         token, operands = self.scanner.token, self.operands()
         if self.scanner.token.text == "{":
-            exprs = self.expr_block()
+            exprs = self.parts.expr_block()
             if len(exprs) != 1:
                 problem = f"apply returns one expression, not {len(exprs)}"
                 raise self.scanner.error(problem, token)
             (expr,) = exprs
         else:
-            expr = self.expr({})
+            expr = self.parts.expr({})
         if arity(expr) != len(operands):
             problem = f"the expression takes {arity(expr)} operands and has {len(operands)}"
             raise self.scanner.error(problem, token)
         return Elementwise(expr), operands
 
     def block_reduce(self) -> tuple[Op, tuple[Value, ...]]:
-        operands, dim = self.operands(), self.over()
-        return BlockReduce(dim, self.by()), operands
+        operands, dim = self.operands(), self.parts.over()
+        return BlockReduce(dim, self.parts.by()), operands
 
     def dot(self) -> tuple[Op, tuple[Value, ...]]:
         operands = self.operands()
-        return Dot(self.over()), operands
+        return Dot(self.parts.over()), operands
 
     def take(self) -> tuple[Op, tuple[Value, ...]]:
         operands = self.operands()
         self.scanner.expect("along", "and an axis after the operands")
-        return Take(self.axis()), operands
+        return Take(self.parts.axis()), operands
 
     def reduce(self) -> tuple[Op, tuple[Value, ...]]:
-        operands, dim = self.operands(), self.over()
-        return Reduce(dim, self.by()), operands
+        operands, dim = self.operands(), self.parts.over()
+        return Reduce(dim, self.parts.by()), operands
 
     def rename(self) -> tuple[Op, tuple[Value, ...]]:
-        operands, old = self.operands(), self.axis()
+        operands, old = self.operands(), self.parts.axis()
         self.scanner.expect("->", "between the old axis and the new one")
-        return Rename(old, self.axis()), operands
+        return Rename(old, self.parts.axis()), operands
 
     def pick(self) -> tuple[Op, tuple[Value, ...]]:
-        operands, dim = self.operands(), self.over()
+        operands, dim = self.operands(), self.parts.over()
         self.scanner.expect("at", "before the element's index")
         sign = -1 if self.scanner.accept("-") else 1
         return Pick(dim, sign * self.scanner.integer("the element's index")), operands
 
     def join(self) -> tuple[Op, tuple[Value, ...]]:
         operands = self.operands()
-        return Join(self.over()), operands
+        return Join(self.parts.over()), operands
 
     def iota(self) -> tuple[Op, tuple[Value, ...]]:
-        return Iota(self.over()), ()
+        return Iota(self.parts.over()), ()
 
     def misc(self) -> tuple[Op, tuple[Value, ...]]:
         scanner, operands = self.scanner, self.operands()
@@ -341,17 +342,17 @@ class Reader(PartsReader):
                     scanner.expect(",", "or `}` after an attribute")
                 key = scanner.name("the name of an attribute")
                 scanner.expect("=", "after the attribute's name")
-                attributes.append((key, self.plain()))
+                attributes.append((key, self.parts.plain()))
         layouts: list[tuple[Axis, ...]] = []
         if scanner.accept("of"):
             while not layouts or scanner.accept(","):
                 if scanner.token.text != "[":
                     raise scanner.expected("`[`, the order of an operand's axes")
-                layouts.append(self.layout())
+                layouts.append(self.parts.layout())
         results: list[Type] = []
         if scanner.accept(":"):
             while not results or scanner.accept(","):
-                results.append(self.type())
+                results.append(self.parts.type())
         op = Misc(namespace, name, tuple(attributes), tuple(results), tuple(layouts))
         return op, operands
 
