@@ -162,7 +162,7 @@ class NoExecutor(BlockbusterError):
 
 
 class BadResult(BlockbusterError):
-    """What an executor gave for a misc operator is not what the program declares."""
+    """The result of an executor of a misc operator differs from the declared type."""
 
     template = "misc operator {namespace}.{name}: {problem}"
 
@@ -222,7 +222,7 @@ class InvalidNest(BlockbusterError):
 
 
 class NotExpressible(BlockbusterError):
-    """What a model does has no form as an array program over named axes."""
+    """An operation of a model cannot be expressed as an array program over named axes."""
 
     template = "{what} has no form over named axes"
 

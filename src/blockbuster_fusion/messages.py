@@ -33,7 +33,7 @@ def complain(message: str) -> None:
 
 @dataclass
 class Interruption:
-    """Notes whether Ctrl-C was pressed: what it breaks off may raise another error."""
+    """Notes that Ctrl-C was pressed: the interrupted code may raise another error."""
 
     happened: bool = False
 

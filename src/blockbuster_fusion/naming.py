@@ -15,7 +15,7 @@ from typing import Any
 from blockbuster_fusion.errors import NotExpressible
 
 LONGEST = 40
-"""How many characters of a name from outside are kept."""
+"""The most characters that are kept of a name given by the user."""
 _LONGEST_MADE = 160
 _LONGEST_LINE = 4000
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")

@@ -1,4 +1,4 @@
-"""What the base of a rule set comes to alone, and the alternatives that it adds."""
+"""The fusion by the base of a rule set alone, and the alternatives that it adds."""
 
 from collections.abc import Sequence
 

@@ -56,7 +56,7 @@ class Row:
     """Of the extended rules alone."""
     alternatives: Best
     plain: bool
-    """Whether no rename and no misc operator keeps lists in memory."""
+    """True if no rename and no misc operator keeps lists in memory."""
 
 
 def compared(seed: int) -> Row:

@@ -1,4 +1,4 @@
-"""What the rules leave in global memory, for realistic programs."""
+"""The values that the rules leave in global memory, for realistic programs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which dims a graph mentions: also those that stand in an operator and in no type."""
+"""The dims that a graph mentions, also those in an operator and in no type."""
 
 import pytest
 

@@ -52,7 +52,7 @@ from helpers.graphs import (
 
 
 def refusal(graph: Graph) -> str:
-    """What `verify` says of a graph that is not sound."""
+    """The message of `verify` for a graph that is not sound."""
     with pytest.raises(InvalidGraph) as error:
         verify(graph)
     return str(error.value)

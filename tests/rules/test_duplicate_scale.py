@@ -49,7 +49,7 @@ def exp(moved: Array, Y: Array) -> Array:
 
 
 def scales(graph: bb.Graph) -> list[int]:
-    """How many uses each mapped scale or shift in the rows has."""
+    """The number of uses of each mapped scale or shift in the rows."""
     ((_, op),) = graph.maps()
     return [
         use_count(op.body, Value(i))
@@ -100,7 +100,7 @@ def test_a_result_of_the_graph_is_a_use() -> None:
 
 
 def test_the_copy_goes_to_the_dot() -> None:
-    """What others use keeps its place and its id."""
+    """A value that others use keeps its place and its id."""
     graph = used_by(matmul, exp)
     (match,) = matches(RULE, graph)
     split = fire(RULE, graph)

@@ -48,7 +48,7 @@ VARIANTS = {"a": made_then_read, "b": read_twice, "c": read_twice_from_a_node}
 
 
 def ports_are_different(program: Graph) -> bool:
-    """Whether no map of a program takes one list twice in the same way."""
+    """True if no map of a program takes one list twice in the same way."""
     ports = [
         list(zip(graph[i].inputs, op.iterated, strict=True))
         for _, graph in program.walk()

@@ -215,7 +215,7 @@ def test_a_reduction_of_lists_of_lists_is_no_program() -> None:
 
 
 def test_a_reduction_of_a_part_of_a_list_is_no_program() -> None:
-    """What a map stacks that starts at block 1 is only good for a join."""
+    """The list of a map that starts at block 1 may be used by a join only."""
     build = Builder()
     inner = Builder(build.ids)
     inner.output("", inner.input("X", item(k)))

@@ -200,7 +200,7 @@ def over_shares_of_a_sum() -> Graph:
 
 
 def beside_running_sums() -> Graph:
-    """What could move into the map is what a misc operator, which stays outside, needs."""
+    """The only node that could move into the map is needed by a misc operator outside."""
 
     def program(X: Array, Y: Array) -> Array:
         e = ops.exp(X)

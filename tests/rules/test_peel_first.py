@@ -59,7 +59,7 @@ def columns(results: Callable[[Builder, Value, Value], list[tuple[Value, Mode]]]
 
 
 def firsts(graph: Graph) -> list[int]:
-    """Where the loops over N start."""
+    """The first blocks of the loops over N."""
     return [op.first for _, op in graph.maps() if op.dim.name == "N"]
 
 
@@ -145,7 +145,7 @@ def test_then_rule_1_fuses_the_peeled_copy_with_u(golden: Callable[[str], None])
 
 
 def test_then_rule_2_fuses_the_peeled_copy_with_u() -> None:
-    """Where U and W share a list, U goes together with the copy of W."""
+    """If U and W share a list, U is fused with the copy of W."""
 
     def program(X: Array, Y: Array) -> Array:
         return (X / X.sum()) @ Y.T

@@ -71,7 +71,7 @@ def test_every_form(scale: str, depth: int, right: bool, inside: bool) -> None:
 @pytest.mark.parametrize("right", [False, True], ids=["left", "right"])
 @pytest.mark.parametrize("mapped", [False, True], ids=["depth 0", "depth 1"])
 def test_without_a_loop(expr: Expr, right: bool, mapped: bool) -> None:
-    """Where K has one block, neither the scale nor the dot is in a map over K."""
+    """If K has one block, neither the scale nor the dot is in a map over K."""
     fire(RULE, on_items(expr, right=right, mapped=mapped))
 
 
@@ -96,7 +96,7 @@ def test_shared_batch_axes() -> None:
 
 
 def test_the_result_is_laid_out_as_it_was() -> None:
-    """Where c has the axes of the product in another order, users still see what they expect."""
+    """If c has the axes of the product in another order, users still get the expected type."""
     build = Builder()
     x, c, y = (
         build.input("X", array(heads, m, n, k)),

@@ -67,7 +67,7 @@ def test_every_form(shift: str, depth: int, right: bool, inside: bool) -> None:
 @pytest.mark.parametrize("right", [False, True], ids=["left", "right"])
 @pytest.mark.parametrize("mapped", [False, True], ids=["depth 0", "depth 1"])
 def test_without_a_loop(expr: Expr, right: bool, mapped: bool) -> None:
-    """Where K has one block, neither the shift nor the dot is in a map over K."""
+    """If K has one block, neither the shift nor the dot is in a map over K."""
     swapped = fire(RULE, on_items(expr, right=right, mapped=mapped))
     assert not any(op.dim.name == "K" for _, graph in swapped.walk() for _, op in graph.maps())
 

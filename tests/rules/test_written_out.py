@@ -1,4 +1,4 @@
-"""What is written out safely fuses to the kernels of the paper's examples."""
+"""Programs that are written out safely fuse to the kernels of the paper's examples."""
 
 import re
 

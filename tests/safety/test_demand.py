@@ -35,7 +35,7 @@ def has_exp(op: Elementwise) -> bool:
 
 
 def demand(graph: bb.Graph) -> Demand:
-    """What becomes of a program's only exponential."""
+    """The uses of the only exponential of a program."""
     ((demands, value),) = exponentials(graph)
     return demands.of(value)
 
@@ -116,7 +116,7 @@ def test_an_inverse_needs_an_exponent_but_shares_none() -> None:
 
 
 def test_inside_a_sigmoid_it_is_used_otherwise() -> None:
-    """Whether it is written in one operator or in several: 1 + e is no multiple of e."""
+    """True if it is written in one operator or in several: 1 + e is no multiple of e."""
     graph = lowered(lambda X: (1 / (1 + ops.exp(-X))).sum(-1), X="M N")
     assert demand(graph) == Demand(otherwise=True)
     assert not demand(graph).needs_exponent
@@ -259,7 +259,7 @@ def test_a_rename_wants_plain_numbers() -> None:
 
 
 def test_a_maximum_of_a_list_inside_a_map_wants_plain_numbers() -> None:
-    """What becomes of a list is asked of the maps that it is handed to."""
+    """The uses of a list include those in the maps that take it."""
     build = Builder()
     x = build.input("X", array(m, k))
 

@@ -107,7 +107,7 @@ def test_small_and_large_factors(size: float) -> None:
 
 
 def test_exponents_that_are_far_apart_in_their_own_ways() -> None:
-    """What is large on one side is small on the other: the maximum of the sum counts."""
+    """Large exponents on one side meet small ones on the other: the maximum of the sum counts."""
 
     def program(A, B):
         e = ops.exp(A) * ops.exp(B)

@@ -76,7 +76,7 @@ def along_both(X):
 
 @pytest.mark.parametrize("snapshot", [0, -1])
 def test_normalised_along_two_axes(snapshot: int, golden: Golden) -> None:
-    """Where it lies in memory it has an exponent for each element."""
+    """In memory, the value has an exponent for each element."""
     graph = lowered(lambda A, B: along_both(A * B), A="M N", B="M N")
     golden(listing(make_safe(bb.fuse(graph).fused[snapshot])))
 
@@ -159,7 +159,7 @@ def masked_mean(X, W, V):
 
 
 def test_a_mask_that_is_a_factor(golden: Golden) -> None:
-    """What the mask hides does not count for the maximum."""
+    """Masked elements do not count for the maximum."""
     golden(listing(make_safe(fused(masked_mean, X="M N", W="M N", V="N L"))))
 
 

@@ -95,7 +95,7 @@ def test_choices() -> None:
 
 
 def test_a_vector_shares_one_exponent_in_a_block() -> None:
-    """Where the block has no other axis."""
+    """The block has no other axis."""
     fusion = bb.fuse(bb.trace(bb.ops.softmax, x="N"))
     assert isinstance(fusion, SafeFusion)
     assert [c.shared for c in fusion.safety[-1].choices] == ["block"]

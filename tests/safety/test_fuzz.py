@@ -17,7 +17,7 @@ LARGEST = 1e18
 """Float32 holds the square of this. Programs that come to more are given other inputs."""
 
 RANGE = 1e37
-"""What float32 holds."""
+"""The range of float32."""
 
 SAME = 1e-7
 """Float64 on ordinary inputs: norms of nearly constant rows lose some digits either way."""

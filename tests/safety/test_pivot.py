@@ -48,7 +48,7 @@ def same_results(program: bb.ArrayProgram, graph: bb.Graph) -> None:
 
 
 def stays(graph: bb.Graph) -> bool:
-    """Whether a program gets no pivot."""
+    """True if a program gets no pivot."""
     made = with_pivots(graph)
     assert (made.graph is graph) == (not made.choices)
     return made.graph is graph
@@ -310,7 +310,7 @@ def test_precision(offset: float, unit: tuple[str, ...]) -> None:
 
 
 def test_precision_where_numbers_are_narrow() -> None:
-    """What is loaded is widened before the pivot is taken of it."""
+    """A loaded value is widened before its pivot is computed."""
     for graph in bb.fuse(bb.examples.layernorm_matmul()).fused:
         narrow = stored_as(graph, DType.bfloat16)
         rng = np.random.default_rng(3)

@@ -193,7 +193,7 @@ LOSSY = [case for case in CASES if case.name.startswith("product of a shift")]
 
 @pytest.mark.parametrize("case", LOSSY, ids=lambda case: case.name)
 def test_lossy_rewrites_are_undone_by_default(case: Case) -> None:
-    """Where no snapshot is careful, the program is fused again without the lossy rules."""
+    """If no snapshot is careful, the program is fused again without the lossy rules."""
     found, unfused, fusion = errors(case, "paper")
     assert max(found) > 100 * unfused
     assert not any(safe.precision.careful for safe in fusion.safety)

@@ -47,7 +47,7 @@ def computed(graph: bb.Graph) -> Iterator[Type]:
 
 
 def error(graph: bb.Graph, program: bb.ArrayProgram, dtype: DType) -> float:
-    """How far a program is from float64, on ragged tiles and inputs that the dtype holds."""
+    """The error against float64, on ragged tiles and inputs that the dtype holds."""
     inputs = rounded(inputs_for(program), dtype)
     found = bb.interpret(graph, inputs, ragged_tiles(graph))
     expected = bb.evaluate(program, {name: np.float64(x) for name, x in inputs.items()})
@@ -210,7 +210,7 @@ def test_results_without_axes_keep_their_dtype(dtype: DType) -> None:
 
 @narrow
 def test_it_is_done_once(dtype: DType) -> None:
-    """What is wide already comes back as it is, with the sums of lists that are left narrow."""
+    """A wide program is returned as it is, with the sums of lists that stay narrow."""
     graphs = [
         bb.lower(attention_in(dtype)),
         *bb.fuse(attention_in(dtype)).fused,
@@ -241,7 +241,7 @@ def test_wide_programs_come_back_as_they_are() -> None:
 
 @narrow
 def test_explicit_casts_stay(dtype: DType) -> None:
-    """What a program rounds on purpose is rounded."""
+    """A value that a program rounds on purpose is rounded."""
     graph = lowered(lambda X: ops.cast(ops.cast(X * 3, dtype), "float32") * 2, X="M N")
     x = np.float32(np.random.default_rng(1).standard_normal((3, 4)))
     numbers = Numbers(exact=False)

@@ -264,14 +264,14 @@ def test_multiples_of_the_pivot(difference: Expr, factor: str | None) -> None:
 
 
 def meaning(graph: Graph) -> Poly:
-    """What the output of a graph means, whose only input is looked at."""
+    """The polynomial of the output of a graph with one input."""
     atoms = Atoms((M, K), (K,))
     (found,) = Meaning(atoms, [((), Value(graph.inputs[0]))]).read(graph, [atoms.summed])
     return found
 
 
 def felt(graph: Graph) -> Poly:
-    """What a shift changes of the output, if all loops see their blocks of the input shifted."""
+    """The change of the output if every loop reads shifted blocks of the input."""
     atoms = Atoms((M, K), (K,))
     x = Value(graph.inputs[0])
     uses = {

@@ -72,7 +72,7 @@ PLAIN = [
     arg(1) + arg(3),
     arg(0) + arg(5) * 2.0,
 ]
-"""What each operand stands for."""
+"""The term of each operand."""
 
 UNARY = ("neg", "abs", "sqrt", "log", "log2", "log10", "log1p", "exp", "exp2", "tanh", "sin")
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
@@ -139,7 +139,7 @@ def of(expr: Expr, *operands: Term) -> Term:
 
 
 def holds(expr: Expr, *names: str) -> bool:
-    """Whether a function of some name is in an expression."""
+    """True if a function of some name is in an expression."""
     return any(node.op in names for node in postorder(expr))
 
 
@@ -411,7 +411,7 @@ def test_neither(expr: Expr) -> None:
 
 @pytest.mark.parametrize("name", sorted(f.name for f in FUNCTIONS.values() if f.arity == 1))
 def test_functions_are_linear_where_they_are(name: str) -> None:
-    """What the table calls a multiple is one: f(2x) = 2 f(x)."""
+    """A function that the table calls a multiple is one: f(2x) = 2 f(x)."""
     expr = call(name, X)
     if is_linear(expr, 0):
         for x in (-1.5, 0.0, 3.0):

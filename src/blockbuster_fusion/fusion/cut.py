@@ -88,7 +88,7 @@ def _statements(node: Node) -> int:
 
 
 def _is_view(node: Node) -> bool:
-    """Whether a node computes nothing: each part may have it again."""
+    """True if a node computes nothing: each part may have it again."""
     return isinstance(node.op, Iota | Rename | Pick)
 
 
@@ -112,7 +112,7 @@ def _groups(program: Graph, weights: Mapping[int, int], largest: int) -> list[li
 
 
 def _crossing(program: Graph, order: Sequence[int]) -> list[int]:
-    """How many nodes have users on both sides of each place in an order."""
+    """For each position in an order, the number of nodes with users on both sides."""
     place = {i: at for at, i in enumerate(order)}
     changes = [0] * (len(order) + 1)
     for i in order:

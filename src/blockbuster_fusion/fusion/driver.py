@@ -81,7 +81,7 @@ class Driver:
         self.snapshots: list[tuple[Graph, int]] = []
         """Each with the number of firings that led to it."""
         self.fork: Fork | None = None
-        """Where the rules have a base: the state before the first other rule."""
+        """If the rule set has a base: the state before the first rule outside it."""
         self._settled: set[Graph] = set()
         """Graphs in which no local rule matches."""
         self._unextendable: set[Graph] = set()
@@ -177,7 +177,7 @@ class Driver:
         return graph
 
     def _leaves_base(self, match: Match, declined: bool = False) -> bool:
-        """Whether this is the first firing that the base does not have, or lacks."""
+        """True if this is the first firing that the base does not have, or lacks."""
         if self.fork is not None or self.rules.base is None:
             return False
         return declined is not (match.rule in self.rules.beyond)
@@ -223,7 +223,7 @@ class _Search:
         self.declined: set[tuple[str, tuple[int, ...]]] = set()
         """Places that a caution refused; nothing that happens here makes it hold."""
         self.interested: dict[type, list[int]] = {}
-        """Which rules look at nodes of each kind."""
+        """The indices of the rules that apply to nodes of each kind."""
         self._put_back(graph.nodes)
 
     def begun(self, rules: tuple[Rule, ...]) -> Begun:

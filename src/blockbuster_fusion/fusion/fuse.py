@@ -22,11 +22,11 @@ from blockbuster_fusion.rules.sets import RuleSet, rule_set
 
 @dataclass(frozen=True)
 class Fusion:
-    """What fusing gave: alternatives, each one extension after the other, and the way to them."""
+    """The result of fusion: snapshots, one per extension, and the trace that leads to them."""
 
     initial: Graph
     fused: Sequence[Graph]
-    """What the rules made; `trace`, `why_not` and `alternatives` refer to these programs."""
+    """The fused programs, to which `trace`, `why_not` and `alternatives` refer."""
     trace: Trace
     runs: tuple[Run, ...] = field(default=(), repr=False)
     """The run on each part of the program; each keeps where the base alone goes on."""
@@ -59,14 +59,14 @@ class Fusion:
         return [*self.fused, *self._other_fused()]
 
     def _other_fused(self) -> list[Graph]:
-        """What the base alone comes to, as far as that is something else."""
+        """The fusion by the base of the rule set alone, if it differs."""
         known = {graph.digest for graph in self.fused}
         others = [] if self.base is None else self.base.fused
         return [graph for graph in others if graph.digest not in known]
 
     @property
     def most_fused(self) -> int:
-        """Which snapshot has the fewest interior buffered edges: not always the last one."""
+        """The index of the snapshot with the fewest interior buffered edges."""
         edges = [len(buffered(graph)) for graph in self.fused]
         return max(number for number, count in enumerate(edges) if count == min(edges))
 
@@ -85,7 +85,7 @@ class Fusion:
         return why_not(graph, (*rules.local, *rules.extending), self._unit_helps, names)
 
     def _unit_helps(self, names: tuple[str, ...]) -> bool:
-        """Whether fewer edges are left in the end where these axes have one block."""
+        """True if fewer edges are left in the end where these axes have one block."""
         if names not in self._tried:
             try:
                 graph = specialise(self.initial, unit_dims(self.initial, names))
@@ -96,7 +96,7 @@ class Fusion:
 
     @cached_property
     def _tried(self) -> dict[tuple[str, ...], int]:
-        """How many edges are left with unit dims, as far as that has been asked."""
+        """The number of edges that are left with unit dims, for the dims asked about so far."""
         return {}
 
 

@@ -137,7 +137,7 @@ class Step:
     def traffic(
         self, extents: Mapping[str, int], tiles: Mapping[Any, int] | None = None
     ) -> Traffic:
-        """What the program moves after this step, at given sizes and tiles."""
+        """The memory traffic of the program after this step, for given sizes and tiles."""
         return meter(self.after, extents, self.trace.tiles_after(self.index, tiles or {}))
 
     def __str__(self) -> str:
@@ -300,7 +300,7 @@ class Trace(Sequence[Step]):
 
 
 def _stands_at(firing: Firing, program: Graph) -> bool:
-    """Whether the rule may fire as the firing says."""
+    """True if the rule may fire as the firing says."""
     graph = program.at(firing.path)
     sites = (
         site

@@ -36,7 +36,7 @@ class Reason:
     """The statements of the program that need the list whole."""
     refusals: tuple[Refusal, ...]
     barrier: str
-    """What no rule's pattern reaches across, where that is the reason."""
+    """The operator that no rule moves across, if that is the reason."""
     remedy: str
     unit: tuple[str, ...] = ()
     """Axes with which as unit dims fewer edges are left, where there are such: this was tried."""
@@ -60,7 +60,7 @@ def why_not(
 ) -> list[Reason]:
     """For each interior buffered edge: its cause, the rules that came near, and what would help.
 
-    `helps` tells whether fewer edges are left where some axes have one block. `names` are those of
+    `helps` is True if fewer edges are left when some axes have one block. `names` are those of
     a listing, of the program or of the same made safe.
     """
     rules = tuple(rules)

@@ -71,7 +71,7 @@ class Dim(InternedValue):
         return Dim(self.axis, 0, self.packed, unit=True)
 
     def iterates(self, other: "Dim") -> bool:
-        """Whether a loop over this dim may walk a list over `other`."""
+        """True if a loop over this dim may walk a list over `other`."""
         same = self.axis is other.axis and self.packed == other.packed
         return self is other or (other.index is None and same)
 

@@ -39,12 +39,12 @@ def buffered(graph: Graph) -> list[Edge]:
 
 
 def _is_alias(node: Node) -> bool:
-    """Whether a node only names a list otherwise: its users read the list."""
+    """True if a node only names a list otherwise: its users read the list."""
     return isinstance(node.op, Rename) or (isinstance(node.op, Pick) and node.types[0].is_list)
 
 
 def _source(graph: Graph, value: Value) -> object:
-    """What makes a value, behind renames and picks."""
+    """The producer of a value, behind renames and picks."""
     op = graph.op(value.node)
     while isinstance(op, Rename | Pick):
         (value,) = graph[value.node].inputs

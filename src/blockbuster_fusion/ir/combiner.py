@@ -10,10 +10,10 @@ from blockbuster_fusion.ir.interned import InternedValue
 class Combiner(InternedValue):
     """A monoid on tuples of `arity` values.
 
-    `combine[i]` gives component i from arguments 0…n-1 (what has been gathered) and n…2n-1 (what
-    comes next); `identity[i]` is what component i is before anything came. Sums and maxima are
-    one-tuples; a tuple whose components depend on one another (online softmax: a running maximum
-    and sums that are rescaled by it) is the same thing with more components.
+    `combine[i]` computes component i from arguments 0…n-1 (the accumulator) and n…2n-1 (the next
+    tuple). `identity[i]` is the initial value of component i. Sums and maxima are one-tuples.
+    Components may depend on one another: online softmax has a running maximum and sums that are
+    rescaled by it.
     """
 
     name: str
@@ -41,9 +41,9 @@ SIMPLE = {c.name: c for c in (ADD, MUL, MAX, MIN, ANY)}
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Reduced(InternedValue):
-    """The mode of a map's output that a combiner gathers over the iterations.
+    """The mode of a map output that a combiner reduces over the iterations.
 
-    The components of one tuple stand side by side among the outputs, `component` counting from 0.
+    The components of one tuple are adjacent outputs; `component` counts them from 0.
     """
 
     combiner: Combiner
@@ -51,4 +51,4 @@ class Reduced(InternedValue):
 
 
 Mode = Reduced | None
-"""How a map yields an output: reduced, or stacked into a list (None)."""
+"""The mode of a map output: reduced, or stacked into a list (None)."""

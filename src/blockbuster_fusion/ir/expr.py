@@ -1,4 +1,4 @@
-"""Expression trees: what an elementwise operator computes for one element."""
+"""Expression trees: the function of an elementwise operator for one element."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from blockbuster_fusion.ir.types import DType, promote
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A scalar function: its NumPy meaning and how it prints."""
+    """A scalar function: its NumPy equivalent and its notation."""
 
     name: str
     arity: int
@@ -228,7 +228,7 @@ def cast(x: Scalar, dtype: DType) -> Expr:
 
 
 def is_scalar(x: object) -> bool:
-    """Whether `x` is an expression or a real number."""
+    """True if `x` is an expression or a real number."""
     return isinstance(x, Expr | bool | int | float | np.bool_ | np.integer | np.floating)
 
 
@@ -254,7 +254,7 @@ def call(name: str, *args: Scalar) -> Expr:
 
 
 def _infix(name: str, x: Scalar, y: Scalar) -> Expr:
-    # What is no number may know how to work with expressions: traced arrays do.
+    # Other operands, such as traced arrays, may define the operation themselves.
     return call(name, x, y) if is_scalar(x) and is_scalar(y) else NotImplemented
 
 
@@ -338,7 +338,7 @@ def substitute(expr: Expr, arguments: Sequence[Expr] | Mapping[int, Expr]) -> Ex
 
 
 def count_operations(expr: Expr) -> int:
-    """How many function applications one element costs; what depends on sizes alone is free."""
+    """The number of function applications per element; those of sizes alone are free."""
     return sum(1 for node in varying(expr) if node.op in FUNCTIONS)
 
 
@@ -348,7 +348,7 @@ def result_dtype(expr: Expr, arguments: Sequence[DType]) -> DType:
 
 
 def node_dtypes(expr: Expr, arguments: Sequence[DType]) -> dict[Expr, DType | None]:
-    """The dtype of every node of `expr`; None for plain numbers, which take what they meet."""
+    """The dtype of every node of `expr`; None for plain numbers, which adopt that of others."""
     return fold_nodes(expr, lambda node, operands: _node_dtype(node, operands, arguments))
 
 
@@ -360,7 +360,7 @@ def _node_dtype(
     if node.op == "cast":
         return node.dtype
     if not node.args:
-        return None  # a number takes the dtype of what it meets
+        return None  # a number adopts the dtype of the other operand
     if node.op == "where":
         operands = operands[1:]
     if FUNCTIONS[node.op].result == "bool":
@@ -380,7 +380,7 @@ def _node_dtype(
 
 
 def number_dtype(expr: Expr) -> DType:
-    """What numbers alone give: bool, int64 or float32."""
+    """The dtype of an expression of numbers alone: bool, int64 or float32."""
     return fold(expr, _number_node_dtype)
 
 

@@ -92,7 +92,7 @@ class Graph:
         return op
 
     def is_source(self, node: int) -> bool:
-        """Whether the node is an input or a generator: nothing computes it."""
+        """True if the node is an input or a generator."""
         return isinstance(self.nodes[node].op, Input | Iota)
 
     @derived
@@ -111,7 +111,7 @@ class Graph:
 
     @derived
     def sole(self) -> int | None:
-        """The one node that is not an input, where there is only one and all outputs are its."""
+        """The one node that is not an input, if there is only one and it makes all outputs."""
         if len(self.nodes) != len(self.inputs) + 1:
             return None
         found = next(i for i, node in self.nodes.items() if not isinstance(node.op, Input))
@@ -119,19 +119,19 @@ class Graph:
 
     @derived
     def sole_expr(self) -> Expr | None:
-        """What the one node that is not an input computes, where it is elementwise."""
+        """The expression of the one node that is not an input, if it is elementwise."""
         op = None if self.sole is None else self.nodes[self.sole].op
         return op.expr if isinstance(op, Elementwise) else None
 
     @derived
     def holds_dot(self) -> bool:
-        """Whether there is a dot in this graph or in a map of it."""
+        """True if there is a dot in this graph or in a map of it."""
         ops = (node.op for node in self.nodes.values())
         return any(isinstance(op, Dot) or (isinstance(op, Map) and op.body.holds_dot) for op in ops)
 
     @derived
     def holds_misc(self) -> bool:
-        """Whether there is a misc operator in this graph or in a map of it."""
+        """True if there is a misc operator in this graph or in a map of it."""
         ops = (node.op for node in self.nodes.values())
         return any(
             isinstance(op, Misc) or (isinstance(op, Map) and op.body.holds_misc) for op in ops
@@ -151,7 +151,7 @@ class Graph:
 
     @derived
     def position(self) -> dict[int, int]:
-        """Where each node stands in the order."""
+        """The position of each node in the order."""
         return {i: at for at, i in enumerate(self.nodes)}
 
     def uses(self, value: Value) -> list[tuple[int, int]]:
@@ -164,7 +164,7 @@ class Graph:
         ]
 
     def reaches(self, start: int, end: int, *, indirectly: bool = False) -> bool:
-        """Whether a path leads from `start` to `end`; `indirectly`: one with a node between."""
+        """True if a path leads from `start` to `end`; `indirectly`: one with a node between."""
         position, limit = self.position, self.position[end]
         stack = list(self.users[start])
         if indirectly:
@@ -214,7 +214,7 @@ class Graph:
 
     @derived
     def structure(self) -> Digest:
-        """What the digest is made of; bodies compute theirs once."""
+        """The digest with the dims, axes and symbols that it numbers."""
         return compute_digest(self)
 
     @property
@@ -226,7 +226,7 @@ class Graph:
         return f"<Graph of {len(self.nodes)} nodes, {self.digest[:8]}>"
 
     def without_dead_nodes(self) -> "Graph":
-        """This graph, and its maps' bodies, without what no output needs; inputs stay."""
+        """This graph and its maps without the nodes that no output needs; inputs stay."""
         needed, stack = set(self.inputs), [out.value.node for out in self.outputs]
         while stack:
             i = stack.pop()
@@ -253,9 +253,8 @@ class Graph:
     ) -> "Graph":
         """A new graph without the nodes `drop`, with `add`, and each value in `redirect` replaced.
 
-        A node in `add` whose id exists takes its place; nodes in `add` are not redirected. The
-        order is mended only between the first and the last place that is touched; the rest is
-        copied.
+        A node in `add` whose id exists replaces that node; nodes in `add` are not redirected. The
+        order is restored only between the first and the last changed node; the rest is copied.
         """
         gone, redirect = set(drop).difference(add or ()), redirect or {}
         fresh: dict[int, Node] = dict(add or {})
@@ -296,7 +295,7 @@ class Graph:
         low, high = min(touched, default=len(nodes)), max(touched, default=len(nodes) - 1)
         order = list(nodes)
         window = [i for i in order[low : high + 1] if i not in gone]
-        # new nodes stand where the last dropped one stood, unless a user wants them earlier
+        # new nodes take the position of the last dropped one, unless a user comes earlier
         place = max((position[i] for i in gone if i in position), default=high) - low
         before = [i for i in order[low : low + place + 1] if i not in gone]
         window = [*before, *(i for i in fresh if i not in position), *window[len(before) :]]
@@ -343,11 +342,11 @@ class Graph:
         return made
 
     def _inherit(self, other: "Graph", *names: str) -> None:
-        """Takes over what has been derived for a graph of the same shape."""
+        """Copies derived attributes of a graph of the same shape."""
         self.__dict__.update((n, other.__dict__[n]) for n in names if n in other.__dict__)
 
     def substitute(self, mapping: Mapping[Dim, Dim]) -> "Graph":
-        """This graph with dims replaced everywhere; what does not mention them is shared."""
+        """This graph with dims replaced everywhere; nodes that do not mention them are shared."""
         if not mapping or self.dims.isdisjoint(mapping):
             return self
         nodes = {i: substituted(node, mapping) for i, node in self.nodes.items()}
@@ -356,7 +355,7 @@ class Graph:
         return made
 
     def retype(self, inputs: Sequence[Type]) -> "Graph":
-        """This graph for inputs of other types: what follows from them is inferred again."""
+        """This graph for inputs of other types; dependent types are inferred again."""
         nodes: dict[int, Node] = dict(self.nodes)
         changed: set[int] = set()
         for port, i in enumerate(self.inputs):
@@ -381,7 +380,7 @@ class Graph:
 
 
 def check_graph(function: str, graph: object) -> None:
-    """Raise WrongKind where something else was given than a block program."""
+    """Raises WrongKind if the argument is not a block program."""
     if not isinstance(graph, Graph):
         given = type(graph).__name__
         remedy = "an array program is lowered first, with bb.lower"
@@ -404,7 +403,7 @@ def _redirected(node: Node, redirect: Mapping[Value, Value]) -> Node:
 
 
 def _topological(order: Sequence[int], nodes: Mapping[int, Node]) -> list[int]:
-    """`order`, changed only where an operand would come after its user."""
+    """`order`, changed only if an operand would come after its user."""
     made: dict[int, None] = {}
     waiting: dict[int, None] = {}
     for start in order:

@@ -281,7 +281,7 @@ class _Listing:
     def fold(
         self, depth: int, combiner: Combiner, into: Sequence[Item], written: Sequence[Written]
     ) -> None:
-        """What one iteration adds to the accumulators, which get their names here."""
+        """Adds the results of one iteration to the accumulators, which are named here."""
         for accumulator, (_, axes) in zip(into, written, strict=True):
             accumulator.axes, accumulator.name = axes, self.names.numbered("t")
         if self.lock:

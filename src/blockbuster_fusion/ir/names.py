@@ -50,7 +50,7 @@ class Names:
         return name
 
     def bound(self, dim: Dim) -> str:
-        """How many blocks the dim has, `K`; `K2` where another dim of the axis came before."""
+        """The name of the number of blocks of a dim: `K`, or `K2` for a second dim of the axis."""
         if dim not in self.bounds:
             name = word(dim.name)
             lower, upper = name.lower(), name if name != name.lower() else name.upper()

@@ -1,8 +1,8 @@
 """The operators of a block program, on one screen.
 
 Functional operators work on items in local memory; `Map` and `Reduce` walk lists; `Rename`, `Pick`,
-`Join` and `Iota` are the structural nodes that the paper draws as edges or leaves out; `Misc` is
-everything else. An operator holds no edges: a `Node` joins it to its operands.
+`Join` and `Iota` are structural nodes, which the paper draws as edges or omits; `Misc` is every
+other operator. An operator holds no edges: a `Node` joins it to its operands.
 """
 
 from dataclasses import dataclass
@@ -49,11 +49,11 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Elements of a list in memory, looked up along `axis` at places that are data: a `W[ids]`.
+    """A gather: elements of a list in memory, looked up along `axis` at indices: `W[ids]`.
 
-    The operands are the table, a list over nothing but `axis`, and the places, an item of whole
-    numbers from 0 upwards. The result has the axes of the places, then those that only the table's
-    items have; along axes of both, each place looks into its own part of the table.
+    The operands are the table, a list over `axis` alone, and the indices, an item of integers from
+    0 upwards. The result has the axes of the indices, then those that only the table's items have.
+    Along axes of both, each index looks into its own part of the table.
     """
 
     axis: Axis
@@ -81,7 +81,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A list over `dim` summarised to one item; as many operands as the combiner has components."""
+    """A reduction of a list over `dim` to one item; one operand per component of the combiner."""
 
     dim: Dim
     combiner: Combiner
@@ -89,7 +89,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """The same list under another axis: it stays in global memory and ties no tiles."""
+    """The same list under another axis: it stays in global memory, with independent tiles."""
 
     old: Axis
     new: Axis
@@ -118,7 +118,7 @@ class Iota:
 
 
 Plain = int | float | bool | str | None | tuple["Plain", ...]
-"""An attribute's value: data that can be printed and read back."""
+"""The value of an attribute: data that can be printed and read back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ Op = (
 
 
 def item_expr(op: Op) -> Expr | None:
-    """What an operator computes of every item, where that is one expression, in a map or alone."""
+    """The expression of every item, if an operator or the body of a map is just that."""
     if isinstance(op, Map):
         return op.body.sole_expr
     return op.expr if isinstance(op, Elementwise) else None

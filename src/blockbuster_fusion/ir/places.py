@@ -1,4 +1,4 @@
-"""Where the values of a block program lie: in arrays, in local memory, or still to be loaded.
+"""Placement of the values of a block program: in arrays, in local memory, or not yet loaded.
 
 A map stacks its results into lists, but it is an innermost map that stores them: so a graph is told
 from outside where its outputs go, and works out from that where its own lists are built.
@@ -79,7 +79,7 @@ class Scope:
         return len(self.loops)
 
     def home(self, value: Value) -> Part:
-        """Where a list is built: where it is wanted, or in a buffer of its own."""
+        """The place in which a list is built: the one requested, or a buffer of its own."""
         if value not in self.homes:
             lists = self.graph.type(value).lists
             self.homes[value] = Part(Array(), (*self.loops, *lists))
@@ -124,7 +124,7 @@ class Scope:
             self.inlined.add(last)
 
     def iterated(self, value: Value, dim: Dim, index: str) -> Place:
-        """What one iteration over `dim` sees of a list."""
+        """The part of a list that one iteration over `dim` reads."""
         part, kind = self.places[value], self.graph.type(value)
         walked = kind.list_dim(dim)
         assert isinstance(part, Part)

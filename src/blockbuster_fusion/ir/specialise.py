@@ -1,4 +1,4 @@
-"""Unit dims: where a dim has one block, its loops go and its lists are items."""
+"""Unit dims: a dim with one block has no loops, and its lists are items."""
 
 from collections.abc import Collection, Iterator
 from itertools import count
@@ -11,16 +11,15 @@ from blockbuster_fusion.ir.ops import Input, Map, Node, Op, Output, Pick, Reduce
 from blockbuster_fusion.ir.types import Type
 
 _Known = dict[Value, Value]
-"""What stands for each value of the graph that is being copied."""
+"""The copy of each value of the graph that is being copied."""
 
 
 def specialise(graph: Graph, unit: Collection[Dim]) -> Graph:
     """The program in which each dim in `unit` has one block.
 
-    Maps over such a dim are replaced by their bodies, reductions over it by what they reduce. A
-    list that lies in memory is read whole along the axis: through a pick of its only block, which
-    stands where the list comes from. What elements are looked up in stays a list: it has to lie in
-    memory.
+    Maps over such a dim are replaced by their bodies, and reductions by their operands. A list in
+    memory is read whole along the axis, through a pick of its only block. The table of a `Take`
+    stays a list, because it has to be in memory.
     """
     tables = _tables(graph)
     whole = {
@@ -47,7 +46,7 @@ def _tables(graph: Graph) -> set[Dim]:
 
 
 class _Frame:
-    """A graph in the making; inside a map its inputs are added as they are needed."""
+    """A graph under construction; inside a map its inputs are added as they are needed."""
 
     def __init__(self, ids: Iterator[int], around: "_Frame | None" = None) -> None:
         self.ids = ids
@@ -76,7 +75,7 @@ class _Frame:
         return self.ports[key]
 
     def element(self, value: Value, dim: Dim) -> Value:
-        """The only element of a list over a unit dim; what is no list over it stays."""
+        """The only element of a list over a unit dim; other values are returned as they are."""
         if self.type(value).list_dim(dim) is None:
             return value
         if (value, dim) not in self.picked:
@@ -123,7 +122,7 @@ def _copy(graph: Graph, frame: _Frame, known: _Known) -> None:
 
 
 def _inline(i: int, node: Node, op: Map, frame: _Frame, known: _Known) -> None:
-    """The body of a map, once."""
+    """Copies the body of a map in place of the map."""
     if op.first:
         problem = f"the map over {op.dim} has been peeled, so the dim cannot have only one block"
         raise InvalidGraph(place=f"node %{i}", problem=problem, neighbours="")

@@ -104,14 +104,14 @@ class Tiling:
         self._blocks: dict[Dim, tuple[slice, ...]] = {}
 
     def starts(self, dim: Dim) -> range:
-        """Where each block begins along the axis."""
+        """The start of each block along the axis."""
         extent = self.extents.of(dim.axis)
         if dim.unit:
             return range(0, extent, max(extent, 1))
         return range(0, extent, self.tiles.get(dim, DEFAULT_TILE) if dim.packed else 1)
 
     def blocks(self, dim: Dim) -> tuple[slice, ...]:
-        """Where each block begins and ends along the axis."""
+        """The start and the end of each block along the axis."""
         made = self._blocks.get(dim)
         if made is None:
             starts = self.starts(dim)
@@ -120,7 +120,7 @@ class Tiling:
         return made
 
     def length(self, dim: Dim, *, in_item: bool) -> int | None:
-        """How long the array axis of a dim is; unknown for a free list of items without it."""
+        """The length of the array axis of a dim; unknown for a free list of items without it."""
         if in_item or not dim.packed:
             return self.extents.of(dim.axis)
         return None if dim.is_free else len(self.starts(dim))

@@ -79,7 +79,7 @@ class Type(InternedValue):
 
     @property
     def is_buffered(self) -> bool:
-        """Whether an edge of this type goes through global memory."""
+        """True if an edge of this type goes through global memory."""
         return bool(self.lists) and not self.virtual
 
     @property
@@ -95,7 +95,7 @@ class Type(InternedValue):
         return next((d for d in self.lists if dim.iterates(d)), None)
 
     def iterate(self, dim: Dim) -> "Type":
-        """What a loop over `dim` sees of this list in one iteration."""
+        """The type of the elements of this list in a loop over `dim`."""
         return _iterated(self, dim)
 
     def stack(self, dim: Dim) -> "Type":

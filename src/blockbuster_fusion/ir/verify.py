@@ -1,4 +1,4 @@
-"""Verification: whether a graph keeps the rules of block programs, and if not, where and why.
+"""Verification: finds where a graph breaks the rules of block programs, and says why.
 
 Bodies are checked before the maps around them, and one that was found sound is not checked again:
 a graph never changes, and a rewrite shares the bodies that it leaves alone.
@@ -38,7 +38,7 @@ from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.ir.verify_expr import axes_of, combiner_problem, dtype_problem
 
 _NEIGHBOURS = 8
-"""How many operands, and how many users, an error shows."""
+"""The number of operands, and of users, that an error shows."""
 
 
 def verify(graph: Graph) -> None:
@@ -62,7 +62,7 @@ def verify(graph: Graph) -> None:
 
 @dataclass(slots=True)
 class _Contents:
-    """What a sound graph holds, with all that is in its maps, and must not clash with outside."""
+    """Ids and dims of a sound graph and its maps, which must not clash with those outside."""
 
     ids: set[int] = field(default_factory=set)
     axes: dict[str, Axis] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class _Check:
         self.partial: dict[Value, Dim] = {}
 
     def is_inside(self, graph: Graph) -> bool:
-        """Whether this is a check of `graph` or of something in it."""
+        """True if this is a check of `graph` or of something in it."""
         check: _Check | None = self
         while check is not None:
             if check.graph is graph:
@@ -428,7 +428,7 @@ def _partial(dim: Dim) -> str:
 
 
 def _is_plain(value: Plain) -> bool:
-    """Whether a value is made of numbers, strings, None and tuples of these."""
+    """True if a value is made of numbers, strings, None and tuples of these."""
     stack: list[object] = [value]
     while stack:
         part = stack.pop()
@@ -440,7 +440,7 @@ def _is_plain(value: Plain) -> bool:
 
 
 def _title(op: Op) -> str:
-    """What an operator is, in a few words."""
+    """A short description of an operator."""
     match op:
         case Input():
             return f"input {op.name!r}" if op.name else "input"

@@ -15,7 +15,7 @@ _dtypes_seen: WeakKeyDictionary[Expr, dict[tuple[DType, ...], str | None]] = Wea
 
 
 def axes_of(expr: Expr) -> tuple[Axis, ...] | str:
-    """The axes whose sizes a sound expression uses, or what is wrong with it."""
+    """The axes whose sizes a sound expression uses, or the problem of an unsound one."""
     if expr in _sound:
         return _sound[expr]
     for node in postorder(expr):
@@ -49,7 +49,7 @@ def _problem(node: Expr) -> str | None:
 
 
 def combiner_problem(combiner: Combiner) -> str | None:
-    """What is wrong with a combiner, whose expressions are sound, or nothing."""
+    """The problem of a combiner whose expressions are sound, or None."""
     if not combiner.combine:
         return "it has no components"
     if len(combiner.identity) != combiner.arity:
@@ -65,7 +65,7 @@ def combiner_problem(combiner: Combiner) -> str | None:
 
 
 def dtype_problem(expr: Expr, dtypes: tuple[DType, ...]) -> str | None:
-    """What cannot be computed for arguments of these dtypes, or nothing."""
+    """The operation that is not defined for arguments of these dtypes, or None."""
     known = _dtypes_seen.setdefault(expr, {})
     if dtypes not in known:
         known[dtypes] = _find_dtype_problem(expr, dtypes)

@@ -51,7 +51,7 @@ def comes_from_the_row(graph: Graph, match: Match) -> bool:
 
 
 def _is_made_of(graph: Graph, value: Value, ends: Collection[Value]) -> bool:
-    """Whether operators and reductions make a value of some others alone."""
+    """True if operators and reductions make a value of some others alone."""
     pending, seen = [value], set(ends)
     while pending:
         v = pending.pop()

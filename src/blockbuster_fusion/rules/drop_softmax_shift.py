@@ -32,7 +32,7 @@ class Quotient:
 
 
 def quotient(graph: Graph, shift: Broadcast, e: Value) -> Quotient | None:
-    """How a list is used by its sum along the list and by one quotient with that, if only so.
+    """The sum of a list and the one quotient with that sum, if the list has no other uses.
 
     To the sum may be added what has the same shift, as an attention sink has: exp(z + c).
     """
@@ -84,7 +84,7 @@ def _added(graph: Graph, shift: Broadcast, total: Value) -> tuple[Value, int, in
 
 
 def _same_shift(graph: Graph, node: int, expr: Expr, shift: Broadcast) -> bool:
-    """Whether an operator on items is z + c, or z - c, for the c of a shift."""
+    """True if an operator on items is z + c, or z - c, for the c of a shift."""
     if expr.op != shift.op or any(x.op != "arg" for x in expr.args):
         return False
     ordered = [graph[node].inputs[x.value] for x in expr.args if isinstance(x.value, int)]

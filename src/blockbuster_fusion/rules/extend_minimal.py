@@ -49,7 +49,7 @@ def moves_no_misc(graph: Graph, match: Match) -> bool:
 
 
 def walks_inside(body: Graph, value: Value, dim_axis: object) -> bool:
-    """Whether a map in the body, at any depth, iterates a list that it is handed whole."""
+    """True if a map in the body, at any depth, iterates a list that it is handed whole."""
     for i in body.users[value.node]:
         op = body.op(i)
         if not isinstance(op, Map):

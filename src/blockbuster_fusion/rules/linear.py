@@ -1,4 +1,4 @@
-"""What the linearity rules have in common: mapped scales and shifts, and contractions.
+"""Common parts of the linearity rules: mapped scales and shifts, and contractions.
 
 A *broadcast operation* is `op(a, c)` for every element of a list `a`, with one item `c`: a scale
 or a shift. A *contraction* is a dot over the list's dim, with its reduction, inside any number of
@@ -32,7 +32,7 @@ class Broadcast:
     dim: Dim | None
     """The dim of the map, None without one."""
     form: Expr
-    """What is computed of the two, in the order in which it has them."""
+    """The expression of the two operands, in the order of the node's inputs."""
 
     def of(self, a: Expr, c: Expr) -> Expr:
         """The same of other operands."""
@@ -83,7 +83,7 @@ def _broadcast(
 
 
 def _binary(expr: Expr, operations: frozenset[str]) -> bool:
-    """Whether an expression is one of `operations` on two different arguments."""
+    """True if an expression is one of `operations` on two different arguments."""
     if expr.op not in operations:
         return False
     operands = [x for x in expr.args if x.op == "arg"]
@@ -114,7 +114,7 @@ class Contracted:
 
 
 def contraction(graph: Graph, value: Value, node: int) -> Contracted | None:
-    """How `node` contracts `value`, if it does."""
+    """The contraction of `value` by `node`, if it is one."""
     operands, op = graph[node].inputs, graph.op(node)
     if value not in operands:
         return None
@@ -154,7 +154,7 @@ def contraction(graph: Graph, value: Value, node: int) -> Contracted | None:
 
 
 def _holds_only(body: Graph, below: Contracted) -> bool:
-    """Whether the contraction is all that a body computes, and what it yields."""
+    """True if the contraction is all that a body computes, and what it yields."""
     held = {below.node, below.result.node}
     computed = len(body.nodes) - len(body.inputs)
     return computed == len(held) and body.outputs[0].value == below.result
@@ -170,7 +170,7 @@ def _sum_beside(graph: Graph, node: int) -> int | None:
 
 
 def use_count(graph: Graph, value: Value) -> int:
-    """How often a value is used, by nodes and as an output."""
+    """The number of uses of a value, by nodes and as an output."""
     as_output = sum(out.value == value for out in graph.outputs)
     return len(graph.uses(value)) + as_output
 

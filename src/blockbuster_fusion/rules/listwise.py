@@ -31,7 +31,7 @@ class Listwise:
 
 
 def listwise(graph: Graph, node: int) -> Listwise | None:
-    """How a node is one operator on every item of its lists, if it is."""
+    """The node as one operator on every item of its lists, if it is one."""
     op = graph.op(node)
     if isinstance(op, Elementwise | BlockReduce):
         operands = graph[node].inputs
@@ -48,7 +48,7 @@ def listwise(graph: Graph, node: int) -> Listwise | None:
 
 
 def sum_of(graph: Graph, value: Value) -> tuple[Value, Dim] | None:
-    """What `value` is the sum of along an axis, and the dim, if it is such a sum."""
+    """The list that `value` is the sum of, and the dim of the sum, if it is one."""
     op = graph.op(value.node)
     node = value.node
     if isinstance(op, Reduce) and op.combiner is ADD:

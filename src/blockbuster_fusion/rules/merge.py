@@ -20,9 +20,9 @@ class Merger:
         self.inputs: list[int] = []
         self.operands: dict[tuple[Value, bool], Value] = {}
         self.elements: dict[Value, Value] = {}
-        """What an absorbed map stacks: the element that this iteration makes."""
+        """For each list that an absorbed map stacks, the element of this iteration."""
         self.wholes: dict[Value, Value] = {}
-        """What an absorbed node makes."""
+        """For each result of an absorbed node, the value in the new body."""
         self.results: list[tuple[Value, Mode, Value]] = []
         """Inner value, mode, and the outer value that it is known by."""
 

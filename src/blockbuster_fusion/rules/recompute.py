@@ -14,7 +14,7 @@ from blockbuster_fusion.rules.merge import without_unused_results
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
 
 LARGEST = 64
-"""How many nodes a producer may have: without a limit, clones of clones would pile up."""
+"""The most nodes of a producer; without a limit, clones of clones would accumulate."""
 
 
 def walked(graph: Graph, match: Match) -> dict[int, Value]:

@@ -24,7 +24,7 @@ class Derived:
 
 
 def derived_list(graph: Graph, u: int, port: int) -> Iterator[Derived]:
-    """How a list of a map comes from others of it, where it does by elementwise operators alone."""
+    """The derivation of one list of a map from others by elementwise operators alone."""
     op = graph.map(u)
     for source, mode in enumerate(op.modes):
         if mode is None and source != port:
@@ -96,7 +96,7 @@ def _inputs_are_at_hand(graph: Graph, match: Match, found: Derived) -> bool:
 
 
 _DEMANDS = (_source_is_read, _is_read_here_only, _inputs_are_at_hand)
-"""What is demanded of a derivation, as guards below."""
+"""The conditions on a derivation, as guards."""
 
 
 def reads_the_source(graph: Graph, match: Match) -> bool:

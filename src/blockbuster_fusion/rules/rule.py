@@ -64,12 +64,12 @@ class Rule:
     anchors: tuple[type, ...] = ()
     """The operators from which places are found."""
     operations: frozenset[str] = frozenset()
-    """Where given: an anchor computes one of these of every item, in a map or alone."""
+    """If given, an anchor computes one of these expressions, in a map or alone."""
     guards: tuple[Guard, ...] = ()
     needs_safety: bool = False
-    """Whether the rule may fire only where numerical safety is going to be applied."""
+    """True if the rule may fire only where numerical safety is going to be applied."""
     moves_shifts: bool = False
-    """Whether the rule takes a shift out of a sum, which may lose digits."""
+    """True if the rule takes a shift out of a sum, which may lose digits."""
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:
         """The places of the pattern's shape that are found from `node`, which is an anchor."""
@@ -97,7 +97,7 @@ class Rule:
         return self.sites(graph, node) if self.starts_at(graph.op(node)) else iter(())
 
     def starts_at(self, op: Op) -> bool:
-        """Whether a node with this operator is an anchor."""
+        """True if a node with this operator is an anchor."""
         if not isinstance(op, self.anchors):
             return False
         if not self.operations:

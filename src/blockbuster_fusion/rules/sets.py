@@ -26,7 +26,7 @@ from blockbuster_fusion.rules.swap_shift_dot import SwapShiftDot
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """What the driver applies: `local` until none matches, then one of `extending`, and again.
+    """The rules of the driver: `local` until none matches, then one of `extending`, and again.
 
     `optional` rules belong to the set but are never applied by the driver. What the rules of `base`
     alone come to is an alternative as well: the set's other rules usually do better, not always.

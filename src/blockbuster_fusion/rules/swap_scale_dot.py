@@ -86,7 +86,7 @@ SWAPPABLE = (
         same_float_dtype,
     ),
 )
-"""What makes a use of a scale or shift swappable."""
+"""The guards of a swap for one use of a scale or shift."""
 
 USED_ONCE = Guard("used_once", "the list is used elsewhere too", used_once)
 

@@ -14,7 +14,7 @@ class Choice:
     kind: str
     """"exponent", "pivot" or "native"."""
     shared: str
-    """Who shares the exponent or pivot: "element", "row", "block"; nothing for a native one."""
+    """The scope of the exponent or pivot: "element", "row" or "block"; empty for a native one."""
     axis: str
     reason: str
 

@@ -1,11 +1,11 @@
-"""Which functions are multiples of an argument, or of its inverse: they may share an exponent."""
+"""Finds expressions that are multiples of an argument, or of its inverse or a power of it."""
 
 from blockbuster_fusion.ir.expr import Expr, fold_nodes
 from blockbuster_fusion.safety.guards import is_finite_or_zero
 
 
 def is_linear(expr: Expr, index: int) -> bool:
-    """Whether an expression is a multiple of its argument number `index`.
+    """True if an expression is a multiple of its argument number `index`.
 
     Only then may the argument share an exponent with its neighbours on the way to a sum.
     """
@@ -13,7 +13,7 @@ def is_linear(expr: Expr, index: int) -> bool:
 
 
 def is_inverse(expr: Expr, index: int) -> bool:
-    """Whether an expression is a multiple of the inverse of its argument number `index`.
+    """True if an expression is a multiple of the inverse of its argument number `index`.
 
     It has an exponent to cancel, but may not share one: what is least counts most.
     """
@@ -21,7 +21,7 @@ def is_inverse(expr: Expr, index: int) -> bool:
 
 
 def is_power(expr: Expr, index: int) -> bool:
-    """Whether an expression is a multiple of a power of its argument number `index`.
+    """True if an expression is a multiple of a power of its argument number `index`.
 
     It has a multiple of the argument's exponent.
     """
@@ -29,12 +29,12 @@ def is_power(expr: Expr, index: int) -> bool:
 
 
 def is_summand(expr: Expr, index: int) -> bool:
-    """Whether an expression is a multiple of a sum with the argument in it, or of its inverse."""
+    """True if an expression is a multiple of a sum with the argument in it, or of its inverse."""
     return _relation(expr, index) == "summand"
 
 
 def takes_log(expr: Expr, index: int) -> bool:
-    """Whether there is a logarithm of the argument, or of a sum that it is in."""
+    """True if there is a logarithm of the argument, or of a sum that it is in."""
     made = _relations(expr, index)
     return any(node.op in LOGARITHMS and made[node.args[0]] in _IN_SUMS[1:] for node in made)
 

@@ -103,7 +103,7 @@ def computed_wide(graph: Graph) -> Graph:
 
 
 def _is_narrow(graph: Graph) -> Iterator[bool]:
-    """Whether some item that is computed is narrow; what is only loaded or stored is."""
+    """True if some item that is computed is narrow; what is only loaded or stored is."""
     for i, node in graph.nodes.items():
         narrow = any(kind.dtype in NARROW and not kind.is_list for kind in node.types)
         if isinstance(node.op, Map):

@@ -1,4 +1,4 @@
-"""Expressions as text: infix, with the parts of large ones named, so that any size can be read."""
+"""Expressions as text: infix, with named parts in large ones, so that any size can be read."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from blockbuster_fusion.ir.text.scanner import Scanner, Token
 from blockbuster_fusion.ir.types import DType
 
 _LARGEST = 32
-"""How many nodes an expression may have that is written without naming its parts."""
+"""The most nodes of an expression that is written without named parts."""
 
 _ATOM = 10
 _NEGATIVE = FUNCTIONS["neg"].precedence
@@ -111,7 +111,7 @@ def _wrap(text: str, needed: bool) -> str:
 
 @dataclass(slots=True)
 class _Pending:
-    """An operator that waits for its operands, or a parenthesis that waits to be closed."""
+    """An operator whose operands are still to be read, or an open parenthesis."""
 
     name: str  # a function, "cast", or "(" for a parenthesis
     token: Token

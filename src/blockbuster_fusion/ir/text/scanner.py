@@ -1,4 +1,4 @@
-"""Tokens of the text form with their places; what does not fit is told by line and column."""
+"""Tokens of the text form with their positions; errors give line and column."""
 
 import re
 from typing import NamedTuple
@@ -24,10 +24,10 @@ _ESCAPED = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 _UNESCAPED = {escape[1]: plain for plain, escape in _ESCAPED.items()}
 
 LONGEST_NAME = 1000
-"""How many characters the name of an axis or of a size may have."""
+"""The most characters in the name of an axis or of a size."""
 
 LONGEST_INDEX = 18
-"""How many digits an id, a port or an extent may have: enough for 64 bits."""
+"""The most digits of an id, a port or an extent: enough for 64 bits."""
 
 
 class Token(NamedTuple):
@@ -82,14 +82,14 @@ class Scanner:
         return self._tokens[min(self._at + 1, len(self._tokens) - 1)]
 
     def take(self) -> Token:
-        """The next token, which is passed."""
+        """Consumes and returns the next token."""
         token = self._tokens[self._at]
         if token.kind != "end":
             self._at += 1
         return token
 
     def skip_lines(self) -> None:
-        """Pass empty lines."""
+        """Skips empty lines."""
         while self.token.kind == "newline":
             self._at += 1
 
@@ -99,23 +99,23 @@ class Scanner:
         return BadText(line=place.line, column=place.column, problem=problem)
 
     def expected(self, what: str) -> BadText:
-        """The error that something else comes next than what must come."""
+        """The error that the next token is not `what`."""
         return self.error(f"expected {what}, found {self.token}")
 
     def accept(self, text: str) -> bool:
-        """Pass a word or mark, if it comes next."""
+        """Consumes a word or mark if it comes next; returns True if it did."""
         if self.token.text != text:
             return False
         self.take()
         return True
 
     def expect(self, text: str, where: str) -> None:
-        """Pass a word or mark, which must come next."""
+        """Consumes a word or mark, which must come next."""
         if not self.accept(text):
             raise self.expected(f"`{text}` {where}")
 
     def end_line(self) -> None:
-        """Pass the end of a line, which must come next."""
+        """Consumes the end of a line, which must come next."""
         if self.token.kind not in ("newline", "end"):
             raise self.expected("the end of the line")
         self.take()
@@ -127,7 +127,7 @@ class Scanner:
         return self.string(what)
 
     def visible_name(self, what: str) -> str:
-        """The name of an axis or a size: it is printed, and so can be seen whole."""
+        """The name of an axis or a size: short and printable."""
         token = self.token
         name = self.name(what)
         if not name or not name.isprintable() or len(name) > LONGEST_NAME:

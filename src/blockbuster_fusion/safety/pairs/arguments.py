@@ -22,7 +22,7 @@ class Arguments:
         self.graph = graph
         self.entries: dict[Value | PairForm, int] = {}
         self.identities: dict[Value, Expr] = {}
-        """What is known of plain operands."""
+        """The identities of plain operands."""
         self.terms = TermArithmetic(self.origin, self._divisor, self._is_maximum)
 
     def add(self, entry: Value | PairForm) -> Expr:

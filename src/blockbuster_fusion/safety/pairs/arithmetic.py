@@ -1,4 +1,4 @@
-"""Arithmetic of terms: what each function of expressions makes of operands in any form."""
+"""Arithmetic of terms: each function of expressions, applied to operands in any form."""
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import reduce
@@ -59,7 +59,7 @@ class TermArithmetic:
 
     `origin` tells which exponential an atom comes from: a shared exponent has the origin of those
     that it is the maximum of, and is subtracted from them before anything else is added.
-    `divisor` gives such a maximum as it is subtracted. `is_maximum` tells whether no exponent of
+    `divisor` gives such a maximum as it is subtracted. `is_maximum` is True if no exponent of
     the same origin exceeds an atom: alone, or in the sum with others.
     """
 
@@ -160,7 +160,7 @@ class TermArithmetic:
     # ------------------------------------------------------------ expressions
 
     def evaluate(self, expr: Expr, operands: Sequence[Term], *, lift: bool = True) -> Term:
-        """What an expression computes of operands in any form.
+        """The value of an expression of operands in any form.
 
         With `lift`, an exponential becomes a scaled term; in places where that would not do (a
         sigmoid, say) it is written as the plain exponential again.
@@ -324,7 +324,7 @@ class TermArithmetic:
         return call("where", is_nothing(term.value, exponent), NOTHING, size)
 
     def _is_below(self, exponent: Exponent, other: Exponent) -> bool:
-        """Whether the other exponent is the maximum of those that the first one belongs to."""
+        """True if the other exponent is the maximum of those that the first one belongs to."""
         alone = len(other) == 1
         tops = [(self.origin(t), f) for t, f in other if f > 0 and self.is_maximum(t, alone)]
         if len(tops) != len(other) or len(exponent) != len(other):
@@ -416,7 +416,7 @@ _RULES: dict[str, Callable[..., Term | None]] = {
     "log1p": logarithms.log1p,
     "cast": TermArithmetic._cast,
 }
-"""What keeps its form; everything else is computed of plain values."""
+"""The functions that keep a form; all others are computed of plain values."""
 
 
 _DEFAULT = TermArithmetic()

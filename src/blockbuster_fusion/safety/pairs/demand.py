@@ -31,7 +31,7 @@ from blockbuster_fusion.safety.linearity import (
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What becomes of a value: summed over `axes`, by linear operators only, or used otherwise.
+    """The uses of a value: summed over `axes`, by linear operators only, or used otherwise.
 
     `multiplied`: on the way it meets other factors, which may have exponents to cancel. A factor
     that varies along an axis of the sum is another use: it may lift what is small beside others.
@@ -88,7 +88,7 @@ class Demands:
         return self._inside[node]
 
     def of(self, value: Value) -> Demand:
-        """What becomes of a value."""
+        """The uses of a value."""
         self._fill()
         if value not in self._known:
             self._known[value] = self._found(value)
@@ -152,7 +152,7 @@ class Demands:
         return Demand(otherwise=True, logged=logged)
 
     def sums_exponentials(self, value: Value) -> bool:
-        """Whether a value is made of sums of exponentials, which have an exponent."""
+        """True if a value is made of sums of exponentials, which have an exponent."""
         pending: list[tuple[Demands, Value, bool]] = [(self, value, False)]
         done: set[tuple[int, Value, bool]] = set()
         while pending:
@@ -200,7 +200,7 @@ class Demands:
     # ---------------------------------------------------------------- in which form
 
     def wants_plain(self, value: Value) -> bool:
-        """Whether somebody needs a value as plain numbers: an output, a misc operator, a rename."""
+        """True if somebody needs a value as plain numbers: an output, a misc operator, a rename."""
         if value not in self._plain:
             users = any(self._plain_through(*use) for use in self.graph.uses(value))
             self._plain[value] = users or any(
@@ -211,7 +211,7 @@ class Demands:
         return self._plain[value]
 
     def takes_any_form(self, value: Value) -> bool:
-        """Whether somebody takes a value in any form."""
+        """True if somebody takes a value in any form."""
         if value not in self._any_form:
             users = any(not self._plain_through(*use) for use in self.graph.uses(value))
             self._any_form[value] = users or any(

@@ -51,7 +51,7 @@ def power(total: Expr, *, of_two: bool) -> Expr:
 
 
 def is_of_two(exponent: Sequence[tuple[object, float]]) -> bool:
-    """Whether e^t is a power of two: all that is in t has been multiplied by log 2."""
+    """True if e^t is a power of two: all that is in t has been multiplied by log 2."""
     return bool(exponent) and all(abs(factor) == LOG2 for _, factor in exponent)
 
 
@@ -95,7 +95,7 @@ def rounding(a: Expr, b: Expr) -> Expr:
 
 
 def is_nothing(value: Expr, exponent: Expr) -> Expr:
-    """Whether a significand is 0: then its exponent says nothing, unless it is infinite."""
+    """True if a significand is 0: then its exponent says nothing, unless it is infinite."""
     return Expr("eq", (value, const(0.0))) & (exponent < const(float("inf")))
 
 

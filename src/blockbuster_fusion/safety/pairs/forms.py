@@ -12,7 +12,7 @@ Powers = tuple[tuple[Value, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class PairForm:
-    """How a value is written in the new program; see `Term`."""
+    """A value of the old program as values of the new one; see `Term` for the forms."""
 
     form: Form
     value: Value | None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from blockbuster_fusion.safety.pairs.pairs import GraphRewriter
 
 HEADROOM = {DType.float16: 10.0}
-"""How far below the maximum an exponent is chosen for significands that are stored as float16.
+"""The distance of an exponent below the maximum, for significands that are stored as float16.
 
 They then go up to e^10 = 22026 instead of 1, and what is e^27 times smaller than the largest is
 still a float16; with the maximum it would be e^17. After a sum nothing bounds them, and they are
@@ -80,7 +80,7 @@ class Loop:
     # ---------------------------------------------------------------- out
 
     def hand_out(self, number: int) -> None:
-        """What becomes of one result of the body."""
+        """Rewrites one result of the body."""
         out, mode = self.op.body.outputs[number], self.op.modes[number]
         written, body = self.body.written[out.value], self.body
         if written.form is Form.plain:

@@ -35,7 +35,7 @@ def has_exp(op: Op) -> bool:
 
 
 class Draft:
-    """What the graphs of one program share while it is written anew."""
+    """State that the graphs of one program share while it is rewritten."""
 
     def __init__(self, program: Graph) -> None:
         self.ids = count(program.max_id + 1)

@@ -24,7 +24,7 @@ FEW = 8
 
 
 class Form(Enum):
-    """How a value is written."""
+    """The form in which a value is represented."""
 
     plain = "plain"
     scaled = "scaled"
@@ -85,7 +85,7 @@ def significand(term: Term) -> Expr:
 
 
 def joins(a: Term, b: Term) -> bool:
-    """Whether an exponential is joined by what has been summed."""
+    """True if an exponential is joined by what has been summed."""
     return a.raw and b.form is Form.scaled and not b.raw
 
 

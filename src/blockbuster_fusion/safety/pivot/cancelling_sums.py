@@ -1,4 +1,4 @@
-"""What is summed along an axis, and how: where sums may cancel, and the uses that make them."""
+"""Finds values whose sums along an axis may cancel, and the uses that form these sums."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from blockbuster_fusion.safety.linearity import is_linear
 from blockbuster_fusion.safety.pivot.polynomials import Use
 
 WIDENED = (cast(arg(0), DType.float32), cast(arg(0), DType.float64))
-"""What is only wider is the same value."""
+"""Casts that widen a value: the result counts as the same value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Summed:
     """The maps that make the items, each in the body of the one before it."""
     dims: tuple[Dim, ...]
     uses: tuple[Use, ...]
-    """Where its items are used."""
+    """The uses of its items."""
 
     @property
     def axes(self) -> frozenset[Axis]:
@@ -98,7 +98,7 @@ def _made_in_loops(
 
 
 def _is_same_in(graph: Graph, summed: Summed) -> bool:
-    """Whether loops over other axes make the same value in every iteration."""
+    """True if loops over other axes make the same value in every iteration."""
     for depth, loop in enumerate(summed.loops):
         op = graph.at(summed.loops[:depth]).map(loop)
         needed = made_of(op.body, summed.loops[depth + 1 :], summed.value)
@@ -123,7 +123,7 @@ def made_of(body: Graph, loops: Path, value: Value) -> set[int]:
 
 
 def is_widened(op: Op) -> bool:
-    """Whether an operator only converts to a wider dtype."""
+    """True if an operator only converts to a wider dtype."""
     return isinstance(op, Elementwise) and op.expr in WIDENED
 
 
@@ -138,7 +138,7 @@ def _uses_inside_and_out(graph: Graph, value: Value, loops: Path) -> Iterator[Us
 
 
 def item_uses(graph: Graph, value: Value, path: Path = ()) -> tuple[Use, ...]:
-    """Where items of a value are used, in this graph and in its maps."""
+    """The uses of the items of a value, in this graph and in its maps."""
     found: list[Use] = []
     for user, port in graph.uses(value):
         op = graph.op(user)
@@ -172,7 +172,7 @@ def summed_axes(graph: Graph) -> frozenset[Axis]:
 
 
 def _meets_a_sum(graph: Graph, summed: Summed) -> bool:
-    """Whether a dot's other operand is summed along the axis as well, as rule 5 leaves it."""
+    """True if a dot's other operand is summed along the axis as well, as rule 5 leaves it."""
     for path, node, port in summed.uses:
         if kind_of_use(graph, (path, node, port), summed.axes) == "dot":
             other = graph.at(path)[node].inputs[1 - port]
@@ -197,7 +197,7 @@ def kinds_of_use(graph: Graph, summed: Summed) -> set[str]:
 
 
 def is_squared(graph: Graph, summed: Summed) -> bool:
-    """Whether squares of a value are summed, or squares of a multiple of it."""
+    """True if squares of a value are summed, or squares of a multiple of it."""
     pending = list(summed.uses)
     while pending:
         path, node, port = use = pending.pop()

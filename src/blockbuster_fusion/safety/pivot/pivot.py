@@ -92,7 +92,7 @@ def _note_losses(graph: Graph, path: Path, walk: "_Walk") -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """What has come about on the way through a graph and its maps."""
+    """Results collected on the way through a graph and its maps."""
 
     ids: Iterator[int]
     choices: list[Choice] = field(default_factory=list)
@@ -132,7 +132,7 @@ def _pivoted(graph: Graph, path: Path, walk: _Walk, squared: bool) -> Graph:
 
 
 def _next_summed(graph: Graph, walk: _Walk, squared: bool) -> Summed | None:
-    """What is to be looked at next."""
+    """The summed value that is to be examined next."""
     for summed in summed_values(graph):
         if (summed.value, summed.loops, summed.dims) in walk.tried:
             continue
@@ -144,7 +144,7 @@ def _next_summed(graph: Graph, walk: _Walk, squared: bool) -> Summed | None:
 
 
 def _is_mended(graph: Graph, summed: Summed, walk: _Walk) -> bool:
-    """Whether a pivot of another value has mended the sums of this one, but for its squares."""
+    """True if a pivot of another value has mended the sums of this one, but for its squares."""
     done = [use for use in summed.uses if walk.done.get(use[1]) == summed.axes]
     left = (use for use in summed.uses if use not in done)
     return bool(done) and all(kind_of_use(graph, use, summed.axes) != "square" for use in left)
@@ -183,7 +183,7 @@ def _subtract(graph: Graph, summed: Summed, shift: Shift, walk: _Walk) -> Graph:
 
 
 def _is_dear(graph: Graph, summed: Summed) -> bool:
-    """Whether loops make the value by a dot: too much work to do twice for every block."""
+    """True if loops make the value by a dot: too much work to do twice for every block."""
     for depth, loop in enumerate(summed.loops):
         body = graph.at(summed.loops[:depth]).map(loop).body
         ops = (body.op(i) for i in made_of(body, summed.loops[depth + 1 :], summed.value))

@@ -1,4 +1,4 @@
-"""What a program computes, as polynomials: enough algebra to see that a shift cancels.
+"""The values of a program as polynomials: enough algebra to prove that a shift cancels.
 
 A value is a polynomial over *atoms*: inputs, extents, sums along an axis, and functions of other
 polynomials that are taken as they are. Sums are linear: what does not change along the axis comes
@@ -35,11 +35,11 @@ class Atom:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is no sum of blocks, and no sum of such."""
+        """True if it is no sum of blocks, and no sum of such."""
         return not self.inner or (self.key[0] == "sum" and all(a.is_whole for a, _ in self.inner))
 
     def is_sum_of(self, atom: "Atom", over: Collection[Axis]) -> bool:
-        """Whether it is the sum of another atom over some axes."""
+        """True if it is the sum of another atom over some axes."""
         if not over:
             return self is atom
         if len(self.inner) != 1 or self.key[1] not in over:
@@ -130,7 +130,7 @@ Use = tuple[Path, int, int]
 
 
 class Meaning:
-    """What the values of a graph mean.
+    """The values of a graph as polynomials.
 
     `cut` are values that are taken as one atom; `shifts` are uses that see so many pivots more;
     `restored` are uses that see what they saw in an `earlier` reading of the same graph. What means
@@ -191,7 +191,7 @@ class Meaning:
         return known[value]
 
     def _as_before(self, i: int, node: Node, known: Mapping[Value, Poly], path: Path) -> bool:
-        """Whether nothing that a node reads has changed since the earlier reading."""
+        """True if nothing that a node reads has changed since the earlier reading."""
         if not self._earlier or (*path, i) in self._shifted:
             return False
         return all(
@@ -246,7 +246,7 @@ class Meaning:
 
 
 def _takes_a_block(op: Map, operands: Sequence[Poly]) -> bool:
-    """Whether a loop is handed one block of its own axis, by another loop around it.
+    """True if a loop is handed one block of its own axis, by another loop around it.
 
     That block and the loop's own would be told apart by nothing.
     """
@@ -293,14 +293,14 @@ class Atoms:
         return made if (pivot, 1) in monomial else None
 
     def is_total(self, poly: Poly) -> bool:
-        """Whether a polynomial is the sum of the value along the axes of the pivot."""
+        """True if a polynomial is the sum of the value along the axes of the pivot."""
         if not self.is_multiple_of_total(poly):
             return False
         ((monomial, count),) = poly.terms
         return count == 1 and len(monomial) == 1 and monomial[0][0].is_whole
 
     def is_multiple_of_total(self, poly: Poly) -> bool:
-        """Whether a polynomial is a multiple of that sum, or of those of blocks, as a mean is."""
+        """True if a polynomial is a multiple of that sum, or of those of blocks, as a mean is."""
         ((((own, _),), _),) = self.summed.terms
         if len(poly.terms) != 1:
             return False
@@ -311,7 +311,7 @@ class Atoms:
     # ---------------------------------------------------------------- expressions
 
     def expression(self, expr: Expr, operands: Sequence[Poly]) -> Poly:
-        """What an expression of polynomials means."""
+        """The polynomial of an expression of polynomials."""
         return fold(expr, lambda node, args: self._node(node, args, operands))
 
     def _node(self, node: Expr, args: list[Poly], operands: Sequence[Poly]) -> Poly:

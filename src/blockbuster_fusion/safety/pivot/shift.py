@@ -41,7 +41,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The outcome of a proof: a shift, if there is one, and whether digits are lost without it."""
+    """The result of a proof: the shift, if any; `loses` is True if digits are lost without it."""
 
     shift: Shift | None
     loses: bool
@@ -140,7 +140,7 @@ class _Trial:
 
     @cached_property
     def _outputs(self) -> dict[int, Expr | None]:
-        """What each output that has changed lacks; None where it is not a multiple of the pivot."""
+        """The multiple of the pivot that each changed output lacks; None if it is not one."""
         pairs = enumerate(zip(self._after[1], self.expected, strict=True))
         return {
             n: self.moved_by(((), self.graph.outputs[n].value))
@@ -172,7 +172,7 @@ class _Trial:
         return not self.atoms.along.isdisjoint(self.graph.at(path).type(value).axes)
 
     def _is_mixed(self, place: Place) -> bool:
-        """Whether a value is a sum of something shifted and other elements that are not."""
+        """True if a value is a sum of something shifted and other elements that are not."""
         path, value = place
         op = self.graph.at(path).op(value.node)
         if not isinstance(op, Elementwise) or op.expr.op not in ("add", "sub"):
@@ -223,7 +223,7 @@ class _Trial:
 
     @property
     def loses(self) -> bool:
-        """Whether sums of products with the value meet sums of the other factors alone.
+        """True if sums of products with the value meet sums of the other factors alone.
 
         Σx² and Σx nearly cancel where the rows of x have an offset, and so do Σxw and Σw.
         """
@@ -235,7 +235,7 @@ class _Trial:
         return self._mix(polys)
 
     def _mix(self, polys: Sequence[Poly]) -> bool:
-        """Whether such sums are added in a polynomial, or in one that it is a function of."""
+        """True if such sums are added in a polynomial, or in one that it is a function of."""
         pending, seen = list(polys), set(polys)
         while pending:
             monomials = [monomial for monomial, _ in pending.pop().terms]
@@ -291,14 +291,14 @@ class _Trial:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether every operand that gets something back lacks just that."""
+        """True if every operand that gets something back lacks just that."""
         return all(
             (place := self._operand(use)) in self.changed and self.moved_by(place) == factor
             for use, factor in self.restored.items()
         )
 
     def _operands(self, place: Place) -> Iterator[tuple[Use | None, Place]]:
-        """What a value is made of: uses of operands, or a value inside or outside of a map."""
+        """The operands of a value: uses of other values, or a value inside or outside of a map."""
         path, value = place
         inner = self.graph.at(path)
         if path and value.node in inner.inputs:
@@ -331,7 +331,7 @@ class _Total:
 
 
 def _is_rounded(graph: Graph, use: Use) -> bool:
-    """Whether a use only converts the value, which is then stored: as it is, not shifted."""
+    """True if a use only converts the value, which is then stored: as it is, not shifted."""
     path, node, _ = use
     op = graph.at(path).op(node)
     return isinstance(op, Elementwise) and op.expr.op == "cast"
@@ -367,5 +367,5 @@ def _same_meaning(graph: Graph, place: Place) -> frozenset[Place]:
 
 
 def _alike(a: Type, b: Type) -> bool:
-    """Whether items of two values have the same dtype and axes."""
+    """True if items of two values have the same dtype and axes."""
     return a.dtype is b.dtype and set(a.items) == set(b.items)
