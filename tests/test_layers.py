@@ -9,7 +9,7 @@ import pytest
 PACKAGE = "blockbuster_fusion"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LAYERS = (
-    *("version", "errors", "naming", "messages", "progress"),
+    *("version", "errors", "naming", "messages", "progress", "passes"),
     *("ir", "host", "array", "cost", "rules", "fusion", "safety"),
     *("nest", "schedule", "printers", "runtime", "select", "compiler", "torch"),
     *("interp", "tools", "cli", "api"),

@@ -21,6 +21,7 @@ from blockbuster_fusion.ir.tiling import Tiles, given_extents, given_tiles
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
+from blockbuster_fusion.passes import Observer, Pass
 from blockbuster_fusion.printers.reserved import kernel_name
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
 from blockbuster_fusion.printers.triton.tiles import fitted
@@ -97,9 +98,14 @@ class SafeFusion(Fusion):
     def _made_safe(self, made: Fusion) -> list[Safe]:
         """The programs of a fusion by the safety pass, with what its rules have lost."""
         safe = [make_safe(self._as_stored(graph)) for graph in made.fused]
+        found = zip(safe, made.fused, made.trace.snapshots, strict=True)
         return [
-            replace(each, precision=_with_careless_steps(each.precision, made.trace, steps))
-            for each, steps in zip(safe, made.trace.snapshots, strict=True)
+            replace(
+                each,
+                precision=_with_careless_steps(each.precision, made.trace, steps),
+                source=graph,
+            )
+            for each, graph, steps in found
         ]
 
     def _as_stored(self, graph: Graph) -> Graph:
@@ -216,15 +222,17 @@ class Choice:
     """The dims whose tiles the caller chose."""
     shared: int = USUAL_SHARED
     """The bytes of shared memory that one program of a kernel may take on the GPU."""
+    fused: Graph | None = None
+    """The snapshot as the rules made it, before storage and safety."""
 
-    def scheduled(self) -> tuple[Nest, dict[Dim, int]]:
+    def scheduled(self, observe: Observer | None = None) -> tuple[Nest, dict[Dim, int]]:
         """The loop nest, and the tiles of all its dims."""
-        nest = scheduled(self.graph, kernel_name(self.name), self.schedule)
+        nest = scheduled(self.graph, kernel_name(self.name), self.schedule, observe)
         tiles = all_tiles(nest, self.tiles, self.target)
         if self.target == "cuda":
             sizes = assumed_lengths(self.graph, nest)
             tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
-            nest = merge_kernels(nest, tiles)
+            nest = merging(tiles).observed(nest, observe)
         return nest, tiles
 
     @property
@@ -240,6 +248,12 @@ class Choice:
             return replace(self, graph=graph, tiles=tiles, unfused=None, given=frozenset())
 
         return choice
+
+
+def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:
+    """The pass that puts small kernels of a GPU together."""
+    doc = "Merges small neighbouring kernels with equal grids, on a GPU."
+    return Pass("merge_kernels", doc, lambda nest: merge_kernels(nest, tiles))
 
 
 def choose(
@@ -301,6 +315,7 @@ def choose(
             unfused,
             given=frozenset(given[n]),
             shared=shared,
+            fused=found.safe[n].source,
         )
         for n in numbers
     ]

@@ -63,3 +63,5 @@ class Safe:
     graph: Graph
     choices: tuple[Choice, ...]
     precision: Precision = Precision()
+    source: Graph | None = None
+    """The fused program before storage and safety, where it came out of a fusion."""

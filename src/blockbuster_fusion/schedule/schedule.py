@@ -17,46 +17,85 @@ from blockbuster_fusion.nest.passes.split_prologue import split_prologue
 from blockbuster_fusion.nest.passes.split_reduction import split_reduction
 from blockbuster_fusion.nest.passes.tail_masks import tail_masks
 from blockbuster_fusion.nest.verify import verify_nest
+from blockbuster_fusion.passes import Observer, Pass, run_passes
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How the loops of a program are run."""
+    """Options of the passes that turn a block program into kernels."""
 
     grid: Literal["all", "outer"] = "all"
-    """Of nested parallel loops, which are the grid: all, which gives the most programs; or the
-    outer ones down to the first that has blocks, so that nothing is computed twice."""
+    """The parallel loops that become the grid. With "all", every nested parallel loop is in the
+    grid, which gives the most programs. With "outer", the grid ends with the first loop over
+    blocks, so that nothing is computed twice."""
     apart: bool = False
-    """Whether a kernel makes what a grid would repeat (nest/passes/split_prologue.py)."""
+    """True to compute a prologue in a kernel of its own (nest/passes/split_prologue.py)."""
     split: Mapping[str, int] = field(default_factory=dict)
-    """Axes whose reductions are shared among so many programs (nest/passes/split_reduction.py)."""
+    """The number of programs that share each reduction over an axis
+    (nest/passes/split_reduction.py)."""
     atomic: bool = False
-    """Whether split sums are added up atomically rather than by a second kernel."""
+    """True to add up split sums atomically rather than in a second kernel."""
 
 
-def scheduled(graph: Graph, name: str = "kernel", schedule: Schedule | None = None) -> Nest:
+def scheduled(
+    graph: Graph,
+    name: str = "kernel",
+    schedule: Schedule | None = None,
+    observe: Observer | None = None,
+) -> Nest:
     """The program as kernels that are ready to be printed."""
     schedule = schedule or Schedule()
-    nest = lower_to_nest(
-        split_prologue(graph) if schedule.apart else graph, name, grid=schedule.grid
-    )
-    nest = _each(nest, _finished)
-    for axis, parts in schedule.split.items():
-        nest = split_reduction(nest, axis, parts, atomic=schedule.atomic)
-    nest = _each(nest, cascade_sums)
+    graph = run_passes(graph_passes(schedule), graph, observe)
+    nest = lowering(name, schedule).observed(graph, observe)
+    nest = run_passes(nest_passes(schedule), nest, observe)
     verify_nest(nest)
     return nest
 
 
-def _each(nest: Nest, change: Callable[[Kernel], Kernel]) -> Nest:
-    steps = tuple(change(step) if isinstance(step, Kernel) else step for step in nest.steps)
-    return replace(nest, steps=steps)
+def graph_passes(schedule: Schedule) -> tuple[Pass[Graph, Graph], ...]:
+    """The passes over the block program."""
+
+    def prologue(graph: Graph) -> Graph:
+        return split_prologue(graph) if schedule.apart else graph
+
+    doc = "Computes a prologue that a grid would repeat in a kernel of its own, if asked for."
+    return (Pass("split_prologue", doc, prologue),)
 
 
-def _finished(kernel: Kernel) -> Kernel:
-    kernel = fold_casts(kernel)
-    kernel = accumulate_in_place(kernel)
-    kernel = hoist(kernel)
-    kernel = remove_dead_code(kernel)
-    kernel = tail_masks(kernel)
-    return skip_masked_blocks(kernel)
+def lowering(name: str, schedule: Schedule) -> Pass[Graph, Nest]:
+    """The pass from the block program to loop nests."""
+
+    def lower(graph: Graph) -> Nest:
+        return lower_to_nest(graph, name, grid=schedule.grid)
+
+    return Pass("lower_to_nest", "Turns maps into grids and loops over tiles.", lower)
+
+
+def nest_passes(schedule: Schedule) -> tuple[Pass[Nest, Nest], ...]:
+    """The passes over loop nests, in order."""
+
+    def split(nest: Nest) -> Nest:
+        for axis, parts in schedule.split.items():
+            nest = split_reduction(nest, axis, parts, atomic=schedule.atomic)
+        return nest
+
+    return (
+        _each_kernel(fold_casts, "Folds casts into loads and stores."),
+        _each_kernel(accumulate_in_place, "Has contractions add straight into accumulators."),
+        _each_kernel(hoist, "Moves loads and what follows from them out of loops."),
+        _each_kernel(remove_dead_code, "Removes statements whose tile is not read."),
+        _each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
+        _each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
+        Pass("split_reduction", "Shares reductions among programs, if asked for.", split),
+        _each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
+    )
+
+
+def _each_kernel(change: Callable[[Kernel], Kernel], doc: str) -> Pass[Nest, Nest]:
+    """The pass that changes each kernel of a nest; it has the name of the function."""
+
+    def run(nest: Nest) -> Nest:
+        steps = tuple(change(step) if isinstance(step, Kernel) else step for step in nest.steps)
+        return replace(nest, steps=steps)
+
+    return Pass(change.__name__, doc, run)
