@@ -17,6 +17,7 @@ from blockbuster_fusion.tools.check.judge import relative_error
 from helpers import torch_reference
 from helpers.attention_forms import FORMS, Form, inputs_of
 from helpers.compiled import EXACT
+from helpers.nest_text import read_back
 
 SIZES = ({"S": 37, "T": 53}, {"S": 1, "T": 41}, {"S": 70, "T": 70})
 
@@ -33,7 +34,7 @@ def flash_loop(kernel: Kernel) -> For:
 def chosen(form: Form, dtype: str | None = None) -> Kernel:
     """The kernel that is chosen by default, if it is one."""
     nest, _ = choose(form.traced(), dtype=dtype)[0].scheduled()
-    (kernel,) = nest.steps
+    (kernel,) = read_back(nest).steps
     assert isinstance(kernel, Kernel)
     return kernel
 

@@ -25,6 +25,7 @@ from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
+from helpers.nest_text import read_back
 
 GOLDEN = [
     ("attention", (), Schedule()),
@@ -56,13 +57,14 @@ def words(schedule: Schedule) -> str:
     ("name", "unit", "schedule"), GOLDEN, ids=[f"{n} {words(s)}" for n, _, s in GOLDEN]
 )
 def test_listing(name, unit, schedule, golden):
-    golden(show_nest(nest_of(name, unit, schedule)))
+    golden(show_nest(read_back(nest_of(name, unit, schedule))))
 
 
 def test_listing_of_sixteen_bits(golden):
     """Casts beside loads and stores are in the buffers' dtypes: tiles are computed with."""
     raw = bb.fuse(bb.lower(bb.examples.find("attention")), unit=("D", "L")).fused[-1]
-    golden(show_nest(scheduled(make_safe(stored_as(raw, DType.bfloat16)).graph, "attention")))
+    nest = scheduled(make_safe(stored_as(raw, DType.bfloat16)).graph, "attention")
+    golden(show_nest(read_back(nest)))
 
 
 @pytest.mark.parametrize("name", bb.examples.EXAMPLES)
