@@ -8,15 +8,40 @@ for rows that have seen something, the window says which accumulators tell.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from itertools import count
 
-from blockbuster_fusion.ir.combiner import ADD, MAX, MIN
+from blockbuster_fusion.ir.combiner import MAX, MIN
 from blockbuster_fusion.ir.expr import Expr, arg, fold, postorder
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.mask_bounds import (
+    Bounds,
+    Edge,
+    Fact,
+    Facts,
+    Side,
+    Sum,
+    Truth,
+    edge_expr,
+    extreme,
+    terms_of,
+)
+from blockbuster_fusion.nest.analysis.masked_values import (
+    ANY,
+    FALSE,
+    SIZE,
+    TRUE,
+    Abstract,
+    Interval,
+    Kept,
+    applied,
+    assumption,
+    contracted,
+    number,
+    reduced,
+)
 from blockbuster_fusion.nest.nest import (
-    UNSEEN,
     Body,
+    Cascade,
     Compute,
     Contract,
     Fill,
@@ -36,21 +61,6 @@ from blockbuster_fusion.nest.nest import (
     walk,
     written,
 )
-from blockbuster_fusion.nest.passes.mask_bounds import (
-    Bounds,
-    Edge,
-    Facts,
-    Side,
-    Sum,
-    Truth,
-    edge_expr,
-    extreme,
-    terms_of,
-)
-
-HUGE = 2 * UNSEEN
-"""What masks fill in is below this, so that e^(masked - score) is 0."""
-LARGEST_SIZE = 1e12
 
 
 def skip_masked_blocks(kernel: Kernel) -> Kernel:
@@ -167,46 +177,6 @@ def _beside_rows(lows: list[Edge], highs: list[Edge], seen: tuple[Tile, ...]) ->
 # -------------------------------------------------------------- what a masked block does
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """An accumulator as it was before the block."""
-
-    tile: Tile
-
-
-@dataclass(frozen=True, slots=True)
-class _Low:
-    """A number that is at most this, and that is hugely negative."""
-
-    most: float
-
-
-class _Known(Enum):
-    """What else is known of a number."""
-
-    ZERO = 0
-    ONE = 1
-    FALSE = 2
-    TRUE = 3
-    ANY = 4
-
-
-_Abstract = _Kept | _Low | _Known
-_ZERO, _ONE, _ANY = _Known.ZERO, _Known.ONE, _Known.ANY
-_FALSE, _TRUE = _Known.FALSE, _Known.TRUE
-_NOTHING = _Low(float("-inf"))
-
-
-def _low(most: float) -> _Abstract:
-    return _Low(most) if most <= HUGE else _ANY
-
-
-def _number(value: float) -> _Abstract:
-    if isinstance(value, bool):
-        return _TRUE if value else _FALSE
-    return _ZERO if value == 0 else _ONE if value == 1 else _low(value)
-
-
 class _Masked:
     """A loop, and what its blocks do where a mask holds nowhere."""
 
@@ -215,7 +185,7 @@ class _Masked:
         body = set(walk(loop.body))
         changed = {t for s in body if (t := written(s)) is not None}
         fills = [s for s in kernel.statements if isinstance(s, Fill) and s not in body]
-        self.floors = {s.tile: s.value for s in fills if s.tile in changed}
+        self.floors = {s.tile: float(s.value) for s in fills if s.tile in changed}
         """The accumulators with what they begin with."""
         self.growing = {
             tile
@@ -245,11 +215,14 @@ class _Masked:
 
         None where they do not.
         """
-        state: dict[Tile, _Abstract] = {tile: _Kept(tile) for tile in self.floors}
-        beyond = _Beyond(self, side, edge)
-        if not beyond.run(self.loop.body, state):
+        before: dict[Tile, Abstract] = {
+            tile: Kept(tile, floor if tile in self.growing else None)
+            for tile, floor in self.floors.items()
+        }
+        after, beyond = dict(before), _Beyond(self.facts, side, edge)
+        if not beyond.run(self.loop.body, after):
             return None
-        kept = all(state[tile] == _Kept(tile) for tile in self.floors)
+        kept = all(after[tile] == value for tile, value in before.items())
         return tuple(beyond.assumed) if kept else None
 
     # ------------------------------------------------------- who else leaves a row nothing
@@ -299,193 +272,90 @@ def _within(bounds: Bounds, edges: Mapping[Side, Sequence[Edge]]) -> bool:
 
 
 def _is_low(expr: Expr) -> bool:
-    return isinstance(expr.value, int | float) and isinstance(_number(expr.value), _Low)
+    found = number(expr.value) if isinstance(expr.value, int | float) else ANY
+    return isinstance(found, Interval) and found.is_masked
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Beyond:
-    """A run of a loop's statements on a block that lies beyond an edge, for every row."""
+    """Abstract execution of a loop's statements on a block that lies beyond an edge for every row.
 
-    masked: _Masked
+    `masked_values` has the lattice and the transfer functions.
+    """
+
+    facts: Facts
     side: Side
     edge: Edge
     assumed: dict[Tile, None] = field(default_factory=dict)
-    """Accumulators that were taken to be above UNSEEN."""
+    """Running maxima that were taken to be above UNSEEN."""
 
-    def run(self, body: Body, state: dict[Tile, _Abstract]) -> bool:
-        """Follows the statements; False where one has an effect of its own."""
+    def run(self, body: Body, state: dict[Tile, Abstract]) -> bool:
+        """Follows the statements; False if one has an effect of its own."""
         for statement in body:
             match statement:
-                case Store():
+                case Store() | Cascade():
                     return False
                 case Fill():
-                    state[statement.tile] = _number(statement.value)
+                    state[statement.tile] = number(statement.value)
                 case Compute():
                     state[statement.tile] = self.value(statement, state)
                 case Fold():
-                    state[statement.tile] = _folded(statement, state.get(statement.operand, _ANY))
-                case Contract():
-                    sides = (statement.left, statement.right)
-                    if not any(state.get(side) is _ZERO for side in sides):
-                        state[statement.tile] = _ANY
+                    operand = state.get(statement.operand, ANY)
+                    state[statement.tile] = reduced(statement.combiner, operand)
+                case Contract(tile=tile):
+                    sides = [state.get(t, ANY) for t in (statement.left, statement.right)]
+                    state[tile] = contracted(state.get(tile, ANY), *sides)
                 case For():
-                    entered = dict(state)
-                    if not self.run(statement.body, state):
+                    if not self.loop(statement, state):
                         return False
-                    for tile in entered:
-                        if state[tile] != entered[tile]:
-                            state[tile] = _ANY
-                case _:
-                    made = written(statement)
-                    if made is not None:
-                        state[made] = _ANY
+                case Load() | Lookup() | Positions():
+                    state[statement.tile] = ANY
         return True
 
-    def value(self, statement: Compute, state: Mapping[Tile, _Abstract]) -> _Abstract:
-        facts = self.masked.facts.nodes(statement)
+    def loop(self, loop: For, state: dict[Tile, Abstract]) -> bool:
+        """Follows a loop until another iteration changes nothing: what one changes is unknown."""
+        while True:
+            entered = dict(state)
+            if not self.run(loop.body, state):
+                return False
+            changed = [tile for tile in entered if state[tile] != entered[tile]]
+            if not changed:
+                return True
+            state.update(entered)
+            state.update(dict.fromkeys(changed, ANY))
 
-        def step(node: Expr, inner: list[_Abstract]) -> _Abstract:
-            fact = facts[node]
-            if isinstance(fact, Truth) and self.edge in fact.yes.edges(self.side):
-                return _FALSE
-            if isinstance(fact, Truth) and self.edge in fact.no.edges(self.side):
-                return _TRUE
-            if node.op == "arg":
-                return state.get(statement.operands[node.index], _ANY)
-            return _number(node.number) if node.op == "const" else self.applied(node, inner)
+    def value(self, statement: Compute, state: Mapping[Tile, Abstract]) -> Abstract:
+        """The value of an expression, given those of tiles."""
+        facts = self.facts.nodes(statement)
+
+        def step(node: Expr, operands: Sequence[Abstract]) -> Abstract:
+            return self.masked(facts[node]) or self.node(node, operands, statement, state)
 
         return fold(statement.expr, step)
 
-    def applied(self, node: Expr, inner: Sequence[_Abstract]) -> _Abstract:
-        lows = [x for x in inner if isinstance(x, _Low)]
-        match node.op:
-            case "where":
-                return _chosen(*inner)
-            case "cast":
-                if node.value is DType.bool_ or inner[0] not in (_FALSE, _TRUE):
-                    return inner[0]
-                return _ZERO if inner[0] is _FALSE else _ONE
-            case "mul" | "div":
-                return _product(node, inner)
-            case "add":
-                if len(lows) == 2:
-                    return _low(lows[0].most + lows[1].most)
-                if lows:
-                    return _low(lows[0].most / 2)  # what is added is far less
-                if _ZERO in inner:
-                    return inner[1] if inner[0] is _ZERO else inner[0]
-            case "sub":
-                return self.difference(*inner)
-            case "exp" | "exp2":
-                return _ZERO if lows else _ONE if inner[0] is _ZERO else _ANY
-            case "maximum":
-                return self.larger(*inner)
-            case "minimum" if lows:
-                return _low(min(low.most for low in lows))
-            case "minimum" | "and_" | "or_" | "not_" | "eq" | "ne" | "gt" | "isinf":
-                return _truth(node.op, inner)
-        return _ANY
+    def masked(self, fact: Fact) -> Abstract | None:
+        """The truth of a mask that the edge bounds; None of other values."""
+        if not isinstance(fact, Truth):
+            return None
+        if self.edge in fact.yes.edges(self.side):
+            return FALSE
+        return TRUE if self.edge in fact.no.edges(self.side) else None
 
-    def difference(self, a: _Abstract, b: _Abstract) -> _Abstract:
-        if a == b and isinstance(a, _Kept):
-            return _ZERO
-        if isinstance(a, _Low) and isinstance(b, _Kept) and b.tile in self.masked.growing:
-            if a == _NOTHING and self.masked.floors[b.tile] > a.most:
-                return a
-            self.assumed[b.tile] = None
-            return _low(a.most / 2)
-        return a if b is _ZERO else _ANY
-
-    def larger(self, a: _Abstract, b: _Abstract) -> _Abstract:
-        if isinstance(a, _Low) and isinstance(b, _Low):
-            return _low(max(a.most, b.most))
-        if isinstance(b, _Kept):
-            a, b = b, a
-        if isinstance(a, _Kept) and a.tile in self.masked.growing:
-            if b is _FALSE:
-                return a
-            if isinstance(b, _Low):
-                if b.most > self.masked.floors[a.tile]:
-                    self.assumed[a.tile] = None
-                return a
-        return _truth("or_", [a, b])
-
-
-def _folded(statement: Fold, inner: _Abstract) -> _Abstract:
-    if statement.combiner is ADD:
-        return inner if inner is _ZERO else _ANY
-    is_extreme = statement.combiner in (MAX, MIN)
-    return inner if is_extreme and (inner in (_FALSE, _TRUE) or isinstance(inner, _Low)) else _ANY
-
-
-def _chosen(condition: _Abstract, a: _Abstract, b: _Abstract) -> _Abstract:
-    if condition in (_FALSE, _TRUE):
-        return a if condition is _TRUE else b
-    if isinstance(a, _Low) and isinstance(b, _Low):
-        return _Low(max(a.most, b.most))
-    return a if a == b else _ANY
-
-
-def _truth(op: str, inner: Sequence[_Abstract]) -> _Abstract:
-    """What is known of truths, and of what is compared with -inf."""
-    match op, inner:
-        case "not_", [a]:
-            return _TRUE if a is _FALSE else _FALSE if a is _TRUE else _ANY
-        case "isinf", [a]:
-            return _TRUE if a == _NOTHING else _ANY
-        case "eq" | "ne" | "gt", [a, b]:
-            return (_TRUE if op == "eq" else _FALSE) if a == b == _NOTHING else _ANY
-        case "or_", [a, b]:
-            if _TRUE in (a, b):
-                return _TRUE
-            return b if a is _FALSE else a if b is _FALSE else _ANY
-        case "and_" | "minimum", [a, b]:
-            if _FALSE in (a, b):
-                return _FALSE
-            return b if a is _TRUE else a if b is _TRUE else _ANY
-    return _ANY
-
-
-def _product(node: Expr, inner: Sequence[_Abstract]) -> _Abstract:
-    if node.op == "mul" and (_ZERO in inner or _FALSE in inner):
-        return _ZERO
-    if node.op == "mul" and _ONE in inner:
-        return inner[1] if inner[0] is _ONE else inner[0]
-    for x, factor in zip(inner, reversed(node.args), strict=True):
-        if not isinstance(x, _Low) or (node.op == "div" and x is not inner[0]):
-            continue
-        sizes = _range(factor)
-        if sizes is not None and sizes[0] > 0:
-            return _low(x.most * sizes[0] if node.op == "mul" else x.most / sizes[1])
-    return _ANY
-
-
-def _range(expr: Expr) -> tuple[float, float] | None:
-    """Between which numbers an expression of sizes lies, where none of its parts is negative."""
-    return fold(expr, _range_of_node)
-
-
-def _range_of_node(
-    node: Expr, inner: list[tuple[float, float] | None]
-) -> tuple[float, float] | None:
-    known = [x for x in inner if x is not None]
-    if node.op == "size":
-        return 1.0, LARGEST_SIZE
-    if node.op == "const":
-        return (float(node.number), float(node.number)) if node.number >= 0 else None
-    if node.op == "pow" and inner[0] is not None and node.args[1].op == "const":
-        power = node.args[1].number
-        ends = sorted(x**power for x in inner[0]) if inner[0][0] > 0 else [0.0, 0.0]
-        return ends[0], ends[1]
-    if len(known) < len(inner):
-        return None
-    match node.op, known:
-        case "sqrt", [(low, high)]:
-            return low**0.5, high**0.5
-        case "add", [a, b]:
-            return a[0] + b[0], a[1] + b[1]
-        case "mul", [a, b]:
-            return a[0] * b[0], a[1] * b[1]
-        case "div", [a, b] if b[0] > 0:
-            return a[0] / b[1], a[1] / b[0]
-    return None
+    def node(
+        self,
+        node: Expr,
+        operands: Sequence[Abstract],
+        statement: Compute,
+        state: Mapping[Tile, Abstract],
+    ) -> Abstract:
+        match node:
+            case Expr(op="arg"):
+                return state.get(statement.operands[node.index], ANY)
+            case Expr(op="const", value=int() | float() as value):
+                return number(value)
+            case Expr(op="size"):
+                return SIZE
+        needed = assumption(node.op, operands)
+        if needed is not None:
+            self.assumed[needed] = None
+        return applied(node, operands)

@@ -1,0 +1,1 @@
+"""Analyses of loop nests that passes ask."""
