@@ -109,7 +109,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert stopped.value.code == 0
 
 
-@pytest.mark.parametrize("command", ["emit", "bench"])
+@pytest.mark.parametrize("command", ["emit", "bench", "passes"])
 def test_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([command, "--help"])
@@ -118,6 +118,36 @@ def test_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> 
     assert 'def scores(Q: "M D", K: "N D"):' in printed
     assert "counted from 1" in printed
     assert "(default: cpu)" in printed
+
+
+def test_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["passes", "--list"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names[:3] == ["trace", "lower", "fuse"]
+    assert main(["passes", "matmul-relu", "--size", "M=64"]) == 0
+    printed = capsys.readouterr().out
+    assert "\ntail_masks:\n\n    kernel matmul_relu:" in printed
+    assert "\nsplit_prologue: no change\n" in printed
+    assert main(["passes", "matmul-relu", "--size", "M=64", "--after", "tail_masks"]) == 0
+    assert capsys.readouterr().out.startswith("kernel matmul_relu:\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "passes: name a program, or list the passes with --list"),
+        (
+            ["softmax", "--after", "hoisting"],
+            "passes: unknown pass hoisting; known are trace, ",
+        ),
+        (["softmax", "--after", "merge_kernels"], "passes: merge_kernels does not run with these"),
+    ],
+)
+def test_passes_that_there_are_not(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["passes", *arguments]) == 1
+    assert capsys.readouterr().err.startswith(f"blockbuster: {sentence}")
 
 
 def replace_command(
@@ -211,7 +241,7 @@ def test_sizes_that_cannot_be(
 
 
 def test_every_command_has_the_same_rules(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("trace", "fuse", "check", "emit", "bench", "table"):
+    for command in ("trace", "fuse", "check", "passes", "emit", "bench", "table"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         assert "rule set (default: extended)" in " ".join(capsys.readouterr().out.split())

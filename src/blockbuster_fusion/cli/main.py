@@ -13,6 +13,7 @@ from blockbuster_fusion.cli import (
     emit,
     fuse,
     list,
+    passes,
     show,
     table,
     trace,
@@ -24,7 +25,8 @@ from blockbuster_fusion.tools import examples
 from blockbuster_fusion.version import __version__
 
 COMMANDS = tuple(
-    module.COMMAND for module in (trace, fuse, check, show, emit, bench, demo, table, cache, list)
+    module.COMMAND
+    for module in (trace, fuse, check, show, passes, emit, bench, demo, table, cache, list)
 )
 """The commands, in the order of `blockbuster --help`."""
 
