@@ -16,7 +16,7 @@ from blockbuster_fusion.array import ops
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import array, trace
-from blockbuster_fusion.compiler import RUNNERS, fuse
+from blockbuster_fusion.compiler import RUNNERS
 from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.fusion.fuse import Fusion
@@ -32,6 +32,7 @@ from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.rules.rule import Match, Rule, apply
 from blockbuster_fusion.rules.sets import RULE_SETS, RuleSet
 from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.safety.fuse import fuse
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.tools import examples
 from blockbuster_fusion.tools.check.adversarial import adversarial

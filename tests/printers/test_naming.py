@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import choose, fuse
+from blockbuster_fusion.compiler import choose
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.text import from_text
 from blockbuster_fusion.naming import Scope, arithmetic, comment, word
@@ -23,6 +23,7 @@ from blockbuster_fusion.printers.reserved import TRITON, C, kernel_name, outer_n
 from blockbuster_fusion.printers.triton import names as triton_names
 from blockbuster_fusion.printers.triton.helpers import HELPERS
 from blockbuster_fusion.printers.triton.kernel import print_triton
+from blockbuster_fusion.safety.fuse import fuse
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from blockbuster_fusion.tools.emit import emit
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import SafeFusion
+from blockbuster_fusion.safety.fuse import SafeFusion
 from blockbuster_fusion.safety.pipeline import make_safe
 
 NAMES = [

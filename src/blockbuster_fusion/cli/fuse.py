@@ -14,13 +14,13 @@ from blockbuster_fusion.cli.options import (
     numbers,
 )
 from blockbuster_fusion.cli.programs import find_program
-from blockbuster_fusion.compiler import SafeFusion, fuse
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.fusion.pareto import Alternative, alternatives, tried_sets, unit_sets
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import show
+from blockbuster_fusion.safety.fuse import SafeFusion, fuse
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,8 @@ import argparse
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.cli.command import Command
 from blockbuster_fusion.cli.options import add_rules
-from blockbuster_fusion.compiler import fuse
 from blockbuster_fusion.ir.buffered import buffered
+from blockbuster_fusion.safety.fuse import fuse
 from blockbuster_fusion.tools import examples
 
 

@@ -15,7 +15,6 @@ from blockbuster_fusion.cli.options import (
     numbers,
 )
 from blockbuster_fusion.cli.programs import find_program
-from blockbuster_fusion.compiler import fuse
 from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.fusion.trace import Trace
@@ -23,6 +22,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import show
+from blockbuster_fusion.safety.fuse import fuse
 from blockbuster_fusion.safety.pipeline import make_safe
 
 

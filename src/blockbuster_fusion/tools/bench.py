@@ -22,7 +22,7 @@ import numpy as np
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.compiler import Snapshot, fuse, unfused
+from blockbuster_fusion.compiler import Snapshot, unfused
 from blockbuster_fusion.compiler import compile as compile_program
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.interp.interpreter import interpret
@@ -33,6 +33,7 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
 from blockbuster_fusion.runtime.executable import Compiled, Executable
+from blockbuster_fusion.safety.fuse import fuse
 from blockbuster_fusion.tools import examples
 from blockbuster_fusion.tools.check.judge import relative_error
 
