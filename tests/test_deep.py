@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import choose
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.fusion.cut import LARGEST
 from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.printers.triton.kernel import print_triton
@@ -37,7 +37,7 @@ def depth(text: str) -> int:
 
 def generated(program: bb.ArrayProgram) -> tuple[bb.Graph, str]:
     """The chosen program and its C."""
-    choice = choose(program)[0]
+    choice = choose(Request(program))[0]
     nest, tiles = choice.scheduled()
     assert max(sum(1 for _ in kernel.statements) for kernel in nest.kernels) <= 3 * LARGEST
     return choice.graph, print_c(nest, tiles)

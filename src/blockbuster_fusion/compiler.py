@@ -1,7 +1,8 @@
 """The pipeline: the one place that knows in which order things are done to a program."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from blockbuster_fusion.array.arrays import as_dtype
@@ -24,7 +25,7 @@ from blockbuster_fusion.printers.triton.tiles import fitted
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.runtime.executable import Compiled, Executable, Kernels, Runner
-from blockbuster_fusion.safety.fuse import safe_fusion
+from blockbuster_fusion.safety.fuse import SafeFusion, safe_fusion
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import Storage, stored_as
 from blockbuster_fusion.schedule.defaults import (
@@ -41,9 +42,96 @@ Snapshot = int | Literal["most_fused"] | None
 T = TypeVar("T")
 
 
+Program = Callable[..., Any] | ArrayProgram | Graph
+
+
+@dataclass(frozen=True)
+class Request:
+    """A program, and all that a caller says about how it is compiled; see `compile`."""
+
+    program: Program
+    specs: tuple[Spec, ...] = ()
+    named: Mapping[str, Spec] = field(default_factory=dict)
+    _: KW_ONLY
+    target: str = "cpu"
+    snapshot: Snapshot = None
+    tiles: Tiles | None = None
+    sizes: Mapping[str, int] | None = None
+    dtype: str | Storage | None = None
+    rules: str | RuleSet = "extended"
+    unit: Collection[Dim | str] | None = None
+    schedule: Schedule | None = None
+    name: str | None = None
+    batch: str | Iterable[str] = ()
+    capability: int | None = None
+    """The compute capability of the GPU, where one is known: 90 for sm_90."""
+
+    def __post_init__(self) -> None:
+        machine_for(self.target)
+        _check_mapping("tiles", self.tiles, "{'M': 64}")
+        _check_mapping("sizes", self.sizes, "{'D': 64}")
+
+    @cached_property
+    def stored(self) -> Storage | None:
+        """The dtypes that float32 arrays are stored in."""
+        return as_dtype(self.dtype) if isinstance(self.dtype, str) else self.dtype
+
+    @property
+    def shared(self) -> int:
+        """The bytes of shared memory that one program of a kernel may take on the GPU."""
+        return USUAL_SHARED if self.capability is None else shared_limit(self.capability)
+
+    def as_stored(self, graph: Graph) -> Graph:
+        """A program with its arrays in the dtypes that they are stored in."""
+        return graph if self.stored is None else stored_as(graph, self.stored)
+
+    def block_program(self) -> tuple[Graph, str]:
+        """The block program with the sizes that are fixed, and its name."""
+        program = self.program
+        if isinstance(program, ArrayProgram | Graph):
+            self._check_alone()
+        elif callable(program):
+            declared = DType.float64 if self.stored is DType.float64 else DType.float32
+            program = trace(
+                program,
+                *self.specs,
+                name=self.name,
+                batch=self.batch,
+                dtype=declared,
+                **self.named,
+            )
+        else:
+            wanted = "a function, an array program or a block program"
+            given, remedy = type(program).__name__, "bb.trace makes a program from a function"
+            raise WrongKind(function="compile", wanted=wanted, given=given, remedy=remedy)
+        graph = program if isinstance(program, Graph) else lower(program)
+        name = "program" if isinstance(program, Graph) else program.name
+        return with_known_sizes(graph, self.sizes or {}), self.name or name
+
+    def _check_alone(self) -> None:
+        """WrongKind where specs, or a dtype to declare, come with a program that is traced."""
+        given = [*map(str, self.specs), *self.named]
+        if given:
+            remedy = "give specs for a function only"
+            raise WrongKind(
+                function="compile", wanted="a program alone", given=given[0], remedy=remedy
+            )
+        dtype = self.stored
+        if isinstance(dtype, DType) and (not dtype.is_float or dtype is DType.float64):
+            remedy = f"declare {dtype} where the program is traced"
+            wanted = "a dtype to store float32 as: float32, bfloat16 or float16"
+            raise WrongKind(function="compile", wanted=wanted, given=str(dtype), remedy=remedy)
+
+
+def _check_mapping(option: str, given: object, example: str) -> None:
+    if given is not None and not isinstance(given, Mapping):
+        wanted, remedy = f"{option} by name", f"write {option}={example}"
+        raise WrongKind(function="compile", wanted=wanted, given=repr(given), remedy=remedy)
+
+
 @doing("compiling a program")
 def compile(
-    program: Callable[..., Any] | ArrayProgram | Graph,
+    program: Program,
     *specs: Spec,
     target: str = "cpu",
     snapshot: Snapshot = None,
@@ -72,10 +160,10 @@ def compile(
     all. `threads` is for the CPU: by default, all that there are.
     """
     check_target(target)
-    capability = _capability() if target == "cuda" else None
-    choices = choose(
+    request = Request(
         program,
-        *specs,
+        specs,
+        named,
         target=target,
         snapshot=snapshot,
         tiles=tiles,
@@ -86,10 +174,9 @@ def compile(
         schedule=schedule,
         name=name,
         batch=batch,
-        capability=capability,
-        **named,
+        capability=_capability() if target == "cuda" else None,
     )
-    return first_with_kernels(choices, lambda choice: _executable(choice, threads))
+    return first_with_kernels(choose(request), lambda choice: _executable(choice, threads))
 
 
 @dataclass(frozen=True)
@@ -142,69 +229,48 @@ def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:
     return Pass("merge_kernels", doc, lambda nest: merge_kernels(nest, tiles))
 
 
-def choose(
-    program: Callable[..., Any] | ArrayProgram | Graph,
-    *specs: Spec,
-    target: str = "cpu",
-    snapshot: Snapshot = None,
-    tiles: Tiles | None = None,
-    sizes: Mapping[str, int] | None = None,
-    dtype: str | Storage | None = None,
-    rules: str | RuleSet = "extended",
-    unit: Collection[Dim | str] | None = None,
-    schedule: Schedule | None = None,
-    name: str | None = None,
-    batch: str | Iterable[str] = (),
-    capability: int | None = None,
-    **named: Spec,
-) -> list[Choice]:
-    """The programs that `compile` would make kernels of, the best first; nothing is compiled.
+def choose(request: Request) -> list[Choice]:
+    """The programs that `compile` would make kernels of, the best first; nothing is compiled."""
+    graph, title = request.block_program()
+    snapshots = _chosen_snapshots(request, graph)
+    graphs, target = snapshots.graphs, request.target
+    given = [given_tiles([*g.dims, *graph.dims], request.tiles) for g in graphs]
+    tiles = [default_tiles(g, target, own) for g, own in zip(graphs, given, strict=True)]
+    numbers = snapshots.wanted(
+        request.snapshot, lambda: by_estimate(graphs, tiles, target, snapshots.own)
+    )
+    return [
+        Choice(
+            graphs[n],
+            n,
+            tiles[n],
+            target,
+            title,
+            request.schedule or Schedule(grid="outer" if target == "cpu" else "all"),
+            lambda: make_safe(request.as_stored(graph)).graph,
+            given=frozenset(given[n]),
+            shared=request.shared,
+            fused=snapshots.safe[n].source,
+        )
+        for n in numbers
+    ]
 
-    `capability` is the compute capability of the GPU, where one is known: 90 for sm_90.
-    """
-    machine_for(target)
-    _check_mapping("tiles", tiles, "{'M': 64}")
-    _check_mapping("sizes", sizes, "{'D': 64}")
-    stored = as_dtype(dtype) if isinstance(dtype, str) else dtype
-    graph, title = _block_program(program, specs, named, name, batch, stored)
-    graph = with_known_sizes(graph, sizes or {})
+
+def _chosen_snapshots(request: Request, graph: Graph) -> "_Snapshots":
+    """The snapshots of a program, fused with the axes of one block that serve it best."""
     made: dict[tuple[object, ...], _Snapshots] = {}
 
     def snapshots(units: Collection[Dim | str]) -> _Snapshots:
         key = tuple(units)
         if key not in made:
-            made[key] = _Snapshots(graph, rules, units, stored)
+            made[key] = _Snapshots(safe_fusion(graph, request.rules, units, request.stored))
         return made[key]
 
+    unit = request.unit
     if unit is None:
-        unit = chosen_units(graph, target, lambda units: snapshots(units).graphs)
+        unit = chosen_units(graph, request.target, lambda units: snapshots(units).graphs)
     found = snapshots((unit,) if isinstance(unit, str) else tuple(unit))
-    if snapshot is None:
-        found.with_base()
-    given = [given_tiles([*g.dims, *graph.dims], tiles) for g in found.graphs]
-    chosen = [default_tiles(g, target, own) for g, own in zip(found.graphs, given, strict=True)]
-    numbers = found.wanted(snapshot, lambda: by_estimate(found.graphs, chosen, target, found.own))
-    how = schedule or Schedule(grid="outer" if target == "cpu" else "all")
-
-    def unfused() -> Graph:
-        return make_safe(graph if stored is None else stored_as(graph, stored)).graph
-
-    shared = USUAL_SHARED if capability is None else shared_limit(capability)
-    return [
-        Choice(
-            found.graphs[n],
-            n,
-            chosen[n],
-            target,
-            title,
-            how,
-            unfused,
-            given=frozenset(given[n]),
-            shared=shared,
-            fused=found.safe[n].source,
-        )
-        for n in numbers
-    ]
+    return found.with_base() if request.snapshot is None else found
 
 
 def first_with_kernels(choices: Sequence[Choice], make: Callable[[Choice], T]) -> T:
@@ -243,12 +309,6 @@ def lacks(target: str, error: ImportError) -> BadTarget:
     return BadTarget(name=target, problem=problem)
 
 
-def _check_mapping(option: str, given: object, example: str) -> None:
-    if given is not None and not isinstance(given, Mapping):
-        wanted, remedy = f"{option} by name", f"write {option}={example}"
-        raise WrongKind(function="compile", wanted=wanted, given=repr(given), remedy=remedy)
-
-
 def unfused(program: ArrayProgram, sizes: Mapping[str, int]) -> Graph:
     """The program as it is written, numerically safe, with some sizes fixed: what to compare to."""
     return make_safe(with_known_sizes(lower(program), sizes)).graph
@@ -257,14 +317,8 @@ def unfused(program: ArrayProgram, sizes: Mapping[str, int]) -> Graph:
 class _Snapshots:
     """The snapshots of a program as they are run: stored as a dtype, and made safe."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        rules: str | RuleSet,
-        unit: Collection[Dim | str],
-        dtype: Storage | None,
-    ) -> None:
-        self.fusion = safe_fusion(graph, rules, unit, dtype)
+    def __init__(self, fusion: SafeFusion) -> None:
+        self.fusion = fusion
         self.safe = [*self.fusion.safety, *self.fusion.careful]
         self.own = len(self.safe)
         """The number of snapshots by the whole rule set; those of its base alone come later."""
@@ -296,38 +350,6 @@ class _Snapshots:
                 function="compile", wanted=known, given=given, remedy=remedy, snapshots=count
             )
         return [snapshot % count]
-
-
-def _block_program(
-    program: object,
-    specs: Collection[Spec],
-    named: Mapping[str, Spec],
-    name: str | None,
-    batch: str | Iterable[str],
-    dtype: Storage | None,
-) -> tuple[Graph, str]:
-    """What was given as a block program, and its name."""
-    if isinstance(program, ArrayProgram | Graph):
-        given = [*map(str, specs), *named]
-        if given:
-            remedy = "give specs for a function only"
-            raise WrongKind(
-                function="compile", wanted="a program alone", given=given[0], remedy=remedy
-            )
-        if isinstance(dtype, DType) and (not dtype.is_float or dtype is DType.float64):
-            remedy = f"declare {dtype} where the program is traced"
-            wanted = "a dtype to store float32 as: float32, bfloat16 or float16"
-            raise WrongKind(function="compile", wanted=wanted, given=str(dtype), remedy=remedy)
-        if isinstance(program, Graph):
-            return program, name or "program"
-        return lower(program), name or program.name
-    if not callable(program):
-        wanted = "a function, an array program or a block program"
-        given_kind, remedy = type(program).__name__, "bb.trace makes a program from a function"
-        raise WrongKind(function="compile", wanted=wanted, given=given_kind, remedy=remedy)
-    declared = DType.float64 if dtype is DType.float64 else DType.float32
-    traced = trace(program, *specs, name=name, batch=batch, dtype=declared, **named)
-    return lower(traced), traced.name
 
 
 def with_known_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import choose
+from blockbuster_fusion.compiler import Request, choose
 from helpers.programs import Case, random_unit
 
 PROGRAMS = 120
@@ -88,7 +88,8 @@ def test_the_default_is_chosen_from_the_base_as_well() -> None:
     program = Case(140, extended=True).program
     unit: tuple[str, ...] = ()
     fusion = bb.fuse(program, unit=unit)
-    chosen = choose(program, unit=unit)[0].graph
+    chosen = choose(Request(program, unit=unit))[0].graph
     assert chosen.digest in digests(fusion.alternatives)
     assert chosen.digest not in digests(fusion.snapshots)
-    assert choose(program, unit=unit, snapshot=0)[0].graph.digest == fusion.snapshots[0].digest
+    first = choose(Request(program, unit=unit, snapshot=0))[0]
+    assert first.graph.digest == fusion.snapshots[0].digest

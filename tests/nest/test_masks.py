@@ -10,7 +10,7 @@ import torch
 
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
-from blockbuster_fusion.compiler import choose
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import Contract, For, Kernel
 from blockbuster_fusion.tools.check.judge import relative_error
@@ -33,7 +33,7 @@ def flash_loop(kernel: Kernel) -> For:
 
 def chosen(form: Form, dtype: str | None = None) -> Kernel:
     """The kernel that is chosen by default, if it is one."""
-    nest, _ = choose(form.traced(), dtype=dtype)[0].scheduled()
+    nest, _ = choose(Request(form.traced(), dtype=dtype))[0].scheduled()
     (kernel,) = read_back(nest).steps
     assert isinstance(kernel, Kernel)
     return kernel
@@ -202,7 +202,7 @@ def test_sums_without_softmax_skip_too() -> None:
         return ops.where((t <= r) & (t > r - 4), s, 0.0) @ v
 
     traced = bb.trace(program, q="S D:16", k="T D:16", v="T E:16")
-    nest, _ = choose(traced)[0].scheduled()
+    nest, _ = choose(Request(traced))[0].scheduled()
     window = flash_loop(nest.kernels[0]).window
     assert window is not None
     assert window.seen == ()

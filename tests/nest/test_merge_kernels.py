@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import choose
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.nest.passes.merge_kernels import MOST_STATEMENTS, merge_kernels
 from blockbuster_fusion.nest.verify import verify_nest
 from helpers.deep_programs import chain
@@ -17,7 +17,7 @@ SIZES = {"M": 20, "N": 20, "P": 20}
 
 def kernels(program: bb.ArrayProgram, **sizes: int) -> list[int]:
     """The number of statements of each kernel."""
-    nest, _ = choose(program, target="cuda", sizes=sizes)[0].scheduled()
+    nest, _ = choose(Request(program, target="cuda", sizes=sizes))[0].scheduled()
     verify_nest(nest)
     return [sum(1 for _ in kernel.statements) for kernel in nest.kernels]
 
@@ -36,7 +36,8 @@ def test_equal_grids_go_together() -> None:
 
 def test_no_kernel_reads_what_it_writes() -> None:
     """The programs of a grid do not wait for one another."""
-    nest, tiles = choose(chain(400), target="cuda", sizes={"M": 20, "N": 20})[0].scheduled()
+    request = Request(chain(400), target="cuda", sizes={"M": 20, "N": 20})
+    nest, tiles = choose(request)[0].scheduled()
     assert len(nest.kernels) > 1
     assert len({tuple(index.dim for index in kernel.grid) for kernel in nest.kernels}) == 1
     assert merge_kernels(nest, tiles, most=10_000).kernels == nest.kernels

@@ -10,7 +10,7 @@ import torch
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.array.trace import array
-from blockbuster_fusion.compiler import choose
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import InvalidNest, PlaceOutside
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.listing import show_nest
@@ -29,7 +29,7 @@ EXACT = {"float32": 2e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 def chosen(name: str, **options: object) -> Kernel:
     """The kernel that is chosen by default, if it is one."""
-    nest, _ = choose(traced(name), **options)[0].scheduled()  # type: ignore[arg-type]
+    nest, _ = choose(Request(traced(name), **options))[0].scheduled()  # type: ignore[arg-type]
     (kernel,) = nest.steps
     assert isinstance(kernel, Kernel)
     return kernel
@@ -50,7 +50,7 @@ def test_what_is_known_of_the_width_is_read_once() -> None:
     for name in ("embedding_and_norm", "three_embeddings"):
         program = traced(name, D=768)
         assert unit_axes(bb.lower(program), "cpu") == ("D",)
-        nest, _ = choose(program)[0].scheduled()
+        nest, _ = choose(Request(program))[0].scheduled()
         (kernel,) = nest.kernels
         assert not any(isinstance(s, For) for s in kernel.statements)
     assert unit_axes(bb.lower(traced("embedding", D=768)), "cpu") == ("D",)
@@ -202,7 +202,7 @@ def test_c_reads_rows_in_one_piece_wherever_the_vectors_run() -> None:
 
 
 def test_triton_masks_what_it_looks_up(golden: Callable[[str], None]) -> None:
-    nest, _ = choose(traced("embedding_and_norm", D=64), target="cuda")[0].scheduled()
+    nest, _ = choose(Request(traced("embedding_and_norm", D=64), target="cuda"))[0].scheduled()
     golden("\n\n\n".join(kernels_in_triton(nest)[2]))
 
 
@@ -235,14 +235,14 @@ def test_what_nobody_varies_is_looked_up_before_the_loop() -> None:
 
 def test_the_same_places_of_a_table_are_looked_up_once() -> None:
     program = bb.trace(lambda ids, W: W[ids] * ops.exp(W[ids]), array("S", dtype="int64"), "V D")
-    nest, _ = choose(program)[0].scheduled()
+    nest, _ = choose(Request(program))[0].scheduled()
     assert len([s for k in nest.kernels for s in k.statements if isinstance(s, Lookup)]) == 1
 
 
 def test_the_rules_of_lookups() -> None:
     places = array("S", dtype="int64")
     program = bb.trace(lambda ids, W, P: W[ids] + P, places, "V D", "S D")
-    nest, _ = choose(program, schedule=Schedule(grid="all"))[0].scheduled()
+    nest, _ = choose(Request(program, schedule=Schedule(grid="all")))[0].scheduled()
     (kernel,) = nest.kernels
     statement = next(s for s in kernel.body if isinstance(s, Lookup))
     ids, rows = (s for s in kernel.body if isinstance(s, Load))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import choose
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.text import from_text
 from blockbuster_fusion.naming import Scope, arithmetic, comment, word
@@ -202,7 +202,7 @@ def test_variables_of_kernels_in_c_are_handed_out_or_reserved(
     names = handed_out(monkeypatch, c_layout)
     for traced in several():
         for dtype in ("float32", "bfloat16"):
-            chosen = choose(traced, dtype=dtype)[0]
+            chosen = choose(Request(traced, dtype=dtype))[0]
             nest, tiles = chosen.scheduled()
             source = re.sub(r"/\*.*?\*/", "", print_c(nest, tiles), flags=re.DOTALL)
             first = min(source.index(f"int {k.name}(") for k in nest.kernels)
@@ -216,7 +216,7 @@ def test_variables_of_triton_kernels_are_handed_out_or_reserved(
 ) -> None:
     names = handed_out(monkeypatch, triton_names)
     for traced in several():
-        nest, _ = choose(traced, target="cuda")[0].scheduled()
+        nest, _ = choose(Request(traced, target="cuda"))[0].scheduled()
         tree = ast.parse(print_triton(nest))
         for function in tree.body:
             if isinstance(function, ast.FunctionDef) and function.name not in HELPERS:

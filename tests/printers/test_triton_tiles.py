@@ -3,13 +3,14 @@
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import Choice, choose
+from blockbuster_fusion.compiler import Choice, Request, choose
 from blockbuster_fusion.printers.triton.memory import SHARED, shared_limit
 from blockbuster_fusion.printers.triton.tiles import Halving
 
 
 def chosen(name: str, capability: int = 90, **options: object) -> Choice:
-    return choose(bb.examples.find(name), target="cuda", capability=capability, **options)[0]
+    program = bb.examples.find(name)
+    return choose(Request(program, target="cuda", capability=capability, **options))[0]
 
 
 def lengths(choice: Choice) -> dict[str, int]:

@@ -3,7 +3,7 @@
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import choose
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.tools.passes import pass_docs, passes
@@ -15,7 +15,7 @@ SIZES = {"D": 64, "L": 64}
 def test_from_whole_arrays_to_the_nest_that_is_printed(target: str) -> None:
     program = bb.examples.find("attention")
     found = list(passes(program, target=target, sizes=SIZES))
-    choice = choose(program, target=target, sizes=SIZES)[0]
+    choice = choose(Request(program, target=target, sizes=SIZES))[0]
     texts = dict(found)
     assert texts["trace"] == f"{program}\n"
     assert texts["pairs"] == show(choice.graph)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.compiler import Choice, choose, first_with_kernels, unfused
+from blockbuster_fusion.compiler import Choice, Request, choose, first_with_kernels, unfused
 from blockbuster_fusion.errors import BadTarget
 from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Dim, Symbol
@@ -67,7 +67,7 @@ def emit(
     """
     if target not in ("cpu", "cuda"):
         raise BadTarget(name=target, problem="a file is for cpu (C) or cuda (Triton)")
-    choices = choose(
+    request = Request(
         program,
         target=target,
         snapshot=snapshot,
@@ -76,7 +76,7 @@ def emit(
         dtype=dtype,
         rules=rules,
     )
-    made = first_with_kernels(choices, _printed)
+    made = first_with_kernels(choose(request), _printed)
     test = _test(made, unfused(program, sizes or {}))
     lines = [_title(program, made, rules, dtype), "", *str(program).splitlines()]
     lines += ["", *_how_to_test(program, made, test, file)]

@@ -8,6 +8,7 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.compiler import (
     Choice,
+    Request,
     choose,
     first_with_kernels,
     merging,
@@ -67,14 +68,16 @@ def passes(
 ) -> Iterator[AfterPass]:
     """The program after each pass that the compiler runs on it, as text."""
     choices = choose(
-        program,
-        target=target,
-        snapshot=snapshot,
-        tiles=tiles,
-        sizes=sizes,
-        dtype=dtype,
-        rules=rules,
-        schedule=schedule,
+        Request(
+            program,
+            target=target,
+            snapshot=snapshot,
+            tiles=tiles,
+            sizes=sizes,
+            dtype=dtype,
+            rules=rules,
+            schedule=schedule,
+        )
     )
     stored = None if dtype is None else as_dtype(dtype)
     yield AfterPass("trace", _text(program))
