@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from blockbuster_fusion.torch.backend import backend
+from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation
-from blockbuster_fusion.torch.plan_model import Planned
 
 
 class Watched:
@@ -20,7 +20,7 @@ class Watched:
         self, function: Callable[..., Any], *, dynamic: bool | None = None, **options: Any
     ) -> None:
         torch._dynamo.reset()
-        self.function, self.graphs = function, list[Planned]()
+        self.function, self.graphs = function, list[CompiledGraph]()
         watched = partial(backend, options=options, watcher=self.graphs.append)
         self.compiled = torch.compile(function, backend=watched, dynamic=dynamic)
 

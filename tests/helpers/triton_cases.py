@@ -244,8 +244,8 @@ def short_resources(capability: int) -> Iterator[dict[str, object]]:
     from blockbuster_fusion.runtime.triton import device as triton_device
     from blockbuster_fusion.runtime.triton.launch import compile_for
     from blockbuster_fusion.torch.backend import backend
-    from blockbuster_fusion.torch.compile_parts import Grouping
-    from blockbuster_fusion.torch.plan.plan import Plan
+    from blockbuster_fusion.torch.compile_parts import PartCompiler
+    from blockbuster_fusion.torch.plan.plan import ModelPlan
 
     graphs = []
     options = {"target": "cuda", "strict": True}
@@ -254,8 +254,8 @@ def short_resources(capability: int) -> Iterator[dict[str, object]]:
         with (
             mock.patch.object(triton_device, "can_launch", return_value=True),
             mock.patch.object(triton_device, "capability", return_value=capability),
-            mock.patch.object(Grouping, "try_out"),
-            mock.patch.object(Plan, "__call__", return_value=[0]),
+            mock.patch.object(PartCompiler, "try_out"),
+            mock.patch.object(ModelPlan, "__call__", return_value=[0]),
             torch.no_grad(),
         ):
             torch.compile(model, backend=watched)(*inputs)

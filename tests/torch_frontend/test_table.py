@@ -17,9 +17,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.backend import backend
+from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
 from blockbuster_fusion.torch.compile_parts import Options
 from blockbuster_fusion.torch.explain import Explanation
-from blockbuster_fusion.torch.plan_model import Planned, plan
 from blockbuster_fusion.torch.table.row import TABLE
 
 aten = torch.ops.aten
@@ -94,7 +94,7 @@ def check(group: Group, found: Sequence[Tensor]) -> None:
 
 
 def compiled(group: Group, **options: Any) -> tuple[list[Tensor], Explanation]:
-    graphs: list[Planned] = []
+    graphs: list[CompiledGraph] = []
     torch._dynamo.reset()
     watched = partial(backend, options=options, watcher=graphs.append)
     with torch.no_grad():
@@ -102,14 +102,14 @@ def compiled(group: Group, **options: Any) -> tuple[list[Tensor], Explanation]:
     return [*made], Explanation(tuple(graphs))
 
 
-def alone(group: Group) -> tuple[list[Tensor], Planned]:
+def alone(group: Group) -> tuple[list[Tensor], CompiledGraph]:
     """The operators as they stand, not taken apart as torch.compile does with many of them."""
     with torch.no_grad():
         capture = make_fx(group.function, tracing_mode="fake", pre_dispatch=True)
         module = capture(*group.arguments)
-    planned = plan(module, (), Options(target="cpu"))
+    graph = compile_graph(module, (), Options(target="cpu"))
     with torch.no_grad():
-        return planned.plan(*group.arguments), planned
+        return graph.plan(*group.arguments), graph
 
 
 def case(row: str, *inputs: str, call: Callable[..., Any] | None = None) -> Case:
@@ -534,12 +534,12 @@ def test_through_torch_compile(group: Group) -> None:
 @each(*GROUPS)
 def test_each_row_as_it_stands(group: Group) -> None:
     """The operators that torch.compile would take apart reach their own rows."""
-    found, planned = alone(group)
+    found, graph = alone(group)
     check(group, found)
-    explanation = Explanation((planned,))
+    explanation = Explanation((graph,))
     assert explanation.fallbacks == []
     assert explanation.misc == []
-    covered = {str(n.target) for f in planned.fused for n in f.part.covered}
+    covered = {str(n.target) for f in graph.fused for n in f.part.covered}
     for row in {c.row for c in group.cases if TABLE[c.row].kind is not Kind.VIEW}:
         assert any(name.startswith(row) for name in covered), f"{row} is in no kernel"
 

@@ -15,13 +15,13 @@ from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.torch.capture.attention import write_out_attention
+from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
 from blockbuster_fusion.torch.compile_parts import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
-from blockbuster_fusion.torch.plan_model import Planned, plan
 
 NAME = "blockbuster"
 
-Watcher = Callable[[Planned], None]
+Watcher = Callable[[CompiledGraph], None]
 """Who is told of each graph that is compiled."""
 
 _warned: set[tuple[str, int]] = set()
@@ -46,7 +46,7 @@ def backend(
     write_out_attention(module)
 
     def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        made = plan(graph, _static_inputs(), chosen)
+        made = compile_graph(graph, _static_inputs(), chosen)
         if watcher is not None:
             watcher(made)
         return replayed(made.plan) if mode in REPLAYING else made.plan

@@ -1,4 +1,4 @@
-"""The parts of a graph: each with its kernels, and what is left to PyTorch with the reason."""
+"""Compiles the parts of a graph, each to kernels; what is left to PyTorch has a reason."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,20 +23,28 @@ from blockbuster_fusion.torch.capture.nodes import name_of, tensors_of
 from blockbuster_fusion.torch.capture.operators import refusal
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.table import row_for
-from blockbuster_fusion.torch.to_array_program import Expression, Part, Unexpressed
+from blockbuster_fusion.torch.to_array_program import PartBuilder, PartProgram, Unexpressed
+
+MOST_COMPILED = 256
+"""The number of executables that are kept for other models."""
+_COMPILED = RecentlyUsed[Executable](MOST_COMPILED)
+"""Executables of this process, by what they compute: equal layers share theirs."""
+
+MOST_LETTERS = 48
+"""The length of the longest name of a part."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a caller may say about how a model is compiled."""
+    """The options of a caller for the compilation of a model."""
 
     target: str | None = None
-    """"cpu", "cuda" or "interpret"; by default where the model's tensors are."""
+    """"cpu", "cuda" or "interpret"; by default, the device of the model's tensors."""
     strict: bool = False
     """Keep every conversion where the model has it, and raise instead of running eagerly."""
     threads: int | None = None
     selection: Selection | None = None
-    """How a graph is cut into parts; by default by the policy of select/parts.py."""
+    """The policy that cuts a graph into parts; by default, that of select/parts.py."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -51,20 +59,20 @@ class Options:
 class Fused:
     """A part with its kernels."""
 
-    part: Part
+    part: PartProgram
     region: str
     executable: Executable
 
 
 @dataclass(frozen=True)
 class Unfused:
-    """An operator that PyTorch runs, and why."""
+    """An operator that PyTorch runs, with the reason."""
 
     node: Node
     region: str
     reason: str
     is_fallback: bool
-    """Whether the operator table knows it, so that a kernel was to be expected."""
+    """True if the operator table knows it, so that a kernel was to be expected."""
 
     @property
     def operator(self) -> str:
@@ -73,139 +81,138 @@ class Unfused:
 
 @dataclass(frozen=True)
 class Joined:
-    """Arrays put behind one another in memory: kernels store them there in the first place."""
+    """A concatenation whose pieces are stored in place, by kernels if they compute them."""
 
     node: Node
     region: str
 
 
 Group = Fused | Unfused | Joined
+"""Operators that are run together."""
 
 
-MOST_COMPILED = 256
-"""The number of executables that are kept for other models."""
-_COMPILED = RecentlyUsed[Executable](MOST_COMPILED)
-"""Executables of this process, by what they compute: equal layers share theirs."""
-
-
-class Grouping:
-    """The groups of a graph in the making, in the order in which they are run."""
+class PartCompiler:
+    """Compiles the parts of a graph in the order in which they are run."""
 
     def __init__(self, analysis: Analysis, options: Options, target: str) -> None:
         """`target` is that of the whole graph; a part on another device has its own."""
         self.analysis, self.options, self.target = analysis, options, target
-        self.regions = analysis.regions
-        self.groups: list[Group] = []
         self.has_told = False
         self.halved: list[str] = []
-        """The parts for which there was no kernel as a whole, and why."""
+        """The parts for which there was no kernel as a whole, with the reasons."""
 
-    def grouped(self) -> list[Group]:
-        """All operators of the graph, fused, joined or left to PyTorch."""
+    def compiled(self) -> list[Group]:
+        """All operators of the graph: fused, joined or left to PyTorch."""
         analysis = self.analysis
         operators = described(analysis)
-        parts = list(self.selection().parts(operators))
+        policy = self.options.selection or Layerwise(apart=self.target == "cuda")
+        parts = list(policy.parts(operators))
+        groups: list[Group] = []
         with doing("parts", len(parts)) as task:
             for numbers in parts:
                 nodes = [analysis.operators[i] for i in numbers]
                 if analysis.is_join(nodes[0]):
-                    self.groups.append(Joined(nodes[0], self.regions[nodes[0]]))
+                    groups.append(Joined(nodes[0], analysis.regions[nodes[0]]))
                 elif operators[numbers[0]].kind is Kind.MISC:
-                    self.leave(nodes[0])
+                    groups.append(self.misc(nodes[0]))
                 else:
-                    self.groups += self.fused(nodes)
+                    groups += self.fused(nodes)
                 task.step()
-        return self.groups
+        return groups
 
-    def selection(self) -> Selection:
-        return self.options.selection or Layerwise(apart=self.target == "cuda")
-
-    def leave(self, node: Node, reason: str | None = None) -> None:
-        self.groups.append(self.unfused(node, reason))
-
-    def unfused(self, node: Node, reason: str | None = None) -> Unfused:
+    def misc(self, node: Node) -> Unfused:
+        """An operator that no kernel is meant to compute: its dtype, its layout or its indices."""
         known = row_for(node.target) is not None
-        if reason is None:
-            reason = (refusal(node) if known else None) or "not in the operator table"
-            known = False  # its dtype or its layout, or an index that is data
-        if known and self.options.strict:
+        reason = (refusal(node) if known else None) or "not in the operator table"
+        return Unfused(node, self.analysis.regions[node], reason, is_fallback=False)
+
+    def fallback(self, node: Node, reason: str) -> Unfused:
+        """An operator that has no kernel, though one was to be expected."""
+        is_known = row_for(node.target) is not None
+        if is_known and self.options.strict:
             raise Unexpressed(operator=name_of(node), reason=reason, node=node)
-        if known:
+        if is_known:
             log.warning("%s runs eagerly: %s", name_of(node), reason)
-        return Unfused(node, self.regions[node], reason, known)
+        return Unfused(node, self.analysis.regions[node], reason, is_known)
 
     def fused(self, nodes: Sequence[Node]) -> list[Group]:
-        """Nodes as one part, or as several where they do not go together."""
-        made: list[Group] = []
+        """Nodes as one part, or as several if they do not go together."""
+        groups: list[Group] = []
         stack = [[*nodes]]
         while stack:
-            group = stack.pop()
+            part = stack.pop()
             try:
-                made.append(self.compiled(group))
+                groups.append(self.compile_part(part))
             except Unexpressed as error:
                 log.debug("cut at %s", error)
-                stack += reversed(self.cut(group, error.at, str(error.reason), made))
+                if len(part) == 1:
+                    groups.append(self.fallback(error.at, str(error.reason)))
+                else:
+                    stack += reversed(self.cut(part, error.at))
             except NoCompiler as error:
                 if self.options.strict:
                     raise
                 self.tell_of_no_compiler(error)
-                made += [Unfused(n, self.regions[n], str(error), is_fallback=True) for n in group]
+                regions = self.analysis.regions
+                groups += [Unfused(n, regions[n], str(error), is_fallback=True) for n in part]
             except Exception as error:  # whatever it is: the model runs, and `explain` says why
                 if self.options.strict:
                     raise
-                half = len(group) // 2
-                if not half:
-                    made.append(self.unfused(group[0], f"{type(error).__name__}: {error}"))
+                if len(part) == 1:
+                    groups.append(self.fallback(part[0], f"{type(error).__name__}: {error}"))
                 else:
-                    reason = f"{len(group)} operators from {name_of(group[0])} on: {error}"
-                    log.warning("a part has no kernel and is halved: %s", reason)
-                    self.halved.append(reason)
-                    stack += [group[half:], group[:half]]
-        return made
+                    stack += reversed(self.halves(part, error))
+        return groups
 
     def tell_of_no_compiler(self, error: NoCompiler) -> None:
         if not self.has_told:
             self.has_told = True
             log.warning("the model runs eagerly: %s", error)
 
-    def cut(self, group: list[Node], at: Node, reason: str, made: list[Group]) -> list[list[Node]]:
-        """The parts of a group that has no form because of one node."""
-        if len(group) == 1:
-            made.append(self.unfused(at, reason))
-            return []
+    def halves(self, part: list[Node], error: Exception) -> list[list[Node]]:
+        """Both halves of a part that has no kernel; the reason is kept."""
+        reason = f"{len(part)} operators from {name_of(part[0])} on: {error}"
+        log.warning("a part has no kernel and is halved: %s", reason)
+        self.halved.append(reason)
+        half = len(part) // 2
+        return [part[:half], part[half:]]
+
+    def cut(self, part: list[Node], at: Node) -> list[list[Node]]:
+        """The pieces of a part that cannot be expressed because of one node."""
         after = {at}
-        for node in group:
+        for node in part:
             bases = {self.analysis.owner(self.analysis.base(n)) for n in node.all_input_nodes}
             if bases & after:
                 after.add(node)
-        before = [n for n in group if n not in after]
-        rest = [n for n in group if n in after]
+        before = [n for n in part if n not in after]
+        rest = [n for n in part if n in after]
         return [before, rest] if before else [[at], [n for n in rest if n is not at]]
 
-    def compiled(self, group: list[Node]) -> Fused:
-        inside = set(group)
-        results = [needed for n in group for needed in self.analysis.stored_results(n, inside)]
+    def compile_part(self, nodes: list[Node]) -> Fused:
+        """Nodes as one program with its kernels, compiled or known from an equal part."""
+        inside = set(nodes)
+        results = [x for n in nodes for x in self.analysis.stored_results(n, inside)]
         strict = self.options.strict
-        part = Expression(self.analysis, group, self.name(group), strict).part(results)
-        target = self.options.target_of(group)
+        part = PartBuilder(self.analysis, nodes, part_name(nodes), strict).part(results)
+        target = self.options.target_of(nodes)
         threads = self.options.threads or torch.get_num_threads()
         storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
         key = (part.expressed.program, storage, target, threads)
-        made = _COMPILED.get(key)
-        if made is None:
-            made = compile_program(
+        executable = _COMPILED.get(key)
+        if executable is None:
+            executable = compile_program(
                 part.expressed.program,
                 target=target,
                 dtype=part.storage,
                 threads=threads if target == "cpu" else None,
             )
             if target == "cuda":  # Triton compiles when a kernel is first launched
-                self.try_out(part, made, device_of(group))
-            _COMPILED.put(key, made)
-        return Fused(part, self.regions[group[0]], made)
+                self.try_out(part, executable, device_of(nodes))
+            _COMPILED.put(key, executable)
+        return Fused(part, self.analysis.regions[nodes[0]], executable)
 
-    def try_out(self, part: Part, executable: Executable, device: torch.device) -> None:
-        """Run a part once on zeros, so that what fails in it fails now and not in the model."""
+    def try_out(self, part: PartProgram, executable: Executable, device: torch.device) -> None:
+        """Runs a part once on zeros, so that a kernel that fails does so now."""
         length = captured_length(self.analysis)
         with _disable_current_modes(), torch.no_grad():
             given = [
@@ -219,24 +226,23 @@ class Grouping:
             sizes = tuple((axis, length(size)) for axis, size in part.expressed.sizes)
             executable.runner.run(given, sizes, library_on(device))
 
-    def name(self, group: Sequence[Node]) -> str:
-        """A name for a part that is the same in every layer: its operators, in order."""
-        words = [name_of(n).split(".")[1].strip("_").removeprefix("native_") for n in group]
-        kept = [word for i, word in enumerate(words) if i == 0 or word != words[i - 1]]
+
+def part_name(nodes: Sequence[Node]) -> str:
+    """A name for a part that is the same in every layer: its operators, in order."""
+    words = [name_of(n).split(".")[1].strip("_").removeprefix("native_") for n in nodes]
+    kept = [word for i, word in enumerate(words) if i == 0 or word != words[i - 1]]
+    name = "_".join(kept)
+    while len(name) > MOST_LETTERS and len(kept) > 2:
+        del kept[len(kept) // 2]
         name = "_".join(kept)
-        while len(name) > MOST_LETTERS and len(kept) > 2:
-            del kept[len(kept) // 2]
-            name = "_".join(kept)
-        return name[:MOST_LETTERS].rstrip("_")
-
-
-MOST_LETTERS = 48
-"""The length of the longest name of a part."""
+    return name[:MOST_LETTERS].rstrip("_")
 
 
 def distinct_names(groups: Iterable[Group]) -> dict[tuple[int, str], str]:
-    """A name for each kernel, by its executable's id and its own name: that name, with a number
-    where kernels that differ have it too."""
+    """A distinct name for each kernel, by its executable's id and its own name.
+
+    It is the kernel's own name, with a number if other kernels have it too.
+    """
     found: dict[tuple[int, str], str] = {}
     used: set[str] = set()
     for part in (g for g in groups if isinstance(g, Fused)):
@@ -272,9 +278,9 @@ def log_sources(groups: Iterable[Group], names: Mapping[tuple[int, str], str]) -
 
 
 def device_of(nodes: Iterable[Node]) -> torch.device:
-    """The device that a group runs on: that of its results, which may be single numbers.
+    """The device that nodes run on: that of their results, which may be single numbers.
 
-    A number on the CPU goes with tensors on any device, so it counts only where all are there.
+    A number on the CPU goes with tensors on any device, so it counts only if all are there.
     """
     devices = (t.device for n in nodes for t in tensors_of(n))
     return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))

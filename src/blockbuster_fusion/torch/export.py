@@ -23,7 +23,7 @@ from blockbuster_fusion.torch.backend import (
 from blockbuster_fusion.torch.capture.attention import attention
 from blockbuster_fusion.torch.capture.nodes import tensors_of
 from blockbuster_fusion.torch.capture.symbolic import as_size
-from blockbuster_fusion.torch.plan_model import Planned, plan
+from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
 
 if TYPE_CHECKING:
     from blockbuster_fusion.torch.explain import Explanation
@@ -42,9 +42,9 @@ MOST_SHAPES = 256
 class Domain:
     """The inputs that a program was exported for."""
 
-    def __init__(self, program: ExportedProgram, planned: Planned) -> None:
+    def __init__(self, program: ExportedProgram, graph: CompiledGraph) -> None:
         specs = program.graph_signature.input_specs
-        pairs = enumerate(zip(planned.analysis.inputs, specs, strict=True))
+        pairs = enumerate(zip(graph.analysis.inputs, specs, strict=True))
         asked = [(i, node, s.arg) for i, (node, s) in pairs if s.kind is InputKind.USER_INPUT]
         self.slots = [i for i, _, _ in asked]
         self.constants = [(i, arg) for i, _, arg in asked if isinstance(arg, ConstantArgument)]
@@ -52,13 +52,13 @@ class Domain:
         self.kinds = [
             (i, node.name, x.dtype, x.device) for i, node, _ in asked for x in tensors_of(node)
         ]
-        self.plan = planned.plan
+        self.plan = graph.plan
         numbers = (node.meta.get("val") for _, node, _ in asked)
         extents: list[Any] = [x for x in numbers if isinstance(x, torch.SymInt)]
         extents += [n for _, _, shape in self.tensors for n in shape if not isinstance(n, int)]
         self.symbols = {s for n in extents for s in n.node.expr.free_symbols}
         self.ranges = {s: r for s, r in program.range_constraints.items() if s in self.symbols}
-        mode = detect_fake_mode([node.meta.get("val") for node in planned.analysis.inputs])
+        mode = detect_fake_mode([node.meta.get("val") for node in graph.analysis.inputs])
         shapes = None if mode is None else mode.shape_env
         guards = [] if shapes is None else [shapes.replace(g.expr) for g in shapes.guards]
         self.guards = [g for g in guards if g.free_symbols and g.free_symbols <= self.symbols]
@@ -138,10 +138,10 @@ def _shown(x: object) -> str:
 class ExportedModel:
     """A compiled program: called as the model that was exported is, it gives what that gives."""
 
-    def __init__(self, program: ExportedProgram, planned: Planned) -> None:
-        self.program, self.planned = program, planned
+    def __init__(self, program: ExportedProgram, graph: CompiledGraph) -> None:
+        self.program, self.graph = program, graph
         self.held = [self._held(spec) for spec in program.graph_signature.input_specs]
-        self.domain = Domain(program, planned)
+        self.domain = Domain(program, graph)
         self.has_warned = False
 
     def _held(self, spec: Any) -> Any:
@@ -167,7 +167,7 @@ class ExportedModel:
         if torch.is_grad_enabled() and not self.has_warned:
             self.has_warned = warn_of_lost_gradients((arguments, named))
         with torch.no_grad():
-            made = self.planned.plan(*inputs)
+            made = self.graph.plan(*inputs)
         outputs = zip(signature.output_specs, made, strict=True)
         results = [x for spec, x in outputs if spec.kind is OutputKind.USER_OUTPUT]
         return pytree.tree_unflatten(results, self.program.call_spec.out_spec)
@@ -177,7 +177,7 @@ class ExportedModel:
         """What became of each operator."""
         from blockbuster_fusion.torch.explain import Explanation
 
-        return Explanation((self.planned,))
+        return Explanation((self.graph,))
 
     def _flat(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         """The arguments in the order of the program's inputs, or WrongKind."""
@@ -214,8 +214,8 @@ def from_torch(program: ExportedProgram, **options: Any) -> ExportedModel:
     weights = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
     specs = simple.graph_signature.input_specs
     static = [i for i, spec in enumerate(specs) if spec.kind in weights]
-    planned = plan(simple.graph_module, static, options_from(None, options))
-    return ExportedModel(simple, planned)
+    graph = compile_graph(simple.graph_module, static, options_from(None, options))
+    return ExportedModel(simple, graph)
 
 
 def _write_back(program: ExportedProgram) -> None:

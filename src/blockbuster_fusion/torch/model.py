@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from blockbuster_fusion.torch.backend import backend, warn_of_lost_gradients
+from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.compile_parts import Options
 from blockbuster_fusion.torch.explain import Explanation
-from blockbuster_fusion.torch.plan_model import Planned
 
 
 class CompiledModel:
@@ -25,7 +25,7 @@ class CompiledModel:
     ) -> None:
         self.model = model
         self.has_warned = False
-        self.graphs: list[Planned] = []
+        self.graphs: list[CompiledGraph] = []
         watched = partial(backend, mode=mode, options=options, watcher=self.graphs.append)
         self.compiled = torch.compile(model, backend=watched, dynamic=dynamic)
 

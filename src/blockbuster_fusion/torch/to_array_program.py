@@ -1,4 +1,4 @@
-"""Nodes of a graph as one array program: what is inside, what is taken in, what is left out."""
+"""Expresses the nodes of a part as one array program."""
 
 import operator
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from blockbuster_fusion.torch.table.row import DTYPES
 from blockbuster_fusion.torch.table.views import taken
 
 SHAPED = {"view": 1, "_unsafe_view": 1, "reshape": 1, "expand": 1, "full": 0}
-"""Which argument of an operator is the shape of its result."""
+"""The number of the argument that is the shape of an operator's result."""
 
 
 class Unexpressed(BlockbusterError):
-    """A node has no form in the program that it should be a part of."""
+    """A node cannot be expressed in the program of its part."""
 
     template = "{operator}: {reason}"
 
@@ -53,21 +53,21 @@ class ElidedCast:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some nodes as one array program."""
+class PartProgram:
+    """The nodes of a part as one array program."""
 
     nodes: tuple[Node, ...]
     expressed: PositionalProgram
     storage: dict[str, DType]
-    """As what the program's inputs and outputs lie in memory."""
+    """The dtypes in memory of the program's inputs and outputs."""
     results: tuple[Node, ...]
     elided: tuple[ElidedCast, ...]
     covered: tuple[Node, ...]
-    """All nodes that it computes, those too that other parts compute as well."""
+    """All nodes that it computes, including those that other parts compute as well."""
 
 
-class Expression:
-    """One part in the making."""
+class PartBuilder:
+    """Expresses a part, node by node."""
 
     def __init__(self, analysis: Analysis, nodes: Sequence[Node], name: str, strict: bool) -> None:
         self.analysis, self.nodes, self.strict = analysis, tuple(nodes), strict
@@ -79,8 +79,8 @@ class Expression:
         self.covered: dict[Node, None] = {}
         self.names: dict[str, Node] = {}
 
-    def part(self, results: Sequence[Node]) -> Part:
-        """The part, giving these results."""
+    def part(self, results: Sequence[Node]) -> PartProgram:
+        """The program of the part with these results; or Unexpressed."""
         for node in self.nodes:
             try:
                 self.value(node)
@@ -99,7 +99,7 @@ class Expression:
             raise Unexpressed(operator=name_of(last), reason=error, node=last) from error
         storage = {layout.name: self.storage[layout.source] for layout in expressed.inputs}
         storage |= {name: self.storage[name] for name in outputs}
-        return Part(
+        return PartProgram(
             self.nodes,
             expressed,
             storage,
@@ -111,8 +111,11 @@ class Expression:
     def result(
         self, value: PositionalArray, dtype: DType, kept: dict[int, DType]
     ) -> PositionalArray:
-        """A value that is stored as `dtype`; what is stored otherwise as well, or is given, is
-        another value, because conversions between floats are none."""
+        """A value that may be stored as `dtype`.
+
+        A copy of an input, and of what is stored with another dtype as well: conversions between
+        floats are no operators of the program.
+        """
         made = self.program.records[value.record].made if value.constant is None else None
         if isinstance(made, Given) or kept.get(value.record, dtype) is not dtype:
             value = self.program.elementwise(lambda t: t, value)
@@ -120,7 +123,7 @@ class Expression:
         return value
 
     def value(self, node: Node) -> Any:
-        """A node as a value of the program, expressed if need be."""
+        """The value of a node, expressed if it is not yet."""
         if node not in self.values:
             for n in self.order(node):
                 if n not in self.values:
@@ -128,7 +131,7 @@ class Expression:
         return self.values[node]
 
     def order(self, node: Node) -> list[Node]:
-        """The node, after what it needs that is not yet expressed."""
+        """The node and what it needs that is not yet expressed, operands first."""
         found: dict[Node, None] = {}
         stack = [(node, False)]
         while stack:
@@ -144,7 +147,7 @@ class Expression:
         return [*found]
 
     def is_expressed_here(self, node: Node) -> bool:
-        """Whether the part computes a node itself rather than being given it."""
+        """True if the part computes a node itself, and False if it is an input."""
         if node in self.inside:
             return True
         if node.op != "call_function" or self.analysis.kind(node) is Kind.MISC:
@@ -159,16 +162,18 @@ class Expression:
         return node in self.analysis.recomputed or self.analysis.kind(node) is Kind.VIEW
 
     def made(self, node: Node) -> Any:
+        """The value of a node whose operands are expressed."""
         if not self.is_expressed_here(node):
-            return self.taken_in(node)
+            return self.as_input(node)
         try:
             return self.expressed(node)
         except NotExpressible:
             if node in self.inside or self.depends_on_inside(node):
                 raise
-            return self.taken_in(node)  # a view, or something cheap, that is made outside
+            return self.as_input(node)  # a view, or a cheap node, that is computed outside
 
     def depends_on_inside(self, node: Node) -> bool:
+        """True if a node depends on a node of the part, without an input between them."""
         stack, seen = [node], set[Node]()
         while stack:
             n = stack.pop()
@@ -179,8 +184,8 @@ class Expression:
                 stack.extend(n.all_input_nodes)
         return False
 
-    def taken_in(self, node: Node) -> PositionalArray:
-        """A node that comes from outside as an input."""
+    def as_input(self, node: Node) -> PositionalArray:
+        """A node as an input of the program."""
         (tensor,) = tensors_of(node)[:1]
         if tensor.dtype not in DTYPES:
             raise NotExpressible(what=f"an input of {tensor.dtype}")
@@ -190,7 +195,7 @@ class Expression:
         return self.program.input(name, [as_size(s) for s in tensor.shape], wide, node.name)
 
     def input_name(self, node: Node) -> str:
-        """A name for an input that is the same in every layer."""
+        """A distinct name for an input, equal in equal layers."""
         name = "x"
         if node.op == "placeholder":
             words = str(node.meta.get("title") or node.name).split("_")
@@ -204,7 +209,7 @@ class Expression:
         return name
 
     def expressed(self, node: Node) -> Any:
-        """A node by its row of the table."""
+        """The value of a node, by its row of the operator table."""
         analysis = self.analysis
         if node.target is operator.getitem:
             return self.element(node)
@@ -264,7 +269,7 @@ class Expression:
         return counted(self.program, extent, start, step, DTYPES[tensor.dtype])
 
     def cast(self, node: Node, tensor: torch.Tensor) -> PositionalArray:
-        """A conversion; among floats that are computed alike it is none, unless it has to round."""
+        """A conversion; between floats that are computed alike, only a rounding that matters."""
         (source,) = [n for n in node.all_input_nodes if tensors_of(n)]
         x: PositionalArray = self.value(source)
         before, after = tensor_of(source).dtype, tensor.dtype
@@ -297,10 +302,10 @@ class Expression:
         return {k: self.argument(v) for k, v in node.kwargs.items() if k not in unused}
 
     def argument(self, given: Any, *, is_table: bool = False) -> Any:
-        """An argument of an operator, as the table takes it."""
+        """An argument of an operator as the operator table takes it."""
         if isinstance(given, Node):
             if is_table and not self.depends_on_inside(given):
-                return self.taken_in(given)  # as it is: along an axis that is looked up, not split
+                return self.as_input(given)  # an axis that is looked up may not be split
             if tensors_of(given):
                 return self.value(given)
             return self.number(given)
@@ -316,7 +321,7 @@ class Expression:
         return given
 
     def number(self, node: Node) -> Any:
-        """A size that is used as a number: an input without axes."""
+        """The value of a size that is used as a number: a constant, or an input without axes."""
         value = node.meta.get("val")
         if isinstance(value, int | float | bool):
             return value

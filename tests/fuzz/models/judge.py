@@ -16,7 +16,7 @@ from torch import Tensor
 
 from blockbuster_fusion.select import parts
 from blockbuster_fusion.torch.backend import backend
-from blockbuster_fusion.torch.plan_model import Planned
+from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.table.row import TABLE
 from fuzz.models.program import NAMES, Kind, Line, Program, Role, execute
 
@@ -78,7 +78,7 @@ def judged(
     program: Program, *, strict: bool = False, dynamic: bool | None = None
 ) -> list[Complaint]:
     """What is wrong with the compiled form of a program."""
-    graphs: list[Planned] = []
+    graphs: list[CompiledGraph] = []
     options = {"strict": strict, "threads": 1}
     ours = partial(backend, options=options, watcher=graphs.append)
     found = compared(program, ours, dynamic)
@@ -91,7 +91,7 @@ def judged(
     return [c for c in found if c.kind not in theirs]
 
 
-def faults(planned: Planned) -> Iterator[str]:
+def faults(planned: CompiledGraph) -> Iterator[str]:
     """The parts that run eagerly because something failed, not because a row refused them."""
     yield from planned.halved
     for left in planned.unfused:

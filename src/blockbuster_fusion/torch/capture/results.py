@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Placement:
+class ResultPlacement:
     """A result in eager mode; results with one storage share memory."""
 
     tensor: torch.Tensor
@@ -34,7 +34,7 @@ class Placement:
     """Whether it lies in the memory of an input."""
 
 
-Placements = Sequence[Placement | None]
+ResultPlacements = Sequence[ResultPlacement | None]
 """One for each result; None for what is no strided tensor."""
 
 
@@ -42,7 +42,7 @@ def correct_strides(module: GraphModule) -> None:
     """Strides of results as PyTorch computes them, where AOTAutograd works out others."""
     changed: set[Node] = set()
     for node in module.graph.nodes:
-        alike = LYING_ALIKE.get(node.target)
+        alike = SAME_STRIDES.get(node.target)
         if alike is None and changed.isdisjoint(node.all_input_nodes):
             continue
         if not tensors_of(node) or has_effect(node) or _has_size_of_data(node):
@@ -77,7 +77,7 @@ def _looked_up(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch
     return made.as_strided(made.shape, compute_elementwise_output_strides(walked, *places))
 
 
-LYING_ALIKE: dict[Any, Any] = {
+SAME_STRIDES: dict[Any, Any] = {
     aten.logical_and.default: aten.ne.Tensor,
     aten.logical_or.default: aten.ne.Tensor,
     aten.logical_xor.default: aten.ne.Tensor,
@@ -99,14 +99,14 @@ def _has_size_of_data(node: Node) -> bool:
     return any(dtype not in (torch.int64, torch.int32) for dtype in given)
 
 
-def placements(module: GraphModule) -> list[Placement | None]:
+def result_placements(module: GraphModule) -> list[ResultPlacement | None]:
     """The placements of a graph's results."""
     given = _given(module)
-    made: list[Placement | None] = []
+    made: list[ResultPlacement | None] = []
     for node in _results(module):
         tensor, storage = _tensor(node), storage_of(node)
         is_known = tensor is not None and storage is not None
-        made.append(Placement(tensor, storage, storage in given) if is_known else None)  # type: ignore[arg-type]
+        made.append(ResultPlacement(tensor, storage, storage in given) if is_known else None)  # type: ignore[arg-type]
     return made
 
 
@@ -122,7 +122,7 @@ def kept_whole(module: GraphModule) -> set[Node]:
     return {n for n in module.graph.nodes if storage_of(n) in kept and n.op not in GIVEN}
 
 
-def keep_apart(module: GraphModule, wanted: Placements) -> bool:
+def keep_apart(module: GraphModule, wanted: ResultPlacements) -> bool:
     """Copies results that have come to share memory with an input or with each other.
 
     Returns True if there are any.

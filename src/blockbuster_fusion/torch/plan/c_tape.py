@@ -13,7 +13,7 @@ ALIGNED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Address:
     """Where a buffer lies: so many bytes behind the address of a base."""
 
     base: int
@@ -36,7 +36,9 @@ class Tape:
     the sizes of some, so that several threads may run a tape at once.
     """
 
-    def __init__(self, launches: Sequence[tuple[CpuLaunch | SizedLaunch, Sequence[Place]]]) -> None:
+    def __init__(
+        self, launches: Sequence[tuple[CpuLaunch | SizedLaunch, Sequence[Address]]]
+    ) -> None:
         self.launches = (_Launch * len(launches))()
         self.sized: list[tuple[int, SizedLaunch]] = []
         self.held: list[Any] = []  # what the launches point to

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from blockbuster_fusion.torch.plan.plan import Plan
+from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.steps import BoundKernel, BoundStep, KernelStep
 
 RUNS = 5
@@ -15,10 +15,10 @@ RUNS = 5
 T = TypeVar("T")
 
 
-class Timed(Plan):
+class TimedPlan(ModelPlan):
     """A plan that measures its kernels in the first call, on copies of the inputs."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ModelPlan) -> None:
         self.__dict__ |= plan.__dict__
         self.measured: dict[int, float] = {}
         """The shortest time of each kernel step, by its id."""

@@ -16,8 +16,8 @@ from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Compiled
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.plan.operators import PLAIN, depends_on_data, is_pure
-from blockbuster_fusion.torch.plan.plan import Plan
-from blockbuster_fusion.torch.plan.steps import KernelStep, OperatorStep, RoomStep, Slot
+from blockbuster_fusion.torch.plan.plan import ModelPlan
+from blockbuster_fusion.torch.plan.steps import AllocateStep, KernelStep, OperatorStep, Slot
 
 MOST_GRAPHS = 16
 """How many graphs are kept of one plan."""
@@ -68,7 +68,7 @@ class CudaGraphs:
         return True
 
 
-def replayed(plan: Plan) -> "Plan | ReplayedPlan":
+def replayed(plan: ModelPlan) -> "ModelPlan | ReplayedPlan":
     """The plan as CUDA graphs where it runs on a GPU and they can hold it, else as it is."""
     device = device_of(plan)
     if device.type != "cuda":
@@ -87,7 +87,7 @@ class ReplayedPlan:
     nothing is run twice for the sake of capturing: plans may write into their inputs.
     """
 
-    def __init__(self, plan: Plan, graphs: Graphs, device: torch.device) -> None:
+    def __init__(self, plan: ModelPlan, graphs: Graphs, device: torch.device) -> None:
         self.plan, self.graphs, self.device = plan, graphs, device
         self.fixed = sorted({*plan.weights, *_written(plan)})
         self.counted = RecentlyUsed[bool](MOST_COUNTED)
@@ -120,7 +120,7 @@ class ReplayedPlan:
 class _Replay:
     """A graph for inputs that lie in memory in a certain way."""
 
-    def __init__(self, plan: Plan, fixed: Sequence[int], given: Sequence[Any]) -> None:
+    def __init__(self, plan: ModelPlan, fixed: Sequence[int], given: Sequence[Any]) -> None:
         self.plan = plan
         self.inputs, self.spans = [*given], dict[int, torch.Tensor]()
         for slot, x in enumerate(given):
@@ -192,13 +192,13 @@ def _fresh(results: Sequence[Any]) -> list[Any]:
 # ---------------------------------------------------------------- what a graph can hold
 
 
-def device_of(plan: Plan) -> torch.device:
+def device_of(plan: ModelPlan) -> torch.device:
     """Where the first of a plan's kernels runs."""
     found = (step.device for step in plan.steps if isinstance(step, KernelStep))
     return next(found, torch.device("cpu"))
 
 
-def obstacle(plan: Plan, kind: str = "cuda") -> str | None:
+def obstacle(plan: ModelPlan, kind: str = "cuda") -> str | None:
     """Why a graph on this kind of device cannot hold a plan, if it cannot."""
     for step in plan.steps:
         match step:
@@ -207,7 +207,7 @@ def obstacle(plan: Plan, kind: str = "cuda") -> str | None:
                     return f"{step.name} runs on {step.device}"
                 if not isinstance(executable.runner, Compiled) or not executable.runner.is_static:
                     return f"{step.name} is not compiled as a whole"
-            case RoomStep():
+            case AllocateStep():
                 if step.device.type != kind:
                     return f"an array is on {step.device}"
             case OperatorStep():
@@ -250,7 +250,7 @@ def _writes(step: OperatorStep) -> Iterator[int]:
     yield from (x.number for x in written if isinstance(x, Slot))
 
 
-def _written(plan: Plan) -> Iterator[int]:
+def _written(plan: ModelPlan) -> Iterator[int]:
     for step in plan.steps:
         if isinstance(step, OperatorStep):
             yield from _writes(step)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from blockbuster_fusion.torch.plan.steps import OperatorStep, Slot, as_array, laid_out
+from blockbuster_fusion.torch.plan.steps import OperatorStep, Slot, as_array, with_strides
 
 _DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 INDEX = torch.ops.aten.index.Tensor
@@ -20,7 +20,7 @@ SIZES = (
 """What depends on how an array lies in memory, and not on what is in it."""
 _PURE = (
     *(torch.Tensor.reshape, torch.Tensor.permute, torch.Tensor.unsqueeze, torch.Tensor.expand),
-    *(torch.Tensor.clone, as_array, laid_out),
+    *(torch.Tensor.clone, as_array, with_strides),
 )
 
 

@@ -34,7 +34,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class Placement:
     """How a tensor lies in memory."""
 
     base: Base

@@ -12,7 +12,7 @@ from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.plan.placement import Untaped
 from blockbuster_fusion.torch.plan.recording import Recording
-from blockbuster_fusion.torch.plan.steps import BoundStep, Length, Slot, Step, bound
+from blockbuster_fusion.torch.plan.steps import BoundStep, Length, PlanStep, Slot, bound
 from blockbuster_fusion.torch.plan.tape import TensorTape
 
 MOST_BINDINGS = 64
@@ -36,7 +36,7 @@ class Noting(Protocol):
     def note(self, bound: BoundStep, values: list[Any]) -> None: ...
 
 
-class Plan:
+class ModelPlan:
     """The steps of a model, ready to be called with its inputs, which lie in the first slots.
 
     The first call with inputs of one form runs step by step and is recorded; later ones run on its
@@ -46,7 +46,7 @@ class Plan:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[PlanStep],
         slots: int,
         inputs: Sequence[int],
         outputs: Sequence[Any],
@@ -172,7 +172,7 @@ def _kind(x: Any) -> Hashable:
 class _Sized:
     """A step, bound once for each of the lengths that it depends on itself."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: PlanStep) -> None:
         self.step = step
         self.lengths = tuple(dict.fromkeys(size for size in step.lengths if size.symbols))
         self.known = RecentlyUsed[BoundStep](MOST_BINDINGS)
@@ -186,7 +186,7 @@ class _Sized:
         return found
 
 
-def _last_uses(steps: Sequence[Step], outputs: Sequence[Any]) -> list[tuple[int, ...]]:
+def _last_uses(steps: Sequence[PlanStep], outputs: Sequence[Any]) -> list[tuple[int, ...]]:
     """For each step, the slots that nobody reads after it."""
     kept = {x.number for x in outputs if isinstance(x, Slot)}
     made: list[tuple[int, ...]] = []

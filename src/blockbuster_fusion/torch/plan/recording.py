@@ -24,21 +24,21 @@ from blockbuster_fusion.torch.plan.operators import (
     is_pure,
     picks_by_mask,
 )
-from blockbuster_fusion.torch.plan.placement import Base, Launched, Lying, Ran, Untaped
+from blockbuster_fusion.torch.plan.placement import Base, Launched, Placement, Ran, Untaped
 from blockbuster_fusion.torch.plan.sized import SizedKernel, blocks
 from blockbuster_fusion.torch.plan.steps import (
+    AllocateStep,
+    BoundAllocate,
     BoundCopy,
     BoundKernel,
     BoundOperator,
-    BoundRoom,
     BoundStep,
     KernelStep,
     Length,
     OperatorStep,
     Piece,
-    RoomStep,
+    PlanStep,
     Slot,
-    Step,
     as_array,
     atoms,
     merged,
@@ -54,7 +54,7 @@ class Recording:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[PlanStep],
         outputs: Sequence[Any],
         given: Sequence[Any],
         room: int,
@@ -69,7 +69,7 @@ class Recording:
         self.outputs, self.slots = outputs, len(given) + room
         self.refusal: Untaped | None = None
         self.exposed = _exposed(steps, outputs)
-        self.lying: dict[int, Lying] = {}
+        self.placements: dict[int, Placement] = {}
         self.views: dict[int, OperatorStep] = {}
         """Views that nobody but kernels has looked at."""
         self.kept: dict[int, Any] = {}
@@ -81,10 +81,10 @@ class Recording:
         self.actions: list[Launched | Ran] = []
         for slot, x in enumerate(given):
             if isinstance(x, torch.Tensor):
-                self.lies(slot, x)
+                self.note_placement(slot, x)
             elif isinstance(x, int) and slot not in varying:
                 self.kept[slot] = x
-        self.given = tuple(self.lying)
+        self.given = tuple(self.placements)
 
     def note(self, bound: BoundStep, values: list[Any]) -> None:
         """A step that has just been run."""
@@ -100,13 +100,15 @@ class Recording:
                 self.kernel(bound, values)
             case BoundOperator():
                 self.operator(bound.step.sized(self.length), values[bound.output], values)
-            case BoundRoom() if not self.knows(bound.step.lengths):
-                self.room(bound.step)
-            case BoundRoom():
+            case BoundAllocate() if not self.knows(bound.step.lengths):
+                self.allocate(bound.step)
+            case BoundAllocate():
                 room = values[bound.slot]
-                self.lies(bound.slot, room, Base(room.data_ptr(), None, (bound.span,), bound.dtype))
+                self.note_placement(
+                    bound.slot, room, Base(room.data_ptr(), None, (bound.span,), bound.dtype)
+                )
             case BoundCopy():
-                place = self.piece(bound.step.piece)
+                place = self.narrowed(bound.step.piece)
                 self.do(torch.Tensor.copy_, Slot(place), Slot(bound.source))
 
     def finish(self) -> list[int]:
@@ -115,22 +117,24 @@ class Recording:
             raise self.refusal
         results = [x.number for x in self.outputs if isinstance(x, Slot)]
         for slot in results:
-            self.show(slot)
+            self.materialize(slot)
         return results
 
     # ---------------------------------------------------------------- places
 
-    def lies(self, slot: int, x: torch.Tensor, base: Base | None = None) -> None:
+    def note_placement(self, slot: int, x: torch.Tensor, base: Base | None = None) -> None:
         """Note where a tensor lies; without a base, it is one."""
         if is_plain(x):
             base = base or Base(x.data_ptr(), slot)
             offset = x.data_ptr() - base.address if x.numel() else 0
-            self.lying[slot] = Lying(base, offset, tuple(x.shape), tuple(x.stride()), x.dtype)
+            self.placements[slot] = Placement(
+                base, offset, tuple(x.shape), tuple(x.stride()), x.dtype
+            )
 
     def place(self, slot: int) -> tuple[Base, int]:
-        if slot not in self.lying:
+        if slot not in self.placements:
             raise Untaped("a kernel takes what is no plain tensor")
-        return self.lying[slot].base, self.lying[slot].offset
+        return self.placements[slot].base, self.placements[slot].offset
 
     def new_slot(self) -> int:
         self.slots += 1
@@ -141,7 +145,7 @@ class Recording:
     def varies(self, slot: int) -> None:
         """The tensor in a slot lies otherwise in other calls."""
         self.varying.add(slot)
-        self.lying[slot] = Lying(Base(0, slot), 0, (), (), torch.uint8)
+        self.placements[slot] = Placement(Base(0, slot), 0, (), (), torch.uint8)
 
     def do(
         self,
@@ -178,7 +182,7 @@ class Recording:
         """A size as an argument."""
         return self.length_now(size) if self.knows([size]) else Slot(self.length_at(size))
 
-    def room(self, step: RoomStep) -> None:
+    def allocate(self, step: AllocateStep) -> None:
         shape = [self.length(size) for size in step.shape]
         kind: dict[str, Any] = {"dtype": step.dtype, "device": step.device}
         if step.strides is None:
@@ -187,7 +191,7 @@ class Recording:
             strides = [self.length(size) for size in step.strides]
             self.do(torch.empty_strided, shape, strides, output=step.slot, **kind)
 
-    def piece(self, piece: Piece, output: int | None = None) -> int:
+    def narrowed(self, piece: Piece, output: int | None = None) -> int:
         """The slot of a piece of an array."""
         before = [self.length(size) for size in piece.before]
         known = [n for n in before if isinstance(n, int)]
@@ -211,7 +215,7 @@ class Recording:
             for number, (slot, _, _) in enumerate(bound.step.outputs)
             for merge in buffers.stored(number, values[slot])
         ]
-        buffers.make_room()
+        buffers.allocate_rest()
         self.actions += map(buffers.launched, buffers.launches)
         for step in merges:
             self.operator(step, values[step.output], values)
@@ -240,18 +244,18 @@ class Recording:
             if is_same and (not is_tensor or self.is_kept(step.output, made)):
                 self.kept[step.output] = made
                 if is_tensor:
-                    self.lies(step.output, made)
+                    self.note_placement(step.output, made)
                 return
             source = self.source(made, reads, values) if is_tensor else None
             if source is not None:
                 self.views[step.output] = step
-                self.lies(step.output, made, source)
+                self.note_placement(step.output, made, source)
                 return
         self.run(BoundOperator(step), reads, step.output)
         if is_varied and not (is_tensor and made.dim() == 0):
             self.varying.add(step.output)
         if is_tensor:
-            self.lies(step.output, made)
+            self.note_placement(step.output, made)
 
     def is_kept(self, slot: int, x: torch.Tensor) -> bool:
         return slot not in self.exposed and is_plain(x) and x.nbytes <= MOST_KEPT
@@ -262,31 +266,31 @@ class Recording:
             return None
         storage = x.untyped_storage()._cdata
         for slot in reads:
-            if slot in self.lying and values[slot].untyped_storage()._cdata == storage:
-                return self.lying[slot].base
+            if slot in self.placements and values[slot].untyped_storage()._cdata == storage:
+                return self.placements[slot].base
         return None
 
     def run(self, step: Callable[[list[Any]], None], reads: tuple[int, ...], *makes: int) -> None:
         for slot in reads:
-            self.show(slot)
+            self.materialize(slot)
         self.actions.append(Ran(step, reads, makes))
 
-    def show(self, slot: int) -> None:
+    def materialize(self, slot: int) -> None:
         """See to it that there is a tensor in a slot: views are run when somebody asks."""
         wanted = [slot]
         for at in wanted:
-            if at in self.views and not self.is_made(at):
+            if at in self.views and not self.is_allocated(at):
                 wanted.extend(self.views[at].reads)
         for at in reversed(wanted):
-            if self.is_made(at):
-                self.lying[at].base.shown[at] = None
+            if self.is_allocated(at):
+                self.placements[at].base.shown[at] = None
             elif at in self.views:
                 step = self.views.pop(at)
                 self.actions.append(Ran(BoundOperator(step), tuple(step.reads), (at,)))
 
-    def is_made(self, slot: int) -> bool:
+    def is_allocated(self, slot: int) -> bool:
         """Whether the tape makes room for it, so that it is a tensor without running anything."""
-        found = self.lying.get(slot)
+        found = self.placements.get(slot)
         return found is not None and found.base.slot is None and found.base.dtype is found.dtype
 
 
@@ -333,23 +337,23 @@ class _Buffers:
         is_known = recording.knows(size for position in layout.positions for size, _ in position)
         if piece is not None:
             if piece.slot not in recording.varying and recording.knows(piece.lengths):
-                recording.lies(slot, x, recording.place(piece.slot)[0])
+                recording.note_placement(slot, x, recording.place(piece.slot)[0])
                 self.places[buffer] = recording.place(slot)
             else:
-                self.vary(buffer, self.axes_of(recording.piece(piece, slot), layout), order)
+                self.vary(buffer, self.axes_of(recording.narrowed(piece, slot), layout), order)
             return
         if self.is_sized(buffer):
             raw = slot if layout.is_plain else recording.new_slot()
-            self.vary(buffer, self.room(buffer, raw), order)
+            self.vary(buffer, self.allocate(buffer, raw), order)
         else:
             base = Base(x.data_ptr(), None, self.rooms[buffer].shape, STORED[buffer.dtype])
             self.places[buffer] = (base, 0)
             if is_known and (layout.is_plain or x.untyped_storage().nbytes() <= base.bytes):
-                recording.lies(slot, x, base)
+                recording.note_placement(slot, x, base)
                 return
             raw = recording.new_slot()  # broadcast and then merged, which copies
             shape = base.shape
-            recording.lying[raw] = Lying(base, 0, shape, contiguous(shape), base.dtype)
+            recording.placements[raw] = Placement(base, 0, shape, contiguous(shape), base.dtype)
         if raw != slot:
             arguments = (Slot(raw), *merging(layout, recording.length))
             yield OperatorStep("merged", merged, arguments, {}, slot)
@@ -358,12 +362,12 @@ class _Buffers:
         """Whether it depends on sizes how long a buffer is."""
         return any(axis.dim.axis.extent in self.lengths for axis in buffer.axes)
 
-    def room(self, buffer: Buffer, slot: int) -> int:
+    def allocate(self, buffer: Buffer, slot: int) -> int:
         """Room for a buffer that varies, in the order of its layout."""
         shape = [self.length(axis) for axis in buffer.axes]
         order = self.program.owner.layouts.get(buffer, range(len(shape)))
-        laid_out = [shape[at] for at in order]
-        return self.recording.do(torch.empty, laid_out, output=slot, dtype=STORED[buffer.dtype])
+        in_memory = [shape[at] for at in order]
+        return self.recording.do(torch.empty, in_memory, output=slot, dtype=STORED[buffer.dtype])
 
     def length(self, axis: BufferAxis) -> int | Slot:
         """How long a buffer is along an axis."""
@@ -376,13 +380,13 @@ class _Buffers:
             return extent
         return self.recording.number(blocks, extent, None if dim.unit else tiling.starts(dim).step)
 
-    def make_room(self) -> None:
+    def allocate_rest(self) -> None:
         """Room for what only the kernels see."""
         for buffer, room in self.rooms.items():
             if buffer in self.places:
                 continue
             if self.is_sized(buffer):
-                self.vary(buffer, self.room(buffer, self.recording.new_slot()))
+                self.vary(buffer, self.allocate(buffer, self.recording.new_slot()))
             else:
                 self.places[buffer] = (Base(0, None, room.shape, STORED[buffer.dtype]), 0)
 
@@ -397,7 +401,7 @@ class _Buffers:
         return Launched(name, function, places)
 
 
-def _exposed(steps: Sequence[Step], outputs: Sequence[Any]) -> set[int]:
+def _exposed(steps: Sequence[PlanStep], outputs: Sequence[Any]) -> set[int]:
     """The slots whose tensors may leave the call or be written to."""
     found = {x.number for x in outputs if isinstance(x, Slot)}
     for step in reversed(steps):

@@ -118,7 +118,7 @@ class OperatorStep:
 
 
 @dataclass(frozen=True)
-class RoomStep:
+class AllocateStep:
     """Room for an array that others fill piece by piece."""
 
     slot: int
@@ -153,7 +153,7 @@ class CopyStep:
         return iter(self.piece.lengths)
 
 
-Step = KernelStep | OperatorStep | RoomStep | CopyStep
+PlanStep = KernelStep | OperatorStep | AllocateStep | CopyStep
 """All have the slots that they `reads`, and the `lengths` that they depend on."""
 
 Length = Callable[[Size], int]
@@ -197,10 +197,10 @@ def _call_of(step: OperatorStep) -> Callable[[list[Any]], Any]:
     return made
 
 
-class BoundRoom:
+class BoundAllocate:
     """Room of a known shape."""
 
-    def __init__(self, step: RoomStep, length: Length) -> None:
+    def __init__(self, step: AllocateStep, length: Length) -> None:
         self.step = step
         self.slot, self.dtype, self.device = step.slot, step.dtype, step.device
         self.shape = tuple(map(length, step.shape))
@@ -351,23 +351,23 @@ def merged(
     return x.reshape(shape)
 
 
-BoundStep = BoundKernel | BoundOperator | BoundRoom | BoundCopy
+BoundStep = BoundKernel | BoundOperator | BoundAllocate | BoundCopy
 
 
-def bound(step: Step, length: Length) -> BoundStep:
+def bound(step: PlanStep, length: Length) -> BoundStep:
     """A step for sizes that are known."""
     match step:
         case KernelStep():
             return BoundKernel(step, length)
         case OperatorStep():
             return BoundOperator(step, length)
-        case RoomStep():
-            return BoundRoom(step, length)
+        case AllocateStep():
+            return BoundAllocate(step, length)
         case CopyStep():
             return BoundCopy(step, length)
 
 
-def laid_out(x: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+def with_strides(x: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """`x` with these strides in memory: itself if it has them, or else a copy."""
     pairs = [*zip(x.shape, x.stride(), strides, strict=True)]
     if not x.numel() or all(have == want for _, have, want in pairs):

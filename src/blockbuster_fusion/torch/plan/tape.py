@@ -16,8 +16,8 @@ import torch
 from torch.autograd import profiler
 
 from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
-from blockbuster_fusion.torch.plan.c_tape import Place, Tape, packed
-from blockbuster_fusion.torch.plan.placement import Base, Launched, Lying, Ran, Untaped
+from blockbuster_fusion.torch.plan.c_tape import Address, Tape, packed
+from blockbuster_fusion.torch.plan.placement import Base, Launched, Placement, Ran, Untaped
 from blockbuster_fusion.torch.plan.recording import Recording
 from blockbuster_fusion.torch.plan.steps import Length, Slot, named_range
 
@@ -105,7 +105,7 @@ class _Assembly:
     """What a tape is made of."""
 
     def __init__(self, recording: Recording) -> None:
-        self.lying = recording.lying
+        self.placements = recording.placements
         results = recording.finish()
         self.actions = recording.actions
         if not any(isinstance(action, Launched) for action in self.actions):
@@ -116,15 +116,15 @@ class _Assembly:
             for thing in self.used(action):
                 self.spans[thing] = (self.spans.get(thing, (at, at))[0], at)
         bases = [base for base in self.spans if isinstance(base, Base)]
-        shown = dict.fromkeys(x.base for x in self.lying.values() if x.base.shown)
+        shown = dict.fromkeys(x.base for x in self.placements.values() if x.base.shown)
         hidden = [base for base in bases if base.slot is None and not base.shown]
         offsets, self.arena = packed([(base.bytes, *self.spans[base]) for base in hidden])
         if self.arena > MOST_ARENA:
             raise Untaped("its arrays are large")
-        self.places = {base: Place(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
+        self.address = {base: Address(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
         launched = [base for a in self.actions if isinstance(a, Launched) for base, _ in a.places]
         others = dict.fromkeys([*shown, *(base for base in launched if base.slot is not None)])
-        self.places |= {base: Place(n, 0) for n, base in enumerate(others, start=_ARENA + 1)}
+        self.address |= {base: Address(n, 0) for n, base in enumerate(others, start=_ARENA + 1)}
         self.addresses = (ctypes.c_void_p * (len(others) + 1))()
         for slot, x in recording.kept.items():  # these never change
             for _, base in self.held_at(slot):
@@ -139,13 +139,13 @@ class _Assembly:
 
     def thing(self, slot: int) -> Base | int:
         """What has to stay as long as a slot is used: the base that its tensor lies in."""
-        return self.lying[slot].base if slot in self.lying else slot
+        return self.placements[slot].base if slot in self.placements else slot
 
     def held_at(self, slot: int) -> list[tuple[int, int]]:
         """A slot with the number of the base that its tensor is, if that is used at all."""
         base = self.thing(slot)
-        is_own = isinstance(base, Base) and base.slot == slot and base in self.places
-        return [(slot, self.places[base].base)] if isinstance(base, Base) and is_own else []
+        is_own = isinstance(base, Base) and base.slot == slot and base in self.address
+        return [(slot, self.address[base].base)] if isinstance(base, Base) and is_own else []
 
     def assembled(self, shown: Sequence[Base], stay: Collection[int]) -> Iterator[_Part]:
         """The parts; what lies in the slots that `stay` is needed to the end."""
@@ -170,19 +170,19 @@ class _Assembly:
                 names = tuple(f"blockbuster::{a.name}" for a in row if isinstance(a, Launched))
                 yield _Part(fresh, Tape(launches), None, (), dead, names)
 
-    def located(self, action: Launched) -> list[Place]:
-        found = [(self.places[base], offset) for base, offset in action.places]
-        return [Place(place.base, place.offset + offset) for place, offset in found]
+    def located(self, action: Launched) -> list[Address]:
+        found = [(self.address[base], offset) for base, offset in action.places]
+        return [Address(place.base, place.offset + offset) for place, offset in found]
 
     def fresh(self, base: Base) -> _Fresh:
         """The tensor for a base: in the shape of what it shows, if that is all of it."""
-        shown = {slot: self.lying[slot] for slot in base.shown}
+        shown = {slot: self.placements[slot] for slot in base.shown}
         shape = next((x.shape for x in shown.values() if x.is_whole), base.shape)
         views = tuple((slot, _view(x, shape)) for slot, x in shown.items())
-        return _Fresh(self.places[base].base, shape, base.dtype, views)
+        return _Fresh(self.address[base].base, shape, base.dtype, views)
 
 
-def _view(x: Lying, shape: tuple[int, ...]) -> _View | None:
+def _view(x: Placement, shape: tuple[int, ...]) -> _View | None:
     if x.is_whole and x.shape == shape:
         return None
     return x.shape, x.stride, x.offset // x.dtype.itemsize

@@ -1,4 +1,4 @@
-"""Places of a model's source that operators come from."""
+"""Lines of a model's source that operators come from."""
 
 import re
 from collections.abc import Iterable

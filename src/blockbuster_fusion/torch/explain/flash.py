@@ -1,4 +1,4 @@
-"""Whether a kernel has the form of Flash Attention."""
+"""Recognises kernels in the form of Flash Attention."""
 
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.expr import contains
@@ -6,7 +6,7 @@ from blockbuster_fusion.nest.nest import Compute, Contract, Fold, Kernel, Tile
 
 
 def is_flash(kernel: Kernel) -> bool:
-    """Whether exponentials of one contraction are summed, and an operand of another contraction.
+    """True if exponentials of one contraction are summed, and are an operand of another one.
 
     The scores of attention then never lie in global memory, whatever else the kernel computes.
     """

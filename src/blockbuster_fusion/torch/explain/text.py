@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import add
 from statistics import median
 
-from blockbuster_fusion.torch.explain import Explanation, Kernel, Region
+from blockbuster_fusion.torch.explain.explanation import Explanation, KernelReport, Region
 
 MOST_LINES = 4
 MOST_CASTS = 20
@@ -70,7 +70,7 @@ def _times(regions: Sequence[Region]) -> Iterator[str]:
             yield f"; {median(seconds) * 1e6:.4g} µs measured"
 
 
-def _kernel(kernel: Kernel) -> str:
+def _kernel(kernel: KernelReport) -> str:
     note = " (flash form)" if kernel.is_flash else ""
     words = [
         ", ".join(map(_short, kernel.operators)),

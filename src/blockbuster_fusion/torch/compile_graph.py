@@ -1,0 +1,91 @@
+"""Compiles a graph of PyTorch operators: parts become kernels, the rest stays PyTorch's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch.fx import GraphModule, Node
+
+from blockbuster_fusion.messages import log
+from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.complex_pairs import pair_complex
+from blockbuster_fusion.torch.capture.results import (
+    correct_strides,
+    keep_apart,
+    kept_whole,
+    result_placements,
+)
+from blockbuster_fusion.torch.capture.simplify import simplify
+from blockbuster_fusion.torch.compile_parts import (
+    Fused,
+    Group,
+    Options,
+    PartCompiler,
+    Unfused,
+    distinct_names,
+    log_sources,
+)
+from blockbuster_fusion.torch.plan.plan import ModelPlan
+from blockbuster_fusion.torch.plan.planner import Planner
+from blockbuster_fusion.torch.slices import move_slices
+from blockbuster_fusion.torch.to_array_program import ElidedCast
+
+
+@dataclass
+class CompiledGraph:
+    """The plan of a graph, and what became of each operator."""
+
+    plan: ModelPlan
+    analysis: Analysis
+    groups: list[Group]
+    operated: list[Node]
+    """The nodes that PyTorch runs, views too."""
+    joined: list[Node]
+    """The concatenations of which kernels store at least one piece in its place."""
+    halved: list[str]
+    """The parts for which there was no kernel as a whole, with the reasons."""
+
+    @property
+    def fused(self) -> list[Fused]:
+        return [g for g in self.groups if isinstance(g, Fused)]
+
+    @property
+    def unfused(self) -> list[Unfused]:
+        return [g for g in self.groups if isinstance(g, Unfused)]
+
+    @property
+    def elided(self) -> list[ElidedCast]:
+        found = {cast.name: cast for g in self.fused for cast in g.part.elided}
+        return [*found.values()]
+
+
+def compile_graph(
+    module: GraphModule, static: Sequence[int] = (), options: Options | None = None
+) -> CompiledGraph:
+    """The compiled form of a graph; `static` has the numbers of the inputs that are weights."""
+    options = options or Options()
+    target = options.target_of(module.graph.nodes)
+    correct_strides(module)
+    placements = result_placements(module)
+    simplify(module)
+    pair_complex(module)
+    given = module.graph.find_nodes(op="placeholder")
+    analysis = Analysis(module, frozenset(given[i] for i in static if i < len(given)))
+    halved: list[str] = []
+    try:
+        analysis = move_slices(analysis, kept_whole(module), splits=target != "cuda")
+    except Exception as error:  # whatever it is: the model runs without, and `explain` says so
+        if options.strict:
+            raise
+        reason = f"slices and concatenations stay where they are: {type(error).__name__}: {error}"
+        log.warning(reason)
+        halved.append(reason)
+    if keep_apart(analysis.module, placements):
+        analysis = replace(analysis)  # without what was known of the graph before
+    parts = PartCompiler(analysis, options, target)
+    groups = parts.compiled()
+    names = distinct_names(groups)
+    log_sources(groups, names)
+    planner = Planner(analysis, static, groups, placements, names)
+    plan = planner.plan()
+    halved += parts.halved
+    return CompiledGraph(plan, analysis, groups, planner.operated, [*planner.joins], halved)

@@ -1,0 +1,368 @@
+"""Turns the groups of a graph into the steps of a plan."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from blockbuster_fusion.array.axes import Size, product
+from blockbuster_fusion.array.records import FrameworkLayout
+from blockbuster_fusion.runtime.tensors import STORED
+from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.nodes import (
+    attribute_of,
+    has_effect,
+    name_of,
+    operand,
+    tensor_of,
+    tensors_of,
+)
+from blockbuster_fusion.torch.capture.operators import concatenated
+from blockbuster_fusion.torch.capture.results import ResultPlacements, storage_of, strides_of
+from blockbuster_fusion.torch.capture.sizes import symbols
+from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.compile_parts import Fused, Group, Joined, Unfused, device_of
+from blockbuster_fusion.torch.plan.plan import ModelPlan
+from blockbuster_fusion.torch.plan.steps import (
+    AllocateStep,
+    CopyStep,
+    KernelStep,
+    OperatorStep,
+    Piece,
+    PlanStep,
+    Slot,
+    with_strides,
+)
+from blockbuster_fusion.torch.table.row import DTYPES
+
+
+class Planner:
+    """A plan in the making: each node that is needed gets a slot, and a step that fills it."""
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        static: Sequence[int],
+        groups: Sequence[Group],
+        placements: ResultPlacements,
+        names: Mapping[tuple[int, str], str],
+    ) -> None:
+        """`names` has the name of each kernel, by its executable's id and its own name."""
+        self.analysis, self.static, self.groups = analysis, frozenset(static), groups
+        self.placements, self.names = placements, names
+        self.strides = self.strides_of_results()
+        """The strides in eager mode of results, and of what they are views of."""
+        self.has_strides: set[Node] = set()
+        """Nodes whose values are known to have the strides of eager mode."""
+        self.steps: list[PlanStep] = []
+        self.operated: list[Node] = []
+        """The nodes that PyTorch runs."""
+        self.slots: dict[Node, int] = {n: i for i, n in enumerate(analysis.inputs)}
+        self.count = len(analysis.inputs)
+        self.by_name = {n.name: n for n in analysis.module.graph.nodes}
+        self.pieces: dict[Node, tuple[Node, Piece]] = {}
+        """The join that a node is a piece of, and its position in it."""
+        self.joins: dict[Node, None] = {}
+        """The joins that are allocated."""
+        self.stored: set[Node] = set()
+        """The pieces that a kernel stores in their place."""
+        self.in_place = self.updates_in_place()
+        self.is_settled = False
+
+    def plan(self) -> ModelPlan:
+        """The plan."""
+        analysis = self.analysis
+        for group in self.groups:
+            if isinstance(group, Joined):
+                self.note_pieces(group.node)
+        for group in self.groups:
+            if isinstance(group, Unfused) and has_effect(group.node):
+                self.settle()
+            self.add(group)
+        outputs = [self.result(x) for x in analysis.results]
+        inputs = range(len(analysis.inputs))
+        tensors = (p.tensor for p in self.placements if p is not None)
+        found, evaluate = symbols(analysis, (s for t in tensors for s in t.stride()))
+        varying = [slot for slot, node in enumerate(analysis.inputs) if _varies(node)]
+        return ModelPlan(
+            self.steps, self.count, inputs, outputs, found, evaluate, self.static, varying
+        )
+
+    def add(self, group: Group) -> None:
+        """Adds the steps of a group."""
+        match group:
+            case Joined(node):
+                self.join(node)
+            case Unfused(node):
+                self.operate(node)
+            case Fused():
+                self.launch(group)
+
+    # ---------------------------------------------------------------- slots
+
+    def new_slot(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def slot(self, node: Node) -> int:
+        """The slot of a node; views and arithmetic on sizes are computed when first asked for."""
+        stack = [node]
+        while stack:
+            n = stack[-1]
+            missing = [m for m in n.all_input_nodes if m not in self.slots]
+            if n in self.slots:
+                stack.pop()
+            elif missing:
+                stack.extend(missing)
+            else:
+                self.operate(n)
+        return self.slots[node]
+
+    def argument(self, given: Any) -> Any:
+        """An argument with slots in place of nodes."""
+        if isinstance(given, Node):
+            return Slot(self.slot(given))
+        if isinstance(given, list | tuple):
+            return type(given)(self.argument(x) for x in given)
+        return given
+
+    def apply(self, function: Callable[..., Any], node: Node, *arguments: Any) -> None:
+        """Adds a step that replaces the value of a node by a function of it."""
+        before, self.slots[node] = self.slots[node], self.new_slot()
+        self.steps.append(
+            OperatorStep(name_of(node), function, (Slot(before), *arguments), {}, self.slots[node])
+        )
+
+    def settle(self) -> None:
+        """Adds steps for the views that are still needed, before their bases are written into.
+
+        Without this, they would be computed when they are asked for, which may be after that.
+        """
+        if self.is_settled:
+            return
+        self.is_settled = True
+        effects = [n for n in self.analysis.operators if has_effect(n)]
+        written = {storage_of(n.args[0]) for n in effects} - {None}
+        wanted = [m for n in effects for m in n.all_input_nodes]
+        wanted += [n for n in self.analysis.results if isinstance(n, Node)]
+        for node in dict.fromkeys(wanted):
+            known = all(root in self.slots for root in self.analysis.roots(node))
+            if node in self.slots or not known or has_effect(node):
+                continue
+            self.slot(node)
+            if storage_of(node) in written:
+                self.apply(torch.Tensor.clone, node)
+
+    # ---------------------------------------------------------------- strides of results
+
+    def strides_of_results(self) -> dict[Node, tuple[Size, ...]]:
+        """The strides in eager mode of the results, and of the nodes that share their memory."""
+        found: dict[Node, tuple[Size, ...]] = {}
+        pairs = [*zip(self.analysis.results, self.placements, strict=True)]
+        shown = {storage_of(n) for n, placement in pairs if placement is not None} - {None}
+        tensors = [(n, tensor_of(n)) for n in self.analysis.nodes if storage_of(n) in shown]
+        tensors += [(n, placement.tensor) for n, placement in pairs if placement is not None]
+        for node, tensor in tensors:
+            strides = strides_of(tensor)
+            if strides is not None:
+                found[node] = strides
+        return found
+
+    def result(self, given: Any) -> Any:
+        """A result of the graph, with the strides that it has in eager mode."""
+        if not isinstance(given, Node) or not tensors_of(given) or given.op == "placeholder":
+            return self.argument(given)
+        self.slot(given)
+        self.restride(given)
+        return Slot(self.slots[given])
+
+    def restride(self, node: Node) -> None:
+        """Gives the value of a node the strides of eager mode, if it is a result."""
+        strides = self.strides.get(node)
+        if strides and node not in self.has_strides:
+            self.has_strides.add(node)
+            self.apply(with_strides, node, strides)
+
+    # ---------------------------------------------------------------- joins
+
+    def note_pieces(self, join: Node) -> None:
+        """Notes the position of each piece of a join."""
+        dtype = tensor_of(join).dtype
+        for node, piece in _pieces(join, -1):
+            if node not in self.pieces and tensor_of(node).dtype is dtype:
+                self.pieces[node] = (join, piece)
+
+    def allocated(self, join: Node) -> int:
+        """The slot of a join, with a step that allocates it."""
+        if join not in self.joins:
+            self.joins[join] = None
+            self.slots[join] = self.allocate(join, self.strides.get(join))
+            self.has_strides.add(join)
+        return self.slots[join]
+
+    def allocate(self, node: Node, strides: tuple[Size, ...] | None) -> int:
+        """Adds a step that allocates an array like a node, and returns its slot."""
+        slot, tensor = self.new_slot(), tensor_of(node)
+        shape = tuple(map(as_size, tensor.shape))
+        self.steps.append(AllocateStep(slot, shape, tensor.dtype, tensor.device, strides))
+        return slot
+
+    def join(self, join: Node) -> None:
+        """Copies the pieces that no kernel has stored in place; without any, PyTorch joins."""
+        if join not in self.joins:
+            self.operate(join)
+            return
+        for node, piece in _pieces(join, self.slots[join]):
+            home, known = self.pieces.get(node, (None, None))
+            is_home = home is join and known is not None and known.before == piece.before
+            if not is_home or node not in self.stored:
+                self.steps.append(CopyStep(self.slot(node), piece))
+
+    # ---------------------------------------------------------------- kernels
+
+    def launch(self, group: Fused) -> None:
+        """Adds the step of a part's kernels."""
+        expressed = group.part.expressed
+        inputs = []
+        for layout in expressed.inputs:
+            node = self.by_name[layout.source]
+            wanted = group.part.storage[layout.name]
+            seen = tensors_of(node)
+            differs = not seen or DTYPES.get(seen[0].dtype) is not wanted
+            inputs.append((self.slot(node), layout, STORED[wanted] if differs else None))
+        outputs = []
+        for node, layout in zip(group.part.results, expressed.outputs, strict=True):
+            piece = self.destination(node, layout)
+            self.slots[node] = self.new_slot()
+            outputs.append((self.slots[node], layout, piece))
+        nest = group.executable.nest
+        own = () if nest is None else nest.kernels
+        names = {k.name: self.names[id(group.executable), k.name] for k in own}
+        self.steps.append(
+            KernelStep(
+                names,
+                group.executable,
+                tuple(inputs),
+                tuple(outputs),
+                expressed.sizes,
+                device_of(group.part.nodes),
+            )
+        )
+        for node in group.part.results:
+            self.restride(node)  # before views of it are made
+
+    def destination(self, node: Node, layout: FrameworkLayout) -> Piece | None:
+        """The larger array, or the array with other strides, that a result is stored into."""
+        if not all(has for p in layout.positions for _, has in p):
+            return None
+        if node in self.strides:  # it must not share memory with a join
+            strides, shape = self.strides[node], tuple(map(as_size, tensor_of(node).shape))
+            self.has_strides.add(node)
+            if strides == contiguous_sizes(shape):
+                return None
+            return Piece(self.allocate(node, strides), 0, (), shape[0])
+        if node not in self.pieces or self.analysis.has_returned_view(node):
+            return None
+        join, piece = self.pieces[node]
+        self.stored.add(node)
+        return replace(piece, slot=self.allocated(join))
+
+    # ---------------------------------------------------------------- PyTorch's operators
+
+    def updates_in_place(self) -> dict[Node, Node]:
+        """Updates of an input that are copied back to it, with their copies.
+
+        If nothing else reads the input, the update is done on it in the first place: so a static
+        cache of keys and values is written at the new positions alone.
+        """
+        found: dict[Node, Node] = {}
+        for copy in self.analysis.nodes:
+            if copy.target is not torch.ops.aten.copy_.default:
+                continue
+            target, update = copy.args[:2]
+            if not isinstance(update, Node) or not isinstance(target, Node):
+                continue
+            is_update = update.target in _IN_PLACE and update.args[0] is target
+            is_shown = update in self.analysis.outputs or self.analysis.has_returned_view(update)
+            if is_update and not is_shown and set(target.users) == {copy, update}:
+                found[update] = copy
+        return found
+
+    def operate(self, node: Node) -> None:
+        """Adds the step of an operator that PyTorch runs."""
+        if node in self.in_place.values():
+            self.slots[node] = self.slot(operand(node))  # it is there already
+            return
+        for source in node.all_input_nodes:
+            if source not in self.slots:
+                self.slot(source)
+        function, arguments, options = node.target, node.args, node.kwargs
+        if node.op == "get_attr":
+            value = attribute_of(self.analysis.module, str(node.target))
+            function, arguments, options = (lambda: value), (), {}
+        elif node.target in _COPYING:
+            function = _COPYING[node.target]
+        elif node.target is torch.ops.aten.as_strided.default:
+            source = operand(node)
+            strides = strides_of(tensor_of(source))
+            if source.op != "placeholder" and strides:
+                self.apply(with_strides, source, strides)
+        elif node in self.in_place:
+            function = _IN_PLACE[node.target]
+        assert callable(function)
+        filled = tuple(self.argument(a) for a in arguments)
+        named = {k: self.argument(v) for k, v in options.items()}
+        self.slots[node] = self.new_slot()
+        step = OperatorStep(name_of(node), function, filled, named, self.slots[node])
+        self.steps.append(step)
+        self.operated.append(node)
+        if self.analysis.kind(node) is not Kind.VIEW and len(tensors_of(node)) == 1:
+            self.restride(node)
+
+
+def _pieces(join: Node, slot: int) -> list[tuple[Node, Piece]]:
+    """The pieces of a join, each with its position in the array in a slot."""
+    nodes, dim = concatenated(join)
+    lengths = [as_size(tensor_of(node).shape[dim]) for node in nodes]
+    return [
+        (node, Piece(slot, dim, tuple(lengths[:at]), lengths[at])) for at, node in enumerate(nodes)
+    ]
+
+
+_COPYING: dict[Any, Any] = {
+    torch.ops.aten.view.default: torch.Tensor.reshape,
+    torch.ops.aten._unsafe_view.default: torch.Tensor.reshape,
+    torch.ops.aten.permute.default: torch.Tensor.permute,
+    torch.ops.aten.unsqueeze.default: torch.Tensor.unsqueeze,
+    torch.ops.aten.expand.default: torch.Tensor.expand,
+}
+"""Views as methods, which cost less. A kernel may store an array with other strides than PyTorch
+would, so that a view may have to copy."""
+
+
+def _replace_slice(x: torch.Tensor, source: torch.Tensor, *where: Any) -> torch.Tensor:
+    torch.ops.aten.slice.Tensor(x, *where).copy_(source)
+    return x
+
+
+_IN_PLACE: dict[Any, Any] = {
+    torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default,
+    torch.ops.aten.slice_scatter.default: _replace_slice,
+}
+"""Operators that copy an array with a part replaced, and functions that replace it in place."""
+
+
+def contiguous_sizes(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """The strides of a contiguous array."""
+    return tuple(product(shape[at + 1 :]) for at in range(len(shape)))
+
+
+def _varies(node: Node) -> bool:
+    """True if an input is a symbolic size, or has symbolic sizes or strides."""
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride()))
+    return isinstance(value, torch.SymInt)
