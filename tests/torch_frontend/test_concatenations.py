@@ -9,8 +9,8 @@ import torch
 
 from blockbuster_fusion.nest.passes.merge_kernels import MOST_STATEMENTS
 from blockbuster_fusion.torch.backend import backend
-from blockbuster_fusion.torch.compile_parts import Grouping
-from blockbuster_fusion.torch.plan_model import Planned
+from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.compile_parts import PartCompiler
 
 pytest.importorskip("triton")
 
@@ -30,16 +30,16 @@ def nested(x: torch.Tensor) -> torch.Tensor:
     return made * 2
 
 
-def planned(function: Callable[..., torch.Tensor], x: torch.Tensor) -> Planned:
+def planned(function: Callable[..., torch.Tensor], x: torch.Tensor) -> CompiledGraph:
     """The plan for a GPU; nothing is launched."""
-    graphs: list[Planned] = []
+    graphs: list[CompiledGraph] = []
     options = {"target": "cuda", "strict": True}
     watched = partial(backend, options=options, watcher=graphs.append)
     stop = RuntimeError("nothing is launched")
     with (
         mock.patch.object(triton_device, "can_launch", return_value=True),
-        mock.patch.object(Grouping, "try_out"),
-        mock.patch("blockbuster_fusion.torch.plan.plan.Plan.__call__", side_effect=stop),
+        mock.patch.object(PartCompiler, "try_out"),
+        mock.patch("blockbuster_fusion.torch.plan.plan.ModelPlan.__call__", side_effect=stop),
         torch.no_grad(),
         pytest.raises(RuntimeError, match="nothing is launched"),
     ):

@@ -30,8 +30,21 @@ def captured() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("name", FUNCTIONS)
+ALSO_DYNAMIC = ("rows", "joined")
+
+
+@pytest.mark.parametrize(
+    ("name", "dynamic"),
+    [
+        *((name, False) for name in FUNCTIONS),
+        *((name, True) for name in ALSO_DYNAMIC),
+        *(
+            pytest.param(name, True, marks=pytest.mark.long)
+            for name in FUNCTIONS
+            if name not in ALSO_DYNAMIC
+        ),
+    ],
+)
 def test_a_result_is_eagers(name: str, dynamic: bool) -> None:
     bb.register_backend()
     function = FUNCTIONS[name]

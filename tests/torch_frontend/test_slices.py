@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from blockbuster_fusion.torch import plan_model
+from blockbuster_fusion.torch import compile_graph
 from blockbuster_fusion.torch.slices.band import Band, extents, through_view
 from helpers.torch_running import Watched
 
@@ -61,7 +61,9 @@ def taken(x: Tensor, band: Band) -> Tensor:
     return x.index_select(band.dim, torch.tensor(kept))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.long if seed % 3 else ()) for seed in range(60)]
+)
 def test_a_band_of_a_view_is_a_band_of_what_is_viewed(seed: int) -> None:
     chance = random.Random(seed)
     factors = [chance.choice([1, 2, 3, 4]) for _ in range(chance.randint(2, 5))]
@@ -274,7 +276,7 @@ def test_what_goes_wrong_with_pieces_is_told(monkeypatch: pytest.MonkeyPatch) ->
     def broken(*_: object, **__: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr(plan_model, "move_slices", broken)
+    monkeypatch.setattr(compile_graph, "move_slices", broken)
     watched = check(lambda x: (x * 2)[:, 1:] + 1, numbers(4, 6))
     assert "lost" in watched.explanation.halved[0]
 
@@ -329,7 +331,13 @@ def test_as_eager(name: str) -> None:
     check(Weighted(CASES[name], numbers(6, 8)), numbers(4, 6))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if number % 2 else ())
+        for number, name in enumerate(CASES)
+    ],
+)
 def test_as_eager_for_any_length(name: str) -> None:
     model = Weighted(CASES[name], numbers(6, 8))
     watched = Watched(model, dynamic=True, target="interpret")
