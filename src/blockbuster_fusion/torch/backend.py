@@ -22,11 +22,11 @@ from blockbuster_fusion.torch.plan.cuda_graph import replayed
 NAME = "blockbuster"
 
 Watcher = Callable[[CompiledGraph], None]
-"""Who is told of each graph that is compiled."""
+"""A function that is called with each graph that is compiled."""
 
 _warned: set[tuple[str, int]] = set()
 _warned_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-"""The functions, by their places in files, and the modules that a warning has named."""
+"""The functions, by file and line, and the modules that a warning has named."""
 
 
 @doing("compiling the model")
@@ -38,7 +38,7 @@ def backend(
     options: Mapping[str, Any] | None = None,
     watcher: Watcher | None = None,
 ) -> Callable[..., Any]:
-    """What torch.compile calls with each graph: kernels for inference, eager for training."""
+    """The backend of torch.compile: kernels for inference, eager mode for training."""
     chosen = options_from(mode, options)
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
@@ -62,7 +62,7 @@ def backend(
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The operators that are written in simpler ones before a graph is planned."""
+    """The operators that are replaced by simpler ones before a graph is compiled."""
     table = dict(core_aten_decompositions())
     del table[torch.ops.aten.mv.default]  # has a row, and refuses operands of two dtypes
     del table[torch.ops.aten.baddbmm.default]  # has a row, and is contiguous, as no sum need be
@@ -70,7 +70,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def needs_gradients(module: torch.nn.Module, examples: Iterable[Any]) -> bool:
-    """Whether a call where gradients are enabled would compute some."""
+    """True if a call with gradients enabled would compute some."""
     tensors = (x for x in (*examples, *module.parameters()) if isinstance(x, torch.Tensor))
     return any(x.requires_grad for x in tensors)
 
@@ -107,7 +107,7 @@ def _warn_of_training() -> None:
 
 
 def warn_of_lost_gradients(inputs: Any) -> bool:
-    """Warns where inputs require gradients, which a compiled model does not give."""
+    """Warns if inputs require gradients, which a compiled model does not give."""
     tensors = (x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor))
     needs = any(x.requires_grad for x in tensors)
     if needs:
@@ -127,49 +127,31 @@ REPLAYING = ("reduce-overhead", "max-autotune")
 def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options:
     """The options that a caller of torch.compile gave, or WrongKind."""
     if mode not in MODES:
-        raise WrongKind(
-            function="torch.compile",
-            wanted=f"a mode of {', '.join(map(str, MODES[1:]))}",
-            given=repr(mode),
-            remedy="leave it out",
-        )
+        modes = ", ".join(map(str, MODES[1:]))
+        raise _wrong(f"a mode of {modes}", mode, "leave it out")
     known = Options.names()
     for name in options or {}:
         if name not in known:
-            raise WrongKind(
-                function="torch.compile",
-                wanted=f"the options {', '.join(known)}",
-                given=repr(name),
-                remedy="see docs/pytorch.md",
-            )
+            raise _wrong(f"the options {', '.join(known)}", name, "see docs/pytorch.md")
     made = Options(**dict(options or {}))
     if not isinstance(made.strict, bool):
-        raise WrongKind(
-            function="torch.compile",
-            wanted="strict as True or False",
-            given=repr(made.strict),
-            remedy="leave it out for False",
-        )
+        raise _wrong("strict as True or False", made.strict, "leave it out for False")
     if made.selection is not None and not callable(getattr(made.selection, "parts", None)):
-        raise WrongKind(
-            function="torch.compile",
-            wanted="a selection with a method `parts`, as select/parts.py has it",
-            given=repr(made.selection),
-            remedy="leave it out for the usual policy",
-        )
+        wanted = "a selection with a method `parts`, as select/parts.py has it"
+        raise _wrong(wanted, made.selection, "leave it out for the usual policy")
     if made.target is not None:
         check_target(made.target)
     if made.threads is not None and (type(made.threads) is not int or made.threads < 1):
-        raise WrongKind(
-            function="torch.compile",
-            wanted="a number of threads from 1 on",
-            given=repr(made.threads),
-            remedy="leave it out for PyTorch's own number",
-        )
+        remedy = "leave it out for PyTorch's own number"
+        raise _wrong("a number of threads from 1 on", made.threads, remedy)
     return made
 
 
+def _wrong(wanted: str, given: object, remedy: str) -> WrongKind:
+    return WrongKind(function="torch.compile", wanted=wanted, given=repr(given), remedy=remedy)
+
+
 def register_backend() -> None:
-    """Make the backend known to torch.compile, where the package is not installed."""
+    """Registers the backend with torch.compile, if the package is not installed."""
     if NAME not in torch._dynamo.list_backends(exclude_tags=()):
         torch._dynamo.register_backend(name=NAME)(backend)

@@ -66,6 +66,12 @@ def has_effect(node: Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
+def is_pure_operator(target: torch._ops.OpOverload) -> bool:
+    """True if an operator of PyTorch's own has no effects, and the same result every time."""
+    is_random = torch.Tag.nondeterministic_seeded in target.tags
+    return target.namespace == "aten" and not target._schema.is_mutable and not is_random
+
+
 def attribute_of(module: torch.nn.Module, path: str) -> Any:
     """The attribute of a module that a `get_attr` node names."""
     found: Any = module

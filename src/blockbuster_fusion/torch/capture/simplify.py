@@ -1,4 +1,4 @@
-"""Graphs in simpler operators, and without those that nobody needs, before they are cut."""
+"""Simplifies graphs: fewer and simpler operators, with the same results."""
 
 import math
 import operator
@@ -10,21 +10,20 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.torch.capture.fakes import inserted
-from blockbuster_fusion.torch.capture.nodes import tensor_of
-from blockbuster_fusion.torch.plan.operators import is_pure
+from blockbuster_fusion.torch.capture.nodes import is_pure_operator, tensor_of
 from blockbuster_fusion.torch.table import row_for
 
 aten = torch.ops.aten
 
 MOST_ELEMENTS = 1 << 16
-"""How large a constant is worked out while a model is compiled."""
+"""The size of the largest constant that is evaluated at compile time."""
 
 _VALUES = {aten.max.dim: aten.amax.default, aten.min.dim: aten.amin.default}
-"""Reductions that give places as well, and those that do not."""
+"""Reductions with indices, and the same reductions without."""
 
 
 def simplify(module: GraphModule) -> None:
-    """Leave out what nobody reads, and what is the same number everywhere; pad axis by axis."""
+    """Removes checks and unread indices, folds uniform constants, and pads axis by axis."""
     _no_checks(module)
     _only_values(module)
     _uniform(module)
@@ -32,7 +31,7 @@ def simplify(module: GraphModule) -> None:
 
 
 def _no_checks(module: GraphModule) -> None:
-    """torch.export has checks of dtypes, which hold in every call, beside conversions."""
+    """Removes the checks of dtypes that torch.export adds; they hold in every call."""
     graph = module.graph
     for node in graph.find_nodes(
         op="call_function", target=aten._assert_tensor_metadata.default, sort=False
@@ -41,7 +40,7 @@ def _no_checks(module: GraphModule) -> None:
 
 
 def _only_values(module: GraphModule) -> None:
-    """`x.max(-1).values` is `amax`."""
+    """Replaces `x.max(-1).values` by `amax`."""
     graph = module.graph
     for node in [n for n in graph.nodes if n.op == "call_function" and n.target in _VALUES]:
         users = [*node.users]
@@ -58,9 +57,11 @@ def _only_values(module: GraphModule) -> None:
 
 
 def _uniform(module: GraphModule) -> None:
-    """An operator that has no row and depends on no input is worked out here, and a constant where
-    it gives one number. So where a model looks for the borders of texts that are packed into one
-    (`cumsum` of what is not one more than the last position), it is seen that there are none."""
+    """Evaluates operators without a row that depend on no input, and folds uniform results.
+
+    Some models look for the borders of texts that are packed into one, by a `cumsum` over
+    positions. This finds that there are none.
+    """
     graph = module.graph
     depends: dict[Node, bool] = {}
     changed = False
@@ -89,7 +90,7 @@ def _uniform(module: GraphModule) -> None:
 
 
 def _pads_apart(module: GraphModule) -> None:
-    """Padding along several axes is along one after the other, and taking away is a slice."""
+    """Replaces padding along several axes by one for each, and negative padding by slices."""
     graph = module.graph
     for node in graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default):
         source, pads, *fill = node.args
@@ -108,9 +109,9 @@ def _pads_apart(module: GraphModule) -> None:
             for dim, pair in pairs.items():
                 wide = [*(0,) * (2 * (rank - 1 - dim)), *pair]
                 made = inserted(graph, node.target, (made, wide, *fill), node)
-            if not pairs:  # an array of its own, which no slice is
+            if not pairs:  # a slice would share memory
                 made = inserted(graph, aten.clone.default, (made,), node)
-        made.meta = dict(node.meta)  # views of it show the same memory
+        made.meta = dict(node.meta)  # views of it share its memory
         node.replace_all_uses_with(made)
         graph.erase_node(node)
 
@@ -120,11 +121,11 @@ def _is_negative(pad: Any) -> bool:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether an operator gives one small array of known size, and the same each time."""
+    """True if an operator is pure and its result is one small array of known size."""
     value, target = node.meta.get("val"), node.target
     if not isinstance(value, torch.Tensor) or not isinstance(target, torch._ops.OpOverload):
         return False
-    if not is_pure(target) or "empty" in str(target) or value.layout is not torch.strided:
+    if not is_pure_operator(target) or "empty" in str(target) or value.layout is not torch.strided:
         return False
     if not all(isinstance(s, int) for s in value.shape):
         return False
@@ -132,7 +133,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _one_number(node: Node) -> int | float | bool | None:
-    """What all elements of a constant are."""
+    """The number that all elements of a constant are, or None."""
     with _disable_current_modes(), torch.no_grad():
         made = _worked_out(node, {})
         if made is None or made.dtype.is_complex:

@@ -1,7 +1,8 @@
-"""The sizes of a graph that are known only when it runs: where they come from, what they are."""
+"""Symbolic sizes of a graph, and the inputs that determine them in a call."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -15,12 +16,80 @@ from blockbuster_fusion.naming import arithmetic
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import tensors_of
 from blockbuster_fusion.torch.capture.symbolic import expression_of, factored
-from blockbuster_fusion.torch.plan.plan import SymbolSource
+
+
+@dataclass(frozen=True)
+class SymbolSource:
+    """The input, or the dimension of an input, that is the value of a symbol."""
+
+    symbol: str
+    slot: int
+    dim: int | None
+
+
+class SymbolTable:
+    """The symbols of a graph, and the sizes that are computed from them."""
+
+    def __init__(self, analysis: Analysis, more: Iterable[Any] = ()) -> None:
+        """`more` are sizes beside those of the graph's arrays."""
+        self.found: dict[str, SymbolSource] = {}
+        self.expressions: dict[str, Any] = {}
+        """Sizes that are computed, by their text."""
+        self.functions: dict[str, Callable[[Mapping[str, int]], int]] = {}
+        derived = [*self._read_inputs(analysis.inputs)]
+        for expr, source in derived:
+            self._solve(expr, source)
+        tensors = (t for node in analysis.module.graph.nodes for t in tensors_of(node))
+        for extent in chain(more, chain.from_iterable(t.shape for t in tensors)):
+            if isinstance(extent, torch.SymInt):
+                for factor in factored(expression_of(extent))[1]:
+                    if not factor.is_Symbol:
+                        self.expressions.setdefault(str(factor), factor)
+
+    @property
+    def sources(self) -> list[SymbolSource]:
+        return [*self.found.values()]
+
+    def _read_inputs(self, inputs: Iterable[Node]) -> Iterable[tuple[Any, SymbolSource]]:
+        """Notes the sizes of inputs that are symbols, and yields those that depend on one."""
+        for slot, node in enumerate(inputs):
+            value = node.meta.get("val")
+            extents: list[tuple[int | None, Any]] = [(None, value)]
+            if isinstance(value, torch.Tensor):
+                extents = [*enumerate(value.shape)]
+            for dim, extent in extents:
+                if not isinstance(extent, torch.SymInt):
+                    continue
+                expr = extent.node.expr
+                source = SymbolSource(str(expr), slot, dim)
+                if expr.is_Symbol:
+                    self.found.setdefault(str(expr), source)
+                elif len(expr.free_symbols) == 1:
+                    yield expr, source
+
+    def _solve(self, expr: Any, source: SymbolSource) -> None:
+        """Computes a symbol from a linear size: torch.export has 2*n + 1 of an n that is none."""
+        (symbol,) = expr.free_symbols
+        factor = expr.coeff(symbol)
+        rest = expr - factor * symbol
+        name = str(symbol)
+        if name not in self.found and name not in self.expressions and rest.is_Integer:
+            self.found[source.symbol] = source
+            self.expressions[name] = (sympy.Symbol(source.symbol) - rest) / factor
+
+    def evaluate(self, symbol: str, sizes: Mapping[str, int]) -> int:
+        """The value of a symbol, or of a computed size, for the values of the sources."""
+        if symbol in sizes:
+            return sizes[symbol]
+        if symbol not in self.functions:
+            derived = {name: x for name, x in self.expressions.items() if name not in self.found}
+            text = _SizePrinter(derived).doprint(self.expressions[symbol])
+            self.functions[symbol] = arithmetic(f"int({text})", "sizes")
+        return self.functions[symbol](sizes)
 
 
 class _SizePrinter(PythonPrinter):
-    """Expressions as Python, in which `sizes` has the values of the symbols that are not derived
-    from others."""
+    """Prints expressions as Python over a mapping `sizes` of the symbols that are not derived."""
 
     def __init__(self, derived: Mapping[str, Any]) -> None:
         super().__init__()
@@ -36,68 +105,15 @@ class _SizePrinter(PythonPrinter):
         return f"float({self.doprint(expr.args[0])})"
 
 
-def symbols(analysis: Analysis, more: Iterable[Any] = ()) -> tuple[list[SymbolSource], Any]:
-    """Where the symbols of a graph get their values, and what sizes are in terms of them.
-
-    `more` are sizes beside those of the graph's arrays.
-    """
-    found: dict[str, SymbolSource] = {}
-    expressions: dict[str, Any] = {}
-    derived: list[tuple[Any, SymbolSource]] = []
-
-    def note(expr: Any, slot: int, dim: int | None) -> None:
-        source = SymbolSource(str(expr), slot, dim)
-        if expr.is_Symbol:
-            found.setdefault(str(expr), source)
-        elif len(expr.free_symbols) == 1:
-            derived.append((expr, source))
-
-    for slot, node in enumerate(analysis.inputs):
-        value = node.meta.get("val")
-        if isinstance(value, torch.SymInt):
-            note(value.node.expr, slot, None)
-        elif isinstance(value, torch.Tensor):
-            for dim, extent in enumerate(value.shape):
-                if isinstance(extent, torch.SymInt):
-                    note(extent.node.expr, slot, dim)
-    for expr, source in derived:  # torch.export has sizes such as 2*n + 1 of an n that is no size
-        (symbol,) = expr.free_symbols
-        factor = expr.coeff(symbol)
-        rest = expr - factor * symbol
-        if str(symbol) not in found and str(symbol) not in expressions and rest.is_Integer:
-            found[source.symbol] = source
-            expressions[str(symbol)] = (sympy.Symbol(source.symbol) - rest) / factor
-    tensors = (t for node in analysis.module.graph.nodes for t in tensors_of(node))
-    for extent in chain(more, chain.from_iterable(t.shape for t in tensors)):
-        if isinstance(extent, torch.SymInt):
-            for factor in factored(expression_of(extent))[1]:
-                if not factor.is_Symbol:
-                    expressions.setdefault(str(factor), factor)
-
-    functions: dict[str, Callable[[Mapping[str, int]], int]] = {}
-
-    def evaluate(symbol: str, sizes: Mapping[str, int]) -> int:
-        if symbol in sizes:
-            return sizes[symbol]
-        if symbol not in functions:
-            derived = {name: x for name, x in expressions.items() if name not in found}
-            text = _SizePrinter(derived).doprint(expressions[symbol])
-            functions[symbol] = arithmetic(f"int({text})", "sizes")
-        return functions[symbol](sizes)
-
-    return [*found.values()], evaluate
-
-
-def hint(node: Node, dim: int | None) -> int:
-    """What a symbol was when the graph was captured."""
-    value = node.meta["val"]
-    extent = value if dim is None else value.shape[dim]
-    hint = extent.node.hint
-    return 2 if hint is None else int(hint)
-
-
 def captured_length(analysis: Analysis) -> Callable[[Size], int]:
     """A function that gives the length of a size in the captured call."""
-    found, evaluate = symbols(analysis)
-    hints = {s.symbol: hint(analysis.inputs[s.slot], s.dim) for s in found}
-    return lambda size: math.prod([size.number, *(evaluate(s, hints) for s in size.symbols)])
+    table = SymbolTable(analysis)
+    hints = {s.symbol: _hint(analysis.inputs[s.slot], s.dim) for s in table.sources}
+    return lambda size: math.prod([size.number, *(table.evaluate(s, hints) for s in size.symbols)])
+
+
+def _hint(node: Node, dim: int | None) -> int:
+    """The length of an input, or of a dimension of it, when the graph was captured."""
+    value = node.meta["val"]
+    hint = (value if dim is None else value.shape[dim]).node.hint
+    return 2 if hint is None else int(hint)

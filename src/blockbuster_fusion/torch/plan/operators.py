@@ -1,4 +1,4 @@
-"""What operators do: whether they only compute, and what the size of their result depends on."""
+"""Properties of operators: purity, and results whose size depends on data."""
 
 import operator
 from collections.abc import Sequence
@@ -7,17 +7,18 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from blockbuster_fusion.torch.capture.nodes import is_pure_operator
 from blockbuster_fusion.torch.plan.steps import OperatorStep, Slot, as_array, with_strides
 
 _DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 INDEX = torch.ops.aten.index.Tensor
-"""What it gives depends in size on what is in its indices only where these are masks."""
+"""The size of its result depends on the contents of its indices only if these are masks."""
 SIZES = (
     torch.ops.aten.sym_size.int,
     torch.ops.aten.sym_stride.int,
     torch.ops.aten.sym_numel.default,
 )
-"""What depends on how an array lies in memory, and not on what is in it."""
+"""Operators that depend on the shape and strides of an array, and not on its contents."""
 _PURE = (
     *(torch.Tensor.reshape, torch.Tensor.permute, torch.Tensor.unsqueeze, torch.Tensor.expand),
     *(torch.Tensor.clone, as_array, with_strides),
@@ -25,7 +26,7 @@ _PURE = (
 
 
 def depends_on_data(function: Any) -> bool:
-    """Whether the size of what a function gives depends on numbers in what it is given."""
+    """True if the size of a function's result depends on the contents of its arguments."""
     tags = getattr(function, "tags", ())
     return function is not INDEX and any(tag in _DATA_DEPENDENT for tag in tags)
 
@@ -38,17 +39,16 @@ def picks_by_mask(step: OperatorStep, values: Sequence[Any]) -> bool:
 
 
 def is_pure(function: Any) -> bool:
-    """Whether a function does nothing but give its result, which is the same every time."""
+    """True if a function has no effects, and the same result every time."""
     if isinstance(function, OpOverload):
-        is_random = torch.Tag.nondeterministic_seeded in function.tags
-        return function.namespace == "aten" and not function._schema.is_mutable and not is_random
+        return is_pure_operator(function)
     return function in _PURE or getattr(operator, getattr(function, "__name__", ""), 0) is function
 
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""What tensors are that are nothing but numbers in memory."""
+"""The types of tensors without behaviour of their own."""
 
 
 def is_plain(x: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but numbers, in the memory of the CPU."""
+    """True if a tensor is a plain strided array on the CPU."""
     return type(x) in PLAIN and x.layout is torch.strided and x.device.type == "cpu"

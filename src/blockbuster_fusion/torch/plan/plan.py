@@ -1,8 +1,7 @@
-"""A model's plan: kernels and PyTorch's own operators, run one after the other on tensors."""
+"""The plan of a graph: kernels and PyTorch's own operators, run one after the other."""
 
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -10,38 +9,30 @@ import torch
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
+from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.plan.placement import Untaped
 from blockbuster_fusion.torch.plan.recording import Recording
 from blockbuster_fusion.torch.plan.steps import BoundStep, Length, PlanStep, Slot, bound
 from blockbuster_fusion.torch.plan.tape import TensorTape
 
 MOST_BINDINGS = 64
-"""For how many different sizes a plan, and each of its steps, remembers what follows from them."""
+"""The number of different sizes for which a plan, and each of its steps, keeps what it derived."""
 MOST_REPEATS = 64
-"""How often the same sizes come in a row until they have a tape of their own."""
-
-
-@dataclass(frozen=True)
-class SymbolSource:
-    """Where the value of a symbol is found: an input, or a dimension of it."""
-
-    symbol: str
-    slot: int
-    dim: int | None
+"""The number of calls in a row with the same sizes after which these get a tape of their own."""
 
 
 class Noting(Protocol):
-    """Something that is told of each step after it ran."""
+    """An observer that is told of each step after it ran."""
 
     def note(self, bound: BoundStep, values: list[Any]) -> None: ...
 
 
 class ModelPlan:
-    """The steps of a model, ready to be called with its inputs, which lie in the first slots.
+    """The steps of a graph, ready to be called with its inputs, which are in the first slots.
 
-    The first call with inputs of one form runs step by step and is recorded; later ones run on its
-    tape, whatever their sizes. Sizes that come again and again are recorded once more, for a tape
-    that works out nothing. Where there is no tape, calls run step by step.
+    The first call with inputs of one form runs step by step and is recorded. Later ones run on its
+    tape, whatever their sizes. Sizes that are repeated are recorded once more, for a tape that
+    derives nothing from sizes. Without a tape, calls run step by step.
     """
 
     def __init__(
@@ -55,8 +46,8 @@ class ModelPlan:
         weights: Collection[int] = (),
         varying: Collection[int] = (),
     ) -> None:
-        """`weights` are inputs that lie in memory as they did in the first call, in each;
-        `varying` are those with sizes or strides that depend on symbols."""
+        """`weights` are inputs with the same shapes, strides and addresses in each call;
+        `varying` are those with symbolic sizes or strides."""
         self.steps, self.outputs = tuple(steps), tuple(outputs)
         self.room = [None] * (slots - len(inputs))
         self.inputs, self.weights = len(inputs), frozenset(weights)
@@ -92,7 +83,7 @@ class ModelPlan:
         return made
 
     def is_repeated(self, key: Hashable) -> bool:
-        """Whether a call is like those before it."""
+        """True if a call is like many before it."""
         last, count = self.last
         self.last = (key, count + 1 if key == last else 1)
         return self.last[1] > MOST_REPEATS
@@ -107,7 +98,7 @@ class ModelPlan:
     def run(
         self, given: Sequence[Any], length: Length, recording: Noting | None = None
     ) -> list[Any]:
-        """The results, step by step."""
+        """The results, computed step by step."""
         values, sizes = [*given, *self.room], tuple(self.sizes(given))
         steps = self.known.get(sizes)
         if steps is None:
@@ -122,7 +113,7 @@ class ModelPlan:
         return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
 
     def form(self, values: Sequence[Any]) -> Hashable:
-        """What is the same in calls with other sizes: how inputs lie that do not vary."""
+        """The part of the key that is the same in calls with other sizes."""
         return tuple(
             [
                 _kind(values[slot]) if slot in self.varying else _seen(values[slot])
@@ -131,7 +122,7 @@ class ModelPlan:
         )
 
     def key(self, values: Sequence[Any]) -> tuple[Hashable, ...]:
-        """What a call depends on beside the numbers in its inputs: how these lie in memory."""
+        """All that a call depends on beside the contents of its inputs."""
         return (*self.sizes(values), *[_seen(values[slot]) for slot in self.changing])
 
     def sizes(self, values: Sequence[Any]) -> list[Any]:
@@ -141,7 +132,7 @@ class ModelPlan:
         ]
 
     def length(self, values: Sequence[Any]) -> Length:
-        """What tells how long sizes are in a call."""
+        """The function that evaluates sizes in a call."""
         named = zip(self.symbols, self.sizes(values), strict=True)
         # the length of a nested tensor's ragged dimension is no number
         sizes = {s.symbol: n for s, n in named if isinstance(n, int)}
@@ -154,7 +145,7 @@ class ModelPlan:
 
 
 def _seen(x: Any) -> Hashable:
-    """How an input lies in memory."""
+    """The shape, strides, dtype and device of an input."""
     if isinstance(x, torch.Tensor):
         return type(x), x.shape, x.stride(), x.dtype, x.device
     if isinstance(x, int):
@@ -163,14 +154,14 @@ def _seen(x: Any) -> Hashable:
 
 
 def _kind(x: Any) -> Hashable:
-    """What an input is, however it lies in memory."""
+    """The rank, dtype and device of an input."""
     if isinstance(x, torch.Tensor):
         return type(x), x.dim(), x.dtype, x.device, x.layout
     return type(x).__name__
 
 
 class _Sized:
-    """A step, bound once for each of the lengths that it depends on itself."""
+    """A step, bound once for each value of the lengths that it depends on."""
 
     def __init__(self, step: PlanStep) -> None:
         self.step = step
@@ -187,7 +178,7 @@ class _Sized:
 
 
 def _last_uses(steps: Sequence[PlanStep], outputs: Sequence[Any]) -> list[tuple[int, ...]]:
-    """For each step, the slots that nobody reads after it."""
+    """For each step, the slots that no later step reads."""
     kept = {x.number for x in outputs if isinstance(x, Slot)}
     made: list[tuple[int, ...]] = []
     for step in reversed(steps):

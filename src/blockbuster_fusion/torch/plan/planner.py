@@ -22,7 +22,7 @@ from blockbuster_fusion.torch.capture.nodes import (
 )
 from blockbuster_fusion.torch.capture.operators import concatenated
 from blockbuster_fusion.torch.capture.results import ResultPlacements, storage_of, strides_of
-from blockbuster_fusion.torch.capture.sizes import symbols
+from blockbuster_fusion.torch.capture.sizes import SymbolTable
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_parts import Fused, Group, Joined, Unfused, device_of
 from blockbuster_fusion.torch.plan.plan import ModelPlan
@@ -85,10 +85,17 @@ class Planner:
         outputs = [self.result(x) for x in analysis.results]
         inputs = range(len(analysis.inputs))
         tensors = (p.tensor for p in self.placements if p is not None)
-        found, evaluate = symbols(analysis, (s for t in tensors for s in t.stride()))
+        table = SymbolTable(analysis, (s for t in tensors for s in t.stride()))
         varying = [slot for slot, node in enumerate(analysis.inputs) if _varies(node)]
         return ModelPlan(
-            self.steps, self.count, inputs, outputs, found, evaluate, self.static, varying
+            self.steps,
+            self.count,
+            inputs,
+            outputs,
+            table.sources,
+            table.evaluate,
+            self.static,
+            varying,
         )
 
     def add(self, group: Group) -> None:
