@@ -1,6 +1,6 @@
-"""Which operators are fused together: the parts of a model, each of them one block program.
+"""Cuts a model into parts, each of which is fused into one block program.
 
-`Selection` is what front ends call. `Layerwise` is the policy until an exact one replaces it; it
+Front ends call a `Selection`. `Layerwise` is the policy until an exact one replaces it; it
 looks at the kind of each operator alone:
 
 - Parts never reach across a region (a layer of the model, or what lies between two layers).
@@ -30,7 +30,7 @@ from typing import Protocol
 
 
 class Kind(Enum):
-    """What an operator does to its operands."""
+    """Kinds of operators, by the relation of their results to their operands."""
 
     VIEW = "view"
     GENERATOR = "generator"
@@ -52,9 +52,9 @@ class Op:
     operands: tuple[int, ...]
     region: str
     has_weight: bool = False
-    """Whether one side of a contraction is a weight."""
+    """True if one operand of a contraction is a weight."""
     is_stored: bool = False
-    """Whether its result has to lie in memory: a slice of it is read, or a misc operator does."""
+    """True if its result has to lie in memory: a slice of it, or a misc operator, reads it."""
     is_output: bool = False
 
 
@@ -70,7 +70,7 @@ class Layerwise:
     """The policy that this module describes."""
 
     apart: bool = False
-    """Whether every product with a weight begins a part: for a GPU."""
+    """True if every product with a weight begins a part, as on a GPU."""
 
     def parts(self, operators: Sequence[Op]) -> list[list[int]]:
         """The parts in an order in which they can be run; a misc operator is one of its own."""
@@ -151,7 +151,7 @@ class _Partition:
         return len(products) == 1 and len(inner) == 1 and not products[0].has_weight
 
     def fetch(self, i: int, op: Op) -> None:
-        """Take over the parts that only this operator reads, if they are a product and no more."""
+        """Takes over the parts that only this operator reads, if they are a product and no more."""
         own = self.part[i]
         for part in sorted({self.part[v] for v in op.operands} - {own}, reverse=True):
             products = [v for v in self.members[own] if self.operators[v].kind is Kind.CONTRACTION]
@@ -162,7 +162,7 @@ class _Partition:
                     self.part[v] = own
 
     def go_together(self, products: Sequence[int], part: int) -> bool:
-        """Whether a lone product may be computed beside others: none, or all of them weights'."""
+        """True if a lone product may be computed beside others: none, or all with weights."""
         (lone,) = (v for v in self.members[part] if self.operators[v].kind is Kind.CONTRACTION)
         if not products:
             return not self.operators[lone].has_weight
@@ -171,7 +171,7 @@ class _Partition:
         return not self.apart and not is_chain and all(op.has_weight for op in every)
 
     def is_lone_product(self, part: int, reader: int, region: str) -> bool:
-        """Whether a part is one product and what follows, and read by one other part alone."""
+        """True if a part is one product and what follows, and only one other part reads it."""
         members = self.members[part]
         kinds = [self.operators[v].kind for v in members]
         if kinds.count(Kind.CONTRACTION) != 1 or set(kinds) > {Kind.CONTRACTION, Kind.POINTWISE}:
@@ -188,12 +188,12 @@ class _Partition:
         )
 
     def is_beside(self, op: Op, part: int) -> bool:
-        """Whether a part is a row of pointwise operators of the same region."""
+        """True if a part consists of pointwise operators of the same region."""
         members = [self.operators[v] for v in self.members[part]]
         return all(m.kind is Kind.POINTWISE and m.region == op.region for m in members)
 
     def before(self, i: int, *parts: int) -> set[int]:
-        """What an operator depends on inside some parts."""
+        """The operators of some parts that an operator depends on."""
         found: set[int] = set()
         stack = [*self.operators[i].operands]
         while stack:
@@ -204,7 +204,7 @@ class _Partition:
         return found
 
     def sink(self, i: int) -> None:
-        """Move an operator to the part of all its users, if that stores less."""
+        """Moves an operator to the part of all its users, if that stores less."""
         op, own = self.operators[i], self.part[i]
         goals = {self.part[u] for u in self.users[i]}
         if op.kind is not Kind.POINTWISE or op.is_output or op.is_stored or len(goals) != 1:
@@ -219,7 +219,7 @@ class _Partition:
             self.members[goal].append(i)
 
     def leaves(self, v: int, part: int, but: int) -> bool:
-        """Whether a value is stored though one of its users were not there."""
+        """True if a value would be stored even without one of its users."""
         op = self.operators[v]
         outside = any(self.part[u] != part for u in self.users[v] if u != but)
         return op.is_output or op.is_stored or outside

@@ -24,7 +24,7 @@ RIVALS: dict[str, dict[str, Callable[..., torch.Tensor]]] = {
     "causal_attention": {"SDPA": lambda q, k, v: _sdpa(q, k, v, causal=True)},
     "multi_head_attention": {"SDPA": lambda q, k, v: _sdpa(q, k, v, causal=True)},
 }
-"""Functions of PyTorch's own for the whole of an example: what people call in place of it."""
+"""PyTorch's own functions for a whole example, by the name of the example."""
 
 
 class Torch:
@@ -81,14 +81,14 @@ class Torch:
             return self._compiled(*self.tensors)
 
     def wait(self) -> None:
-        """Until the device has done what it was asked for."""
+        """Waits until the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
 
 @contextmanager
 def _memory() -> Iterator[None]:
-    """PyTorch's errors for a lack of memory as Python's."""
+    """Turns PyTorch's errors for a lack of memory into MemoryError."""
     try:
         yield
     except RuntimeError as error:

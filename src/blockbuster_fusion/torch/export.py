@@ -34,9 +34,9 @@ WRITTEN = (
     OutputKind.PARAMETER_MUTATION,
     OutputKind.USER_INPUT_MUTATION,
 )
-"""What a program gives out beside its results: what it has changed."""
+"""The outputs of a program beside its results: inputs and buffers that it has changed."""
 MOST_SHAPES = 256
-"""For how many different shapes a program remembers that it was exported for them."""
+"""The number of shapes that a program remembers to have checked."""
 
 
 class Domain:
@@ -62,11 +62,11 @@ class Domain:
         shapes = None if mode is None else mode.shape_env
         guards = [] if shapes is None else [shapes.replace(g.expr) for g in shapes.guards]
         self.guards = [g for g in guards if g.free_symbols and g.free_symbols <= self.symbols]
-        """What the capture took for granted, where a model decides by its sizes."""
+        """The conditions on sizes under which the program was captured."""
         self.known = RecentlyUsed[bool](MOST_SHAPES)
 
     def check(self, inputs: Sequence[Any]) -> None:
-        """WrongKind where the program was not exported for these inputs."""
+        """Raises WrongKind if the program was not exported for these inputs."""
         for slot, argument in self.constants:
             if argument.value != inputs[slot] and repr(argument.value) != repr(inputs[slot]):
                 raise WrongKind(
@@ -100,7 +100,7 @@ class Domain:
         self.known.put(seen, True)
 
     def misfit(self, inputs: Sequence[Any]) -> str | None:
-        """The condition that the sizes of inputs do not meet; of the shapes alone, no words."""
+        """The condition that the sizes of inputs violate; empty if a shape is wrong, or None."""
         for slot, _, shape in self.tensors:
             x = inputs[slot]
             if not isinstance(x, torch.Tensor) or x.dim() != len(shape):
@@ -136,7 +136,7 @@ def _shown(x: object) -> str:
 
 
 class ExportedModel:
-    """A compiled program: called as the model that was exported is, it gives what that gives."""
+    """A compiled program: it is called as the exported model was, with the same results."""
 
     def __init__(self, program: ExportedProgram, graph: CompiledGraph) -> None:
         self.program, self.graph = program, graph
@@ -145,7 +145,7 @@ class ExportedModel:
         self.has_warned = False
 
     def _held(self, spec: Any) -> Any:
-        """What the program itself has for an input: a weight, a buffer or a constant."""
+        """The program's own value of an input: a weight, a buffer or a constant."""
         if spec.kind is InputKind.USER_INPUT:
             return None
         if spec.kind is InputKind.CONSTANT_TENSOR:
@@ -174,7 +174,7 @@ class ExportedModel:
 
     @property
     def explanation(self) -> "Explanation":
-        """What became of each operator."""
+        """The explanation of the program."""
         from blockbuster_fusion.torch.explain import Explanation
 
         return Explanation((self.graph,))
@@ -219,7 +219,7 @@ def from_torch(program: ExportedProgram, **options: Any) -> ExportedModel:
 
 
 def _write_back(program: ExportedProgram) -> None:
-    """Let the graph write what it changes of its inputs and buffers, instead of giving it out."""
+    """Makes the graph write the inputs and buffers that it changes, instead of returning them."""
     graph, signature = program.graph_module.graph, program.graph_signature
     given = graph.find_nodes(op="placeholder")
     held = {s.target: n for s, n in zip(signature.input_specs, given, strict=True) if s.target}

@@ -1,7 +1,7 @@
 """Array programs in PyTorch's own operators, as a user would write them.
 
-This is what compiled programs are compared with, in speed and in exactness. It is written out as
-the text of a Python function, so that it can be read, and so that torch.compile can trace it.
+Compiled programs are compared with them, in speed and in exactness. They are written as the text of
+a Python function, which can be read, and which torch.compile can trace.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ _NAMES = {
     "mod": "remainder",
     "floordiv": "floor_divide",
 }
-"""What PyTorch calls otherwise."""
+"""The names of functions that PyTorch calls by another name."""
 
 
 def torch_program(

@@ -38,7 +38,7 @@ class CompiledModel:
 
     @property
     def explanation(self) -> Explanation:
-        """What became of each operator of the graphs that have been compiled so far."""
+        """The explanation of the graphs that have been compiled so far."""
         return Explanation(tuple(self.graphs))
 
 

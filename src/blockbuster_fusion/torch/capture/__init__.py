@@ -1,1 +1,1 @@
-"""Captured graphs: read, simplified and measured."""
+"""Captured graphs: simplified, and analysed."""

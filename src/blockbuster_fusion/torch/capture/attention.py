@@ -1,4 +1,4 @@
-"""Scaled dot-product attention written out, so that fusion sees what it computes."""
+"""Scaled dot-product attention, written in simple operators for fusion."""
 
 import math
 from typing import Any
@@ -17,7 +17,7 @@ def attention(
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """What torch.nn.functional.scaled_dot_product_attention computes, without dropout."""
+    """Scaled dot-product attention as torch.nn.functional defines it, without dropout."""
     width = query.shape[-1]
     factor = scale
     if scale is None:
@@ -41,7 +41,7 @@ def attention(
     made = torch.softmax(scores, -1) @ value
     if sees is None:
         return made
-    # PyTorch gives 0 where a query sees no key
+    # PyTorch gives 0 to a query that sees no key
     return torch.where(sees.any(-1, keepdim=True), made, 0.0)
 
 
@@ -51,7 +51,7 @@ def _repeated(x: torch.Tensor, times: int) -> torch.Tensor:
 
 
 def write_out_attention(module: GraphModule) -> None:
-    """Replace the calls in a graph that torch.compile has captured."""
+    """Replaces the calls of attention without dropout in a captured graph."""
     changed = False
     for node in module.graph.nodes:
         is_call = node.op == "call_function"

@@ -1,8 +1,8 @@
 """Complex numbers as pairs of floats: an array of the real parts, and one of the imaginary ones.
 
-Rotary embeddings that turn numbers by a product with complex ones are then sums of products, as in
-other models. An operator that is not known here keeps its complex numbers, and so do all operators
-that these come from or go to.
+Rotary embeddings that rotate by a complex product become sums of products, as in other models. An
+operator that is not known here keeps its complex numbers, and so do all operators that are
+connected to it.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,13 +18,13 @@ from blockbuster_fusion.torch.capture.nodes import GIVEN, short_name, tensor_of,
 aten = torch.ops.aten
 
 FLOATS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-"""What the parts of complex numbers are."""
+"""The dtypes of the real and imaginary parts."""
 VIEWS = frozenset({"view", "_unsafe_view", "reshape"})
 ALIKE = VIEWS | {
     *("permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "repeat", "slice", "select"),
     *("clone", "alias", "detach", "index", "index_select"),
 }
-"""Operators that do to both parts what they do to complex numbers."""
+"""Operators that act on both parts alike."""
 COMPUTED = frozenset(
     {
         *("view_as_complex", "polar", "complex", "convert_element_type", "_to_copy"),
@@ -42,7 +42,7 @@ class Pair:
 
 
 def pair_complex(module: GraphModule) -> None:
-    """Compute with pairs of floats wherever all operators that meet are known."""
+    """Replaces complex arrays by pairs of floats, if all operators that meet are known."""
     graph = module.graph
     paired = {n for group in _connected(graph.nodes) if _is_known(group) for n in group}
     if paired:
@@ -50,13 +50,13 @@ def pair_complex(module: GraphModule) -> None:
 
 
 def is_complex(node: Any) -> bool:
-    """Whether a node is an array of complex numbers."""
+    """True if a node is an array of complex numbers."""
     value = node.meta.get("val") if isinstance(node, Node) else None
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def _connected(nodes: Iterable[Node]) -> list[set[Node]]:
-    """The arrays of complex numbers, with those that they come from or go to."""
+    """The complex arrays, in groups that are connected by operators."""
     left = {n for n in nodes if is_complex(n)}
     found: list[set[Node]] = []
     while left:
@@ -90,13 +90,13 @@ def _is_known_node(node: Node) -> bool:
 
 
 class _Pairs:
-    """A graph whose complex numbers become pairs."""
+    """Rewrites a graph so that its complex arrays are pairs."""
 
     def __init__(self, graph: Graph, paired: set[Node]) -> None:
         self.graph, self.paired = graph, paired
         self.pairs: dict[Node, Pair] = {}
         self.at: Node
-        """The node that new ones are made for."""
+        """The old node that new nodes belong to."""
 
     def rewrite(self) -> None:
         for node in [*self.graph.nodes]:
@@ -125,7 +125,7 @@ class _Pairs:
         return self.pairs[given]
 
     def halves(self, x: Node) -> Pair:
-        """The pair that stands along the last dimension."""
+        """The pair whose parts lie along the last dimension."""
         return Pair(*(self.emit(aten.select.int, x, -1, i) for i in (0, 1)))
 
     def interleaved(self, pair: Pair) -> Node:
@@ -134,7 +134,7 @@ class _Pairs:
         return self.emit(aten.cat.default, parts, -1)
 
     def whole(self, pair: Pair) -> tuple[Any, Any]:
-        """Both parts, those of real numbers too."""
+        """Both parts; the imaginary part of real numbers is 0."""
         if pair.imaginary is not None:
             return pair.real, pair.imaginary
         is_array = isinstance(pair.real, Node) and tensors_of(pair.real)

@@ -1,4 +1,4 @@
-"""Nodes that are added to a graph, with what they give worked out without data."""
+"""New nodes of a graph, with their fake values: shapes, strides and dtypes without data."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -20,7 +20,7 @@ def inserted(
     like: Node,
     options: Mapping[str, Any] = NONE,
 ) -> Node:
-    """A new node at the graph's insertion point, which belongs where an old one does."""
+    """A new node at the insertion point of a graph, with the origin of an old one."""
     value = worked_out(target, arguments, like, options)
     made = graph.call_function(target, arguments, dict(options))
     made.meta = meta_like(like, value)
@@ -30,21 +30,20 @@ def inserted(
 def worked_out(
     target: Any, arguments: tuple[Any, ...], like: Node, options: Mapping[str, Any] = NONE
 ) -> Any:
-    """What an operator gives for nodes that are in the graph of another one."""
+    """The fake result of an operator; `like` is a node of the graph that its operands are in."""
     with mode_of(tensor_of(like)):
         return target(*map(shown, arguments), **{k: shown(v) for k, v in options.items()})
 
 
 def meta_like(like: Node, value: Any) -> dict[str, Any]:
-    """Where a node comes from, with another value."""
+    """The metadata of a node, with another value."""
     kept = {k: v for k, v in like.meta.items() if k not in ("val", "tensor_meta")}
     return {**kept, "val": value}
 
 
 @contextmanager
 def mode_of(tensor: torch.Tensor) -> Iterator[None]:
-    """The mode in which operators on a tensor without data work; what it takes for granted of
-    sizes is no condition of the graph's."""
+    """The fake mode of a tensor; the graph gets no guards from what is computed in it."""
     mode = getattr(tensor, "fake_mode", None)
     sizes = None if mode is None else mode.shape_env
     with mode or nullcontext(), nullcontext() if sizes is None else sizes.suppress_guards():
@@ -52,7 +51,7 @@ def mode_of(tensor: torch.Tensor) -> Iterator[None]:
 
 
 def shown(given: Any) -> Any:
-    """An argument with values in place of nodes."""
+    """An argument with fake values in place of nodes."""
     if isinstance(given, Node):
         return given.meta["val"]
     if isinstance(given, list | tuple):

@@ -1,4 +1,4 @@
-"""Results of a graph as eager mode has them: their strides, and which of them share memory."""
+"""Strides of the results of a graph in eager mode, and memory that they share."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,20 +26,20 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class ResultPlacement:
-    """A result in eager mode; results with one storage share memory."""
+    """A result in eager mode; results with equal storage share memory."""
 
     tensor: torch.Tensor
     storage: int
     is_given: bool
-    """Whether it lies in the memory of an input."""
+    """True if it lies in the memory of an input."""
 
 
 ResultPlacements = Sequence[ResultPlacement | None]
-"""One for each result; None for what is no strided tensor."""
+"""One for each result; None for results that are no strided tensors."""
 
 
 def correct_strides(module: GraphModule) -> None:
-    """Strides of results as PyTorch computes them, where AOTAutograd works out others."""
+    """Corrects the strides of nodes for which AOTAutograd computes others than PyTorch."""
     changed: set[Node] = set()
     for node in module.graph.nodes:
         alike = SAME_STRIDES.get(node.target)
@@ -54,12 +54,12 @@ def correct_strides(module: GraphModule) -> None:
 
 
 def _power_of_number(base: Any, x: torch.Tensor) -> torch.Tensor:
-    """A power of a number, which is contiguous however the exponents lie."""
+    """A power of a number, which is contiguous whatever the strides of the exponents."""
     return torch.pow(base, x).contiguous()
 
 
 def _looked_up(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """Elements of an array at places, in the order in which both the array and the indices lie."""
+    """Elements of an array at indices, with the strides of PyTorch's result."""
     at = [i for i, index in enumerate(indices) if index is not None]
     others = [i for i in range(x.dim()) if i not in at]
     known = [index for index in indices if index is not None]
@@ -85,13 +85,16 @@ SAME_STRIDES: dict[Any, Any] = {
     aten.pow.Scalar: _power_of_number,
     aten.index.Tensor: _looked_up,
 }
-"""Operators whose strides are worked out wrong, and others that give arrays of the same dtype with
-the right strides."""
+"""Operators whose fake results have wrong strides, and functions with the right ones.
+
+The functions give arrays of the same dtype, whatever they contain."""
 
 
 def _has_size_of_data(node: Node) -> bool:
-    """Whether it depends on data how many elements a node has; each such size is a symbol of its
-    own, which is worked out once."""
+    """True if the size of a node depends on data.
+
+    Each such size is a symbol of its own, so the node is not to be evaluated again.
+    """
     if node.target is not aten.index.Tensor:
         return torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ())
     indices: Any = node.args[1]
@@ -111,9 +114,9 @@ def result_placements(module: GraphModule) -> list[ResultPlacement | None]:
 
 
 def kept_whole(module: GraphModule) -> set[Node]:
-    """The nodes in the memory of several results, or of a result that shows an input.
+    """The nodes in the memory of several results, or of a result that is a view of an input.
 
-    Slices of these are not moved: parts that are computed apart would not share memory.
+    Slices of these are not moved: slices that are computed alone would not share memory.
     """
     given = _given(module)
     results = {n for n in _results(module) if isinstance(n, Node)}
@@ -144,7 +147,7 @@ def keep_apart(module: GraphModule, wanted: ResultPlacements) -> bool:
 
 
 def strides_of(tensor: torch.Tensor) -> tuple[Size, ...] | None:
-    """The strides of a tensor; None where they depend on data."""
+    """The strides of a tensor; None if they depend on data."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return None
     strides = tensor.stride()
@@ -154,7 +157,7 @@ def strides_of(tensor: torch.Tensor) -> tuple[Size, ...] | None:
 
 
 def storage_of(node: Any) -> int | None:
-    """A number for the memory of a node that gives one tensor."""
+    """An identifier of the memory of a node with one result; None if it has no strides."""
     tensor = _tensor(node)
     if tensor is None or tensor.layout is not torch.strided or tensor.is_nested:
         return None

@@ -1,4 +1,4 @@
-"""Launches on a tape: many kernels run one after the other by a single call."""
+"""A tape of launches: one call runs many kernels, one after the other."""
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
@@ -9,19 +9,19 @@ from typing import Any, Protocol
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch, failure, loaded, most_threads
 
 ALIGNED = 64
-"""Arrays in an arena begin at multiples of so many bytes."""
+"""The alignment of arrays in an arena, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a buffer lies: so many bytes behind the address of a base."""
+    """The address of a buffer: the number of a base, and an offset in bytes."""
 
     base: int
     offset: int
 
 
 class SizedLaunch(Protocol):
-    """A kernel whose launch depends on sizes, which the values of a call tell."""
+    """A kernel whose launch depends on the sizes of a call."""
 
     name: str
     function: Any
@@ -32,8 +32,8 @@ class SizedLaunch(Protocol):
 class Tape:
     """Launches that one call runs in order.
 
-    A call brings the addresses of the bases that their buffers lie in, and the values that tell
-    the sizes of some, so that several threads may run a tape at once.
+    A call passes the addresses of the bases that their buffers lie in, and the values that
+    determine the sizes of some. So several threads may run a tape at once.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Tape:
     ) -> None:
         self.launches = (_Launch * len(launches))()
         self.sized: list[tuple[int, SizedLaunch]] = []
-        self.held: list[Any] = []  # what the launches point to
+        self.held: list[Any] = []  # the memory that the launches point to
         for at, (launch, places) in enumerate(launches):
             slot = self.launches[at]
             bases = (ctypes.c_int64 * len(places))(*(place.base for place in places))
@@ -59,7 +59,7 @@ class Tape:
     def __call__(
         self, addresses: "ctypes.Array[ctypes.c_void_p]", values: Sequence[Any] = ()
     ) -> None:
-        """Run the launches; `addresses` are those of the bases."""
+        """Runs the launches; `addresses` are those of the bases."""
         launches, _made = self.filled(values)
         failed = self.function(launches, len(launches), addresses, most_threads())
         if failed:
@@ -67,7 +67,7 @@ class Tape:
             raise failure(code, self.held[at][0].name)
 
     def filled(self, values: Sequence[Any]) -> tuple[Any, list[CpuLaunch]]:
-        """The launches with the sizes of a call, and what they point to."""
+        """The launches with the sizes of a call, and the memory that they point to."""
         launches = self.launches
         made: list[CpuLaunch] = []
         if self.sized:
@@ -91,12 +91,12 @@ class Tape:
 
 
 def packed(spans: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
-    """Where to put arrays of (bytes, first use, last use) in one arena, and how long it is.
+    """The offsets of arrays of (bytes, first use, last use) in one arena, and its length.
 
-    Arrays that are in use at the same time do not overlap; each gets the first gap that will do.
+    Arrays that are in use at the same time do not overlap; each gets the first gap that fits.
     """
     offsets, end = [0] * len(spans), 0
-    taken: list[tuple[int, int, int]] = []  # where it begins, where it ends, when it was last used
+    taken: list[tuple[int, int, int]] = []  # begin, end and last use of an array
     for number in sorted(range(len(spans)), key=lambda n: spans[n][1]):
         size, first, last = spans[number]
         taken = [one for one in taken if one[2] >= first]
@@ -123,14 +123,14 @@ class _Launch(ctypes.Structure):
     )
 
     def fill(self, launch: CpuLaunch) -> None:
-        """Note how the buffers lie; the launch has to live as long as this."""
+        """Sets the strides and sizes of a launch, which has to live as long as this."""
         self.strides = ctypes.addressof(launch.strides)
         self.sizes = ctypes.addressof(launch.sizes)
         self.threads = launch.threads
 
 
 _CODES = 256
-"""What a kernel returns is less than this."""
+"""An upper bound of the codes that a kernel returns."""
 
 _SOURCE = f"""\
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""The time of each step of a plan, measured."""
+"""Measures the time of each step of a plan."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.steps import BoundKernel, BoundStep, KernelStep
 
 RUNS = 5
-"""The number of runs of which the shortest counts."""
+"""The number of runs; the shortest counts."""
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class TimedPlan(ModelPlan):
 
 
 class _Clock:
-    """Notes the time between steps."""
+    """Measures the time between steps."""
 
     def __init__(self, measured: dict[int, float]) -> None:
         self.measured, self.last = measured, time.perf_counter()

@@ -1,8 +1,8 @@
-"""A plan replayed as a CUDA graph: all its kernels are launched by one call.
+"""Replays a plan as a CUDA graph: one call launches all its kernels.
 
-Graphs are captured for inputs that lie in memory alike. Weights, and inputs that the plan writes
-into, are captured by their address; other inputs are copied into buffers of the graph, and results
-are copied out of it, so that what a call gives is its own.
+A graph is captured for inputs with given shapes and strides. Weights, and inputs that the plan
+writes into, are captured by their address. Other inputs are copied into buffers of the graph, and
+results are copied out of it, so that later calls do not overwrite them.
 """
 
 import threading
@@ -20,21 +20,21 @@ from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.steps import AllocateStep, KernelStep, OperatorStep, Slot
 
 MOST_GRAPHS = 16
-"""How many graphs are kept of one plan."""
+"""The number of graphs that are kept of one plan."""
 MOST_COUNTED = 256
-"""For how many different inputs it is remembered that they have been there once."""
+"""The number of forms of inputs that are remembered to have been there once."""
 
 Run = Callable[[], list[Any]]
 
 
 class Graphs(Protocol):
-    """What captures and replays on a device."""
+    """Captures and replays on a device."""
 
     def captured(self, run: Run) -> tuple[Callable[[], None], list[Any]]:
-        """What replays `run`, which computes nothing yet, and the results that this fills."""
+        """A function that replays `run`, and the results that it fills; nothing is computed yet."""
 
     def follow(self) -> bool:
-        """Let this call wait for the one before; False where nothing can be replayed now."""
+        """Makes this call wait for the one before; False if nothing can be replayed now."""
 
 
 class CudaGraphs:
@@ -69,7 +69,7 @@ class CudaGraphs:
 
 
 def replayed(plan: ModelPlan) -> "ModelPlan | ReplayedPlan":
-    """The plan as CUDA graphs where it runs on a GPU and they can hold it, else as it is."""
+    """The plan as CUDA graphs if it runs on a GPU and they can hold it, else as it is."""
     device = device_of(plan)
     if device.type != "cuda":
         return plan
@@ -81,10 +81,10 @@ def replayed(plan: ModelPlan) -> "ModelPlan | ReplayedPlan":
 
 
 class ReplayedPlan:
-    """A plan whose third call with inputs that lie alike captures a graph, which is then replayed.
+    """A plan whose third call with inputs of one form captures a graph, which is then replayed.
 
-    The first call compiles kernels; the second one runs in the buffers of the graph to be, so that
-    nothing is run twice for the sake of capturing: plans may write into their inputs.
+    The first call compiles kernels. The second one runs in the buffers of the future graph, so that
+    capturing runs nothing twice: plans may write into their inputs.
     """
 
     def __init__(self, plan: ModelPlan, graphs: Graphs, device: torch.device) -> None:
@@ -118,7 +118,7 @@ class ReplayedPlan:
 
 
 class _Replay:
-    """A graph for inputs that lie in memory in a certain way."""
+    """A graph for inputs with given shapes and strides."""
 
     def __init__(self, plan: ModelPlan, fixed: Sequence[int], given: Sequence[Any]) -> None:
         self.plan = plan
@@ -153,7 +153,7 @@ class _Replay:
         return self.own(given, self.results)
 
     def own(self, given: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        """Results that the next call does not overwrite."""
+        """Copies of the results, which the next call does not overwrite."""
         is_given = [isinstance(x, Slot) and x.number < len(given) for x in self.plan.outputs]
         made = [x for x, skipped in zip(results, is_given, strict=True) if not skipped]
         copies = iter(_fresh(made))
@@ -170,7 +170,7 @@ def _span(x: torch.Tensor) -> torch.Tensor:
 
 
 def _fresh(results: Sequence[Any]) -> list[Any]:
-    """Copies that lie as the originals do, and share memory where these do."""
+    """Copies with the strides of the originals, which share memory where these do."""
     owners = [x.untyped_storage()._cdata if isinstance(x, torch.Tensor) else 0 for x in results]
     shared: dict[int, torch.Tensor] = {}
     made: list[Any] = []
@@ -189,17 +189,17 @@ def _fresh(results: Sequence[Any]) -> list[Any]:
     return made
 
 
-# ---------------------------------------------------------------- what a graph can hold
+# ---------------------------------------------------------------- obstacles
 
 
 def device_of(plan: ModelPlan) -> torch.device:
-    """Where the first of a plan's kernels runs."""
+    """The device of the first kernel of a plan."""
     found = (step.device for step in plan.steps if isinstance(step, KernelStep))
     return next(found, torch.device("cpu"))
 
 
 def obstacle(plan: ModelPlan, kind: str = "cuda") -> str | None:
-    """Why a graph on this kind of device cannot hold a plan, if it cannot."""
+    """The reason why a graph on this kind of device cannot hold a plan, or None."""
     for step in plan.steps:
         match step:
             case KernelStep(executable=executable):

@@ -1,4 +1,4 @@
-"""What is told of a recorded call: what was done, and where in whose memory arrays lay."""
+"""Data types of a recorded call: its actions and memory placements."""
 
 import math
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from blockbuster_fusion.torch.plan.sized import SizedKernel
 
 
 class Untaped(Exception):
-    """Why there is no tape."""
+    """The reason why a call has no tape."""
 
 
 @dataclass(slots=True, eq=False)
 class Base:
-    """A stretch of memory: a tensor's in a slot, or one that the tape has to make room for."""
+    """A range of memory: that of a tensor in a slot, or one that the tape allocates."""
 
     address: int
-    """Where it was in the recorded call."""
+    """Its address in the recorded call."""
     slot: int | None
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.uint8
     shown: dict[int, None] = field(default_factory=dict)
-    """The slots in room made by the tape that somebody else than a kernel looks at."""
+    """The slots in memory of the tape that others than kernels read."""
 
     @property
     def bytes(self) -> int:
@@ -35,7 +35,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How a tensor lies in memory."""
+    """Base address, byte offset, shape and strides of a tensor."""
 
     base: Base
     offset: int
@@ -46,14 +46,14 @@ class Placement:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of its base, in order."""
+        """True if it is all of its base, in order."""
         is_dense = contiguous(self.shape) == self.stride
         return is_dense and not self.offset and math.prod(self.shape) == math.prod(self.base.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A kernel that was launched, and where its buffers lay."""
+    """A kernel that was launched, with the base and offset of each buffer."""
 
     name: str
     """The kernel's name in the model."""

@@ -1,8 +1,8 @@
-"""One call of a plan, recorded: which kernels ran, and where in whose memory their arrays lay.
+"""Records one call of a plan: the kernels that ran, and the placement of their arrays.
 
-Views that only kernels look at are offsets and are not run again; what is the same in every call
-is kept. What depends on sizes *varies*: it is a tensor in every call, and a kernel is told how it
-lies. `torch_tape.py` makes a tape of it.
+Views that only kernels read are offsets and are not run again. Values that are the same in every
+call are kept. Values that depend on sizes *vary*: they are tensors in every call, and kernels get
+their strides. tape.py makes a tape of a recording.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -46,11 +46,11 @@ from blockbuster_fusion.torch.plan.steps import (
 )
 
 MOST_KEPT = 1 << 16
-"""The bytes of the largest tensor that is kept because it is the same in every call."""
+"""The size in bytes of the largest tensor that is kept because it is the same in every call."""
 
 
 class Recording:
-    """What happens in one call of a plan, told step by step."""
+    """The actions of one call of a plan, added step by step."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class Recording:
         length: Length,
         varying: Collection[int],
     ) -> None:
-        """`given` are the inputs, of which some are `varying`: other calls bring other sizes.
+        """`given` are the inputs, of which those in `varying` have other sizes in other calls.
 
-        Where none is, sizes are what `length` says. There is room for so many other values.
+        If none varies, `length` evaluates all sizes. `room` is the number of other values.
         """
         self.length_now, self.is_fixed = length, not varying
         self.outputs, self.slots = outputs, len(given) + room
@@ -71,11 +71,11 @@ class Recording:
         self.exposed = _exposed(steps, outputs)
         self.placements: dict[int, Placement] = {}
         self.views: dict[int, OperatorStep] = {}
-        """Views that nobody but kernels has looked at."""
+        """Views that only kernels have read."""
         self.kept: dict[int, Any] = {}
-        """What is the same in every call."""
+        """Values that are the same in every call."""
         self.varying = {*varying}
-        """The slots whose tensors lie otherwise in other calls, or whose numbers are others."""
+        """The slots whose placements or numbers differ in other calls."""
         self.lengths: dict[Size, int] = {}
         """The slots of sizes."""
         self.actions: list[Launched | Ran] = []
@@ -87,7 +87,7 @@ class Recording:
         self.given = tuple(self.placements)
 
     def note(self, bound: BoundStep, values: list[Any]) -> None:
-        """A step that has just been run."""
+        """Adds a step that has just been run."""
         if self.refusal is None:
             try:
                 self.add(bound, values)
@@ -112,7 +112,7 @@ class Recording:
                 self.do(torch.Tensor.copy_, Slot(place), Slot(bound.source))
 
     def finish(self) -> list[int]:
-        """The slots of the results, which are tensors then; or Untaped."""
+        """The slots of the results, which are tensors; or Untaped."""
         if self.refusal is not None:
             raise self.refusal
         results = [x.number for x in self.outputs if isinstance(x, Slot)]
@@ -120,10 +120,10 @@ class Recording:
             self.materialize(slot)
         return results
 
-    # ---------------------------------------------------------------- places
+    # ---------------------------------------------------------------- placements
 
     def note_placement(self, slot: int, x: torch.Tensor, base: Base | None = None) -> None:
-        """Note where a tensor lies; without a base, it is one."""
+        """Notes the placement of a tensor; without a base, it is one."""
         if is_plain(x):
             base = base or Base(x.data_ptr(), slot)
             offset = x.data_ptr() - base.address if x.numel() else 0
@@ -143,7 +143,7 @@ class Recording:
     # ---------------------------------------------------------------- what depends on sizes
 
     def varies(self, slot: int) -> None:
-        """The tensor in a slot lies otherwise in other calls."""
+        """Notes that the tensor in a slot has another placement in other calls."""
         self.varying.add(slot)
         self.placements[slot] = Placement(Base(0, slot), 0, (), (), torch.uint8)
 
@@ -154,7 +154,7 @@ class Recording:
         output: int | None = None,
         **options: Any,
     ) -> int:
-        """Run what gives a tensor that varies; its slot."""
+        """Adds a function whose result is a tensor that varies, and returns its slot."""
         slot = self.new_slot() if output is None else output
         step = OperatorStep(function.__name__, function, arguments, options, slot)
         self.run(BoundOperator(step), tuple(step.reads), slot)
@@ -162,7 +162,7 @@ class Recording:
         return slot
 
     def number(self, function: Callable[..., int], *arguments: Any) -> Slot:
-        """Run what gives a number that depends on sizes."""
+        """Adds a function whose result is a number that depends on sizes."""
         step = OperatorStep(function.__name__, function, arguments, {}, self.new_slot())
         self.run(BoundOperator(step), tuple(step.reads), step.output)
         return Slot(step.output)
@@ -175,7 +175,7 @@ class Recording:
         return self.lengths[size]
 
     def knows(self, sizes: Iterable[Size]) -> bool:
-        """Whether sizes are the same in every call."""
+        """True if sizes are the same in every call."""
         return self.is_fixed or all(size.is_known for size in sizes)
 
     def length(self, size: Size) -> int | Slot:
@@ -261,7 +261,7 @@ class Recording:
         return slot not in self.exposed and is_plain(x) and x.nbytes <= MOST_KEPT
 
     def source(self, x: torch.Tensor, reads: Iterable[int], values: list[Any]) -> Base | None:
-        """Where that lies of which an operator gave a view."""
+        """The base of the operand that the result of an operator is a view of, or None."""
         if not is_plain(x):
             return None
         storage = x.untyped_storage()._cdata
@@ -276,7 +276,7 @@ class Recording:
         self.actions.append(Ran(step, reads, makes))
 
     def materialize(self, slot: int) -> None:
-        """See to it that there is a tensor in a slot: views are run when somebody asks."""
+        """Makes sure that there is a tensor in a slot: views are run when they are read."""
         wanted = [slot]
         for at in wanted:
             if at in self.views and not self.is_allocated(at):
@@ -289,13 +289,13 @@ class Recording:
                 self.actions.append(Ran(BoundOperator(step), tuple(step.reads), (at,)))
 
     def is_allocated(self, slot: int) -> bool:
-        """Whether the tape makes room for it, so that it is a tensor without running anything."""
+        """True if the tape allocates it, so that it is a tensor without running anything."""
         found = self.placements.get(slot)
         return found is not None and found.base.slot is None and found.base.dtype is found.dtype
 
 
 class _Buffers:
-    """Where the buffers of a kernel step lie."""
+    """The placements of the buffers of a kernel step."""
 
     def __init__(self, recording: Recording, step: KernelStep, program: Bound) -> None:
         self.recording, self.step, self.program = recording, step, program
@@ -308,10 +308,10 @@ class _Buffers:
         self.rooms = {room.buffer: room for launch in self.launches for room in launch.rooms}
         self.places: dict[Buffer, tuple[Base, int]] = {}
         self.tensors: dict[Buffer, int] = {}
-        """The slots of those that vary."""
+        """The slots of the buffers that vary."""
 
     def vary(self, buffer: Buffer, slot: int, order: Sequence[int] = ()) -> None:
-        """A buffer is the tensor in a slot, which has its axes in an order."""
+        """Notes that a buffer is the tensor in a slot, which has its axes in an order."""
         if [*order] != sorted(order):
             back = [order.index(at) for at in range(len(order))]
             slot = self.recording.do(torch.Tensor.permute, Slot(slot), back)
@@ -329,7 +329,7 @@ class _Buffers:
         return self.recording.do(torch.Tensor.view, Slot(slot), shape)
 
     def stored(self, number: int, x: torch.Tensor) -> Iterator[OperatorStep]:
-        """Where an output lies, and how it becomes what the model sees, where that is a step."""
+        """Notes the placement of an output, and yields the step that merges its axes, if any."""
         recording, (slot, layout, piece) = self.recording, self.step.outputs[number]
         buffer, order, is_first = self.program.owner.given_back[number]
         if buffer in self.places or not is_first:
@@ -359,18 +359,18 @@ class _Buffers:
             yield OperatorStep("merged", merged, arguments, {}, slot)
 
     def is_sized(self, buffer: Buffer) -> bool:
-        """Whether it depends on sizes how long a buffer is."""
+        """True if the shape of a buffer depends on sizes."""
         return any(axis.dim.axis.extent in self.lengths for axis in buffer.axes)
 
     def allocate(self, buffer: Buffer, slot: int) -> int:
-        """Room for a buffer that varies, in the order of its layout."""
+        """Allocates a buffer that varies, in the order of its layout."""
         shape = [self.length(axis) for axis in buffer.axes]
         order = self.program.owner.layouts.get(buffer, range(len(shape)))
         in_memory = [shape[at] for at in order]
         return self.recording.do(torch.empty, in_memory, output=slot, dtype=STORED[buffer.dtype])
 
     def length(self, axis: BufferAxis) -> int | Slot:
-        """How long a buffer is along an axis."""
+        """The length of a buffer along an axis."""
         dim, tiling = axis.dim, self.program.tiling
         is_cut = axis.along is Along.BLOCKS and dim.packed
         if isinstance(dim.axis.extent, int):
@@ -381,7 +381,7 @@ class _Buffers:
         return self.recording.number(blocks, extent, None if dim.unit else tiling.starts(dim).step)
 
     def allocate_rest(self) -> None:
-        """Room for what only the kernels see."""
+        """Allocates the buffers that only the kernels see."""
         for buffer, room in self.rooms.items():
             if buffer in self.places:
                 continue

@@ -1,4 +1,4 @@
-"""What a tape works out anew in each call, since it depends on sizes: lengths and launches."""
+"""Lengths and launches that depend on sizes, so that a tape computes them in each call."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from blockbuster_fusion.runtime.executable import Launch
 
 
 def blocks(extent: int, tile: int | None) -> int:
-    """How many blocks an axis has; without a tile it is one, unless there is nothing."""
+    """The number of blocks of an axis; without a tile it is one, or none if the axis is empty."""
     return min(extent, 1) if tile is None else -(-extent // tile)
 
 
 class SizedKernel:
-    """A kernel for buffers of which some are tensors in slots, whose strides a call tells."""
+    """A kernel for buffers of which some are tensors in slots, with strides known in a call."""
 
     def __init__(
         self, launch: Launch, tensors: Mapping[Buffer, int], sizes: Sequence[tuple[Axis, int]]
@@ -28,7 +28,7 @@ class SizedKernel:
         self.name, self.function = launch.step.name, launch.function.function
         self.sizes = [(x.extent, slot) for x, slot in sizes if isinstance(x.extent, Symbol)]
         self.strides: list[int | tuple[int, ...]] = []
-        """For each buffer, where its tensor is, or its strides."""
+        """For each buffer, the slot of its tensor, or its strides."""
         self.elements = 0
         known = iter(launch.function.strides)
         for buffer in launch.buffers:

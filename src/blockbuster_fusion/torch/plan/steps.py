@@ -1,4 +1,4 @@
-"""The steps of a model's plan, and what each is once the sizes are known: a function of values."""
+"""The steps of a plan, and for known sizes the functions of values that they are."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ named_range = torch._C._profiler._RecordFunctionFast
 """A range of time with a name that torch.profiler shows."""
 
 MOST_PROGRAMS = 16
-"""For how many strides of its arrays a step remembers what follows from them."""
+"""The number of strides of its arrays for which a step keeps its program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A value of the plan, in an argument."""
+    """The number of a value of the plan, as an argument."""
 
     number: int
 
@@ -46,7 +46,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class KernelStep:
-    """A fused part: its executable, and where its arrays come from and go to."""
+    """A fused part: its executable, with the slots of its inputs and outputs."""
 
     names: Mapping[str, str]
     """The names of its kernels in the model, which are distinct, by those in its source."""
@@ -54,7 +54,7 @@ class KernelStep:
     inputs: tuple[tuple[int, FrameworkLayout, torch.dtype | None], ...]
     """Slot, layout, and the dtype to convert a number to."""
     outputs: tuple[tuple[int, FrameworkLayout, Piece | None], ...]
-    """Slot, layout, and the array that it is stored into as a piece."""
+    """Slot, layout, and the larger array that it is stored into, if any."""
     sizes: tuple[tuple[Axis, Size], ...]
     """The axes whose lengths depend on the model's sizes."""
     device: torch.device
@@ -119,14 +119,14 @@ class OperatorStep:
 
 @dataclass(frozen=True)
 class AllocateStep:
-    """Room for an array that others fill piece by piece."""
+    """The allocation of an array that other steps fill."""
 
     slot: int
     shape: tuple[Size, ...]
     dtype: torch.dtype
     device: torch.device
     strides: tuple[Size, ...] | None = None
-    """None for an array that is contiguous."""
+    """None for a contiguous array."""
 
     @property
     def reads(self) -> Iterator[int]:
@@ -139,7 +139,7 @@ class AllocateStep:
 
 @dataclass(frozen=True)
 class CopyStep:
-    """A piece that no kernel stores in its place."""
+    """The copy of a piece that no kernel stores in its place."""
 
     source: int
     piece: Piece
@@ -154,20 +154,20 @@ class CopyStep:
 
 
 PlanStep = KernelStep | OperatorStep | AllocateStep | CopyStep
-"""All have the slots that they `reads`, and the `lengths` that they depend on."""
+"""All have `reads`, the slots that they read, and `lengths`, the sizes that they depend on."""
 
 Length = Callable[[Size], int]
-"""How long a size is: what is known once a plan is called."""
+"""The function that evaluates sizes in a call."""
 
 
 # ---------------------------------------------------------------- steps for known sizes
 
 
 class BoundOperator:
-    """An operator, called with what lies in its slots."""
+    """An operator, called with the values in its slots."""
 
     def __init__(self, step: OperatorStep, length: Length | None = None) -> None:
-        """`length` tells the sizes among the step's arguments, if there are any."""
+        """`length` evaluates the sizes among the step's arguments, if there are any."""
         self.step, self.output = step, step.output
         self.function = _call_of(step if length is None else step.sized(length))
 
@@ -176,7 +176,7 @@ class BoundOperator:
 
 
 def _call_of(step: OperatorStep) -> Callable[[list[Any]], Any]:
-    """A function of the values that calls the operator: written out, which costs least."""
+    """A function of the values that calls the operator; compiled from text, which is fastest."""
     names: dict[str, Any] = {"function": step.function}
 
     def text(argument: Any) -> str:
@@ -198,7 +198,7 @@ def _call_of(step: OperatorStep) -> Callable[[list[Any]], Any]:
 
 
 class BoundAllocate:
-    """Room of a known shape."""
+    """The allocation of an array of known shape."""
 
     def __init__(self, step: AllocateStep, length: Length) -> None:
         self.step = step
@@ -244,14 +244,14 @@ class BoundCopy:
 
 
 def as_array(x: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A number, or an array of another dtype, as an array of this one where a kernel runs."""
+    """A number, or an array of another dtype, as an array of a dtype on a device."""
     if isinstance(x, torch.Tensor):
         return x.to(device, dtype)
     return torch.tensor(x, dtype=dtype, device=device)
 
 
 class BoundKernel:
-    """A kernel for sizes that are known: how each tensor is to be seen is worked out."""
+    """A part for known sizes, with the shapes in which its kernels see each tensor."""
 
     def __init__(self, step: KernelStep, length: Length) -> None:
         self.step, self.runner = step, step.executable.runner
@@ -292,7 +292,7 @@ class BoundKernel:
     def results(
         self, program: Bound | None, given: list[torch.Tensor], into: dict[int, torch.Tensor]
     ) -> Sequence[torch.Tensor]:
-        """What the kernels make, by a program that is known for these strides, or by a new one."""
+        """The results of the kernels, by the program for these strides, known or new."""
         if program is not None:
             return program.run(self.library, given, into)
         made = self.runner.run(given, self.sizes, self.library, into)
@@ -312,14 +312,14 @@ class BoundKernel:
         return given
 
     def remember(self, given: list[torch.Tensor], into: dict[int, torch.Tensor]) -> None:
-        """Keep the program for tensors with these strides: all else about them is fixed."""
+        """Keeps the program for tensors with these strides: all else about them is fixed."""
         if isinstance(self.runner, Compiled) and self.runner.is_static:
             program = self.runner.bound_for(given, self.sizes, self.library, into)
             if not program.is_empty:
                 self.programs.put(_strides(given, into), program)
 
     def program(self, values: list[Any]) -> Bound | None:
-        """What has just been run."""
+        """The program that has just been run."""
         places = {number: place(values) for number, (place, _) in self.pieces.items()}
         into = {number: x.view(self.pieces[number][1]) for number, x in places.items()}
         return self.programs.get(_strides(self.given(values), into))
@@ -335,7 +335,7 @@ def atoms(layout: FrameworkLayout, length: Callable[[Size], Any]) -> list[Any]:
 
 
 def merging(layout: FrameworkLayout, length: Callable[[Size], Any]) -> tuple[list[Any], ...]:
-    """What `merged` needs beside a result to give it as the model sees it."""
+    """The shapes that `merged` needs to turn a result of a kernel into that of the model."""
     factors = [factor for position in layout.positions for factor in position]
     inner = [length(size) if has else 1 for size, has in factors]
     shape = [length(product(size for size, _ in position)) for position in layout.positions]
@@ -345,7 +345,7 @@ def merging(layout: FrameworkLayout, length: Callable[[Size], Any]) -> tuple[lis
 def merged(
     x: torch.Tensor, inner: Sequence[int], wide: Sequence[int], shape: Sequence[int]
 ) -> torch.Tensor:
-    """A result of a kernel, broadcast along what it lacks, and its axes merged."""
+    """A result of a kernel, broadcast along the axes that it lacks, and its axes merged."""
     if inner != wide:
         x = x.view(inner).expand(wide)
     return x.reshape(shape)
@@ -368,7 +368,7 @@ def bound(step: PlanStep, length: Length) -> BoundStep:
 
 
 def with_strides(x: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """`x` with these strides in memory: itself if it has them, or else a copy."""
+    """`x` with these strides: itself if it has them, or else a copy."""
     pairs = [*zip(x.shape, x.stride(), strides, strict=True)]
     if not x.numel() or all(have == want for _, have, want in pairs):
         return x

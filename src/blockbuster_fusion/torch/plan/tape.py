@@ -1,10 +1,10 @@
-"""A plan's call on a tape, for inputs that lie in memory as those of a recorded call did.
+"""Replays a recorded call, for inputs with the shapes and strides of the recorded ones.
 
-Inputs whose sizes vary may lie as they like: what depends on them is worked out in each call.
+Inputs whose sizes vary may have any placement: what depends on them is computed in each call.
 
 All kernels up to the next of PyTorch's own operators are one call, and arrays that only kernels see
-share one arena. What leaves a call is a tensor of its own, and nothing that a call writes to is
-kept, so that several threads may run one tape.
+share one arena. Results of a call are tensors of their own, and no memory that a call writes to is
+kept. So several threads may run one tape.
 """
 
 import ctypes
@@ -22,8 +22,8 @@ from blockbuster_fusion.torch.plan.recording import Recording
 from blockbuster_fusion.torch.plan.steps import Length, Slot, named_range
 
 MOST_ARENA = 4 << 20
-"""The bytes of the longest arena. Kernels over more take so long that a tape gains nothing, and
-arrays that are freed one by one take less."""
+"""The size of the longest arena in bytes. Kernels over more take so long that a tape gains nothing,
+and arrays that are freed one by one take less memory."""
 
 _ARENA = 0
 """The number of the base that is the arena."""
@@ -34,7 +34,7 @@ _View = tuple[tuple[int, ...], tuple[int, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class _Fresh:
-    """A tensor to make, and the slots that it, or a view of it, is put into."""
+    """A tensor to allocate, and the slots that it, or a view of it, is put into."""
 
     base: int
     shape: tuple[int, ...]
@@ -44,21 +44,21 @@ class _Fresh:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Kernels in a row, or a step that PyTorch runs."""
+    """Consecutive kernels, or a step that PyTorch runs."""
 
     fresh: tuple[_Fresh, ...]
     tape: Tape | None
     step: Callable[[list[Any]], None] | None
     made: tuple[tuple[int, int], ...]
-    """The slot of what the step gives, and the base that it is."""
+    """The slots of the step's results, and the bases that they are."""
     dead: tuple[int, ...]
-    """The slots that nobody reads later."""
+    """The slots that are not read later."""
     names: tuple[str, ...] = ()
     """The names of the kernels, for a profiler."""
 
 
 class TensorTape:
-    """A plan for inputs that lie in memory in a certain way: called with them, it gives results."""
+    """A plan for inputs with given shapes and strides: called with them, it gives results."""
 
     def __init__(self, recording: Recording) -> None:
         """The tape of a recorded call, or Untaped."""
@@ -70,7 +70,7 @@ class TensorTape:
         self.outputs = tuple(recording.outputs)
 
     def __call__(self, given: Sequence[Any], length: Length) -> list[Any]:
-        """The results; `length` tells the sizes of this call."""
+        """The results; `length` evaluates the sizes of this call."""
         values = [*given, *self.template[len(given) :]]
         for size, slot in self.lengths:
             values[slot] = length(size)
@@ -102,7 +102,7 @@ class TensorTape:
 
 
 class _Assembly:
-    """What a tape is made of."""
+    """The parts of a tape in the making."""
 
     def __init__(self, recording: Recording) -> None:
         self.placements = recording.placements
@@ -138,7 +138,7 @@ class _Assembly:
         return (self.thing(slot) for slot in (*action.reads, *action.makes))
 
     def thing(self, slot: int) -> Base | int:
-        """What has to stay as long as a slot is used: the base that its tensor lies in."""
+        """The base of the tensor in a slot; or the slot, if it holds no plain tensor."""
         return self.placements[slot].base if slot in self.placements else slot
 
     def held_at(self, slot: int) -> list[tuple[int, int]]:
@@ -148,7 +148,7 @@ class _Assembly:
         return [(slot, self.address[base].base)] if isinstance(base, Base) and is_own else []
 
     def assembled(self, shown: Sequence[Base], stay: Collection[int]) -> Iterator[_Part]:
-        """The parts; what lies in the slots that `stay` is needed to the end."""
+        """The parts; the slots in `stay` are needed to the end."""
         held = [slot for base in shown for slot in base.shown]
         held += [
             slot for action in self.actions if isinstance(action, Ran) for slot in action.makes

@@ -1,4 +1,4 @@
-"""The rows of the operator table, and which of them an operator has."""
+"""The operator table: a row for each operator of PyTorch that kernels compute."""
 
 import torch
 
@@ -13,7 +13,7 @@ from blockbuster_fusion.torch.table.row import TABLE, Row
 
 
 def row_for(target: object) -> Row | None:
-    """The row of an operator of a graph."""
+    """The row of an operator, or None if the table does not have it."""
     if not isinstance(target, torch._ops.OpOverload):
         return None
     space, name = target.namespace, target._schema.name.split("::")[1]

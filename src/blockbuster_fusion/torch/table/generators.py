@@ -62,7 +62,7 @@ def _number(value: Any) -> int | float | bool:
 
 
 def computed(dtype: torch.dtype) -> DType:
-    """As what a dtype is computed with."""
+    """The dtype that kernels compute with for a dtype in memory."""
     made = DTYPES[dtype]
     return DType.float32 if made in (DType.float16, DType.bfloat16) else made
 

@@ -123,14 +123,14 @@ def is_number(x: object, wanted: float) -> bool:
 
 
 def _same(p: PositionalBuilder, x: PositionalArray, y: Operand) -> bool:
-    """Whether an operator with `y` as its neutral element gives `x` as it is."""
+    """True if an operator with `y` as its neutral element gives `x` as it is."""
     return not isinstance(y, PositionalArray) or (
         y.dtype is x.dtype and all(s == ONE for s in y.sizes)
     )
 
 
 def _is_zero(x: PositionalArray, y: Operand, sign: int) -> bool:
-    """Whether `y` is the zero with a sign; of whole numbers there is one zero."""
+    """True if `y` is the zero with a sign; integers have one zero."""
     if not is_number(y, 0):
         return False
     number = y.constant.value if isinstance(y, PositionalArray) and y.constant is not None else y
@@ -186,7 +186,7 @@ def _div(
 
 
 def _is_narrower(y: Operand, x: Operand) -> bool:
-    """Whether one array of floats is broadcast along another."""
+    """True if one array of floats is broadcast along another."""
     if (
         not isinstance(x, PositionalArray)
         or not isinstance(y, PositionalArray)

@@ -7,7 +7,7 @@ where the operator has a tensor. To add an operator, register one function in th
     def _hardswish(p: PositionalBuilder, x: PositionalArray) -> PositionalArray:
         return p.elementwise(lambda t: t * call("minimum", call("maximum", t + 3, 0), 6) / 6, x)
 
-What an entry cannot express, for the arguments that it is given, it refuses by NotExpressible.
+An entry raises NotExpressible for arguments that it cannot express.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ class Row:
     kind: Kind
     emit: Entry
     cheap: bool = False
-    """Whether computing it again costs less than storing it."""
+    """True if computing it again costs less than storing it."""
 
 
 TABLE: dict[str, Row] = {}
@@ -51,7 +51,7 @@ def _register(kind: Kind, names: Sequence[str], cheap: bool = False) -> Callable
 
 
 def pointwise(*names: str, cheap: bool = True) -> Callable[[E], E]:
-    """Registers an operator that computes every element by itself."""
+    """Registers an operator that computes each element from single elements of its operands."""
     return _register(Kind.POINTWISE, names, cheap)
 
 
@@ -66,7 +66,7 @@ def contraction(*names: str) -> Callable[[E], E]:
 
 
 def view(*names: str) -> Callable[[E], E]:
-    """Registers an operator that only shows an array otherwise."""
+    """Registers an operator whose result is a view of its operand."""
     return _register(Kind.VIEW, names, cheap=True)
 
 

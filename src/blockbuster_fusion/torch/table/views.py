@@ -1,4 +1,4 @@
-"""Operators that only show an array otherwise, and lookups in arrays."""
+"""Views of arrays, and lookups in arrays."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -111,8 +111,8 @@ def _index(
 
 
 def _walking(p: PositionalBuilder, index: PositionalArray, extent: Size) -> int | None:
-    """Which position of a counted index, from its end, walks along all of an axis; None along one
-    of length 1."""
+    """The position of a counted index, from its end, that runs along an axis; None if that has
+    length 1."""
     wide = [i for i, s in enumerate(index.sizes) if s != ONE]
     if extent == ONE and not wide and is_number(index, 0):
         return None
