@@ -47,7 +47,7 @@ class Watched:
 
 
 CALLS = ("recorded", "on a tape", "on a tape again")
-"""What the first calls with inputs that lie in the same way are."""
+"""The first calls with inputs of the same shapes and strides."""
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 """A few ulps of the largest element: what another order of a sum costs."""

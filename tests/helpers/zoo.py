@@ -17,11 +17,11 @@ VOCABULARY = 128
 FIRST_WORD = 4
 """Words below it have a meaning of their own in some models: padding, beginning, end."""
 MARGIN = 8.0
-"""How far apart the experts that a word wants are from those it does not want."""
+"""The distance between the scores of the experts that a word wants and of the others."""
 
 
 class Takes(Enum):
-    """What a model is called with."""
+    """The inputs of a model."""
 
     TEXT = "text"
     TWO_TEXTS = "two texts"
@@ -48,11 +48,11 @@ class Architecture:
     gains: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Factors for parameters whose names end so, where the usual size is too large or small."""
     note: str = ""
-    """What is special about it."""
+    """A remark on what is special about it."""
 
     @property
     def has_length(self) -> bool:
-        """Whether calls of several lengths exist."""
+        """True if its inputs may have several lengths."""
         return self.takes in {Takes.TEXT, Takes.TWO_TEXTS, Takes.SPEECH_AND_TEXT}
 
     @property

@@ -1,4 +1,4 @@
-"""What a model of the zoo gives in float64, and how far its own dtype is from that."""
+"""Outputs of a model of the zoo in float64, and the errors of its own dtype."""
 
 from collections.abc import Mapping, Sequence
 

@@ -9,41 +9,41 @@ from dataclasses import replace
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from blockbuster_fusion.select.parts import Kind, Layerwise, Op
+from blockbuster_fusion.select.parts import Kind, Layerwise, OperatorInfo
 
 
-def parts(*operators: Op) -> list[list[int]]:
+def parts(*operators: OperatorInfo) -> list[list[int]]:
     return Layerwise().parts(operators)
 
 
-def pointwise(*operands: int, region: str = "") -> Op:
-    return Op(Kind.POINTWISE, operands, region)
+def pointwise(*operands: int, region: str = "") -> OperatorInfo:
+    return OperatorInfo(Kind.POINTWISE, operands, region)
 
 
-def reduction(*operands: int, region: str = "") -> Op:
-    return Op(Kind.REDUCTION, operands, region)
+def reduction(*operands: int, region: str = "") -> OperatorInfo:
+    return OperatorInfo(Kind.REDUCTION, operands, region)
 
 
-def projection(*operands: int, region: str = "") -> Op:
+def projection(*operands: int, region: str = "") -> OperatorInfo:
     """A product with a weight, which is no operand: it comes from outside."""
-    return Op(Kind.CONTRACTION, operands, region, has_weight=True)
+    return OperatorInfo(Kind.CONTRACTION, operands, region, has_weight=True)
 
 
-def product(*operands: int, region: str = "") -> Op:
+def product(*operands: int, region: str = "") -> OperatorInfo:
     """A product of computed arrays."""
-    return Op(Kind.CONTRACTION, operands, region)
+    return OperatorInfo(Kind.CONTRACTION, operands, region)
 
 
-def misc(*operands: int, region: str = "") -> Op:
-    return Op(Kind.MISC, operands, region)
+def misc(*operands: int, region: str = "") -> OperatorInfo:
+    return OperatorInfo(Kind.MISC, operands, region)
 
 
-def stored(op: Op) -> Op:
+def stored(op: OperatorInfo) -> OperatorInfo:
     """Somebody reads a slice of it, or PyTorch reads it."""
     return replace(op, is_stored=True)
 
 
-def output(op: Op) -> Op:
+def output(op: OperatorInfo) -> OperatorInfo:
     return replace(op, is_output=True)
 
 
@@ -197,15 +197,15 @@ def test_nothing_moves_into_a_misc_operator() -> None:
 
 
 @st.composite
-def models(draw: st.DrawFn) -> list[Op]:
+def models(draw: st.DrawFn) -> list[OperatorInfo]:
     """Operators that each read some earlier ones."""
-    made: list[Op] = []
+    made: list[OperatorInfo] = []
     kinds = [Kind.POINTWISE, Kind.POINTWISE, Kind.REDUCTION, Kind.CONTRACTION, Kind.MISC]
     for i in range(draw(st.integers(0, 24))):
         near = range(max(0, i - 6), i)
         operands = draw(st.sets(st.sampled_from(near), max_size=3)) if i else set()
         made.append(
-            Op(
+            OperatorInfo(
                 draw(st.sampled_from(kinds)),
                 tuple(sorted(operands)),
                 f"layers.{i // 8}",
@@ -219,7 +219,7 @@ def models(draw: st.DrawFn) -> list[Op]:
 
 @settings(deadline=None, max_examples=150)
 @given(models())
-def test_parts_cover_all_once_and_run_in_order(model: list[Op]) -> None:
+def test_parts_cover_all_once_and_run_in_order(model: list[OperatorInfo]) -> None:
     made = Layerwise().parts(model)
     assert sorted(i for part in made for i in part) == [*range(len(model))]
     assert all(made), "no part is empty"
@@ -230,7 +230,7 @@ def test_parts_cover_all_once_and_run_in_order(model: list[Op]) -> None:
         assert len(part) == 1 or all(model[i].kind is not Kind.MISC for i in part)
 
 
-def check_order(model: Sequence[Op], made: Sequence[Sequence[int]]) -> None:
+def check_order(model: Sequence[OperatorInfo], made: Sequence[Sequence[int]]) -> None:
     """Every operand is made by the same part or by one before it: the quotient has no cycle."""
     when = {i: number for number, part in enumerate(made) for i in part}
     late = [(v, i) for i, op in enumerate(model) for v in op.operands if when[v] > when[i]]

@@ -334,7 +334,7 @@ def test_lookups_of_any_number_outside_of_a_table_raise() -> None:
     ("owner", "limit"), [(torch_tape, "MOST_ARENA"), (torch_recording, "MOST_KEPT")]
 )
 def test_large_arrays_are_freed(monkeypatch: pytest.MonkeyPatch, owner: Any, limit: str) -> None:
-    """What is large is not kept, and where the arena would be large there is no tape."""
+    """Large tensors are not kept, and a call whose arena would be large has no tape."""
 
     def weighed(x: Tensor) -> Tensor:
         return (x * torch.arange(8).cumsum(0)).cumsum(0).tanh() @ x.softmax(-1).t()
@@ -347,7 +347,7 @@ def test_large_arrays_are_freed(monkeypatch: pytest.MonkeyPatch, owner: Any, lim
 
 
 def test_picking_by_places_and_by_a_mask() -> None:
-    """How much a mask picks is different from call to call, so that there is no tape."""
+    """The number of elements that a mask selects varies, so that there is no tape."""
 
     def by_places(x: Tensor, at: Tensor) -> Tensor:
         return (x.softmax(-1) > 0.2)[at[:, None], at] * 2 + x.tanh()[at][:, :2]
@@ -376,7 +376,7 @@ def test_what_has_no_compiled_kernels_has_no_tape() -> None:
 
 
 def test_calls_where_another_device_is_the_default() -> None:
-    """What a call makes for kernels lies where they run."""
+    """Arrays that a call makes for kernels are on the device of the kernels."""
     watched = Watched(lambda x, n: torch.relu(x @ x.t()) @ x + n)
     x = torch.randn(4, 8)
     wanted = watched.function(x, 3)

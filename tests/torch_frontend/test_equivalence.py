@@ -47,7 +47,7 @@ class Pair:
 
 
 def digests(function: Function, inputs: tuple[Tensor, ...]) -> list[str]:
-    """What the fused programs of a function are."""
+    """The digests of the fused programs of a function."""
     watched = Watched(function, target="interpret")
     watched(*inputs)
     explanation = watched.explanation

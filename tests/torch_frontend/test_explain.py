@@ -1,4 +1,4 @@
-"""What `bb.explain`, the log and the profiler tell of a model, and what it says of gradients."""
+"""`bb.explain`, the log, the profiler, and warnings of lost gradients."""
 
 import logging
 import subprocess

@@ -1,4 +1,4 @@
-"""What torch.export captures: sizes with conditions, and what a program writes."""
+"""Exported programs: sizes with conditions, and inputs that are written into."""
 
 import copy
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What a user of PyTorch calls: torch.compile, bb.explain, bb.from_torch and bb.compile.
+"""The functions for users of PyTorch: torch.compile, bb.explain, bb.from_torch and bb.compile.
 
 Whatever a model does, it runs: on kernels, or eagerly with a reason that `explain` lists.
 """
@@ -109,7 +109,7 @@ def test_bad_values_of_options_are_refused(options: dict[str, Any], sentence: st
 
 
 def rounded(x: Tensor, w: Tensor) -> Tensor:
-    """What is rounded to bfloat16 in the middle, and then used in float32."""
+    """A value that is rounded to bfloat16 in the middle, and then used in float32."""
     return ((x.float() * w.float()).to(torch.bfloat16).float() * 256).to(torch.bfloat16)
 
 

@@ -1,4 +1,4 @@
-"""What lies where: writes into inputs, strides and sharing of results, dtypes of what is stored."""
+"""Memory: writes into inputs, strides and sharing of results, dtypes of stored arrays."""
 
 from collections.abc import Callable
 from typing import Any
@@ -220,7 +220,7 @@ def test_an_exported_program_takes_no_other_constants() -> None:
 
 
 def test_a_part_without_a_kernel_is_halved_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was to be one kernel and is two does not go unnoticed."""
+    """A part that should have been one kernel and is two is reported."""
     from blockbuster_fusion.torch import compile_parts
 
     compiled = compile_parts.compile_program

@@ -1,4 +1,4 @@
-"""What is refused, because it would give something else than it seems to."""
+"""Calls that are refused, because their results would not be what they seem to be."""
 
 from collections.abc import Callable
 from typing import Any

@@ -25,7 +25,7 @@ def numbers(*shape: int) -> Tensor:
 
 
 def shared(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> list[list[bool]]:
-    """Whether each result shares memory with each of the inputs and results."""
+    """For each result and each input or result, True if they share memory."""
     memory = [x.untyped_storage().data_ptr() for x in (*inputs, *results)]
     return [[a == b for b in memory] for a in memory[len(inputs) :]]
 

@@ -160,7 +160,7 @@ def test_constants_have_a_dtype() -> None:
 
 @pytest.mark.parametrize("shape", [(1,), (5,), (1, 5), (5, 1), (3, 4)])
 def test_float64_is_computed_in_float64(shape: tuple[int, ...]) -> None:
-    """What follows a softmax along an axis of length 1 was computed in float32."""
+    """The operators behind a softmax along an axis of length 1 were computed in float32."""
     x = numbers(*shape).double()
     for function in (
         lambda x: torch.sigmoid(x.softmax(0)),

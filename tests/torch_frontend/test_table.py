@@ -26,7 +26,7 @@ aten = torch.ops.aten
 inf, nan = math.inf, math.nan
 
 ULPS = 6
-"""How many units in the last place a result may be off where eager happens to be exact."""
+"""The allowed error in units in the last place, where eager happens to be exact."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Case:
         return self.architecture.inputs(length, dtype=DTYPES[self.dtype])
 
     def sizes(self, batch: bool = False) -> dict[str, dict[int, Dim]]:
-        """What torch.export is told of the inputs: the lengths of texts are any, or batches too."""
+        """The dynamic sizes for torch.export: the lengths of texts, and of batches if `batch`."""
         count, words, source = (Dim(x, min=2, max=512) for x in ("batch", "words", "source"))
         lengths = {"input_ids": source, "attention_mask": source}
         if self.architecture.takes is Takes.TEXT:

@@ -3,10 +3,10 @@
 Front ends call a `Selection`. `Layerwise` is the policy until an exact one replaces it; it
 looks at the kind of each operator alone:
 
-- Parts never reach across a region (a layer of the model, or what lies between two layers).
+- Parts never reach across a region (a layer of the model, or the operators between two layers).
 - An operator joins the part that made its latest operand, if it may; else it begins a part.
 - A pointwise operator may always. It does not if an operand has to lie in memory anyway, because
-  somebody reads a slice of it.
+  a slice of it is read.
 - A reduction may if the part has no product with a weight: norms go with what they normalise for,
   not with the product before them.
 - A product with a weight may if no other product of the part comes before it: a norm with all the
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class OperatorInfo:
     """An operator as a selection sees it.
 
     `operands` are the numbers of earlier operators, seen through views; what comes from outside is
@@ -61,7 +61,7 @@ class Op:
 class Selection(Protocol):
     """Cuts a model into parts."""
 
-    def parts(self, operators: Sequence[Op]) -> list[list[int]]:
+    def parts(self, operators: Sequence[OperatorInfo]) -> list[list[int]]:
         """The parts in an order in which they can be run; a misc operator is one of its own."""
 
 
@@ -72,7 +72,7 @@ class Layerwise:
     apart: bool = False
     """True if every product with a weight begins a part, as on a GPU."""
 
-    def parts(self, operators: Sequence[Op]) -> list[list[int]]:
+    def parts(self, operators: Sequence[OperatorInfo]) -> list[list[int]]:
         """The parts in an order in which they can be run; a misc operator is one of its own."""
         return _Partition(operators, self.apart).parts()
 
@@ -80,7 +80,7 @@ class Layerwise:
 class _Partition:
     """Parts in the making: a number for each operator, growing along every edge."""
 
-    def __init__(self, operators: Sequence[Op], apart: bool) -> None:
+    def __init__(self, operators: Sequence[OperatorInfo], apart: bool) -> None:
         self.operators, self.apart = operators, apart
         self.part: list[int] = []
         self.members: defaultdict[int, list[int]] = defaultdict(list)
@@ -105,7 +105,7 @@ class _Partition:
         self.part.append(part)
         self.members[part].append(i)
 
-    def chosen(self, i: int, op: Op) -> int | None:
+    def chosen(self, i: int, op: OperatorInfo) -> int | None:
         """The part to join, or None for a new one."""
         if op.kind is Kind.MISC:
             return None
@@ -128,7 +128,7 @@ class _Partition:
         kinds = ((p, self.operators[self.members[p][0]].kind) for p in found if self.members[p])
         return next((p for p, kind in kinds if kind is not Kind.MISC), before)
 
-    def may_join(self, i: int, op: Op, part: int) -> bool:
+    def may_join(self, i: int, op: OperatorInfo, part: int) -> bool:
         members = [self.operators[v] for v in self.members[part]]
         if members[0].kind is Kind.MISC or members[0].region != op.region:
             return False
@@ -150,7 +150,7 @@ class _Partition:
         inner = [v for v in self.before(i, part) if self.operators[v].kind is Kind.CONTRACTION]
         return len(products) == 1 and len(inner) == 1 and not products[0].has_weight
 
-    def fetch(self, i: int, op: Op) -> None:
+    def fetch(self, i: int, op: OperatorInfo) -> None:
         """Takes over the parts that only this operator reads, if they are a product and no more."""
         own = self.part[i]
         for part in sorted({self.part[v] for v in op.operands} - {own}, reverse=True):
@@ -187,7 +187,7 @@ class _Partition:
             )
         )
 
-    def is_beside(self, op: Op, part: int) -> bool:
+    def is_beside(self, op: OperatorInfo, part: int) -> bool:
         """True if a part consists of pointwise operators of the same region."""
         members = [self.operators[v] for v in self.members[part]]
         return all(m.kind is Kind.POINTWISE and m.region == op.region for m in members)

@@ -102,7 +102,7 @@ def _warn_of_training() -> None:
         _warned.add(place)
     if known:
         return
-    # without a registry, so that another model with the same code is told of as well
+    # without a registry, so that another model with the same code is warned of as well
     warnings.warn_explicit(sentence, UserWarning, *place)
 
 

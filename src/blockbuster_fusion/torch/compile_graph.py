@@ -10,9 +10,9 @@ from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.complex_pairs import pair_complex
 from blockbuster_fusion.torch.capture.results import (
     correct_strides,
-    keep_apart,
     kept_whole,
     result_placements,
+    unshare,
 )
 from blockbuster_fusion.torch.capture.simplify import simplify
 from blockbuster_fusion.torch.compile_parts import (
@@ -79,7 +79,7 @@ def compile_graph(
         reason = f"slices and concatenations stay where they are: {type(error).__name__}: {error}"
         log.warning(reason)
         halved.append(reason)
-    if keep_apart(analysis.module, placements):
+    if unshare(analysis.module, placements):
         analysis = replace(analysis)  # without what was known of the graph before
     parts = PartCompiler(analysis, options, target)
     groups = parts.compiled()

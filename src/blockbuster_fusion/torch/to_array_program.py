@@ -15,7 +15,14 @@ from blockbuster_fusion.ir.expr import cast as cast_expr
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.nodes import CASTS, name_of, short_name, tensor_of, tensors_of
+from blockbuster_fusion.torch.capture.nodes import (
+    CASTS,
+    name_of,
+    operand,
+    short_name,
+    tensor_of,
+    tensors_of,
+)
 from blockbuster_fusion.torch.capture.operators import concatenated, is_whole_slice, lookup_axis
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.table import row_for
@@ -250,10 +257,8 @@ class PartBuilder:
         return made
 
     def element(self, node: Node) -> Any:
-        source, at = node.args
-        assert isinstance(source, Node)
-        assert isinstance(at, int)
-        made = self.value(source)
+        at: Any = node.args[1]
+        made = self.value(operand(node))
         if not isinstance(made, tuple):
             raise NotExpressible(what="a part of an array that is computed in the same kernel")
         return made[at]

@@ -2,12 +2,12 @@
 
 from torch.fx import Node
 
-from blockbuster_fusion.select.parts import Kind, Op
+from blockbuster_fusion.select.parts import Kind, OperatorInfo
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import tensor_operands, tensors_of
 
 
-def described(analysis: Analysis) -> list[Op]:
+def described(analysis: Analysis) -> list[OperatorInfo]:
     """A description of each operator that is to be put into a part, in order."""
     number = {node: i for i, node in enumerate(analysis.operators)}
     stored = _stored(analysis)
@@ -15,7 +15,7 @@ def described(analysis: Analysis) -> list[Op]:
     for node in analysis.operators:
         roots = [r for n in tensor_operands(node) for r in analysis.roots(n)]
         found.append(
-            Op(
+            OperatorInfo(
                 analysis.kind(node),
                 tuple(dict.fromkeys(number[r] for r in roots if r in number)),
                 analysis.regions[node],

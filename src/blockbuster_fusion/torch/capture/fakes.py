@@ -21,18 +21,19 @@ def inserted(
     options: Mapping[str, Any] = NONE,
 ) -> Node:
     """A new node at the insertion point of a graph, with the origin of an old one."""
-    value = worked_out(target, arguments, like, options)
+    value = fake_result(target, arguments, like, options)
     made = graph.call_function(target, arguments, dict(options))
     made.meta = meta_like(like, value)
     return made
 
 
-def worked_out(
+def fake_result(
     target: Any, arguments: tuple[Any, ...], like: Node, options: Mapping[str, Any] = NONE
 ) -> Any:
     """The fake result of an operator; `like` is a node of the graph that its operands are in."""
-    with mode_of(tensor_of(like)):
-        return target(*map(shown, arguments), **{k: shown(v) for k, v in options.items()})
+    with fake_mode_of(tensor_of(like)):
+        options = {k: fake_argument(v) for k, v in options.items()}
+        return target(*map(fake_argument, arguments), **options)
 
 
 def meta_like(like: Node, value: Any) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def meta_like(like: Node, value: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def mode_of(tensor: torch.Tensor) -> Iterator[None]:
+def fake_mode_of(tensor: torch.Tensor) -> Iterator[None]:
     """The fake mode of a tensor; the graph gets no guards from what is computed in it."""
     mode = getattr(tensor, "fake_mode", None)
     sizes = None if mode is None else mode.shape_env
@@ -50,10 +51,10 @@ def mode_of(tensor: torch.Tensor) -> Iterator[None]:
         yield
 
 
-def shown(given: Any) -> Any:
+def fake_argument(given: Any) -> Any:
     """An argument with fake values in place of nodes."""
     if isinstance(given, Node):
         return given.meta["val"]
     if isinstance(given, list | tuple):
-        return [shown(x) for x in given]
+        return [fake_argument(x) for x in given]
     return given

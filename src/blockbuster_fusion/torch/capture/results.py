@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from blockbuster_fusion.array.axes import Size
-from blockbuster_fusion.torch.capture.fakes import inserted, meta_like, worked_out
+from blockbuster_fusion.torch.capture.fakes import fake_result, inserted, meta_like
 from blockbuster_fusion.torch.capture.nodes import (
     GIVEN,
     has_effect,
@@ -47,7 +47,7 @@ def correct_strides(module: GraphModule) -> None:
             continue
         if not tensors_of(node) or has_effect(node) or _has_size_of_data(node):
             continue
-        value = worked_out(alike or node.target, node.args, node, {} if alike else node.kwargs)
+        value = fake_result(alike or node.target, node.args, node, {} if alike else node.kwargs)
         if alike is None or strides_of(value) != strides_of(tensor_of(node)):
             node.meta = meta_like(node, value)
             changed.add(node)
@@ -125,7 +125,7 @@ def kept_whole(module: GraphModule) -> set[Node]:
     return {n for n in module.graph.nodes if storage_of(n) in kept and n.op not in GIVEN}
 
 
-def keep_apart(module: GraphModule, wanted: ResultPlacements) -> bool:
+def unshare(module: GraphModule, wanted: ResultPlacements) -> bool:
     """Copies results that have come to share memory with an input or with each other.
 
     Returns True if there are any.

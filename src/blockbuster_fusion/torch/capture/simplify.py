@@ -24,13 +24,13 @@ _VALUES = {aten.max.dim: aten.amax.default, aten.min.dim: aten.amin.default}
 
 def simplify(module: GraphModule) -> None:
     """Removes checks and unread indices, folds uniform constants, and pads axis by axis."""
-    _no_checks(module)
-    _only_values(module)
-    _uniform(module)
-    _pads_apart(module)
+    _remove_checks(module)
+    _drop_indices(module)
+    _fold_uniform(module)
+    _split_pads(module)
 
 
-def _no_checks(module: GraphModule) -> None:
+def _remove_checks(module: GraphModule) -> None:
     """Removes the checks of dtypes that torch.export adds; they hold in every call."""
     graph = module.graph
     for node in graph.find_nodes(
@@ -39,7 +39,7 @@ def _no_checks(module: GraphModule) -> None:
         graph.erase_node(node)
 
 
-def _only_values(module: GraphModule) -> None:
+def _drop_indices(module: GraphModule) -> None:
     """Replaces `x.max(-1).values` by `amax`."""
     graph = module.graph
     for node in [n for n in graph.nodes if n.op == "call_function" and n.target in _VALUES]:
@@ -56,7 +56,7 @@ def _only_values(module: GraphModule) -> None:
         graph.erase_node(node)
 
 
-def _uniform(module: GraphModule) -> None:
+def _fold_uniform(module: GraphModule) -> None:
     """Evaluates operators without a row that depend on no input, and folds uniform results.
 
     Some models look for the borders of texts that are packed into one, by a `cumsum` over
@@ -89,7 +89,7 @@ def _uniform(module: GraphModule) -> None:
         graph.eliminate_dead_code()
 
 
-def _pads_apart(module: GraphModule) -> None:
+def _split_pads(module: GraphModule) -> None:
     """Replaces padding along several axes by one for each, and negative padding by slices."""
     graph = module.graph
     for node in graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default):
@@ -135,7 +135,7 @@ def _is_plain(node: Node) -> bool:
 def _one_number(node: Node) -> int | float | bool | None:
     """The number that all elements of a constant are, or None."""
     with _disable_current_modes(), torch.no_grad():
-        made = _worked_out(node, {})
+        made = _evaluated(node, {})
         if made is None or made.dtype.is_complex:
             return None
         first = made.flatten()[0]
@@ -145,11 +145,11 @@ def _one_number(node: Node) -> int | float | bool | None:
         return number if is_one else None
 
 
-def _worked_out(node: Node, known: dict[Node, Any]) -> Any:
+def _evaluated(node: Node, known: dict[Node, Any]) -> Any:
     """The value of a node that depends on no input, or None where an operand is too large."""
     if node not in known:
         operands = [n for n in node.all_input_nodes if n not in known]
-        is_known = all(_worked_out(n, known) is not None for n in operands)
+        is_known = all(_evaluated(n, known) is not None for n in operands)
         known[node] = None
         if is_known and _is_plain(node):
             arguments = torch.fx.map_arg(node.args, lambda n: known[n])

@@ -1,4 +1,4 @@
-"""What became of each operator of a model, as data."""
+"""The explanation of a model as data: regions, kernels, and operators that PyTorch runs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -119,7 +119,7 @@ class EagerOperator:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What became of each operator of a model."""
+    """The fate of each operator of a model: its kernel, or the reason why PyTorch runs it."""
 
     graphs: tuple[CompiledGraph, ...] = field(repr=False)
     graph_breaks: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ class CudaGraphs:
         return graph.replay, made
 
     def follow(self) -> bool:
-        if torch.cuda.is_current_stream_capturing():  # somebody captures the whole model
+        if torch.cuda.is_current_stream_capturing():  # the caller captures the whole model
             return False
         stream = torch.cuda.current_stream(self.device)
         if self.last is not None and self.last != stream:

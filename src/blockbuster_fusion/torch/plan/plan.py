@@ -22,7 +22,7 @@ MOST_REPEATS = 64
 
 
 class Noting(Protocol):
-    """An observer that is told of each step after it ran."""
+    """An observer that is notified of each step after it ran."""
 
     def note(self, bound: BoundStep, values: list[Any]) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Moves slices up to what lies in memory, and concatenations down to where they are stored.
+"""Moves slices up to arrays in memory, and concatenations down to where they are stored.
 
 A kernel has no axis for a part of an array, so a slice of a computed array would have to be stored.
 Most need not be: a slice of an elementwise operator is that operator on slices of its operands, and

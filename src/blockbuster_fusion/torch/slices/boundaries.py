@@ -50,7 +50,7 @@ class Concatenations:
 
     analysis: Analysis
     stored: Collection[Node]
-    """Nodes whose slices are slices of what lies in memory."""
+    """Nodes that are stored, so that slices of them are views."""
     undivided: Collection[Node]
     """Operators that are computed whole though an operand consists of pieces."""
     _known: dict[Node, Boundaries | None] = field(default_factory=dict, init=False, repr=False)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from blockbuster_fusion.torch.capture.fakes import NONE, meta_like, worked_out
+from blockbuster_fusion.torch.capture.fakes import NONE, fake_result, meta_like
 from blockbuster_fusion.torch.capture.nodes import short_name, storages_of, tensor_of
 from blockbuster_fusion.torch.slices.band import Bands, SymbolicInt, extents
 from blockbuster_fusion.torch.slices.dims import RESHAPING, CannotMove
@@ -34,7 +34,7 @@ class CounterpartBuilder:
         shown = [n for n in node.all_input_nodes if storages_of(n) & storages_of(node)]
         if any(storages_of(self.counterparts[n]) != storages_of(n) for n in shown):
             target = torch.Tensor.reshape if short_name(node) in RESHAPING else node.target
-            made.meta = meta_like(node, worked_out(target, made.args, node, made.kwargs))
+            made.meta = meta_like(node, fake_result(target, made.args, node, made.kwargs))
         return made
 
     def emit(
@@ -45,13 +45,13 @@ class CounterpartBuilder:
         options: Mapping[str, Any] = NONE,
     ) -> Node:
         """A call in the new graph, which belongs to an old node."""
-        value = worked_out(target, arguments, like, options)
+        value = fake_result(target, arguments, like, options)
         return self.call(target, arguments, options, like, value)
 
     def reshaped(self, x: Node, lengths: Sequence[SymbolicInt], like: Node) -> Node:
         """A view in another shape; its memory is decided by the part that stores it."""
         sizes = [self.size(s) for s in lengths]
-        value = worked_out(torch.Tensor.reshape, (x, sizes), like)
+        value = fake_result(torch.Tensor.reshape, (x, sizes), like)
         return self.call(aten.view.default, (x, sizes), {}, like, value)
 
     def call(

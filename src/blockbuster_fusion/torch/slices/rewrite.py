@@ -60,7 +60,7 @@ class SliceMotion:
         """New concatenations whose pieces are stored in place."""
         self.slices: dict[NodeSlice, Node] = {}
         self.unmoved: set[NodeSlice] = set()
-        """Slices of what lies in memory."""
+        """Slices that are views of nodes in memory."""
         self.requesters: dict[NodeSlice, dict[NodeSlice | Node, None]] = {}
         """The other slices, or old nodes, for which a slice was needed."""
         self.requests: list[NodeSlice | Node] = []

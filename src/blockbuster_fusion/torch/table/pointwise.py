@@ -315,7 +315,7 @@ def _cast(
 
 
 def converted(p: PositionalBuilder, x: PositionalArray, wanted: DType) -> PositionalArray:
-    """`x` as another dtype, as it is computed: 16-bit floats as float32, rounded by nobody here."""
+    """`x` as another dtype, as kernels compute it: 16-bit floats as float32, not rounded here."""
     if wanted in (DType.float16, DType.bfloat16):
         wanted = DType.float32
     if x.dtype is wanted:
