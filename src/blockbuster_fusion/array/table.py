@@ -1,4 +1,4 @@
-"""The lookup table: what each array operator is in terms of primitives.
+"""The lookup table: the expansion of each array operator into primitives.
 
 An entry is a function of the recorder, the operands and the attributes; each primitive that it
 records becomes one map in the block program. To add an operator, register one function:
@@ -13,7 +13,7 @@ As in the paper, entries are written for infinite precision: numerical safety is
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import mul
 from typing import Any
 
@@ -46,6 +46,13 @@ def expand(p: Primitives, name: str, operands: list[Ref], attributes: dict[str, 
         remedy = "register it with array.table.operator, or call it through ops.misc"
         raise UnknownOperator(name=name, remedy=remedy)
     return TABLE[name](p, *operands, **attributes)
+
+
+def result_type(name: str, operands: Sequence[ArrayType], attributes: dict[str, Any]) -> ArrayType:
+    """The type of an operator's result: that of its expansion for inputs of these types."""
+    p = Primitives()
+    refs = [p.given(str(i), kind) for i, kind in enumerate(operands)]
+    return expand(p, name, refs, attributes).type
 
 
 @operator("elementwise")

@@ -14,7 +14,6 @@ import numpy as np
 
 from blockbuster_fusion.array.arrays import Array, as_dtype
 from blockbuster_fusion.array.lower import check_batch, expand_program
-from blockbuster_fusion.array.primitives import Primitives
 from blockbuster_fusion.array.program import (
     ArrayInput,
     ArrayOutput,
@@ -23,7 +22,7 @@ from blockbuster_fusion.array.program import (
     Attribute,
     Operator,
 )
-from blockbuster_fusion.array.table import expand
+from blockbuster_fusion.array.table import result_type
 from blockbuster_fusion.errors import BlockbusterError, TraceError
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.types import DType
@@ -274,15 +273,14 @@ class Tracing:
 
     def record(self, name: str, operands: Sequence[Array], /, **attributes: Attribute) -> int:
         """A new operator; the number of its result. Its type is what its table entry gives."""
-        scratch = Primitives()
-        refs = [scratch.given(str(x.value), self.type(x)) for x in operands]
+        given = [self.type(x) for x in operands]
         try:
-            kind = expand(scratch, name, refs, attributes).type
+            kind = result_type(name, given, attributes)
         except BlockbusterError as error:
             raise TraceError(op=name, problem=str(error)) from None
         values = tuple(x.value for x in operands)
         self.operators.append(Operator(name, values, tuple(attributes.items()), kind))
-        return self.new_value(kind, *(ref.type for ref in refs))
+        return self.new_value(kind, *given)
 
     def new_value(self, kind: ArrayType, *operands: ArrayType) -> int:
         """The number of a new value, which an operator makes of operands."""
