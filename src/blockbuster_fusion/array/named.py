@@ -4,8 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import mul
 
-from blockbuster_fusion.array.axes import Axes, AxesDisagree, Factor, Position, Size
-from blockbuster_fusion.array.primitives import Primitives
+from blockbuster_fusion.array.axes import AxesDisagree, Factor, Position, Size
+from blockbuster_fusion.array.canonical import canonical
+from blockbuster_fusion.array.primitives import (
+    Contraction,
+    Given,
+    Lookup,
+    Pointwise,
+    Positions,
+    Renaming,
+    Summary,
+)
 from blockbuster_fusion.array.program import (
     ArrayInput,
     ArrayOutput,
@@ -14,33 +23,27 @@ from blockbuster_fusion.array.program import (
     Attribute,
     Operator,
 )
+from blockbuster_fusion.array.recorder import Recorder
 from blockbuster_fusion.array.records import (
-    Contraction,
-    Counting,
     FrameworkLayout,
-    Given,
-    Lookup,
-    Pointwise,
     PositionalArray,
     PositionalProgram,
     Record,
-    Renamed,
-    Summary,
 )
-from blockbuster_fusion.array.table import expand
+from blockbuster_fusion.array.table import result_type
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.combiner import ADD
-from blockbuster_fusion.ir.expr import Expr, arg, const, size
+from blockbuster_fusion.ir.expr import Expr, arg, const, contains, rewrite, size
+from blockbuster_fusion.ir.types import DType
 
 
 class Emitter:
     """The records as operators over named axes."""
 
-    def __init__(
-        self, name: str, records: Sequence[Record], axes: Axes, sources: Mapping[int, str]
-    ) -> None:
-        self.name, self.records, self.axes, self.sources = name, records, axes, sources
+    def __init__(self, name: str, recorder: Recorder) -> None:
+        self.name, self.recorder = name, recorder
+        self.records, self.axes = recorder.records, recorder.axes
         self.names: dict[Factor, Axis] = {}
         self.inputs: list[ArrayInput] = []
         self.layouts: list[FrameworkLayout] = []
@@ -51,14 +54,14 @@ class Emitter:
     def program(self, outputs: Mapping[str, PositionalArray]) -> PositionalProgram:
         needed = self.needed(outputs.values())
         records = [(i, r) for i, r in enumerate(self.records) if i in needed]
-        self.refine([r.made for _, r in records if isinstance(r.made, Renamed)])
+        self.refine([r.primitive for _, r in records if isinstance(r.primitive, Renaming)])
         read = dict.fromkeys(v for _, r in records for v in r.operands)
         for i in (*read, *(i for i, _ in records if i not in read)):  # as they are first used
             record = self.records[i]
-            if isinstance(record.made, Given):
-                self.take_in(i, record, record.made)
+            if isinstance(record.primitive, Given):
+                self.take_in(i, record, record.primitive.name)
         for i, record in records:
-            if not isinstance(record.made, Given):
+            if not isinstance(record.primitive, Given):
                 self.values[i] = self.emit(record)
         given = tuple(
             ArrayOutput(name, self.values[v.record], self.order(v)) for name, v in outputs.items()
@@ -68,9 +71,9 @@ class Emitter:
         open_sizes = [(axis, f.size) for f, axis in self.names.items() if not f.size.is_known]
         return PositionalProgram(program, tuple(self.layouts), seen, tuple(open_sizes))
 
-    def refine(self, renamed: Sequence[Renamed]) -> None:
+    def refine(self, renamed: Sequence[Renaming[Position]]) -> None:
         """What is split under one name is split under the other one too."""
-        pairs = [pair for made in renamed for pair in zip(made.old, made.new, strict=True)]
+        pairs = [pair for one in renamed for pair in zip(one.old, one.new, strict=True)]
         try:
             while any(self.axes.refine([old], [new]) for old, new in pairs):
                 pass  # a split may show in another pair
@@ -89,21 +92,19 @@ class Emitter:
                 stack.extend(self.records[i].operands)
         return found
 
-    def take_in(self, i: int, record: Record, made: Given) -> None:
+    def take_in(self, i: int, record: Record, wanted: str) -> None:
         axes = self.atoms(record.axes)
         taken = {given.name for given in self.inputs}
-        name = made.name
-        number = 2
+        name, number = wanted, 2
         while name in taken:
-            name, number = f"{made.name}_{number}", number + 1
+            name, number = f"{wanted}_{number}", number + 1
         kind = ArrayType(tuple(map(self.axis, axes)), record.dtype)
         self.inputs.append(ArrayInput(name, kind))
         self.types.append(kind)
         self.values[i] = len(self.types) - 1
-        positions = tuple(
-            tuple((f.size, True) for f in self.atoms(position)) for position in made.positions
-        )
-        self.layouts.append(FrameworkLayout(name, self.sources[i], positions))
+        given = self.recorder.given[i]
+        positions = tuple(tuple((f.size, True) for f in self.atoms(p)) for p in given.positions)
+        self.layouts.append(FrameworkLayout(name, given.source, positions))
 
     def layout(self, name: str, source: str, value: PositionalArray) -> FrameworkLayout:
         have = set(self.atoms(self.records[value.record].axes))
@@ -131,15 +132,26 @@ class Emitter:
             self.names[factor] = Axis(_letter(len(self.names)), known)
         return self.names[factor]
 
-    def size_of(self, factors: Sequence[Factor]) -> Expr:
-        sizes = [size(self.axis(f)) for f in self.atoms(factors)]
-        return reduce(mul, sizes) if sizes else const(1)
+    def with_sizes(self, expr: Expr, dtypes: Sequence[DType]) -> Expr:
+        """An expression with the sizes of named axes, in canonical form."""
+        if not contains(expr, "size"):
+            return expr  # canonical since it was recorded
+
+        def resolved(node: Expr) -> Expr:
+            if node.op != "size":
+                return node
+            factors = self.atoms(self.recorder.lengths[node.axis])
+            sizes = [size(self.axis(f)) for f in factors]
+            return reduce(mul, sizes) if sizes else const(1)
+
+        return canonical(rewrite(expr, resolved), dtypes)
 
     def emit(self, record: Record) -> int:
         operands = [self.values[v] for v in record.operands]
-        match record.made:
-            case Pointwise(make):
-                return self.operator("elementwise", operands, expr=make(self.size_of))
+        match record.primitive:
+            case Pointwise(expr):
+                expr = self.with_sizes(expr, self.recorder.dtypes(record.operands))
+                return self.operator("elementwise", operands, expr=expr)
             case Summary(factors, combiner):
                 (made,) = operands
                 for factor in reversed(self.atoms(factors)):
@@ -152,14 +164,14 @@ class Emitter:
                 for factor in reversed(others):
                     made = self.operator("reduce", [made], axis=self.axis(factor), combiner=ADD)
                 return made
-            case Counting(factors):
+            case Positions(factors):
                 return self.count(self.atoms(factors))
             case Lookup(factors):
                 atoms = self.atoms(factors)
                 if len(atoms) > 1:
                     raise NotExpressible(what="a lookup along several axes")
                 return self.operator("take", operands, axis=self.axis(atoms[0]))
-            case Renamed(old, new):
+            case Renaming(old, new):
                 return self.rename(operands[0], self.atoms(old), self.atoms(new))
             case other:
                 raise AssertionError(f"{other} is taken in, not made")
@@ -188,9 +200,7 @@ class Emitter:
         return made
 
     def operator(self, name: str, operands: Sequence[int], **attributes: Attribute) -> int:
-        scratch = Primitives()
-        refs = [scratch.given(str(v), self.types[v]) for v in operands]
-        kind = expand(scratch, name, refs, attributes).type
+        kind = result_type(name, [self.types[v] for v in operands], attributes)
         self.operators.append(Operator(name, tuple(operands), tuple(attributes.items()), kind))
         self.types.append(kind)
         return len(self.types) - 1

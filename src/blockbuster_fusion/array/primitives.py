@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from blockbuster_fusion.array.program import ArrayType
 from blockbuster_fusion.errors import IllTyped
@@ -23,6 +24,9 @@ from blockbuster_fusion.ir.split_expr import split_expression
 from blockbuster_fusion.ir.types import DType, promote
 from blockbuster_fusion.ir.verify_expr import axes_of, dtype_problem
 
+A = TypeVar("A")
+"""The kind of axis: a named Axis, or a row of factors whose names are still open (axes.py)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -39,60 +43,69 @@ class Pointwise:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Generic[A]):
     """A reduction over one axis."""
 
-    axis: Axis
+    axis: A
     combiner: Combiner
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
+class Contraction(Generic[A]):
     """A sum of products over one axis that both operands have."""
 
-    axis: Axis
+    axis: A
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
-    """What a table has at some places along one of its axes; the places are data."""
+class Lookup(Generic[A]):
+    """The elements of a table at positions along one of its axes; the positions are data."""
 
-    axis: Axis
+    axis: A
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class Positions(Generic[A]):
     """0, 1, 2, … along an axis."""
 
-    axis: Axis
+    axis: A
 
 
 @dataclass(frozen=True, slots=True)
-class Renaming:
+class Renaming(Generic[A]):
     """The same array with one axis under another name."""
 
-    old: Axis
-    new: Axis
+    old: A
+    new: A
 
 
 @dataclass(frozen=True, slots=True)
-class External:
+class External(Generic[A]):
     """An operator that only its namespace's executor knows; it gets each operand in its layout."""
 
     namespace: str
     name: str
     attributes: tuple[tuple[str, Plain], ...]
-    layouts: tuple[tuple[Axis, ...], ...]
+    layouts: tuple[tuple[A, ...], ...]
 
 
-Primitive = Given | Pointwise | Summary | Contraction | Lookup | Positions | Renaming | External
+Primitive = (
+    Given
+    | Pointwise
+    | Summary[A]
+    | Contraction[A]
+    | Lookup[A]
+    | Positions[A]
+    | Renaming[A]
+    | External[A]
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One primitive with its operands (numbers of earlier steps) and the type of its result."""
 
-    primitive: Primitive
+    primitive: Primitive[Axis]
     operands: tuple[int, ...]
     type: ArrayType
 
@@ -251,7 +264,7 @@ class Primitives:
         """An operator that stays a misc operator."""
         return self._step(External(namespace, name, attributes, layouts), tuple(operands), kind)
 
-    def _step(self, primitive: Primitive, operands: Sequence[Ref], kind: ArrayType) -> Ref:
+    def _step(self, primitive: Primitive[Axis], operands: Sequence[Ref], kind: ArrayType) -> Ref:
         self.steps.append(Step(primitive, tuple(x.step for x in operands), kind))
         return Ref(len(self.steps) - 1, kind)
 

@@ -1,92 +1,39 @@
-"""What a front end has said of a model: operators over factors, before axes have names."""
+"""Data types of programs over positions: arrays, recorded steps, and the finished program."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from blockbuster_fusion.array.axes import Factor, Position, Size
+from blockbuster_fusion.array.axes import ONE, Factor, Position, Size
+from blockbuster_fusion.array.primitives import Primitive
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.combiner import Combiner
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.types import DType
-
-SizeOf = Callable[[Sequence[Factor]], Expr]
-"""How many elements some factors have, as an expression of sizes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """An array that comes from outside, with what each of its positions stands for."""
-
-    name: str
-    positions: tuple[Position, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pointwise:
-    """An expression for every element; it may ask for sizes."""
-
-    make: Callable[[SizeOf], Expr]
-    expr: Expr | None = None
-    """The expression, where it asks for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A reduction over some factors."""
-
-    factors: tuple[Factor, ...]
-    combiner: Combiner
-
-
-@dataclass(frozen=True, slots=True)
-class Contraction:
-    """A sum of products over some factors."""
-
-    factors: tuple[Factor, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Counting:
-    """0, 1, 2, … along a position."""
-
-    factors: tuple[Factor, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """The elements of a table at places along one factor that are data."""
-
-    factors: tuple[Factor, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Renamed:
-    """The same array with some factors under other names."""
-
-    old: tuple[Factor, ...]
-    new: tuple[Factor, ...]
-
-
-Made = Given | Pointwise | Summary | Contraction | Counting | Lookup | Renamed
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One operator, with the axes that its result really has."""
+    """One primitive with its operands, and the axes and dtype of its result."""
 
-    made: Made
+    primitive: Primitive[Position]
     operands: tuple[int, ...]
     axes: tuple[Factor, ...]
     dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
-class PositionalArray:
-    """An array as the framework sees it: what each position stands for.
+class GivenArray:
+    """An array from outside: its name in the framework, and the factors of each position."""
 
-    A position may have factors that the recorded array lacks: it is broadcast along these. A
-    `constant` is no array at all.
+    source: str
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PositionalArray:
+    """An array as the framework sees it: the factors and the size of each position.
+
+    The array is broadcast along factors that its record lacks. A `constant` has no record.
     """
 
     positions: tuple[Position, ...]
@@ -95,32 +42,50 @@ class PositionalArray:
     record: int = -1
     constant: Expr | None = None
 
+    def with_rank(self, rank: int) -> "PositionalArray":
+        """The array with positions of length 1 put before the others."""
+        missing = rank - len(self.positions)
+        if not missing:
+            return self
+        positions = ((),) * missing + self.positions
+        return replace(self, positions=positions, sizes=(ONE,) * missing + self.sizes)
+
+    def without(self, at: Sequence[int], *, keep: bool = False) -> "PositionalArray":
+        """The array without some positions, or with length 1 there."""
+        pairs = [*zip(self.positions, self.sizes, strict=True)]
+        made = [
+            ((), ONE) if i in at else pair for i, pair in enumerate(pairs) if keep or i not in at
+        ]
+        return replace(self, positions=tuple(p for p, _ in made), sizes=tuple(s for _, s in made))
+
 
 @dataclass(frozen=True, slots=True)
 class FrameworkLayout:
-    """How an array of the program lies in the framework's: along each position some axes, of which
-    the framework's array may be broadcast along those that the program's lacks."""
+    """The axes of a program's array at each position of the framework's array.
+
+    The framework's array is broadcast along axes that the program's array lacks.
+    """
 
     name: str
     source: str
     positions: tuple[tuple[tuple[Size, bool], ...], ...]
-    """For each position its factors: their sizes, and whether the program's array has them."""
+    """For each position the sizes of its axes, each with True if the program's array has it."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether the two arrays have the same shape."""
+        """True if the two arrays have the same shape."""
         return all(len(p) == 1 and p[0][1] for p in self.positions)
 
 
 @dataclass(frozen=True, slots=True)
 class PositionalProgram:
-    """The array program, and what its inputs and outputs are to the framework."""
+    """An array program, with the layouts of its inputs and outputs in the framework."""
 
     program: ArrayProgram
     inputs: tuple[FrameworkLayout, ...]
     outputs: tuple[FrameworkLayout, ...]
     sizes: tuple[tuple[Axis, Size], ...]
-    """The axes whose lengths are known only when the program runs."""
+    """The axes whose lengths are known only at run time."""
 
 
 Operand = PositionalArray | int | float | bool

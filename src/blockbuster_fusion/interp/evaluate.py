@@ -145,7 +145,7 @@ class _Evaluation:
         at = [step.type.axes.index(a) for a in kept]
         return looked_up(turned, _align(places, across, step.type.axes), at, len(step.type.axes))
 
-    def external(self, op: External, operands: Sequence[int], kind: ArrayType) -> Array:
+    def external(self, op: External[Axis], operands: Sequence[int], kind: ArrayType) -> Array:
         arrays = []
         for v, layout in zip(operands, op.layouts, strict=True):
             x = _align(self.values[v], self.types[v].axes, layout)

@@ -9,7 +9,8 @@ import torch
 from torch.fx import Node
 
 from blockbuster_fusion.array.positional import PositionalBuilder
-from blockbuster_fusion.array.records import Given, PositionalArray, PositionalProgram
+from blockbuster_fusion.array.primitives import Given
+from blockbuster_fusion.array.records import PositionalArray, PositionalProgram
 from blockbuster_fusion.errors import BlockbusterError, NotExpressible
 from blockbuster_fusion.ir.expr import cast as cast_expr
 from blockbuster_fusion.ir.types import DType
@@ -123,7 +124,7 @@ class PartBuilder:
         A copy of an input, and of what is stored with another dtype as well: conversions between
         floats are no operators of the program.
         """
-        made = self.program.records[value.record].made if value.constant is None else None
+        made = self.program.primitive(value)
         if isinstance(made, Given) or kept.get(value.record, dtype) is not dtype:
             value = self.program.elementwise(lambda t: t, value)
         kept[value.record] = dtype

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from blockbuster_fusion.array.positional import PositionalBuilder
-from blockbuster_fusion.array.records import Operand, PositionalArray, SizeOf
+from blockbuster_fusion.array.records import Operand, PositionalArray
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import Expr, call, const
@@ -91,7 +91,7 @@ def _average(
     """The mean; along an axis that `x` lacks, that of equal elements, it is `x` itself."""
     factors = p.present(p.as_array(x), at)
     total = p.reduce(ADD, x, at, keep=keep, distinct=True)
-    return p.sized(lambda size_of, t: t / size_of(factors), total) if factors else total
+    return p.elementwise(lambda t: t / p.size(factors), total) if factors else total
 
 
 @reduction("_softmax", "softmax")
@@ -123,7 +123,7 @@ def _of_equals(
     factors = p.along(x, at)
     if not factors:
         return p.elementwise(lambda t: (t - t) + share(const(1.0)), x)
-    return p.sized(lambda size_of, t: (t - t) + share(size_of(factors)), x)
+    return p.elementwise(lambda t: (t - t) + share(p.size(factors)), x)
 
 
 def _normalised(
@@ -139,14 +139,10 @@ def _normalised(
         shifted = p.elementwise(lambda t: t - t, x)
         scale = p.elementwise(lambda t, e: (t + e) ** -0.5, summed(shifted), eps)
         return p.elementwise(lambda a, b: a * b, shifted, scale), summed(x), scale
-    minus = p.sized(lambda size_of, t: -t / size_of(factors), summed(x))
+    minus = p.elementwise(lambda t: -t / p.size(factors), summed(x))
     shifted = p.elementwise(lambda a, b: a + b, x, minus)
     squares = summed(p.elementwise(lambda t: t**2, shifted))
-
-    def inverse(size_of: SizeOf, s: Expr, e: Expr) -> Expr:
-        return (s / size_of(factors) + e) ** -0.5
-
-    scale = p.sized(inverse, squares, eps)
+    scale = p.elementwise(lambda s, e: (s / p.size(factors) + e) ** -0.5, squares, eps)
     made = p.elementwise(lambda a, b: a * b, shifted, scale)
     return made, p.elementwise(lambda t: -t, minus), scale
 
@@ -195,7 +191,7 @@ def _rms_norm(
     factors = p.present(p.as_array(x), at)
     squares = p.reduce(ADD, p.elementwise(lambda t: t**2, x), at, keep=True, distinct=True)
     small = torch.finfo(torch.float32).eps if eps is None else eps
-    scale = p.sized(lambda size_of, s, e: (s / size_of(factors) + e) ** -0.5, squares, small)
+    scale = p.elementwise(lambda s, e: (s / p.size(factors) + e) ** -0.5, squares, small)
     made = p.elementwise(lambda a, b: a * b, x, scale)
     return made if weight is None else p.elementwise(lambda a, b: a * b, made, weight)
 
@@ -212,15 +208,16 @@ def _variance(
         shifted = p.elementwise(lambda t: t - t, x)
     total = p.reduce(ADD, p.elementwise(lambda t: t**2, shifted), at, keep=True)
 
-    def corrected(size_of: SizeOf, t: Expr, rest: Expr) -> Expr:
+    def corrected(t: Expr, rest: Expr) -> Expr:
         """Takes out of the squares what the rounded mean has left in the differences."""
-        freedom = call("maximum", size_of(factors) - less, 0.0)  # as PyTorch: never negative
-        return (t - rest**2 / size_of(factors)) / freedom
+        count = p.size(factors)
+        freedom = call("maximum", count - less, 0.0)  # as PyTorch: never negative
+        return (t - rest**2 / count) / freedom
 
     if not factors:
         variance = p.elementwise(lambda t: t / max(1.0 - less, 0.0), total)
     else:
-        variance = p.sized(corrected, total, p.reduce(ADD, shifted, at, keep=True))
+        variance = p.elementwise(corrected, total, p.reduce(ADD, shifted, at, keep=True))
     if keepdim:
         return variance, mean
     return p.drop(variance, at), p.drop(mean, at)

@@ -5,7 +5,8 @@ from typing import Any
 
 from blockbuster_fusion.array.axes import ONE, Size
 from blockbuster_fusion.array.positional import PositionalBuilder
-from blockbuster_fusion.array.records import Counting, Operand, PositionalArray
+from blockbuster_fusion.array.primitives import Positions
+from blockbuster_fusion.array.records import Operand, PositionalArray
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.expr import Expr, call
 from blockbuster_fusion.ir.expr import cast as cast_expr
@@ -118,7 +119,7 @@ def _walking(p: PositionalBuilder, index: PositionalArray, extent: Size) -> int 
         return None
     if index.constant is not None or len(wide) != 1 or index.sizes[wide[0]] != extent:
         raise NotExpressible(what="an index that is data")
-    if not isinstance(p.records[index.record].made, Counting):
+    if not isinstance(p.primitive(index), Positions):
         raise NotExpressible(what="an index that is data")
     return wide[0] - len(index.sizes)
 
@@ -163,23 +164,24 @@ def _constant_pad_nd(
     at = len(sizes) - 1 - padded[0] // 2
     if padded[-1] // 2 != padded[0] // 2:
         raise NotExpressible(what="padding along several axes")
-    before, extent, factors = pads[padded[0] // 2 * 2], sizes[at], x.positions[at]
+    before, extent = pads[padded[0] // 2 * 2], sizes[at]
     place = p.counting(extent)
     if not is_number(before, 0):
         place = p.elementwise(lambda i, b: i - b, place, before)
 
-    def is_inside(size_of: Any, i: Expr) -> Expr:
-        return (i >= 0) & (i < cast_expr(size_of(factors), DType.int64))
+    length = cast_expr(p.size(x.positions[at]), DType.int64)
 
-    def nearest(size_of: Any, i: Expr) -> Expr:
-        last = cast_expr(size_of(factors), DType.int64) - 1
-        return call("minimum", call("maximum", i, 0), last)
+    def is_inside(i: Expr) -> Expr:
+        return (i >= 0) & (i < length)
+
+    def nearest(i: Expr) -> Expr:
+        return call("minimum", call("maximum", i, 0), length - 1)
 
     if x.sizes[at] == ONE:
         inside = p.elementwise(lambda i: call("eq", i, 0), place)
     else:
-        inside = p.sized(is_inside, place, dtype=DType.bool_)
-        x = p.take(x, p.sized(nearest, place, dtype=DType.int64), at)
+        inside = p.elementwise(is_inside, place, dtype=DType.bool_)
+        x = p.take(x, p.elementwise(nearest, place, dtype=DType.int64), at)
     inside = p.view(inside, (extent, *(ONE for _ in sizes[at + 1 :])))
     if not isinstance(fill, PositionalArray):
         fill = p.constant(fill, (), x.dtype)
@@ -193,13 +195,13 @@ def taken(
     and their axes are walked together with the numbers."""
     index = indices[at]
     assert index is not None
-    factors = x.positions[at]
+    length = cast_expr(p.size(x.positions[at]), DType.int64)
 
-    def from_start(size_of: Any, i: Expr) -> Expr:
-        return call("where", i < 0, i + cast_expr(size_of(factors), DType.int64), i)
+    def from_start(i: Expr) -> Expr:
+        return call("where", i < 0, i + length, i)
 
     rank = max(len(v.sizes) for v in indices if v is not None)
-    index = p.sized(from_start, index, dtype=DType.int64)
+    index = p.elementwise(from_start, index, dtype=DType.int64)
     index = p.view(index, (*(ONE,) * (rank - len(index.sizes)), *index.sizes))
     walked: dict[int, int] = {}
     for i, counted in enumerate(indices):
