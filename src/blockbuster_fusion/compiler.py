@@ -24,7 +24,9 @@ from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
 from blockbuster_fusion.printers.triton.tiles import fitted
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
-from blockbuster_fusion.runtime.executable import Compiled, Executable, Kernels, Runner
+from blockbuster_fusion.runtime.bound import Kernels
+from blockbuster_fusion.runtime.compiled import Compiled
+from blockbuster_fusion.runtime.executable import Executable, Runner
 from blockbuster_fusion.safety.fuse import SafeFusion, safe_fusion
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import Storage, stored_as

@@ -12,7 +12,8 @@ from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.printers.c.kernel import kernels_in_c
 from blockbuster_fusion.printers.c.prelude import PARTS, prelude
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
-from blockbuster_fusion.runtime.executable import Compiled, Executable
+from blockbuster_fusion.runtime.compiled import Compiled
+from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 from blockbuster_fusion.schedule.defaults import all_tiles, default_tiles

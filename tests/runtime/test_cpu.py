@@ -186,7 +186,7 @@ SANITIZED = """
 import numpy as np, sys
 import blockbuster_fusion as bb
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
-from blockbuster_fusion.runtime.executable import Compiled
+from blockbuster_fusion.runtime.compiled import Compiled
 name, snapshot, dtype = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 program = bb.examples.find(name)
 made = bb.compile(program, snapshot=snapshot, dtype=dtype, unit=(), threads=2)

@@ -12,8 +12,9 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.nest.nest import Nest
-from blockbuster_fusion.runtime.arrays import ArrayLibrary
-from blockbuster_fusion.runtime.executable import Sizes, has_tensor, is_empty
+from blockbuster_fusion.runtime.arrays import ArrayLibrary, has_tensor
+from blockbuster_fusion.runtime.bound import is_empty
+from blockbuster_fusion.runtime.executable import Sizes
 
 
 class Interpreted:

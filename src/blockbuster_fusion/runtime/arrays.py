@@ -5,6 +5,7 @@ only arrays that need a conversion are copied.
 """
 
 import ctypes
+import sys
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
@@ -62,6 +63,15 @@ class ArrayLibrary(Protocol):
 
     def from_numpy(self, x: Array, dtype: DType) -> Any:
         """What an executor gave, as an array of the stored dtype."""
+
+
+def has_tensor(given: Sequence[Any]) -> bool:
+    """True if one of the inputs is a tensor; without PyTorch there is none."""
+    if "torch" not in sys.modules or all(type(x) is np.ndarray for x in given):
+        return False
+    from blockbuster_fusion.runtime.tensors import is_tensor
+
+    return any(is_tensor(x) for x in given)
 
 
 STORED = {dtype: np.dtype(np.uint16 if dtype is DType.bfloat16 else dtype.value) for dtype in DType}

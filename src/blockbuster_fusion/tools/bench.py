@@ -32,7 +32,8 @@ from blockbuster_fusion.ir.tiling import given_extents
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
-from blockbuster_fusion.runtime.executable import Compiled, Executable
+from blockbuster_fusion.runtime.compiled import Compiled
+from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.safety.fuse import fuse
 from blockbuster_fusion.tools import examples
 from blockbuster_fusion.tools.check.judge import relative_error

@@ -14,8 +14,8 @@ from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.array.records import FrameworkLayout
 from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis
 from blockbuster_fusion.nest.shapes import contiguous
+from blockbuster_fusion.runtime.bound import Bound, Launch
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
-from blockbuster_fusion.runtime.executable import Bound, Launch
 from blockbuster_fusion.runtime.tensors import STORED
 from blockbuster_fusion.torch.plan.operators import (
     SIZES,
@@ -207,7 +207,7 @@ class Recording:
             raise Untaped("its kernels are not compiled")
         buffers = _Buffers(self, bound.step, program)
         for buffer, (given, layout, dtype) in zip(
-            program.owner.program.inputs, bound.step.inputs, strict=True
+            program.owner.nest.inputs, bound.step.inputs, strict=True
         ):
             buffers.read(buffer, self.converted(given, dtype, values), layout)
         merges = [

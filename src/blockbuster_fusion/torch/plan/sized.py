@@ -7,8 +7,8 @@ from typing import Any
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.nest.nest import Buffer, Kernel
 from blockbuster_fusion.nest.shapes import buffer_shape
+from blockbuster_fusion.runtime.bound import Launch
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
-from blockbuster_fusion.runtime.executable import Launch
 
 
 def blocks(extent: int, tile: int | None) -> int:

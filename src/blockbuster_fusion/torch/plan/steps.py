@@ -11,7 +11,9 @@ from blockbuster_fusion.array.axes import Size, product
 from blockbuster_fusion.array.records import FrameworkLayout
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.nest.shapes import contiguous
-from blockbuster_fusion.runtime.executable import Bound, Compiled, Executable
+from blockbuster_fusion.runtime.bound import Bound
+from blockbuster_fusion.runtime.compiled import Compiled
+from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import library_on
 
