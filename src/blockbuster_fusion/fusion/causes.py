@@ -1,4 +1,4 @@
-"""Causes of buffered edges in terms of the program: what is needed whole, by which statement."""
+"""Causes of buffered edges: the lists that are needed whole, and the statements that need them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Causes:
         return f"{self.name}, from {self.loop(self.source.node)} to {self.loop(self.edge.consumer)}"
 
     def loop(self, node: int) -> str:
-        """A node of the edge's graph in words."""
+        """A description of a node of the edge's graph."""
         op, path = self.graph.op(node), self.edge.path
         ports = range(len(self.graph[node].types))
         made = [name for port in ports if (name := self.labels.name(path, Value(node, port)))]
@@ -66,7 +66,7 @@ class Causes:
         return self.labels.line(path, Value(node)) or " and ".join(made) or "a reader"
 
     def sentences(self, *, too_dear: bool) -> Iterator[str]:
-        """The causes; `too_dear`: the list is not computed again because it takes a dot."""
+        """The causes; `too_dear`: recomputing the list would take a dot."""
         found = self._lookup() or self._cycle() or self._whole()
         yield from found
         dot = self._dot() if too_dear else ""
@@ -102,7 +102,7 @@ class Causes:
     # --------------------------------------------------- a result that comes late
 
     def _cycle(self) -> list[str]:
-        """The reader walks the list, and needs a result of the whole of it as well."""
+        """The cause if the reader iterates the list and also needs a result of all of it."""
         reader, maker = self.graph.op(self.edge.consumer), self.graph.op(self.source.node)
         if not isinstance(reader, Map) or not isinstance(maker, Map):
             return []
@@ -118,7 +118,7 @@ class Causes:
         return []
 
     def _late(self) -> Iterator[Value]:
-        """Operands of the reader that come from the maker by another way than the list itself."""
+        """Operands of the reader that depend on the producer by another path than the list."""
         graph, maker = self.graph, self.source.node
         for value in dict.fromkeys(graph[self.edge.consumer].inputs):
             if value == self.edge.value or isinstance(graph.op(value.node), Pick):
@@ -129,7 +129,7 @@ class Causes:
                 yield value
 
     def _origin(self, late: Value) -> Value | None:
-        """The first reduced value on the way from the maker to a late operand."""
+        """The first reduced value on the path from the producer to a late operand."""
         graph, maker = self.graph, self.source.node
         pending, seen = [late], {late}
         reduced: list[Value] = []
@@ -161,7 +161,7 @@ class Causes:
         )
 
     def _summary(self, value: Value) -> str:
-        """The kind of a reduction, in words."""
+        """A description of a reduction."""
         op = self.graph.op(value.node)
         mode = op.modes[value.port] if isinstance(op, Map) else None
         combiner = op.combiner if isinstance(op, Reduce) else mode.combiner if mode else None
@@ -170,7 +170,7 @@ class Causes:
         return f"{_SUMMARIES.get(name, 'a reduction')} over {dim}"
 
     def _meeting(self, late: Value) -> Place | None:
-        """The first operator of the reader in which an element of the list meets the late value."""
+        """The first operator of the reader that combines an element with the late value."""
         place, node = Place(self.edge.path, self.graph, self.edge.value), self.edge.consumer
         other = Place(self.edge.path, self.graph, late)
         while isinstance(place.graph.op(node), Map):
@@ -196,7 +196,7 @@ class Causes:
         return Place(place.path, place.graph, Value(node))
 
     def _fate(self, late: Value) -> list[str]:
-        """The reason why a late factor or shift cannot wait: what becomes of the result."""
+        """The reason why a late factor or shift cannot be applied after the loop."""
         met = None if self.graph.type(late).is_list else self._meeting(late)
         op = None if met is None else met.graph.op(met.value.node)
         if met is None or not isinstance(op, Elementwise) or op.expr.op not in _KINDS:
@@ -231,7 +231,7 @@ class Causes:
     # ------------------------------------------------------------- read as a whole
 
     def _whole(self) -> list[str]:
-        """Each step of the reader goes through all of the list along an axis."""
+        """The cause if each step of the reader reads all of the list along an axis."""
         reader = self.graph.op(self.edge.consumer)
         if not isinstance(reader, Map):
             line = self.labels.line(self.edge.path, Value(self.edge.consumer))
@@ -253,7 +253,7 @@ class Causes:
         return [f"{steps} needs all of {self.name} along {', '.join(along)}{how}"]
 
     def _statement(self, place: Place, node: int) -> str:
-        """The statement of an operator; one that is summed at once is part of its sum."""
+        """The statement of an operator; an operand of a sum is part of that statement."""
         own = self.labels.line(place.path, Value(node))
         if own or not place.path:
             return own
@@ -265,7 +265,7 @@ class Causes:
         return ""
 
     def _dot(self) -> str:
-        """The statement of a dot in the maker."""
+        """The statement of a dot in the producer."""
         own = (*self.edge.path, self.source.node)
         for (path, value), line in self.labels.lines.items():
             inside = path[: len(own)] == own or (path == own[:-1] and value.node == own[-1])

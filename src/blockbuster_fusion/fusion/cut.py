@@ -1,8 +1,8 @@
-"""Cuts a large program into parts that are fused apart.
+"""Cuts a large program into parts that are fused separately.
 
-A C compiler's time grows faster than the length of a function, and so does the search for rules.
-So no part has more statements than both digest; what one part makes for another goes through
-memory. A small program is one part.
+The times of a C compiler and of the search for rules grow faster than the length of a program. So
+the number of statements of a part is limited; values pass between parts through memory. A small
+program is one part.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from blockbuster_fusion.ir.ops import (
 LARGEST = 128
 """Statements in a part. gcc -O2 takes about 14 ms for each of 64 to 128, 17 ms for each of 256."""
 IN_ONE = 16
-"""Operators of an expression that count as one statement more."""
+"""The number of operators of an expression that counts as another statement."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Part:
 
     graph: Graph
     operands: tuple[Value, ...]
-    """The value of the whole program that each input stands for."""
+    """The value of the whole program for each input."""
     results: tuple[Value, ...]
-    """The value of the whole program that each output stands for."""
+    """The value of the whole program for each output."""
     shared: frozenset[Dim] = frozenset()
-    """Dims of what comes from another part or goes to one: they keep their names."""
+    """Dims of values that pass between parts: they keep their names."""
 
 
 def cut(program: Graph, largest: int = LARGEST) -> tuple[Part, ...]:
@@ -57,7 +57,7 @@ def cut(program: Graph, largest: int = LARGEST) -> tuple[Part, ...]:
 
 
 def joined(program: Graph, parts: Sequence[Part], made: Sequence[Graph]) -> Graph:
-    """The whole program again, with what the parts have become."""
+    """The whole program, put together from the rewritten parts."""
     if len(parts) == 1:
         return made[0]
     nodes = {i: program[i] for i in program.inputs}
@@ -88,12 +88,12 @@ def _statements(node: Node) -> int:
 
 
 def _is_view(node: Node) -> bool:
-    """True if a node computes nothing: each part may have it again."""
+    """True if a node computes nothing, so that each part may have a copy."""
     return isinstance(node.op, Iota | Rename | Pick)
 
 
 def _groups(program: Graph, weights: Mapping[int, int], largest: int) -> list[list[int]]:
-    """The nodes that compute, in order, cut where the fewest values cross."""
+    """The nodes that compute, in order, cut at the positions that the fewest values cross."""
     order = [i for i, n in program.nodes.items() if not isinstance(n.op, Input) and not _is_view(n)]
     crossing = _crossing(program, order)
     groups: list[list[int]] = []
@@ -129,7 +129,7 @@ def _crossing(program: Graph, order: Sequence[int]) -> list[int]:
 
 
 def _real_users(program: Graph, i: int) -> set[int]:
-    """The nodes that use a node's results, at once or through views."""
+    """The nodes that use the results of a node, directly or through views."""
     found: set[int] = set()
     stack = list(program.users[i])
     while stack:
@@ -144,7 +144,7 @@ def _real_users(program: Graph, i: int) -> set[int]:
 def _part(
     program: Graph, group: Sequence[int], number: int, home: Mapping[int, int], ids: Iterator[int]
 ) -> Part:
-    """One group as a program: what it reads are its inputs, what others need its outputs."""
+    """One group as a program with inputs and outputs."""
     nodes: dict[int, Node] = {}
     operands: dict[Value, int] = {}
     here: dict[Value, Value] = {}
@@ -178,7 +178,7 @@ def _part(
         nodes[i] = _over(node, here)
         here.update((Value(i, port), Value(i, port)) for port in range(len(node.types)))
     crossing, results = _results(program, group, number, home)
-    if home[next(reversed(home))] == number:  # the last part has what is only named otherwise
+    if home[next(reversed(home))] == number:  # the last part has the views
         values = (out.value for out in program.outputs)
         results += dict.fromkeys(v for v in values if _is_view(program[v.node]))
     outputs = [Output("", place(value)) for value in results]
@@ -191,14 +191,14 @@ def _part(
 def _results(
     program: Graph, group: Sequence[int], number: int, home: Mapping[int, int]
 ) -> tuple[list[Value], list[Value]]:
-    """The values of a group that other groups need; and these with the program's outputs."""
+    """The values of a group that other groups need, and these with the program's outputs."""
     crossing: list[Value] = []
     results: list[Value] = []
     for i in group:
         for port in range(len(program[i].types)):
             value = Value(i, port)
             known = [value]
-            """The value and what it is named otherwise."""
+            """The value and its views."""
             for now in known:
                 known += (Value(u) for u, _ in program.uses(now) if _is_view(program[u]))
             users = {u for now in known for u, _ in program.uses(now)}

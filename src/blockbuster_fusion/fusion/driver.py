@@ -1,4 +1,4 @@
-"""The fusion algorithm: which rule is tried when, and where.
+"""The fusion algorithm: the order in which rules are tried.
 
 As in the paper: `fuse_no_extend` on one graph, `bfs_fuse_no_extend` on all of them breadth first,
 `bfs_extend` for one extension, `fuse` until nothing can be extended, with a snapshot before each.
@@ -18,7 +18,7 @@ from blockbuster_fusion.rules.sets import RuleSet
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The state of a run before the first rule beyond the base; a run by the base goes on here."""
+    """The state of a run before the first rule beyond the base, from which the base continues."""
 
     program: Graph
     rules: RuleSet
@@ -33,7 +33,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A search in the middle: the nodes that each rule still has to look at."""
+    """The state of a search: the nodes that each rule still has to examine."""
 
     graph: Graph
     pending: tuple[tuple[int, ...], ...]
@@ -43,7 +43,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The outcome of a run: snapshots, each with the number of firings that led to it."""
+    """The result of a run: snapshots, each with the number of firings that led to it."""
 
     snapshots: tuple[tuple[Graph, int], ...]
     firings: tuple[Firing, ...]
@@ -51,9 +51,9 @@ class Run:
     fork: Fork | None
 
     def by_base(self, first_id: int | None = None) -> "Run":
-        """The outcome by the base alone; the same where no rule beyond it has fired.
+        """The result by the base alone; the same if no rule beyond it has fired.
 
-        New nodes take ids from `first_id` on, where other programs have some already.
+        New nodes take ids from `first_id` on, as other programs may use smaller ones.
         """
         if self.fork is None:
             return self
@@ -77,7 +77,7 @@ class Driver:
         self.firings: list[Firing] = []
         self._next_id = program.max_id + 1 if first_id is None else first_id
         self._shared = shared
-        """Dims that other programs know by their names: they are not given up for others."""
+        """Dims that other programs mention: they are not replaced by others."""
         self.snapshots: list[tuple[Graph, int]] = []
         """Each with the number of firings that led to it."""
         self.fork: Fork | None = None
@@ -88,11 +88,11 @@ class Driver:
         self._queue: deque[Path] = deque([()])
         """Graphs that the local rules are still to be applied to."""
         self._begun: _Search | None = None
-        """The search in the first of them, where another run has begun it."""
+        """The search in the first of them, if another run has begun it."""
 
     @classmethod
     def resumed(cls, fork: Fork) -> "Driver":
-        """A run that goes on from a fork; the fork stays as it is."""
+        """A run that continues from a fork; the fork does not change."""
         driver = cls(fork.program, fork.rules, first_id=fork.next_id, shared=fork.shared)
         driver.firings = list(fork.firings)
         driver.snapshots = list(fork.snapshots)
@@ -163,7 +163,7 @@ class Driver:
         return False
 
     def _extension(self, rule: Rule, graph: Graph) -> Match | None:
-        """The first place for an extending rule that gives up no shared dim."""
+        """The first site of an extending rule that replaces no shared dim."""
         matches = rule.matches(graph)
         return next(
             (m for m in matches if self._shared.isdisjoint(old for old, _ in m.unify)), None
@@ -177,16 +177,16 @@ class Driver:
         return graph
 
     def _leaves_base(self, match: Match, declined: bool = False) -> bool:
-        """True if this is the first firing that the base does not have, or lacks."""
+        """True if this is the first firing that differs from the base."""
         if self.fork is not None or self.rules.base is None:
             return False
         return declined is not (match.rule in self.rules.beyond)
 
     def _keep_fork(self, program: Graph, search: "_Search | None" = None) -> None:
-        """Keeps the state from which the base alone goes on; what has been done is shared.
+        """Keeps the state from which the base alone continues.
 
-        That may be in the middle of a search, so that it comes to the same as a run by the base
-        from the beginning.
+        That may be in the middle of a search, so that the result equals a run by the base from
+        the beginning.
         """
         base = self.rules.base
         assert base is not None
@@ -205,10 +205,10 @@ class Driver:
 
 
 class _Search:
-    """Finds the next match in a graph without looking again at what has not changed.
+    """Finds the next match in a graph without examining unchanged nodes again.
 
-    Each rule has the nodes that it still has to look at. A rewrite puts the nodes that it touched
-    back; places that a far guard refused are looked at once more when nothing else is left.
+    Each rule has a list of nodes to examine. A rewrite adds the nodes that it touched. Sites that a
+    far guard refused are examined once more when nothing else is left.
     """
 
     def __init__(
@@ -221,13 +221,13 @@ class _Search:
         self.refused: list[dict[int, None]] = [{} for _ in rules]
         self.moved = False
         self.declined: set[tuple[str, tuple[int, ...]]] = set()
-        """Places that a caution refused; nothing that happens here makes it hold."""
+        """Sites that a caution refused; no rewrite here can change that."""
         self.interested: dict[type, list[int]] = {}
         """The indices of the rules that apply to nodes of each kind."""
         self._put_back(graph.nodes)
 
     def begun(self, rules: tuple[Rule, ...]) -> Begun:
-        """This search, as far as it has come, for some of its rules alone."""
+        """The state of this search, for some of its rules."""
         places = [self.rules.index(rule) for rule in rules]
         pending = tuple(tuple(self.pending[at]) for at in places)
         refused = tuple(tuple(self.refused[at]) for at in places)
@@ -235,7 +235,7 @@ class _Search:
 
     @classmethod
     def resumed(cls, begun: Begun, rules: tuple[Rule, ...], shared: frozenset[Dim]) -> "_Search":
-        """A search that goes on from where another has come to."""
+        """A search that continues from the state of another."""
         search = cls(begun.graph, rules, shared)
         search.pending = [dict.fromkeys(nodes) for nodes in begun.pending]
         search.refused = [dict.fromkeys(nodes) for nodes in begun.refused]
@@ -268,11 +268,11 @@ class _Search:
         return None
 
     def decline(self, match: Match) -> None:
-        """Passes over a match from now on."""
+        """Excludes a match from now on."""
         self.declined.add((match.rule.name, match.nodes))
 
     def move_to(self, graph: Graph) -> None:
-        """Goes on with the graph that the last match made."""
+        """Continues with the graph that the last match made."""
         self.graph = graph
         self.moved = True
         self._put_back(graph.nodes if graph.touched is None else graph.touched)

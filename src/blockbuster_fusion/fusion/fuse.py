@@ -1,4 +1,4 @@
-"""Fusing a block program by rules: the algorithm's face to the rest of the compiler."""
+"""Fusion of a block program by rules: the interface of the algorithm."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,16 +29,16 @@ class Fusion:
     """The fused programs, to which `trace`, `why_not` and `alternatives` refer."""
     trace: Trace
     runs: tuple[Run, ...] = field(default=(), repr=False)
-    """The run on each part of the program; each keeps where the base alone goes on."""
+    """The run on each part of the program, with its fork for the base."""
 
     @property
     def snapshots(self) -> Sequence[Graph]:
-        """The alternatives as they are run."""
+        """The alternatives that may be run."""
         return self.fused
 
     @cached_property
     def base(self) -> "Fusion | None":
-        """The fusion by the base of the rule set alone, where it differs: done when asked for."""
+        """The fusion by the base of the rule set alone, if it differs; computed on demand."""
         return self._finished_base()
 
     def _finished_base(self) -> "Fusion | None":
@@ -55,7 +55,7 @@ class Fusion:
 
     @property
     def alternatives(self) -> list[Graph]:
-        """The snapshots, then those of the base that differ: what a selection chooses from."""
+        """The snapshots, then those of the base that differ: the candidates of a selection."""
         return [*self.fused, *self._other_fused()]
 
     def _other_fused(self) -> list[Graph]:
@@ -73,9 +73,9 @@ class Fusion:
     def why_not(
         self, snapshot: Graph | int | None = None, *, shown: Graph | None = None
     ) -> list[Reason]:
-        """For each interior buffered edge that a snapshot of `fused` has left: what kept it there.
+        """The reason for each interior buffered edge of a snapshot of `fused`.
 
-        Without a snapshot, the one that has the fewest. Names are those of its listing, or of
+        The default is the snapshot with the fewest. Names are those of its listing, or of
         `shown`, which is the same snapshot made safe.
         """
         snapshot = self.most_fused if snapshot is None else snapshot
@@ -85,7 +85,7 @@ class Fusion:
         return why_not(graph, (*rules.local, *rules.extending), self._unit_helps, names)
 
     def _unit_helps(self, names: tuple[str, ...]) -> bool:
-        """True if fewer edges are left in the end where these axes have one block."""
+        """True if fewer edges are left in the end if these axes have one block."""
         if names not in self._tried:
             try:
                 graph = specialise(self.initial, unit_dims(self.initial, names))
@@ -110,9 +110,9 @@ def fuse(
 ) -> Fusion:
     """The program fused by a set of rules.
 
-    `unit` names dims (or axes) that are to have one block: their loops go before fusing. `safe`
-    says that numerical safety is going to be applied: else rules that need it do not fire.
-    A program of more than `largest` statements is cut into parts that are fused apart.
+    `unit` names dims (or axes) with one block: their loops are removed before fusing. Rules that
+    need numerical safety fire only if `safe` is True. A program of more than `largest` statements
+    is cut into parts that are fused separately.
     """
     graph = lower(program) if isinstance(program, ArrayProgram) else program
     verify(graph)
@@ -122,7 +122,7 @@ def fuse(
 
 
 def run(graph: Graph, rules: RuleSet, largest: int = LARGEST) -> Fusion:
-    """A graph fused as it is, by a set of rules, in parts of at most so many statements."""
+    """A graph fused by a set of rules, in parts of at most `largest` statements."""
     parts = cut(graph, largest)
     runs: list[Run] = []
     first = max(part.graph.max_id for part in parts) + 1
@@ -135,7 +135,7 @@ def run(graph: Graph, rules: RuleSet, largest: int = LARGEST) -> Fusion:
 def _fusion(
     initial: Graph, parts: Sequence[Part], rules: RuleSet, runs: Sequence[Run], largest: int
 ) -> Fusion:
-    """The outcome of the runs on the parts of a program, as one.
+    """The results of the runs on the parts of a program, as one.
 
     A snapshot of the whole has the snapshot of that number of each part, or its last one.
     """
@@ -160,7 +160,7 @@ def _fewest_edges(fusion: Fusion) -> int:
 
 
 def unit_dims(graph: Graph, names: Collection[Dim | str]) -> set[Dim]:
-    """The dims that are meant by dims, labels or axis names."""
+    """The dims that dims, labels or axis names denote."""
     if isinstance(names, str):
         names = (names,)
     loops = [d for d in graph.dims if not d.is_free]

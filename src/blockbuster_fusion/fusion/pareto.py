@@ -1,4 +1,4 @@
-"""The alternatives of a fusion, measured: edges, traffic, work and local memory."""
+"""Measurements of the alternatives of a fusion: edges, traffic, work and local memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def alternatives(
     tiles: Mapping[Dim | str, int],
     most: int = 64,
 ) -> list[Alternative]:
-    """Every snapshot for every set of unit axes; of more than `most` sets, the small and large.
+    """Every snapshot for every set of unit axes; of more than `most` sets, small and large ones.
 
     Snapshots that only the base of the rule set gives are numbered after the set's own.
     """
@@ -63,7 +63,7 @@ def unit_sets(graph: Graph) -> list[tuple[str, ...]]:
 
 
 def tried_sets(graph: Graph, most: int = 64) -> list[tuple[str, ...]]:
-    """The sets that are measured: none, few and nearly all axes, where there are too many."""
+    """The sets to measure: if there are too many, those of none, few and nearly all axes."""
     sets = unit_sets(graph)
     return sets if len(sets) <= most else [*sets[: most // 2], *sets[-(most - most // 2) :]]
 

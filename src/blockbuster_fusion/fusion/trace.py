@@ -1,4 +1,4 @@
-"""The trace of a fusion: the initial program and where each rule fired, replayed on demand."""
+"""The trace of a fusion: the initial program and every firing of a rule, replayed on demand."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ class Firing:
     unify: tuple[tuple[Dim, Dim], ...]
     fresh: int
     part: int = 0
-    """The part of the program that `path` begins in, where it has been cut (fusion/cut.py)."""
+    """The part of the program that `path` begins in, if it was cut (fusion/cut.py)."""
 
     @classmethod
     def of(cls, match: Match) -> "Firing":
@@ -148,7 +148,7 @@ class Step:
 
 
 class Trace(Sequence[Step]):
-    """The steps of a fusion. Programs in between are made again when they are looked at."""
+    """The steps of a fusion. Intermediate programs are computed on demand."""
 
     def __init__(
         self,
@@ -163,15 +163,15 @@ class Trace(Sequence[Step]):
         self.rules = rules
         self.firings = tuple(firings)
         self.snapshots = tuple(snapshots)
-        """After how many steps each snapshot was taken."""
+        """The number of steps before each snapshot."""
         self.parts = tuple(parts) or cut(initial, largest)
-        """The parts that were fused apart: one, unless the program is large."""
+        """The parts that were fused separately: one, unless the program is large."""
         self.largest = largest
         self._recent: dict[int, tuple[Graph, ...]] = {}
-        """Programs looked at last, so that going through the steps replays each once."""
+        """The most recent programs, so that a walk over the steps replays each once."""
 
     def program_after(self, steps: int) -> Graph:
-        """The program after that many steps."""
+        """The program after a number of steps."""
         at = max((n for n in self._recent if n <= steps), default=0)
         start = self._recent.get(at) or tuple(part.graph for part in self.parts)
         programs = list(start)
@@ -181,7 +181,7 @@ class Trace(Sequence[Step]):
         return joined(self.initial, self.parts, programs)
 
     def tiles_after(self, steps: int, tiles: Mapping[Dim | str, int]) -> dict[Dim | str, int]:
-        """Tiles of the initial program's dims as tiles of the dims that these have become."""
+        """Tiles of the initial program's dims as tiles of the dims that replaced them."""
         known: dict[Dim, Dim] = {}
         for firing in self.firings[:steps]:
             unify_into(known, firing.unify)
@@ -228,7 +228,7 @@ class Trace(Sequence[Step]):
     # ---------------------------------------------------------------- files
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data from which `from_json` makes the trace again."""
+        """Plain data from which `from_json` restores the trace."""
         return {
             "format": FORMAT,
             "rules": self.rules.name,
@@ -244,7 +244,7 @@ class Trace(Sequence[Step]):
 
     @classmethod
     def from_json(cls, data: Any, place: str = "trace") -> "Trace":
-        """The trace that `to_json` described; it is replayed once, to see that it fits."""
+        """The trace that `to_json` described; it is replayed once, to check that it fits."""
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             raise BadTrace(place=place, problem=f"this is no fusion trace of format {FORMAT}")
         try:
@@ -279,7 +279,7 @@ class Trace(Sequence[Step]):
         return cls.from_json(data, str(file))
 
     def check(self, place: str = "trace") -> None:
-        """Replays every step; raises BadTrace where one does not fit the program."""
+        """Replays every step; raises BadTrace if one does not fit the program."""
         ordered = [0, *self.snapshots, len(self)]
         if ordered != sorted(ordered):
             problem = f"snapshots after {self.snapshots} of {len(self)} steps"

@@ -1,4 +1,4 @@
-"""Why an intermediate is still in global memory: which rules came near it, and what refused."""
+"""Explains why an intermediate is still in global memory: the rules that were refused."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from blockbuster_fusion.rules.rule import Rule
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A rule whose pattern stands at an edge, and the guard that kept it from firing."""
+    """A rule whose pattern matches at an edge, and the guard that refused it."""
 
     rule: str
     number: int | None
@@ -27,7 +27,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why one edge is left."""
+    """The reasons why one edge is left."""
 
     edge: Edge
     title: str
@@ -39,7 +39,7 @@ class Reason:
     """The operator that no rule moves across, if that is the reason."""
     remedy: str
     unit: tuple[str, ...] = ()
-    """Axes with which as unit dims fewer edges are left, where there are such: this was tried."""
+    """Axes that leave fewer edges as unit dims, if any; this was tried."""
 
     def __str__(self) -> str:
         lines = [self.title]
@@ -58,7 +58,7 @@ def why_not(
     helps: Callable[[tuple[str, ...]], bool],
     names: Labels,
 ) -> list[Reason]:
-    """For each interior buffered edge: its cause, the rules that came near, and what would help.
+    """The cause, the refused rules and a remedy for each interior buffered edge.
 
     `helps` is True if fewer edges are left when some axes have one block. `names` are those of
     a listing, of the program or of the same made safe.
@@ -101,7 +101,7 @@ def _refusals(graph: Graph, edge: Edge, rules: tuple[Rule, ...]) -> Iterator[Ref
 
 
 def _barrier(causes: Causes) -> tuple[str, str] | None:
-    """An operator at an end of the edge that no rule looks through, and what to do about it."""
+    """An operator at an end of the edge that no rule handles, and a remedy."""
     graph, edge = causes.graph, causes.edge
     value, consumer = edge.value, graph.op(edge.consumer)
     producer = graph.op(value.node)

@@ -7,7 +7,7 @@ from blockbuster_fusion.ir.graph import Graph, Path
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One decision of the pass, at a node of the program that it was given."""
+    """One decision of the pass, at a node of the given program."""
 
     path: Path
     node: int
@@ -26,7 +26,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A value of the program that was given whose sums lose digits, and why nothing is done."""
+    """A value of the given program whose sums lose digits, with the reason."""
 
     path: Path
     node: int
@@ -40,10 +40,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The precision class of a program, by a static argument: careful, or what loses digits.
+    """The precision class of a program, by static analysis: careful, or the losses.
 
-    A careful program is as exact as the unfused one up to a small factor. Digits are lost where
-    sums that nearly cancel are subtracted, and no pivot takes away what they have in common.
+    A careful program is as exact as the unfused one up to a small factor. Digits are lost if
+    sums that nearly cancel are subtracted and no pivot removes their common part.
     """
 
     losses: tuple[Loss, ...] = ()
@@ -58,7 +58,7 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Safe:
-    """A program made numerically safe, with what was decided on the way."""
+    """A program made numerically safe, with the decisions of the pass."""
 
     graph: Graph
     choices: tuple[Choice, ...]

@@ -7,7 +7,7 @@ from blockbuster_fusion.safety.guards import is_finite_or_zero
 def is_linear(expr: Expr, index: int) -> bool:
     """True if an expression is a multiple of its argument number `index`.
 
-    Only then may the argument share an exponent with its neighbours on the way to a sum.
+    Only then may the argument share an exponent with other elements of the sum.
     """
     return _relation(expr, index) == "linear"
 
@@ -15,7 +15,7 @@ def is_linear(expr: Expr, index: int) -> bool:
 def is_inverse(expr: Expr, index: int) -> bool:
     """True if an expression is a multiple of the inverse of its argument number `index`.
 
-    It has an exponent to cancel, but may not share one: what is least counts most.
+    It has an exponent to cancel, but may not share one: the smallest elements count most.
     """
     return _relation(expr, index) == "inverse"
 
@@ -34,7 +34,7 @@ def is_summand(expr: Expr, index: int) -> bool:
 
 
 def takes_log(expr: Expr, index: int) -> bool:
-    """True if there is a logarithm of the argument, or of a sum that it is in."""
+    """True if the expression takes a logarithm of the argument, or of a sum with it."""
     made = _relations(expr, index)
     return any(node.op in LOGARITHMS and made[node.args[0]] in _IN_SUMS[1:] for node in made)
 

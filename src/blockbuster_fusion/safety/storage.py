@@ -1,7 +1,7 @@
-"""Storage and arithmetic: narrow numbers in memory, wide ones where they are computed with.
+"""Storage and arithmetic dtypes: narrow numbers in memory, wide ones in computations.
 
-A program over float16 or bfloat16 lists computes in float32: what is loaded is widened, what is
-stored is rounded. This makes it explicit, so that passes need not know of it.
+A program over float16 or bfloat16 lists computes in float32: loads widen, and
+stores round. This pass makes these casts explicit, so that other passes need not know of them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ NARROW = (DType.float16, DType.bfloat16)
 
 
 Storage = DType | Mapping[str, DType]
-"""As what float32 arrays are stored: all alike, or each input and output by its name."""
+"""The dtype in which float32 arrays are stored: one for all, or one per input and output name."""
 
 
 def stored_as(graph: Graph, dtype: Storage, *, inside: DType | None = None) -> Graph:
     """The program with its float32 lists stored as `dtype`; it computes in float32 as before.
 
-    `inside` is for lists between its parts: float32, so that no value is read back from a narrower
-    copy.
+    `inside` is the dtype of intermediate lists: float32, so that no value is read back from a
+    narrower copy.
     """
     given = [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)]
     results = [out.name for out in graph.outputs]
@@ -61,9 +61,9 @@ def stored_as(graph: Graph, dtype: Storage, *, inside: DType | None = None) -> G
 
 
 def _with_own_lists(graph: Graph, results: Collection[int]) -> Graph:
-    """The graph with lists for some of its results that nothing in it reads.
+    """The graph with separate lists for some of its results, which nothing in it reads.
 
-    A result that is stored otherwise than the lists inside must not be read back.
+    A result with another dtype than the intermediate lists must not be read back.
     """
     made, outputs = graph, list(graph.outputs)
     for number in results:
@@ -103,7 +103,7 @@ def computed_wide(graph: Graph) -> Graph:
 
 
 def _is_narrow(graph: Graph) -> Iterator[bool]:
-    """True if some item that is computed is narrow; what is only loaded or stored is."""
+    """True if a computed item is narrow; items that are only loaded or stored do not count."""
     for i, node in graph.nodes.items():
         narrow = any(kind.dtype in NARROW and not kind.is_list for kind in node.types)
         if isinstance(node.op, Map):
@@ -124,7 +124,7 @@ def _as(kind: Type, dtype: DType) -> Type:
 
 
 class _Storage:
-    """One rewrite; `chosen` says as what a list is stored, told what is wanted of a result."""
+    """One rewrite; `chosen` gives the type in which a list is stored."""
 
     def __init__(self, chosen: Callable[[Type, DType | None], DType], ids: Iterator[int]) -> None:
         self.chosen = chosen
@@ -166,7 +166,7 @@ class _Storage:
         return Graph(nodes, list(graph.inputs), outputs)
 
     def widened(self, nodes: dict[int, Node], value: Value) -> Value:
-        """A value as it is computed with."""
+        """A value in the dtype of the computation."""
         kind = nodes[value.node].types[value.port]
         if kind.is_list or kind.dtype not in NARROW:
             return value
@@ -181,7 +181,7 @@ class _Storage:
         return made
 
     def misc(self, i: int, op: Misc, results: Mapping[Value, DType]) -> Misc:
-        """A misc operator gives what it is declared to give."""
+        """A misc operator has the result types that it declares."""
         kinds = tuple(
             _as(kind, self.chosen(kind, results.get(Value(i, port))))
             for port, kind in enumerate(op.results)
@@ -189,7 +189,7 @@ class _Storage:
         return Misc(op.namespace, op.name, op.attributes, kinds, op.layouts)
 
     def map(self, i: int, op: Map, kinds: Sequence[Type], results: Mapping[Value, DType]) -> Map:
-        """A map, with what it stacks rounded."""
+        """A map whose stacked results are rounded."""
         ports = zip(kinds, op.iterated, strict=True)
         seen = [kind.iterate(op.dim) if iterated else kind for kind, iterated in ports]
         leaving = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Arguments:
-    """The operands of an expression in the making: values, or written values in plain form."""
+    """The operands of an expression under construction: values, or pairs in plain form."""
 
     def __init__(self, graph: "PairGraph") -> None:
         self.graph = graph
@@ -29,7 +29,7 @@ class Arguments:
         return arg(self.entries.setdefault(entry, len(self.entries)))
 
     def term(self, written: PairForm) -> Term:
-        """A written value as a term over these arguments."""
+        """A value in some form as a term over these arguments."""
         made = self._term(written)
         if not written.raw and written.form is not Form.few:
             return made
@@ -44,7 +44,7 @@ class Arguments:
         return Term(written.form, value, exponent, written.raw, addends=addends)
 
     def plain(self, written: PairForm) -> Expr:
-        """A written value as a plain expression over these arguments."""
+        """A value in some form as a plain expression over these arguments."""
         if written.form is not Form.few:
             return self.terms.as_plain(self._term(written))
         first, *rest = (self.plain(addend) for addend in written.addends)
@@ -66,7 +66,7 @@ class Arguments:
         return self.graph.emit(Elementwise(substitute(expr, renamed)), *operands, own=own)
 
     def origin(self, atom: Expr) -> Hashable:
-        """The exponential that an atom comes from, as the identity of what it is taken of."""
+        """The origin of an atom: the identity of the argument of its exponential."""
         atom = self.terms.base_of(atom)
         if atom.op == "arg":
             return self._known(self._entry(atom.index))

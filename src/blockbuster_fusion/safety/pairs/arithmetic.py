@@ -57,10 +57,10 @@ def never(atom: Expr, alone: bool) -> bool:
 class TermArithmetic:
     """Arithmetic with terms.
 
-    `origin` tells which exponential an atom comes from: a shared exponent has the origin of those
-    that it is the maximum of, and is subtracted from them before anything else is added.
-    `divisor` gives such a maximum as it is subtracted. `is_maximum` is True if no exponent of
-    the same origin exceeds an atom: alone, or in the sum with others.
+    `origin` identifies the exponential of an atom. A shared exponent has the origin of those that
+    it is the maximum of, and is subtracted from them before other additions. `divisor` gives the
+    form of such a maximum in a subtraction. `is_maximum` is True if no exponent of the same origin
+    exceeds an atom: alone, or in the sum with others.
     """
 
     def __init__(
@@ -73,18 +73,18 @@ class TermArithmetic:
         self._bases: dict[Expr, Expr] = {}
 
     def base_of(self, atom: Expr) -> Expr:
-        """The atom that one was made of here: with a guard, or no less than 0."""
+        """The atom from which a guarded atom, or one bounded below by 0, was made."""
         return self._bases.get(atom, atom)
 
     def total(self, exponent: Exponent, *, divides: bool = False) -> Expr:
-        """The exponent as an expression; what is subtracted `divides` an exponential by its sum."""
+        """The exponent as an expression; with `divides`, an exponential is divided by its sum."""
         first, *others = self._parts(exponent, divides=divides)
         for other in others:
             first = first + other
         return first
 
     def _parts(self, exponent: Exponent, *, divides: bool) -> list[Expr]:
-        """The addends of an exponent: what has no maximum, and differences from maxima."""
+        """The addends of an exponent: differences from maxima, and the atoms without a maximum."""
         groups: dict[Hashable, list[tuple[Expr, float]]] = {None: []}
         for part in exponent:
             groups.setdefault(self.origin(part[0]), []).append(part)
@@ -121,15 +121,15 @@ class TermArithmetic:
         return self.materialised(ONE if value is None else value, exponent)
 
     def materialised(self, value: Expr, exponent: Exponent) -> Expr:
-        """`value · e^exponent`, in two steps: no factor overflows where the product does not."""
+        """`value · e^exponent`, in two steps: no factor overflows unless the product does."""
         half = self.power(exponent, 0.5)
         return call("where", is_nothing(value, self.total(exponent)), 0.0, value * half * half)
 
     def power(self, exponent: Exponent, scale: float = 1.0, *, divides: bool = False) -> Expr:
-        """e^(scale·t); where it was written as a power of two it stays one.
+        """e^(scale·t), as a power of two if it was written as one.
 
-        The sum t of several exponents is rounded, which may cost e^t many digits. To the first
-        order it gets back what its rounding took: e^(t+r) = e^t·(1 + r).
+        The sum t of several exponents is rounded, which may cost e^t many digits. The rounding
+        error r is corrected to first order: e^(t+r) = e^t·(1 + r).
         """
         of_two = is_of_two(exponent)
         parts = self._parts(over(exponent, LOG2) if of_two else exponent, divides=divides)
@@ -162,8 +162,8 @@ class TermArithmetic:
     def evaluate(self, expr: Expr, operands: Sequence[Term], *, lift: bool = True) -> Term:
         """The value of an expression of operands in any form.
 
-        With `lift`, an exponential becomes a scaled term; in places where that would not do (a
-        sigmoid, say) it is written as the plain exponential again.
+        With `lift`, an exponential becomes a scaled term. Functions that cannot use one, such as a
+        sigmoid, get the plain exponential.
         """
         varies = varying(expr)
 
@@ -268,7 +268,7 @@ class TermArithmetic:
         return Term(Form.few, None, native=native, addends=(*sides[0], *sides[1]))
 
     def add_moved(self, node: Expr, a: Term, b: Term, sign: float) -> Term:
-        """Sums with a moved term: its exponent, which may be large, meets what it may cancel."""
+        """A sum with a moved term: its exponent, which may be large, is added first to cancel."""
         assert a.value is not None
         assert b.value is not None
         if a.form is b.form or number_of(a) is not None or number_of(b) is not None:
@@ -316,7 +316,7 @@ class TermArithmetic:
         return scaled(op(x, y) if is_first else op(y, x), common, raw=False)
 
     def _size(self, term: Term) -> Expr:
-        """The exponent of a term, with that of its significand where nothing bounds that."""
+        """The exponent of a term, with that of its significand if that is not bounded."""
         exponent = self.total(term.exponent)
         if not term.raw or term.value is None:
             return exponent
@@ -324,7 +324,7 @@ class TermArithmetic:
         return call("where", is_nothing(term.value, exponent), NOTHING, size)
 
     def _is_below(self, exponent: Exponent, other: Exponent) -> bool:
-        """True if the other exponent is the maximum of those that the first one belongs to."""
+        """True if the other exponent is the maximum of the origin of the first one."""
         alone = len(other) == 1
         tops = [(self.origin(t), f) for t, f in other if f > 0 and self.is_maximum(t, alone)]
         if len(tops) != len(other) or len(exponent) != len(other):
@@ -353,7 +353,7 @@ class TermArithmetic:
         return self._together(a, b, choose)
 
     def _masked(self, term: Term, test: Expr, *, first: bool) -> Term:
-        """A scaled term, or 0. Nothing hidden may count where a maximum of exponents is taken."""
+        """A scaled term, or 0. Masked elements must not count in a maximum of exponents."""
 
         def choose(shown: Expr, hidden: Expr) -> Expr:
             pair = (shown, hidden) if first else (hidden, shown)
@@ -394,7 +394,7 @@ class TermArithmetic:
         return scaled(value, times(a.exponent, exponent), raw=a.raw)
 
     def _cast(self, node: Expr, a: Term) -> Term | None:
-        """The parts stay as wide as they are: a significand alone may be larger than the value."""
+        """A cast to a float keeps the parts: a significand alone may be larger than the value."""
         return a if a.form is Form.scaled and node.dtype.is_float else None
 
 

@@ -1,7 +1,7 @@
-"""Demand analysis: which exponentials reach a sum, over which axes, and who needs plain numbers.
+"""Demand analysis: the axes over which each exponential is summed, and uses of plain numbers.
 
-Everything is asked of the program as it was, by value, and followed through maps in both
-directions: into the bodies that a value is handed to, and out of the body that makes it.
+The analysis looks at the program before the rewrite. It follows values through maps in both
+directions: into the bodies that read a value, and out of the body that computes it.
 """
 
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ from blockbuster_fusion.safety.linearity import (
 class Demand:
     """The uses of a value: summed over `axes`, by linear operators only, or used otherwise.
 
-    `multiplied`: on the way it meets other factors, which may have exponents to cancel. A factor
-    that varies along an axis of the sum is another use: it may lift what is small beside others.
-    `alone`: the axes along which it is summed without such a factor. `logged`: the logarithm of
-    it, or of a sum of a few such, is taken.
+    `multiplied`: before the sum it is multiplied by factors that may have exponents to cancel. A
+    factor that varies along an axis of the sum is another use: it may enlarge small elements.
+    `alone`: the axes along which it is summed without such a factor. `logged`: the program takes
+    the logarithm of it, or of a sum of a few such values.
     """
 
     axes: frozenset[Axis] = frozenset()
@@ -70,7 +70,7 @@ def summed_over(axis: Axis) -> Demand:
 
 
 class Demands:
-    """The demands in one graph; `outer` is where the map stands whose body it is."""
+    """The demands in one graph; for a body, `outer` has the demands around its map."""
 
     def __init__(self, graph: Graph, outer: "tuple[Demands, int] | None" = None) -> None:
         self.graph = graph
@@ -95,7 +95,7 @@ class Demands:
         return self._known[value]
 
     def _fill(self) -> None:
-        """Finds all demands, users first: what a chain of operators leads to is known then."""
+        """Finds all demands, users before operands."""
         if self._filled:
             return
         if self.outer is not None:
@@ -152,7 +152,7 @@ class Demands:
         return Demand(otherwise=True, logged=logged)
 
     def sums_exponentials(self, value: Value) -> bool:
-        """True if a value is made of sums of exponentials, which have an exponent."""
+        """True if a value is computed from sums of exponentials, which have an exponent."""
         pending: list[tuple[Demands, Value, bool]] = [(self, value, False)]
         done: set[tuple[int, Value, bool]] = set()
         while pending:
@@ -200,7 +200,7 @@ class Demands:
     # ---------------------------------------------------------------- in which form
 
     def wants_plain(self, value: Value) -> bool:
-        """True if somebody needs a value as plain numbers: an output, a misc operator, a rename."""
+        """True if a use needs plain numbers: an output, a misc operator or a rename."""
         if value not in self._plain:
             users = any(self._plain_through(*use) for use in self.graph.uses(value))
             self._plain[value] = users or any(
@@ -211,7 +211,7 @@ class Demands:
         return self._plain[value]
 
     def takes_any_form(self, value: Value) -> bool:
-        """True if somebody takes a value in any form."""
+        """True if a use accepts any form."""
         if value not in self._any_form:
             users = any(not self._plain_through(*use) for use in self.graph.uses(value))
             self._any_form[value] = users or any(

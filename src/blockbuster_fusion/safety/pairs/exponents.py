@@ -1,4 +1,4 @@
-"""Exponents as formal sums of atoms with factors, so that what cancels is seen to cancel."""
+"""Exponents as formal sums of atoms with factors, so that cancellation is exact."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ GREATEST = {DType.float64: 1.7976931348623157e308}
 
 
 def plus(a: Exponent, b: Exponent, factor: float = 1.0) -> Exponent:
-    """a + factor·b; what cancels is gone."""
+    """a + factor·b, without atoms that cancel."""
     made = dict(a)
     for atom, count in b:
         made[atom] = made.get(atom, 0.0) + factor * count
@@ -35,12 +35,12 @@ def times(a: Exponent, factor: float) -> Exponent:
 
 
 def over(a: Exponent, divisor: float) -> Exponent:
-    """a / divisor, exactly 1 where they are equal."""
+    """a / divisor; the factor is exactly 1 if they are equal."""
     return tuple((atom, factor / divisor) for atom, factor in a)
 
 
 def bounded(exponent: Expr, dtype: DType = DType.float32) -> Expr:
-    """An exponent that is shared: finite, whatever it is the maximum of."""
+    """A shared exponent, bounded to the finite range."""
     largest = GREATEST.get(dtype, LARGEST)
     return call("maximum", call("minimum", exponent, largest), -largest)
 
@@ -51,14 +51,14 @@ def power(total: Expr, *, of_two: bool) -> Expr:
 
 
 def is_of_two(exponent: Sequence[tuple[object, float]]) -> bool:
-    """True if e^t is a power of two: all that is in t has been multiplied by log 2."""
+    """True if e^t is a power of two: every factor in t is log 2."""
     return bool(exponent) and all(abs(factor) == LOG2 for _, factor in exponent)
 
 
 def met(
     positive: Sequence[tuple[Expr, float]], negative: Sequence[tuple[Expr, float]]
 ) -> tuple[list[Expr], list[tuple[Expr, float]]]:
-    """Differences of atoms, each of them by as much as both have, and what is left."""
+    """Differences of positive and negative atoms, paired by factor, and the remaining atoms."""
     above, below = list(positive), list(negative)
     made: list[Expr] = []
     while above and below:
@@ -73,7 +73,7 @@ def met(
 
 
 def summed(parts: Sequence[tuple[Expr, float]]) -> Expr:
-    """A sum of atoms with factors, those that are added first."""
+    """A sum of atoms with factors; positive ones come first."""
     factors = {abs(factor) for _, factor in parts}
     if len(parts) > 1 and len(factors) == 1 and factors != {1.0}:
         return summed([(atom, math.copysign(1, f)) for atom, f in parts]) * factors.pop()
@@ -88,17 +88,17 @@ def summed(parts: Sequence[tuple[Expr, float]]) -> Expr:
 
 
 def rounding(a: Expr, b: Expr) -> Expr:
-    """The error of a sum of two numbers, exactly (Knuth's two-sum)."""
+    """The exact rounding error of a sum of two numbers (Knuth's two-sum)."""
     total = a + b
     second = total - a
     return (a - (total - second)) + (b - second)
 
 
 def is_nothing(value: Expr, exponent: Expr) -> Expr:
-    """True if a significand is 0: then its exponent says nothing, unless it is infinite."""
+    """The test that a significand is 0 and its exponent is not infinite: the value is then 0."""
     return Expr("eq", (value, const(0.0))) & (exponent < const(float("inf")))
 
 
 def log_of_size(value: Expr, *, of_two: bool = False) -> Expr:
-    """The logarithm of a significand's size."""
+    """The logarithm of the absolute value of a significand."""
     return call("log2" if of_two else "log", call("maximum", call("abs", value), 1e-30))

@@ -1,4 +1,4 @@
-"""Forms of values: the parts by which the rewritten program computes each value of the old one."""
+"""Forms of values: significand and exponent of each value in the rewritten program."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -23,18 +23,18 @@ class PairForm:
     """A plain value that is a number."""
 
     def but(self, value: Value | None, exponent: "Powers") -> "PairForm":
-        """The same number with another significand and exponent, after it has been shared."""
+        """The same value with another significand and exponent."""
         return PairForm(Form.scaled if exponent else Form.plain, value, exponent)
 
     @property
     def parts(self) -> tuple[Value, ...]:
-        """The values that it is made of."""
+        """The values that the form consists of."""
         own = () if self.value is None else (self.value,)
         inner = (part for addend in self.addends for part in addend.parts)
         return tuple(dict.fromkeys((*own, *(atom for atom, _ in self.exponent), *inner)))
 
     def renamed(self, names: Mapping[Value, Value]) -> "PairForm":
-        """The same over other values."""
+        """The same form over other values."""
         value = None if self.value is None else names[self.value]
         exponent = merged((names[atom], factor) for atom, factor in self.exponent)
         addends = tuple(addend.renamed(names) for addend in self.addends)
@@ -46,7 +46,7 @@ def plain(value: Value) -> PairForm:
 
 
 def merged(exponent: Iterable[tuple[Value, float]]) -> tuple[tuple[Value, float], ...]:
-    """An exponent with each atom once; what cancels is gone."""
+    """An exponent with each atom once, without atoms that cancel."""
     made: dict[Value, float] = {}
     for atom, factor in exponent:
         made[atom] = made.get(atom, 0.0) + factor

@@ -1,7 +1,7 @@
 """Identities of values: two values with one identity are the same array, block by block.
 
-A program that has been fused may compute a value in several loops. The pass has to know that the
-maximum that one loop found is that of the exponents that another one computes anew.
+A fused program may compute a value in several loops. The pass has to know that the maximum from
+one loop belongs to the exponents that another loop computes again.
 """
 
 from collections.abc import Hashable
@@ -25,7 +25,7 @@ from blockbuster_fusion.ir.ops import (
 )
 
 LONGEST = 64
-"""Expressions with more parts are told apart by how their operators are cut."""
+"""Longer expressions are not composed: each operator gets a new number."""
 
 
 class Identities:
@@ -74,7 +74,7 @@ class Identities:
         return self._array("node", i, port)
 
     def _yielded(self, op: Map, port: int) -> Expr:
-        """A result of a map: a list of what its body makes, or that reduced."""
+        """The identity of a result of a map, stacked or reduced."""
         made, mode = self._known[op.body.outputs[port].value], op.modes[port]
         if op.first:
             return self._array("rest", op.first, op.dim.axis, str(mode), made)

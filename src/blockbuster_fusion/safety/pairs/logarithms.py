@@ -55,7 +55,7 @@ def log1p(rules: "TermArithmetic", node: Expr, a: Term) -> Term | None:
 
 
 def _log_of_sum(rules: "TermArithmetic", addends: Sequence[Term]) -> Term:
-    """log Σ v·e^t, as m + log Σ v·e^(t-m) for the largest t; what is near 1 loses no digits."""
+    """log Σ v·e^t, as m + log Σ v·e^(t-m) for the largest t; sums near 1 lose no digits."""
     of_two = all(is_of_two(t.exponent) for t in addends if t.exponent)
     unit = LOG2 if of_two else 1.0
     exponents = [rules.total(over(t.exponent, unit)) for t in addends]
@@ -85,7 +85,7 @@ def _log_of_two(value: Expr, a: Expr, b: Expr, *, of_two: bool) -> Term:
     apart = call("abs", next(x for x in (a, b) if x not in numbers)) if numbers else None
     smaller = power(-(call("abs", a - b) if apart is None else apart), of_two=of_two)
     more = call("log1p", smaller)
-    if apart is None:  # two infinities are not apart
+    if apart is None:  # equal infinities have no difference
         more = call("where", Expr("eq", (a, b)), LOG2, more)
     if value is not ONE:
         more = more + call("log", value)

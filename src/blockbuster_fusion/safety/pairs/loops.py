@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 HEADROOM = {DType.float16: 10.0}
 """The distance of an exponent below the maximum, for significands that are stored as float16.
 
-They then go up to e^10 = 22026 instead of 1, and what is e^27 times smaller than the largest is
-still a float16; with the maximum it would be e^17. After a sum nothing bounds them, and they are
-stored as they are computed.
+They then go up to e^10 = 22026 instead of 1, and elements e^27 times smaller than the largest are
+representable; with the maximum it would be e^17. After a sum they have no bound and are stored as
+they are.
 """
 
 
 class Loop:
-    """A map while it is written anew: which values go in, and which come out."""
+    """A map while it is rewritten: its operands and its results."""
 
     def __init__(self, outer: PairGraph, node: int, op: Map, rewriter: "GraphRewriter") -> None:
         self.outer, self.node, self.op = outer, node, op
@@ -38,7 +38,7 @@ class Loop:
         """The input of the body for each operand, iterated or whole."""
         self.results: list[tuple[Value, Mode]] = []
         self.groups: dict[Powers, list[tuple[int, Value]]] = {}
-        """Sums by the exponents that they share: their numbers, and what is summed."""
+        """Sums by shared exponents: result numbers and summands."""
         self.fixed: dict[int, tuple[tuple[Value, float], ...]] = {}
 
     # ---------------------------------------------------------------- in
@@ -71,7 +71,7 @@ class Loop:
         return self.ports[key]
 
     def outside(self, value: Value, *, whole: bool) -> Value | None:
-        """The operand that a value in the body is; with `whole`, only if it stays the same."""
+        """The operand behind an input of the body; with `whole`, only if it is not iterated."""
         for (operand, iterated), inner in self.ports.items():
             if inner == value and not (whole and iterated):
                 return operand
@@ -95,13 +95,13 @@ class Loop:
             self.result(number, body.plain(out.value), mode)
 
     def result(self, number: int, value: Value, mode: Mode) -> None:
-        """A plain result."""
+        """Adds a plain result."""
         made = Value(self.node, len(self.results))
         self.results.append((value, mode))
         self.outer.written[Value(self.node, number)] = plain(made)
 
     def stack(self, number: int, value: Value, written: PairForm) -> None:
-        """A list: in plain numbers for whoever needs that, in parts for the others."""
+        """Stacks a list: as plain numbers for uses that need them, as parts for the others."""
         outer, body, known = self.outer.demands, self.body, Value(self.node, number)
         if outer.wants_plain(known) or not outer.takes_any_form(known):
             self.result(number, body.plain(value), None)
@@ -117,10 +117,10 @@ class Loop:
                 self.outer.natives[self.outer.written[known]] = native.value
 
     def _stored(self, value: Value, written: PairForm, demand: Demand) -> PairForm:
-        """An exponential that crosses a buffer: how it lies there."""
+        """The form in which an exponential is stored in a buffer."""
         body = self.body
         if any(body.type(part).is_list for part in written.parts):
-            return written  # decided where its items were stacked
+            return written  # decided when its items were stacked
         if all(self.outside(part, whole=False) for part in written.parts):
             reason = "its exponents lie in memory already"
             body.choose(value.node, "exponent", "element", "every axis", reason)
@@ -134,7 +134,7 @@ class Loop:
         return self._rounded(value, made)
 
     def _rounded(self, value: Value, written: PairForm) -> PairForm:
-        """A significand as it is stored: in the dtype of the list that it stands for."""
+        """A form whose significand has the dtype of the list that it represents."""
         body = self.body
         dtype = body.old.type(value).dtype
         if written.value is None or body.type(written.value).is_list:
@@ -144,7 +144,7 @@ class Loop:
         return replace(written, value=body.emit(Elementwise(cast(arg(0), dtype)), written.value))
 
     def yield_parts(self, number: int, written: PairForm, mode: Mode) -> None:
-        """Each part of a written value as a result, unless it came in from outside."""
+        """Yields each part of a form as a result, unless it is an operand of the map."""
         parts = {v: self._yielded(v, mode) for v in written.parts}
         self.outer.written[Value(self.node, number)] = written.renamed(parts)
 
@@ -160,7 +160,7 @@ class Loop:
         return made
 
     def sum(self, number: int, written: PairForm) -> None:
-        """A sum that the loop carries: with all others that have the same exponents."""
+        """Adds a sum that the loop carries to those with the same exponents."""
         written = self.rewriter.sharing.normalised(written)
         known = {atom: self.outside(atom, whole=True) for atom, _ in written.exponent}
         varying = tuple(part for part in written.exponent if known[part[0]] is None)
@@ -179,7 +179,7 @@ class Loop:
         self.outer.written[known_as] = made.but(made.value, self.fixed[number])
 
     def finish(self) -> None:
-        """The map, after its sums have been grouped."""
+        """Builds the map, with its sums in groups."""
         for exponents, sums in self.groups.items():
             self._group(exponents, sums)
         body = self.body

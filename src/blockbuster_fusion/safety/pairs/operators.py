@@ -47,14 +47,14 @@ class Operators:
         return self._with_axes(made, self.graph.old.type(Value(i)), operands)
 
     def _note_origin(self, expr: Expr, inputs: Sequence[Value], made: PairForm) -> None:
-        """The exponent of a bare exponential comes from what it is taken of."""
+        """Notes the origin of the exponent of a bare exponential."""
         if expr.op in ("exp", "exp2") and made.raw and made.value is None:
             known = [self.graph.draft.identities.of(value) for value in inputs]
             for atom, _ in made.exponent:
                 self.graph.draft.origins.setdefault(atom, substitute(expr.args[0], known))
 
     def _native(self, i: int, term: Term, native: Term) -> Term:
-        """An expression whose exponentials need no exponent, or have it inside."""
+        """The term of an expression whose exponentials need no exponent, or have it inside."""
         if term.form is not Form.plain:
             reason = "it reaches no sum, and no other factor, by linear operators"
             self.graph.choose(i, "native", "", "", reason)
@@ -67,9 +67,9 @@ class Operators:
         return term
 
     def _settled_for(self, i: int, op: Elementwise, port: int, x: PairForm) -> PairForm:
-        """An exponential that meets a factor, where it is summed along the same axis without it.
+        """Shares the exponent of an exponential that is summed with a factor and without it.
 
-        Both sums then have one exponent, and one exponential serves them.
+        Both sums then have one exponent, and one exponential serves both.
         """
         found = self.graph.demands.of(Value(i))
         if not x.raw or len(found.axes) != 1 or found.otherwise or not is_linear(op.expr, port):
@@ -86,7 +86,7 @@ class Operators:
         return self.sharing.share(x, dims.pop(), i) if len(dims) == 1 else x
 
     def _with_axes(self, x: PairForm, kind: Type, operands: Sequence[PairForm]) -> PairForm:
-        """A value with the axes of its type: one with an exponent that cancels may lack some."""
+        """Restores the axes of a value's type: it may lack some after an exponent cancels."""
         known = {dim.axis for part in x.parts for dim in self.graph.type(part).items}
         missing = {dim.axis for dim in kind.items} - known
         for part in (v for w in operands for v in w.parts):

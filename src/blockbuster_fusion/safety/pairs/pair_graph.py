@@ -42,17 +42,17 @@ class Draft:
         self.choices: list[Choice] = []
         self.identities = Identities(program)
         self.origins: dict[Value, Expr] = {}
-        """The exponentials that exponents come from, also those that are shared."""
+        """The origin of each exponent, shared ones included."""
         self.maxima: set[Value] = set()
         """Shared exponents that no exponent of the same origin exceeds."""
         self.floored: set[Value] = set()
-        """Maxima that are no less than 0, as that of 1 + Σe^x is: more than the sum of e^x."""
+        """Maxima bounded below by 0, as that of 1 + Σe^x."""
         self.joint: set[Value] = set()
-        """Maxima of a second exponent, beside what the first one leaves: e^(x+y) has two."""
+        """Maxima of a second exponent plus the remainder of the first: e^(x+y) has two."""
         self._dims = set(program.dims)
 
     def loop_over(self, dim: Dim) -> Dim:
-        """A dim to walk a list by: its own, or a new one where the list is free."""
+        """The dim of a loop over a list: its own, or a new one if the list is free."""
         if not dim.is_free:
             return dim
         known = [d.index for d in self._dims if d.axis is dim.axis and d.index is not None]
@@ -88,7 +88,7 @@ class PairGraph:
         return self.builder.type(value)
 
     def copy(self, i: int, node: Node, operands: Sequence[PairForm]) -> None:
-        """A node as it was, with its operands' new names."""
+        """Copies a node, with the new names of its operands."""
         values = tuple(w.value for w in operands if w.value is not None)
         kinds = [self.type(v) for v in values]
         if values != node.inputs or kinds != [self.old.type(v) for v in node.inputs]:
@@ -97,7 +97,7 @@ class PairGraph:
         self.written.update((Value(i, p), plain(Value(i, p))) for p in range(len(node.types)))
 
     def emit(self, op: Op, *operands: Value, own: int | None = None) -> Value:
-        """A node with one result, under the id `own` where that is free; the same one only once."""
+        """A node with one result, under the id `own` if that is free; equal nodes are shared."""
         if (op, operands) not in self._made:
             if own is None or own in self.nodes:
                 self._made[op, operands] = self.builder.one(op, *operands)
@@ -115,7 +115,7 @@ class PairGraph:
         return self.emit(Elementwise(cast(arg(0), dtype)), made)
 
     def native(self, written: PairForm, lists: Sequence[Dim] = ()) -> Value:
-        """A written value in plain form; of a list, `lists` are the dims to walk."""
+        """A value in plain form; for a list, `lists` are the dims to iterate."""
         if written.form is Form.plain:
             assert written.value is not None
             return written.value
@@ -140,7 +140,7 @@ class PairGraph:
         return PairGraph(Graph({}, [], []), self.demands, self.draft, builder=inner)
 
     def follow(self, old: Value, new: Value) -> None:
-        """A value has the origin of another."""
+        """Gives a value the origin of another."""
         if old in self.draft.origins:
             self.draft.origins[new] = self.draft.origins[old]
         for known in (self.draft.maxima, self.draft.joint, self.draft.floored):
@@ -148,9 +148,9 @@ class PairGraph:
                 known.add(new)
 
     def divisor(self, exponent: Value) -> Value:
-        """A maximum as it is subtracted from what it is the maximum of.
+        """A maximum in the form in which it is subtracted: NaN if it is infinite.
 
-        With an infinity among them, none of the quotients is a number.
+        With an infinity in a row, none of the quotients is a number.
         """
         largest = GREATEST.get(self.type(exponent).dtype, LARGEST)
         infinite = Expr("eq", (arg(0), const(largest)))

@@ -1,10 +1,10 @@
-"""The pass that gives exponentials an exponent of their own: significand-exponent pairs.
+"""The pass that rewrites exponentials as significand-exponent pairs.
 
-Every value of a program is written in one of the forms of `terms`: plain, `S·e^t`, or `s + t`. An
-exponential that reaches a sum starts as `e^t` with an exponent for each element; where it is summed
-or contracted over an axis, all elements along that axis get one exponent, their maximum. Sums that
-a loop carries become reductions of tuples, in which everything with one exponent is rescaled
-together. What is stored as a result, or needed otherwise, is multiplied out.
+Every value of a program has one of the forms of `terms`: plain, `S·e^t`, or `s + t`. An exponential
+that reaches a sum starts as `e^t` with an exponent per element. If it is summed or contracted over
+an axis, all elements along that axis share one exponent, their maximum. Sums that a loop carries
+become reductions of tuples, in which all sums with one exponent are rescaled together. Results, and
+values that are needed in plain form, are multiplied out.
 """
 
 from blockbuster_fusion.ir.axis import Dim
@@ -60,7 +60,7 @@ class GraphRewriter:
         self.operators = Operators(self.graph, self.sharing)
 
     def run(self) -> None:
-        """Writes every node of the old graph."""
+        """Rewrites every node of the old graph."""
         for i, node in self.graph.old.nodes.items():
             if not isinstance(node.op, Input):
                 self.write(i, node)
@@ -97,7 +97,7 @@ class GraphRewriter:
         )
 
     def reduce(self, i: int, op: Reduce, x: PairForm) -> PairForm:
-        """A list of pairs, summed: one exponent for all."""
+        """The sum of a list of pairs, with one exponent for all."""
         if x.form is not Form.scaled:
             (listed,) = self.graph.old[i].inputs
             return plain(self.graph.emit(op, self.graph.plain(listed), own=i))
@@ -123,7 +123,7 @@ class GraphRewriter:
         return x.but(Value(i, len(factors)), merged((*fixed, *common)))
 
     def _paired(self, x: PairForm, varying: Powers, dim: Dim) -> tuple[PairForm, Powers]:
-        """A list with one significand and exponents for each element."""
+        """A list with one significand, and exponents, per element."""
         parts = list(dict.fromkeys([*x.parts, *(atom for atom, _ in varying)]))
         walked = [v for v in parts if self.graph.type(v).list_dim(dim) is not None]
         whole = [v for v in parts if v not in walked]
@@ -166,7 +166,7 @@ class GraphRewriter:
         loop.finish()
 
     def _retyped(self, node: Node, op: Map, operands: list[PairForm]) -> Node:
-        """A map whose body does not change, for operands that may be laid out otherwise."""
+        """A map with the same body, for operands that may have other layouts."""
         kinds = [self.graph.type(w.value) for w in operands if w.value is not None]
         ports = zip(kinds, op.iterated, strict=True)
         seen = [kind.iterate(op.dim) if iterated else kind for kind, iterated in ports]
@@ -174,12 +174,12 @@ class GraphRewriter:
         return node if body is op.body else with_body(node, body)
 
     def _settled(self, i: int, op: Map, port: int, x: PairForm) -> PairForm:
-        """An exponential that a loop sums in every iteration gets its exponent before the loop."""
+        """Shares the exponent of an exponential before a loop that sums it in every iteration."""
         inner = self.graph.demands.inside(i).of(Value(op.body.inputs[port]))
         return self.share_for(x, inner, i) if x.raw else x
 
     def share_for(self, x: PairForm, demand: Demand, node: int, headroom: float = 0.0) -> PairForm:
-        """One exponent along the axis that everybody sums over; one for each element otherwise."""
+        """Shares one exponent along the axis if all uses sum over it; else one per element."""
         kinds = [self.graph.type(atom) for atom, _ in x.exponent]
         if len(demand.axes) != 1 or demand.otherwise or any(kind.is_list for kind in kinds):
             return x

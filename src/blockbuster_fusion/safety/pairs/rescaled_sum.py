@@ -11,8 +11,8 @@ def rescaled_sum(
 ) -> Combiner:
     """The sum of pairs that share exponents: (t1, …, S1, S2, …), all S at the larger t.
 
-    A pair stands for S·e^(f1·t1 + …). Of several exponents each meets its own maximum first; that
-    of the second is the maximum of its sum with what is left of the first.
+    A pair represents S·e^(f1·t1 + …). Each exponent is reduced by its own maximum first; that of
+    the second includes the remainder of the first.
     """
     size = len(factors) + summands
     of_two = all(factor == LOG2 for factor in factors)

@@ -49,9 +49,9 @@ class Sharing:
         return tuple(part for part in x.exponent if dim in self.graph.type(part[0]).items)
 
     def normalised(self, x: PairForm) -> PairForm:
-        """A value in which maxima that came from outside meet the exponents that they belong to.
+        """A value in which maxima are subtracted from the exponents that they belong to.
 
-        Their differences are no larger than 0: they go into the significand.
+        The differences are at most 0 and go into the significand.
         """
         met = self._meetings(x)
         if not met:
@@ -81,9 +81,9 @@ class Sharing:
         return set(self.graph.type(maximum).items) <= set(self.graph.type(a).items)
 
     def _at_maxima(self, x: PairForm, varying: Powers, dim: Dim, headroom: float) -> PairForm:
-        """Each exponent meets its own maximum before anything is added to it.
+        """The value with each exponent reduced by its own maximum along an axis.
 
-        The maximum of a second one is that of its sum with what is left of the first.
+        The maximum of a second exponent includes the remainder of the first.
         """
         table = Arguments(self.graph)
         own = None if x.value is None else table.add(x.value)
@@ -108,7 +108,7 @@ class Sharing:
             headroom = 0.0
         assert left is not None
         value = power(left if own is None else left * 0.5, of_two=of_two)
-        if own is not None:  # in two steps: neither overflows where the product does not
+        if own is not None:  # in two steps: neither overflows unless the product does
             value = call("where", is_nothing(own, left), 0.0, own * value * value)
         fixed = tuple(part for part in x.exponent if part not in varying)
         return x.but(table.emit(value), merged((*fixed, *common)))
@@ -122,7 +122,7 @@ class Sharing:
         dim: Dim,
         table: Arguments,
     ) -> Value:
-        """The largest exponent along an axis; beside significands, that of the largest product."""
+        """The largest exponent along an axis; with significands, that of the largest product."""
         if own is None:
             return self.graph.emit(BlockReduce(dim, MAX), table.emit(exponent))
         logarithm = log_of_size(own, of_two=of_two)
@@ -134,9 +134,9 @@ class Sharing:
         return self.graph.emit(BlockReduce(dim, MAX), table.emit(chosen))
 
     def pairs(self, x: PairForm, varying: Powers) -> tuple[Value, Powers]:
-        """A significand, and exponents for a tuple: finite ones, with positive factors.
+        """The significand and the exponents of a tuple: finite, with positive factors.
 
-        Each has the axes of those before it: the maximum of a sum has those of all its parts.
+        Each exponent has the axes of those before it.
         """
         varying = self._nested(varying)
         if not x.raw and x.value is not None and all(factor > 0 for _, factor in varying):
@@ -159,7 +159,7 @@ class Sharing:
         return table.emit(value), tuple(made)
 
     def _nested(self, exponent: Powers) -> Powers:
-        """Exponents of which each is spread over the axes of those before it."""
+        """Exponents, each broadcast over the axes of those before it."""
         made: list[tuple[Value, float]] = []
         for atom, factor in sorted(exponent, key=lambda part: len(self.graph.type(part[0]).items)):
             spread = atom

@@ -1,14 +1,14 @@
 """Terms: values of expressions as significands and exponents.
 
-A *term* is what an expression computes, written in one of four forms:
+A *term* is the value of an expression in one of four forms:
 
 - plain: `value`;
 - scaled: `value · e^t`, the paper's significand-exponent pair;
-- moved: `value + t`, which is what the logarithm of a pair is;
-- few: a sum of a few exponentials, which is plain for all but a logarithm.
+- moved: `value + t`, the logarithm of a pair;
+- few: a sum of a few exponentials, plain unless its logarithm is taken.
 
-The exponent t is a formal sum of atoms with factors, so that what cancels is seen to cancel:
-`(S, t) · (1/s, -t)` is plain. Nothing here knows of graphs: atoms are whatever can be told apart.
+The exponent t is a formal sum of atoms with factors, so that cancellation is exact:
+`(S, t) · (1/s, -t)` is plain. Terms are independent of graphs: an atom is any expression.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from blockbuster_fusion.safety.pairs.exponents import Exponent
 
 ONE = const(1.0)
 FEW = 8
-"""A sum of more exponentials than this is left as it is written."""
+"""A sum of more exponentials than this stays plain."""
 
 
 class Form(Enum):
@@ -36,10 +36,9 @@ class Form(Enum):
 class Term:
     """A value in one of the four forms.
 
-    `value` None stands for 1 in a scaled term. A term is `raw` while no sum has gone through its
-    exponential: nothing says then that the significand is not far below 1, and the exponent of
-    each element is its own, as in the logarithm of a few exponentials. `native` is the same
-    value as a plain argument, for who needs that. A few of exponentials are its `addends`; with a
+    `value` None represents 1 in a scaled term. A term is `raw` until its exponential is summed: the
+    significand may then be far below 1, and each element has its own exponent. `native` is the same
+    value as a plain argument. `addends` are the terms of a sum of a few exponentials; with a
     `numerator`, the term is that divided by their sum.
     """
 
@@ -85,7 +84,7 @@ def significand(term: Term) -> Expr:
 
 
 def joins(a: Term, b: Term) -> bool:
-    """True if an exponential is joined by what has been summed."""
+    """True if `a` is an exponential and `b` has been summed."""
     return a.raw and b.form is Form.scaled and not b.raw
 
 
@@ -95,7 +94,7 @@ def mapped(value: Expr | None, function: Callable[[Expr], Expr]) -> Expr | None:
 
 
 def number_of(term: Term) -> float | None:
-    """The number that a term is, if it is one."""
+    """The number that a term represents, if it is constant."""
     if term.form is not Form.plain or term.value is None or term.value.op != "const":
         return None
     return float(term.value.number)

@@ -20,11 +20,11 @@ WIDENED = (cast(arg(0), DType.float32), cast(arg(0), DType.float64))
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """A list, or an item that loops make, that is summed along some axes."""
+    """A list, or an item computed in loops, that is summed along some axes."""
 
     value: Value
     loops: Path
-    """The maps that make the items, each in the body of the one before it."""
+    """The maps that compute the items, each in the body of the one before it."""
     dims: tuple[Dim, ...]
     uses: tuple[Use, ...]
     """The uses of its items."""
@@ -35,7 +35,7 @@ class Summed:
 
 
 def summed_values(graph: Graph) -> Iterator[Summed]:
-    """Lists and items of which sums along an axis, or along several, may cancel."""
+    """Lists and items whose sums along one or more axes may cancel."""
     for i, node in graph.nodes.items():
         for port, kind in enumerate(node.types):
             value = Value(i, port)
@@ -59,9 +59,9 @@ def summed_apart(graph: Graph) -> Iterator[Summed]:
 
 
 def _along(kind: Type) -> Iterator[tuple[Dim, ...]]:
-    """The axes along which a value may be summed: of a list, those that are left to walk.
+    """The axes along which a value may be summed; for a list, those not yet iterated.
 
-    Several come first: a pivot along one of them would hide that sums along all cancel.
+    Sets of several axes come first: a pivot along one axis would hide the sums along all.
     """
     if not set(kind.lists) <= set(kind.items):
         return
@@ -77,7 +77,7 @@ def _along(kind: Type) -> Iterator[tuple[Dim, ...]]:
 def _made_in_loops(
     graph: Graph, level: Graph, loops: Path, dims: tuple[Dim, ...]
 ) -> Iterator[Summed]:
-    """Values that loops make, sum, and perhaps stack; `level` is the graph of the last loop."""
+    """Values that loops compute and sum, and may stack; `level` is the graph of the last loop."""
     op = level.map(loops[-1])
     if not op.dim.packed or op.first:
         return
@@ -98,7 +98,7 @@ def _made_in_loops(
 
 
 def _is_same_in(graph: Graph, summed: Summed) -> bool:
-    """True if loops over other axes make the same value in every iteration."""
+    """True if loops over other axes compute the same value in every iteration."""
     for depth, loop in enumerate(summed.loops):
         op = graph.at(summed.loops[:depth]).map(loop)
         needed = made_of(op.body, summed.loops[depth + 1 :], summed.value)
@@ -109,7 +109,7 @@ def _is_same_in(graph: Graph, summed: Summed) -> bool:
 
 
 def made_of(body: Graph, loops: Path, value: Value) -> set[int]:
-    """The nodes of a graph that a value is made of; it may stand in loops inside."""
+    """The nodes of a graph that a value depends on; it may be in inner loops."""
     needed = {value.node}
     if loops:
         inner = body.map(loops[0]).body
@@ -128,7 +128,7 @@ def is_widened(op: Op) -> bool:
 
 
 def _uses_inside_and_out(graph: Graph, value: Value, loops: Path) -> Iterator[Use]:
-    """The uses of a loop's items: there, and of the list that the loop stacks."""
+    """The uses of the items of a loop, and of the list that the loop stacks."""
     yield from item_uses(graph.at(loops), value, loops)
     if loops:
         op = graph.at(loops[:-1]).map(loops[-1])
@@ -172,7 +172,7 @@ def summed_axes(graph: Graph) -> frozenset[Axis]:
 
 
 def _meets_a_sum(graph: Graph, summed: Summed) -> bool:
-    """True if a dot's other operand is summed along the axis as well, as rule 5 leaves it."""
+    """True if the other operand of a dot is also summed along the axis, as after rule 5."""
     for path, node, port in summed.uses:
         if kind_of_use(graph, (path, node, port), summed.axes) == "dot":
             other = graph.at(path)[node].inputs[1 - port]
@@ -184,7 +184,7 @@ def _meets_a_sum(graph: Graph, summed: Summed) -> bool:
 
 
 def _origin(graph: Graph, value: Value, path: Path) -> tuple[Value, Path]:
-    """The value outside of maps that is handed in as this one."""
+    """The value outside of maps behind an input of a body."""
     while path and isinstance(graph.at(path).op(value.node), Input):
         port = graph.at(path).inputs.index(value.node)
         path, node = path[:-1], path[-1]

@@ -1,9 +1,9 @@
-"""The pivot: sums of large numbers whose differences matter are taken of small numbers.
+"""Pivots: shifts that keep the terms of cancelling sums small.
 
-A fused LayerNorm takes the variance as E[x²] - μ² and the product as x·W - μ·Σw: differences of
-large numbers where the rows have a large offset. Neither feels a shift of x, so a pivot, the mean
-of the row, is subtracted from x first. That nothing feels the shift is proved, not recognised
-(safety/pivot/shift.py).
+A fused LayerNorm computes the variance as E[x²] - μ² and the product as x·W - μ·Σw: differences of
+large numbers if the rows have a large offset. Neither depends on a shift of x, so a pivot, the mean
+of the row, is subtracted from x first. safety/pivot/shift.py proves that the shift changes no
+output.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -49,17 +49,17 @@ from blockbuster_fusion.safety.storage import NARROW
 
 DEAR = "sums of it cancel, and a dot makes it: its mean would cost as much again"
 Move = Expr | Elementwise | None
-"""The way from a pivot to a value: so many added, a function of it, or itself."""
+"""The change of a value by a pivot: a multiple added, a function of it, or the pivot itself."""
 
 APART = "sums of it cancel, and they are made in loops apart"
 FELT = "sums of it cancel, and an output feels every shift"
 
 
 def with_pivots(graph: Graph) -> Safe:
-    """The program with a pivot subtracted wherever sums cancel and a shift does not matter.
+    """The program with a pivot subtracted wherever sums cancel and a shift changes no output.
 
-    What is squared comes first, in whatever map: Σx² cancels as no other sum does, and x·W - μ·Σw
-    is mended along with it. A pivot of W would mend neither.
+    Squared values come first, in all maps: Σx² loses the most digits, and the same pivot repairs
+    x·W - μ·Σw. A pivot of W would repair neither.
     """
     walk = _Walk(count(graph.max_id + 1))
     for squared in (True, False):
@@ -71,7 +71,7 @@ def with_pivots(graph: Graph) -> Safe:
 
 
 def _without_unused_results(graph: Graph) -> Graph:
-    """The graph without the results of maps that nobody uses after sums have been made anew."""
+    """The graph without results of maps that became unused when sums were replaced."""
     for i in [i for i, _ in graph.maps()]:
         graph = without_unused_results(graph, i)
         body = graph.map(i).body
@@ -82,7 +82,7 @@ def _without_unused_results(graph: Graph) -> Graph:
 
 
 def _note_losses(graph: Graph, path: Path, walk: "_Walk") -> None:
-    """Notes the sums that still cancel, because one loop makes them and another their squares."""
+    """Notes the sums that still cancel, because different loops compute sums and squares."""
     for summed in summed_apart(graph):
         if unfelt_shift(graph, summed, walk.pivots).loses:
             walk.losses.append(Loss(path, summed.value.node, summed.dims[0].name, APART))
@@ -99,15 +99,15 @@ class _Walk:
     losses: list[Loss] = field(default_factory=list)
     tried: set[tuple[Value, Path, tuple[Dim, ...]]] = field(default_factory=set)
     done: dict[int, frozenset[Axis]] = field(default_factory=dict)
-    """The nodes that have a pivot subtracted from an operand, one will do, and along which axes."""
+    """The nodes with a pivot subtracted from an operand, each with the axes of the pivot."""
     pivots: set[int] = field(default_factory=set)
-    """The nodes that pivots are made by: they see no other pivot."""
+    """The nodes that compute pivots: they get no other pivot."""
 
 
 def _pivoted(graph: Graph, path: Path, walk: _Walk, squared: bool) -> Graph:
-    """A graph and those in its maps, outermost first: there more is seen to cancel.
+    """Rewrites a graph and those in its maps, outermost first, where more cancellation is visible.
 
-    Only what is squared is looked at, or all that is left.
+    It examines either squared values only, or all remaining ones.
     """
     graph = _picked_once(graph)
     while (summed := _next_summed(graph, walk, squared)) is not None:
@@ -144,14 +144,14 @@ def _next_summed(graph: Graph, walk: _Walk, squared: bool) -> Summed | None:
 
 
 def _is_mended(graph: Graph, summed: Summed, walk: _Walk) -> bool:
-    """True if a pivot of another value has mended the sums of this one, but for its squares."""
+    """True if a pivot of another value has repaired the sums of this one, except its squares."""
     done = [use for use in summed.uses if walk.done.get(use[1]) == summed.axes]
     left = (use for use in summed.uses if use not in done)
     return bool(done) and all(kind_of_use(graph, use, summed.axes) != "square" for use in left)
 
 
 def _picked_once(graph: Graph) -> Graph:
-    """The graph with one node for each element that is picked: its uses are then seen together."""
+    """The graph with one node per picked element, so that it has all uses."""
     first: dict[Node, int] = {}
     again: dict[int, int] = {}
     for i, node in graph.nodes.items():
@@ -165,9 +165,9 @@ def _picked_once(graph: Graph) -> Graph:
 
 
 def _subtract(graph: Graph, summed: Summed, shift: Shift, walk: _Walk) -> Graph:
-    """The graph with the pivot made, subtracted at the uses and given back to outputs.
+    """The graph with the pivot computed, subtracted at the uses and added back to outputs.
 
-    The pivot of a row with infinities or NaN is 0: what they give is left to the program.
+    The pivot of a row with infinities or NaN is 0, so that these propagate as before.
     """
     first, ids = next(walk.ids), walk.ids
     sketch = Sketch(graph, ids)
@@ -183,7 +183,7 @@ def _subtract(graph: Graph, summed: Summed, shift: Shift, walk: _Walk) -> Graph:
 
 
 def _is_dear(graph: Graph, summed: Summed) -> bool:
-    """True if loops make the value by a dot: too much work to do twice for every block."""
+    """True if the loops compute the value by a dot: too costly to repeat for every block."""
     for depth, loop in enumerate(summed.loops):
         body = graph.at(summed.loops[:depth]).map(loop).body
         ops = (body.op(i) for i in made_of(body, summed.loops[depth + 1 :], summed.value))
@@ -200,7 +200,7 @@ def _sum_in_loops(
     dims: Sequence[Dim],
     known: Mapping[Value, Value],
 ) -> Value:
-    """The sum of a value that loops make, in loops of its own; `known` are values made already."""
+    """The sum of a value that loops compute, in new loops; `known` are available values."""
     if not loops:
         return _sum_of_items(build, known.get(value, value), dims)
     op, operands = graph.map(loops[0]), graph[loops[0]].inputs
@@ -217,13 +217,13 @@ def _sum_in_loops(
         copied = _copied(inner, op.body, needed, dict(zip(ends, values, strict=True)))
         return _sum_in_loops(inner, op.body, loops[1:], value, dims, copied)
 
-    if not walked:  # each iteration makes the same
+    if not walked:  # each iteration computes the same
         return total(build, *items)
     return build.map(op.dim, lists, items, lambda *parts: [(total(*parts), Reduced(ADD))])[0]
 
 
 def _sum_of_items(build: Builder, x: Value, dims: Sequence[Dim]) -> Value:
-    """The sum of a value along some axes, in a loop for each list that it is."""
+    """The sum of a value along some axes, with a loop per list dim."""
     for dim in dims:
         if build.type(x).list_dim(dim) is not None:
             made = build.map(
@@ -240,7 +240,7 @@ def _sum_of_items(build: Builder, x: Value, dims: Sequence[Dim]) -> Value:
 def _copied(
     build: Builder, body: Graph, needed: Collection[int], known: dict[Value, Value]
 ) -> dict[Value, Value]:
-    """The values that the needed nodes of a body have when they are made once more."""
+    """The copies of the needed nodes of a body."""
     known = dict(known)
     for i in body.nodes:
         if i in needed and i not in body.inputs:
@@ -271,7 +271,7 @@ def _wide(build: Builder, value: Value) -> Value:
 
 
 def _walked(graph: Graph, summed: Summed, free: Dim) -> Dim:
-    """The dim of a loop that walks a list along an axis."""
+    """The dim of a loop over a list along an axis."""
     path, _, _ = summed.uses[0]
     dims = (graph.at(path[:depth]).map(node).dim for depth, node in enumerate(path))
     return next(dim for dim in dims if dim.axis is free.axis)
@@ -300,7 +300,7 @@ def _shifted(graph: Graph, pivot: Value, uses: Mapping[Use, Move], ids: Iterator
 
 
 def _moved(sketch: Sketch, x: Value, pivot: Value, factor: Move) -> Value:
-    """A value plus so many pivots, in the dtype of the value, or a function of the other value."""
+    """A value plus a multiple of the pivot, in its own dtype, or a function of the pivot."""
     dtype = sketch.type(x).dtype
     if isinstance(factor, Elementwise):
         return sketch.one(factor, pivot)
@@ -312,7 +312,7 @@ def _moved(sketch: Sketch, x: Value, pivot: Value, factor: Move) -> Value:
 
 
 def _plus(factor: Expr) -> Expr:
-    """The first argument plus so many of the second."""
+    """The first argument plus a multiple of the second."""
     match factor.value:
         case 1:
             return arg(0) + arg(1)

@@ -1,9 +1,9 @@
 """The values of a program as polynomials: enough algebra to prove that a shift cancels.
 
-A value is a polynomial over *atoms*: inputs, extents, sums along an axis, and functions of other
-polynomials that are taken as they are. Sums are linear: what does not change along the axis comes
-out of them. Blocks are looked through: a sum over the elements of each block and then over the
-blocks is the sum over the axis.
+A value is a polynomial over *atoms*: inputs, extents, sums along an axis, and opaque functions of
+other polynomials. Sums are linear: factors that do not vary along the axis move out of them. Blocks
+are transparent: a sum over the elements of each block and then over the blocks is the sum over the
+axis.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,22 +20,22 @@ from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Map, Node, 
 from blockbuster_fusion.ir.types import DType
 
 MOST_TERMS = 64
-"""A polynomial that would have more is taken as an atom."""
+"""The most monomials of a polynomial; a larger one becomes an atom."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Atom:
-    """Something that the algebra does not look into; `axes` are those along which it changes."""
+    """An opaque value; `axes` are those along which it varies."""
 
     number: int
     key: tuple[object, ...]
     axes: frozenset[Axis]
     inner: "Monomial" = ()
-    """The monomial that is summed, where it is a sum."""
+    """The monomial that is summed, if the atom is a sum."""
 
     @property
     def is_whole(self) -> bool:
-        """True if it is no sum of blocks, and no sum of such."""
+        """True if it is not a sum over blocks, nor a sum of such sums."""
         return not self.inner or (self.key[0] == "sum" and all(a.is_whole for a, _ in self.inner))
 
     def is_sum_of(self, atom: "Atom", over: Collection[Axis]) -> bool:
@@ -49,10 +49,7 @@ class Atom:
         return power == 1 and factor.is_sum_of(atom, rest)
 
     def without(self, atom: "Atom", over: Collection[Axis]) -> "tuple[object, ...] | None":
-        """The key of the sum over some axes in which an atom is once less a factor, if it is one.
-
-        None where this is another sum.
-        """
+        """The key of this sum over some axes with one factor `atom` less; None for other atoms."""
         if not self.inner or self.key[1] not in over:
             return None
         rest = [axis for axis in over if axis is not self.key[1]]
@@ -116,12 +113,12 @@ def _times(a: Monomial, b: Monomial) -> Monomial:
 
 
 def keys_of(monomial: Iterable[tuple[Atom, int]]) -> frozenset[tuple[object, ...]]:
-    """A monomial by the keys of its atoms: sums by those of what is summed."""
+    """A monomial by the keys of its atoms."""
     return frozenset((key_of(atom), power) for atom, power in monomial)
 
 
 def key_of(atom: Atom) -> tuple[object, ...]:
-    """The key that tells an atom apart; `Atom.without` gives such a key."""
+    """The key that identifies an atom; `Atom.without` gives such a key."""
     return (*atom.key[:2], keys_of(atom.inner)) if atom.inner else atom.key
 
 
@@ -132,9 +129,9 @@ Use = tuple[Path, int, int]
 class Meaning:
     """The values of a graph as polynomials.
 
-    `cut` are values that are taken as one atom; `shifts` are uses that see so many pivots more;
-    `restored` are uses that see what they saw in an `earlier` reading of the same graph. What means
-    the same as then is not read again.
+    `cut` are values that become one atom. `shifts` are uses whose operand is shifted by a multiple
+    of the pivot. `restored` are uses whose operand is that of an `earlier` reading of the graph.
+    Nodes whose operands have not changed since then are not read again.
     """
 
     def __init__(
@@ -151,14 +148,14 @@ class Meaning:
         self.restored = frozenset(restored)
         self.known: dict[tuple[Path, Value], Poly] = {}
         self._made: dict[tuple[Path, Value], Poly] = {}
-        """The meanings of the values of the cut, before they are taken as one atom."""
+        """The polynomials of the values of the cut, before they become one atom."""
         self._earlier = {} if earlier is None else earlier.known
         self._made_earlier = self._made if earlier is None else earlier._made
         uses = (*self.shifts, *self.restored)
         self._shifted = {path[:depth] for path, _, _ in uses for depth in range(len(path) + 1)}
 
     def read(self, graph: Graph, inputs: Sequence[Poly], path: Path = ()) -> list[Poly]:
-        """The meanings of a graph's outputs for those of its inputs."""
+        """The polynomials of a graph's outputs for those of its inputs."""
         known = {Value(i): poly for i, poly in zip(graph.inputs, inputs, strict=True)}
         for i, node in graph.nodes.items():
             if Value(i) in known:
@@ -177,7 +174,7 @@ class Meaning:
         return [known[out.value] for out in graph.outputs]
 
     def _cut(self, place: tuple[Path, Value], poly: Poly) -> Poly:
-        """A value of the cut, and what it differs by from what it was made of earlier."""
+        """The polynomial of a value of the cut, with its difference from the earlier reading."""
         self._made[place] = poly
         earlier = self._made_earlier.get(place, poly)
         summed = self.atoms.summed
@@ -191,7 +188,7 @@ class Meaning:
         return known[value]
 
     def _as_before(self, i: int, node: Node, known: Mapping[Value, Poly], path: Path) -> bool:
-        """True if nothing that a node reads has changed since the earlier reading."""
+        """True if no operand of a node has changed since the earlier reading."""
         if not self._earlier or (*path, i) in self._shifted:
             return False
         return all(
@@ -236,7 +233,7 @@ class Meaning:
         return made
 
     def _unread(self, op: Map, path: Path, operands: list[Poly]) -> list[Poly]:
-        """The results of a map as atoms, which differ wherever a use inside sees another value."""
+        """The results of a map as atoms, which differ if an operand of a use inside differs."""
         uses = (*self.shifts.items(), *((use, None) for use in self.restored))
         inside = frozenset(use for use in uses if use[0][0][: len(path)] == path)
         axes = frozenset().union(*(poly.axes for poly in operands))
@@ -246,9 +243,9 @@ class Meaning:
 
 
 def _takes_a_block(op: Map, operands: Sequence[Poly]) -> bool:
-    """True if a loop is handed one block of its own axis, by another loop around it.
+    """True if a loop gets one block of its own axis from another loop around it.
 
-    That block and the loop's own would be told apart by nothing.
+    That block and the blocks of the loop itself could not be distinguished.
     """
     return any(
         op.dim.axis in poly.axes and op.body.type_of_input(port).list_dim(op.dim) is None
@@ -258,9 +255,9 @@ def _takes_a_block(op: Map, operands: Sequence[Poly]) -> bool:
 
 
 class Atoms:
-    """The atoms of one analysis: the same thing is the same atom.
+    """The atoms of one analysis; equal values are the same atom.
 
-    `summed` is the value that is looked at, `pivot` a number that may be added to it all along some
+    `summed` is the value under examination, `pivot` a number that may be added to it along some
     axes.
     """
 
@@ -277,7 +274,7 @@ class Atoms:
         return Poly.of({((self._known[key], 1),): Fraction(1)})
 
     def multiple_of_pivot(self, new: Poly, old: Poly) -> Expr | None:
-        """By how many pivots two polynomials differ, if by a number or a number of extents."""
+        """The difference of two polynomials as a multiple of the pivot, if it is one."""
         difference = new + number(-1) * old
         ((((pivot, _),), _),) = self.pivot.terms
         if len(difference.terms) != 1:
@@ -300,7 +297,7 @@ class Atoms:
         return count == 1 and len(monomial) == 1 and monomial[0][0].is_whole
 
     def is_multiple_of_total(self, poly: Poly) -> bool:
-        """True if a polynomial is a multiple of that sum, or of those of blocks, as a mean is."""
+        """True if a polynomial is a multiple of that sum, or of its sums of blocks."""
         ((((own, _),), _),) = self.summed.terms
         if len(poly.terms) != 1:
             return False
@@ -371,7 +368,7 @@ class Atoms:
     # ---------------------------------------------------------------- sums
 
     def block_sum(self, poly: Poly, dim: Dim) -> Poly:
-        """The sum along an axis inside a block; where there is one block, that is all of it."""
+        """The sum along an axis inside a block; with one block, that is the whole sum."""
         if dim.unit:
             return self._summed(poly, dim.axis, ("sum", dim.axis), frozenset({dim.axis}))
         return self._summed(poly, dim.axis, ("part", dim.axis), frozenset())

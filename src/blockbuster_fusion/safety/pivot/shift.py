@@ -1,10 +1,10 @@
-"""Proves where a value may be shifted by a constant without any output noticing.
+"""Proves that a value may be shifted by a constant without a change of any output.
 
 The graph is read as polynomials twice: as it is, and with every use of the value shifted by the
-pivot. A value that means the same in both readings does not feel the shift; there it cancels. A
-value that differs by a multiple of the pivot is *moved* and can get that multiple back. All others
-are *spoiled*, which is harmless as long as they cancel further on. Where an output would notice,
-uses are unshifted, or moved operands get their multiple back, until none does.
+pivot. If a value has the same polynomial in both readings, the shift cancels there. A value that
+differs by a multiple of the pivot is *moved*: the multiple can be added back. All others are
+*spoiled*, which is harmless if they cancel further on. As long as an output changes, uses are
+unshifted, or moved operands get their multiple back.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,9 +27,8 @@ Place = tuple[Path, Value]
 class Shift:
     """Multiples of the pivot to add: to operands at uses, and to outputs.
 
-    The value itself gets -1 at the uses that are shifted; a moved operand gets back what it lacks.
-    The sum of the value, and a mean of it, are made anew from the sum that the pivot is made of:
-    wherever they are made, they are the same.
+    The value itself gets -1 at shifted uses; a moved operand gets its multiple back. The sum of the
+    value, and a function of it such as the mean, are computed from the sum of the pivot instead.
     """
 
     uses: dict[Use, Expr]
@@ -48,9 +47,9 @@ class Found:
 
 
 def unfelt_shift(graph: Graph, summed: Summed, fixed: Collection[int] = ()) -> Found:
-    """A shift of a value that mends a cancellation and that no output notices, if there is one.
+    """A shift of a value that repairs a cancellation and changes no output, if there is one.
 
-    What the nodes `fixed` use is not shifted.
+    The operands of the nodes `fixed` are not shifted.
     """
     trial = _Trial.of(graph, summed, fixed)
     if trial is None:
@@ -59,7 +58,7 @@ def unfelt_shift(graph: Graph, summed: Summed, fixed: Collection[int] = ()) -> F
 
 
 def _settled(trial: "_Trial", summed: Summed) -> Shift | None:
-    """The shift that is left after all repairs, if it still mends a cancellation."""
+    """The shift that is left after all repairs, if it still repairs a cancellation."""
     while trial.spoiled:
         repaired = trial.repaired()
         if repaired is None:
@@ -73,7 +72,7 @@ def _settled(trial: "_Trial", summed: Summed) -> Shift | None:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A graph read with some uses shifted, and some operands given back what they lack."""
+    """A reading of a graph with some uses shifted and some operands restored."""
 
     graph: Graph
     atoms: Atoms
@@ -86,10 +85,10 @@ class _Trial:
 
     @classmethod
     def of(cls, graph: Graph, summed: Summed, fixed: Collection[int]) -> "_Trial | None":
-        """All uses of the value, and of every other value that means the same, are shifted.
+        """The trial with all uses of the value, and of equal values, shifted.
 
-        Of a pivot along several axes only the sums are: one row may be far from the mean of all.
-        None where the value stands in a loop that cannot be read.
+        For a pivot along several axes only sums are shifted: one row may be far from the mean of
+        all. None if the value is in a loop that cannot be read.
         """
         kind = graph.at(summed.loops).type(summed.value)
         atoms = Atoms({*kind.axes, *summed.axes}, summed.axes)
@@ -125,17 +124,17 @@ class _Trial:
 
     @cached_property
     def changed(self) -> frozenset[Place]:
-        """The values that mean something else with the shift."""
+        """The values whose polynomial changes with the shift."""
         known, before = self._after[0].known, self.before.known
         return frozenset(at for at, poly in known.items() if poly != before[at])
 
     def moved_by(self, place: Place) -> Expr | None:
-        """The multiple of the pivot that an item lacks, if it is off by just that."""
+        """The multiple of the pivot that an item lacks, if that is its only change."""
         path, value = place
         if self.graph.at(path).type(value).is_list:
             return None
         if not self.atoms.is_multiple_of_total(self.before.known[place]):
-            return None  # it may be small beside the mean
+            return None  # it may be small compared with the mean
         return self.atoms.multiple_of_pivot(self._after[0].known[place], self.before.known[place])
 
     @cached_property
@@ -150,7 +149,7 @@ class _Trial:
 
     @property
     def spoiled(self) -> list[Place]:
-        """The outputs that would notice, and elements that would lie far from where they did."""
+        """The outputs that would change, and elements that would get a different magnitude."""
         outputs = [n for n, factor in self._outputs.items() if factor is None]
         places: list[Place] = [((), self.graph.outputs[n].value) for n in outputs]
         several = len(self.atoms.along) > 1
@@ -158,7 +157,7 @@ class _Trial:
 
     @property
     def _elements(self) -> list[Place]:
-        """The changed values that vary along an axis of the pivot, but for squares to be summed."""
+        """The changed values that vary along an axis of the pivot, except squares to be summed."""
         along = self.atoms.along
         squares = {
             (path, Value(node))
@@ -172,7 +171,7 @@ class _Trial:
         return not self.atoms.along.isdisjoint(self.graph.at(path).type(value).axes)
 
     def _is_mixed(self, place: Place) -> bool:
-        """True if a value is a sum of something shifted and other elements that are not."""
+        """True if a value is a sum of shifted and unshifted elements."""
         path, value = place
         op = self.graph.at(path).op(value.node)
         if not isinstance(op, Elementwise) or op.expr.op not in ("add", "sub"):
@@ -223,9 +222,9 @@ class _Trial:
 
     @property
     def loses(self) -> bool:
-        """True if sums of products with the value meet sums of the other factors alone.
+        """True if sums of products with the value are added to sums of the other factors alone.
 
-        Σx² and Σx nearly cancel where the rows of x have an offset, and so do Σxw and Σw.
+        Σx² and Σx nearly cancel if the rows of x have an offset, and so do Σxw and Σw.
         """
         polys = [
             poly
@@ -261,10 +260,10 @@ class _Trial:
     # ---------------------------------------------------------------- repairs
 
     def repaired(self) -> "_Trial | None":
-        """The trial with operands mended on the way to outputs that would notice, if any are.
+        """The trial with operands repaired on the way to outputs that would change, if possible.
 
-        As late as possible: a moved operand gets its multiple back where a spoiled value would be
-        made of it, and the value itself is unshifted there.
+        Repairs come as late as possible: a moved operand gets its multiple back at the use by a
+        spoiled value, and the value itself is unshifted there.
         """
         unshifted: set[Use] = set()
         restored: dict[Use, Expr] = {}
@@ -285,13 +284,13 @@ class _Trial:
                     pending.append(place)
         if not unshifted and not restored:
             return None
-        if unshifted:  # what else is off is seen without them
+        if unshifted:  # other changes are found without them
             return replace(self, shifted=self.shifted - unshifted, restored={})
         return replace(self, restored={**self.restored, **restored})
 
     @property
     def is_consistent(self) -> bool:
-        """True if every operand that gets something back lacks just that."""
+        """True if every restored operand lacks exactly its multiple."""
         return all(
             (place := self._operand(use)) in self.changed and self.moved_by(place) == factor
             for use, factor in self.restored.items()
@@ -331,14 +330,14 @@ class _Total:
 
 
 def _is_rounded(graph: Graph, use: Use) -> bool:
-    """True if a use only converts the value, which is then stored: as it is, not shifted."""
+    """True if a use only casts the value to store it, which must not be shifted."""
     path, node, _ = use
     op = graph.at(path).op(node)
     return isinstance(op, Elementwise) and op.expr.op == "cast"
 
 
 def _made_before_pivot(graph: Graph, summed: Summed) -> set[int]:
-    """The nodes that the pivot is made from: nothing in them can use it."""
+    """The nodes that the pivot depends on, which cannot use it."""
     ends = graph[summed.loops[0]].inputs if summed.loops else [summed.value]
     found: set[int] = set()
     pending = [value.node for value in ends]
@@ -351,7 +350,7 @@ def _made_before_pivot(graph: Graph, summed: Summed) -> set[int]:
 
 
 def _same_meaning(graph: Graph, place: Place) -> frozenset[Place]:
-    """A value and those that are the same: copies that a rule has made of its producer."""
+    """A value and its equals, such as copies that a rule has made of its producer."""
     path, value = place
     kind = graph.at(path).type(value)
     atoms = Atoms((), ())
