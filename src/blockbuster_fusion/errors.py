@@ -29,13 +29,13 @@ def _rebuilt(kind: type[BlockbusterError], details: dict[str, object]) -> Blockb
 
 
 class WrongKind(BlockbusterError):
-    """A function was given something else than it takes."""
+    """An argument has the wrong type."""
 
     template = "{function}: takes {wanted}, not {given}; {remedy}"
 
 
 class IllTyped(BlockbusterError):
-    """An operator's operands do not fit it."""
+    """The operands of an operator have the wrong types."""
 
     template = "{op}: {problem}"
 
@@ -47,7 +47,7 @@ class InvalidGraph(BlockbusterError):
 
 
 class CyclicGraph(BlockbusterError):
-    """The nodes of a graph cannot be put in an order."""
+    """The nodes of a graph form a cycle."""
 
     template = (
         "nodes {nodes} depend on one another in a cycle: a block program has no loops but maps"
@@ -89,11 +89,11 @@ class BadInput(BlockbusterError):
 
 
 class BadPlace(BadInput, IndexError):
-    """An input is looked up where it has nothing."""
+    """An index of an input is out of range."""
 
 
 class NoMemory(BlockbusterError):
-    """A tensor whose numbers a kernel is to read or write has no memory."""
+    """A tensor that a kernel reads or writes has no memory."""
 
     template = "{tensor} has no memory: {reason}; call it with tensors that hold numbers"
 
@@ -120,7 +120,7 @@ class BadTile(BlockbusterError):
 
 
 class BadExtent(BlockbusterError):
-    """The extent of an axis is not known, or cannot be what was given."""
+    """The extent of an axis is not known, or differs from the given one."""
 
     template = "extent {name}: {problem}"
 
@@ -153,7 +153,7 @@ class UnknownExample(BlockbusterError):
 
 
 class NoExecutor(BlockbusterError):
-    """A misc operator has nobody who can run it."""
+    """A misc operator has no executor."""
 
     template = (
         "misc operator {namespace}.{name} has no executor: "
@@ -168,7 +168,7 @@ class BadResult(BlockbusterError):
 
 
 class NoKernel(BlockbusterError):
-    """A program, or a part of one, that no kernel can be made for."""
+    """No kernel can be made for a program or a part of one."""
 
     template = "no kernel: {what}; {remedy}"
 
@@ -186,7 +186,7 @@ class CompilerFailed(BlockbusterError):
 
 
 class CacheFailed(BlockbusterError):
-    """There is no folder that a compiled kernel can be written to."""
+    """No folder is writable for a compiled kernel."""
 
     template = (
         "{folder}: a kernel cannot be written there, nor to the folder for temporary files: "
@@ -195,13 +195,13 @@ class CacheFailed(BlockbusterError):
 
 
 class LaunchFailed(BlockbusterError):
-    """A kernel has been started and has not done its work."""
+    """A kernel failed at run time."""
 
     template = "kernel {name}: {problem}"
 
 
 class PlaceOutside(BlockbusterError, IndexError):
-    """A kernel was to look something up where its table has nothing."""
+    """An index in a kernel is outside of its table."""
 
     template = (
         "kernel {name}: a lookup is at a place outside of its table's axis; "
@@ -210,7 +210,7 @@ class PlaceOutside(BlockbusterError, IndexError):
 
 
 class BadTarget(BlockbusterError):
-    """A target, or what is asked of it, that this machine or this program does not have."""
+    """A target, or an option of it, that this machine or program does not support."""
 
     template = "target {name!r}: {problem}"
 

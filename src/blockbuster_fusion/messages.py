@@ -12,7 +12,7 @@ from types import FrameType
 
 PREFIX = "blockbuster: "
 INTERRUPTED = 130
-"""The exit code of a command that Ctrl-C ended, as shells have it."""
+"""The exit code of a command that Ctrl-C ended, as in shells."""
 
 
 log = logging.getLogger("blockbuster_fusion")
@@ -20,7 +20,7 @@ log = logging.getLogger("blockbuster_fusion")
 
 
 before_messages: list[Callable[[], None]] = []
-"""Called before a message is printed: a line of progress makes room."""
+"""Called before a message is printed, to erase the line of progress."""
 
 
 def complain(message: str) -> None:
@@ -91,7 +91,7 @@ class _LastResort(logging.Handler):
 
 
 MOST_MESSAGES = 1000
-"""The number of different messages that a program prints at most."""
+"""The most different messages that a program prints."""
 
 if not any(type(handler).__name__ == _LastResort.__name__ for handler in log.handlers):
     log.addHandler(_LastResort())

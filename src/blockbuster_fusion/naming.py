@@ -1,4 +1,4 @@
-"""Names and comments of generated code: the only way by which text from outside gets into it.
+"""Names and comments of generated code: the only way in which user text enters it.
 
 Identifiers have ASCII letters, digits and underscores only, and begin with a letter. Comments have
 one line of printable ASCII, which closes no comment and no string and continues no line.
@@ -22,7 +22,7 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
 
 
 def word(text: str, otherwise: str = "x") -> str:
-    """A text from outside as an identifier; `otherwise` where nothing of it is left."""
+    """A user text as an identifier; `otherwise` if nothing of it is left."""
     return _identifier(text, LONGEST, otherwise)
 
 
@@ -40,7 +40,7 @@ def _spelled(found: re.Match[str]) -> str:
 
 
 class Numbers:
-    """Finds the first free number of a family; each search goes on where the last one ended."""
+    """Finds the first free number of a family; each search starts from the last result."""
 
     def __init__(self) -> None:
         self.next: dict[Hashable, int] = {}
@@ -55,10 +55,10 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Reserved:
-    """Names that a language, its library and our own code have already.
+    """Names that a language, its library and generated code already use.
 
-    `names` are looked up; what `pattern` matches gets an underscore, after which it matches no
-    more. So a search for a free name ends.
+    `names` are reserved as they are. A name that `pattern` matches gets an underscore, after which
+    it no longer matches, so that a search for a free name terminates.
     """
 
     names: frozenset[str]
@@ -73,11 +73,11 @@ class Reserved:
 
 
 NOTHING = Reserved(frozenset(), re.compile(r"(?!)"))
-"""No names: for those with a prefix that nothing else has."""
+"""No reserved names: for identifiers with a unique prefix."""
 
 
 class Scope:
-    """Gives each thing an identifier of its own, the wanted one where that is free."""
+    """Gives each object a unique identifier, the requested one if it is free."""
 
     def __init__(
         self, reserved: Reserved, taken: Collection[str] = (), *, underscore: bool = True
@@ -93,7 +93,7 @@ class Scope:
         return self.known[thing]
 
     def claim(self, wanted: str) -> str:
-        """An identifier that nothing else has."""
+        """A unique identifier."""
         base = self.reserved.avoided(_identifier(wanted, _LONGEST_MADE))
         mark = "_" if self.underscore or base[-1].isdigit() else ""
 
@@ -152,7 +152,7 @@ def arithmetic(text: str, argument: str) -> Callable[[Any], Any]:
     """The function of `argument` that a text of Python describes: numbers and arithmetic only.
 
     The text may use items of the argument by name, functions of `math`, max, min, abs, int, float
-    and round. NotExpressible says that it has something else.
+    and round. NotExpressible is raised for anything else.
     """
     try:
         tree = ast.parse(text, mode="eval")

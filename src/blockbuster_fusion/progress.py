@@ -1,4 +1,4 @@
-"""A line on the terminal while work goes on for more than two seconds; nothing in a pipe."""
+"""A progress line on the terminal for work of more than two seconds; none in a pipe."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ _ERASE = "\r\x1b[K"
 
 
 class Task:
-    """A piece of work that is going on."""
+    """A piece of work in progress."""
 
     def __init__(self, what: str, total: int | None) -> None:
         self.what, self.total = what, total
@@ -24,7 +24,7 @@ class Task:
         self.start = time.monotonic()
 
     def step(self, count: int = 1) -> None:
-        """Notes that so much more of the total is done."""
+        """Adds to the amount of work that is done."""
         self.done += count
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class Task:
 
 
 class _Line:
-    """The one line of this process, and the work that it tells of, outermost first."""
+    """The progress line of this process, and the work that it shows, outermost first."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -58,7 +58,7 @@ class _Line:
                 self.wake.set()
 
     def pause(self) -> None:
-        """Erases the line before something else is printed; it comes back by itself."""
+        """Erases the line before other output; it is printed again later."""
         with self.lock:
             self._erase()
 
@@ -96,7 +96,7 @@ before_messages.append(lambda: _line.pause())
 
 
 def _after_fork() -> None:
-    """A child has neither the parent's work nor the thread that tells of it."""
+    """Resets the state in a child process, which has neither the work nor the thread."""
     global _line
     _line = _Line()
 
@@ -107,9 +107,9 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def doing(what: str, total: int | None = None) -> Iterator[Task]:
-    """Tells of work on the terminal if it takes more than two seconds.
+    """Shows work on the terminal if it takes more than two seconds.
 
-    Work inside other work, or in another thread, is told of on the same line.
+    Nested work, and work in other threads, is shown on the same line.
     """
     task, line = Task(what, total), _line
     line.begin(task)

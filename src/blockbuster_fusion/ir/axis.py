@@ -1,4 +1,4 @@
-"""Axes and dims: what an array is indexed by, and how a loop tiles it."""
+"""Axes, which index arrays, and dims, which are the tilings of axes by loops."""
 
 from dataclasses import dataclass
 
@@ -33,9 +33,9 @@ class Axis(InternedValue):
 class Dim(InternedValue):
     """One tiling of an axis: a loop over the blocks of `axis` has a Dim of its own.
 
-    A dim without an index is *free*: the list lies in memory as a plain array, and a loop over
-    any dim of the axis may iterate it. Graph inputs, misc operators and renames give free lists,
-    which is why they tie no loops together.
+    A dim without an index is *free*: the list is a plain array in memory, and a loop over any dim
+    of the axis may iterate it. Graph inputs, misc operators and renames give free lists, so that
+    the loops over them have independent tiles.
 
     An unpacked dim (batch, head) has tiles of size 1 that leave no axis in the item. A unit dim
     has one block, the whole axis, and so needs no loop.
@@ -48,7 +48,7 @@ class Dim(InternedValue):
 
     @property
     def name(self) -> str:
-        """The name of the axis, which is what the paper calls a dimension."""
+        """The name of the axis, which the paper calls a dimension."""
         return self.axis.name
 
     @property
@@ -62,16 +62,16 @@ class Dim(InternedValue):
 
     @property
     def free(self) -> "Dim":
-        """The same axis, tiled by nobody yet."""
+        """The free dim of the same axis."""
         return Dim(self.axis, None, self.packed)
 
     @property
     def as_unit(self) -> "Dim":
-        """The tiling of the axis that has one block: all unit dims of an axis are the same."""
+        """The unit dim of the same axis, with one block."""
         return Dim(self.axis, 0, self.packed, unit=True)
 
     def iterates(self, other: "Dim") -> bool:
-        """True if a loop over this dim may walk a list over `other`."""
+        """True if a loop over this dim may iterate a list over `other`."""
         same = self.axis is other.axis and self.packed == other.packed
         return self is other or (other.index is None and same)
 

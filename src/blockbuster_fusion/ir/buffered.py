@@ -9,7 +9,7 @@ from blockbuster_fusion.ir.types import Type
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A list that one node of a graph makes and another walks."""
+    """A list that one node of a graph computes and another iterates."""
 
     path: Path
     value: Value
@@ -24,8 +24,8 @@ class Edge:
 def buffered(graph: Graph) -> list[Edge]:
     """The edges between two nodes of one graph, at any depth, that carry a list.
 
-    Edges at inputs and outputs are no choice of the program's. A rename is no stop on the way: its
-    users read the buffer that it renames.
+    Edges at inputs and outputs cannot be avoided and do not count. Renames are transparent: their
+    users read the buffer that they rename.
     """
     check_graph("buffered", graph)
     return [
@@ -39,7 +39,7 @@ def buffered(graph: Graph) -> list[Edge]:
 
 
 def _is_alias(node: Node) -> bool:
-    """True if a node only names a list otherwise: its users read the list."""
+    """True if a node only renames a list, or picks a list from it."""
     return isinstance(node.op, Rename) or (isinstance(node.op, Pick) and node.types[0].is_list)
 
 

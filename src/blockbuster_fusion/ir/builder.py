@@ -12,7 +12,7 @@ from blockbuster_fusion.ir.types import Type
 
 
 class Builder:
-    """Collects nodes in order; `build` gives the graph.
+    """Collects nodes in order; `build` returns the graph.
 
     `ids` is shared with the builders of inner graphs, so that ids are unique in a program.
     """
@@ -89,7 +89,7 @@ class Builder:
         return self.nodes[value.node].types[value.port]
 
     def name(self, value: Value) -> str:
-        """The input's name that a value goes by, or nothing."""
+        """The name of a value that is an input, or ""."""
         op = self.nodes[value.node].op
         return op.name if isinstance(op, Input) else ""
 
@@ -108,5 +108,5 @@ class Sketch(Builder):
         return super().type(value) if value.node in self.nodes else self.graph.type(value)
 
     def name(self, value: Value) -> str:
-        """Ports of new maps are named by those who fill them."""
+        """The name of a new input; values of the graph have none."""
         return super().name(value) if value.node in self.nodes else ""

@@ -1,4 +1,4 @@
-"""Combiners: the monoids by which lists and loops are summarised."""
+"""Combiners: the monoids of reductions of lists and loops."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Derived attributes: computed when first asked for, then kept."""
+"""Derived attributes: computed on first access, then kept."""
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -7,10 +7,10 @@ T = TypeVar("T")
 
 
 class derived(Generic[T]):
-    """Like functools.cached_property, without its lock: what is derived never changes.
+    """Like functools.cached_property, without its lock.
 
-    Rewriting makes graphs by the thousand and asks each for little; the lock costs more than most
-    answers. Two threads may compute the same value twice, and keep either.
+    Rewriting makes thousands of graphs and reads few attributes of each; the lock costs more than
+    most computations. Two threads may compute the same value twice, and keep either.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:

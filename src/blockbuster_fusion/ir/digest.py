@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Digest:
     """A graph's hash, and the dims, axes and symbols that it numbers, in order of appearance.
 
-    A graph around it adds how these are called outside: so ties across maps count, names do not.
+    The graph around a body adds its own numbers of these, so that shared dims count and names do
+    not.
     """
 
     hex: str

@@ -60,7 +60,7 @@ def _elementwise(op: Elementwise, operands: Sequence[Type]) -> Type:
     if len(operands) != wanted:
         raise IllTyped(op=op.expr, problem=f"takes {wanted} operands and has {len(operands)}")
     _all_items(op.expr, operands)
-    # laid out as the widest operand is, so that a broadcast never turns a block
+    # with the layout of the widest operand, so that a broadcast never transposes a block
     widest_first = sorted(operands, key=lambda t: -len(t.items))
     dims = tuple(dict.fromkeys(dim for t in widest_first for dim in t.items))
     _no_axis_twice(op.expr, dims)
@@ -111,7 +111,7 @@ def _take(op: Take, operands: Sequence[Type]) -> Type:
 
 
 def _no_table(kind: Type, axis: Axis) -> str | None:
-    """Why elements of a type cannot be looked up along an axis, if they cannot."""
+    """The reason why a type is not a table along an axis, or None."""
     if axis not in (d.axis for d in kind.lists):
         return f"the table {kind} is no list over {axis}, which has to lie in memory whole"
     if kind.virtual:
@@ -125,7 +125,7 @@ def _no_table(kind: Type, axis: Axis) -> str | None:
 
 
 def _no_places(kind: Type, axis: Axis) -> str | None:
-    """Why values of a type are no places along an axis, if they are none."""
+    """The reason why a type is not an index along an axis, or None."""
     if kind.is_list:
         return f"the places are a list, {kind}: put it in a map that iterates the list"
     if kind.dtype not in (DType.int64, DType.int32):
@@ -209,7 +209,7 @@ def _rename(op: Rename, operands: Sequence[Type]) -> Type:
     if op.old.extent is not op.new.extent and op.old.extent != op.new.extent:
         problem = f"the extents {op.old.extent} and {op.new.extent} differ"
         raise IllTyped(op=name, problem=problem)
-    # in memory nothing is tiled: what has one block so far may be read in several
+    # arrays in memory are not tiled: a unit dim may be read in several blocks
     stored = (*kind.lists, *(d for d in kind.items if d.unit and d not in kind.lists))
     freed = {d: Dim(op.new if d.axis is op.old else d.axis, None, d.packed) for d in stored}
     made = Type(stored, kind.items, kind.dtype).substitute(freed)

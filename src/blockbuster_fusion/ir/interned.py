@@ -7,8 +7,8 @@ from weakref import WeakValueDictionary
 class Interned(type):
     """Metaclass of small immutable dataclasses (axes, dims, types, expressions).
 
-    Rewriting compares and hashes these by the million; identity makes that cost nothing, and
-    an expression of any depth compares without recursion.
+    Rewriting compares and hashes millions of these. Identity makes that cheap, and compares
+    expressions of any depth without recursion.
     """
 
     _known: ClassVar[WeakValueDictionary[object, Any]] = WeakValueDictionary()
@@ -26,7 +26,7 @@ class Interned(type):
 
 
 class InternedValue(metaclass=Interned):
-    """Base of interned dataclasses: a copy, or what comes out of a pickle, is the same object."""
+    """Base of interned dataclasses: copies and unpickled values are the same object."""
 
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]]

@@ -1,4 +1,4 @@
-"""The names in a listing: each used for one thing only."""
+"""The names in a listing, each with one meaning."""
 
 import keyword
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ STATEMENTS = {
 
 
 class Names:
-    """Gives out names, none of them twice and none that the program uses in another sense."""
+    """Allocates unique names that the program does not use otherwise."""
 
     def __init__(self, graph: Graph) -> None:
         self.taken = {*keyword.kwlist, "forall", *STATEMENTS, *WORDS, *_mentioned(graph)}
@@ -38,7 +38,7 @@ class Names:
         return made
 
     def claim(self, wanted: str) -> str:
-        """`wanted`, or with a number where that is taken."""
+        """`wanted`, with a number if it is taken."""
         number = self.free(wanted, lambda n: _variant(wanted, n) not in self.taken)
         self.taken.add(_variant(wanted, number))
         return _variant(wanted, number)

@@ -1,4 +1,4 @@
-"""Types of values: which dims are lists, which are axes of the item, and the dtype."""
+"""Types of values: list dims, item dims and dtype."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,8 +64,8 @@ def promote(*dtypes: DType) -> DType:
 class Type(InternedValue):
     """A list over `lists` (outermost first) of items with the axes `items`.
 
-    With no list dims the value is an item in local memory. A *virtual* list is computed where it
-    is iterated and never lies in memory.
+    Without list dims the value is an item in local memory. A *virtual* list is computed when it is
+    iterated and is never in memory.
     """
 
     lists: tuple[Dim, ...]

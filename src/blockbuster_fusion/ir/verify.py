@@ -1,7 +1,7 @@
 """Verification: finds where a graph breaks the rules of block programs, and says why.
 
-Bodies are checked before the maps around them, and one that was found sound is not checked again:
-a graph never changes, and a rewrite shares the bodies that it leaves alone.
+Bodies are checked before the maps around them. A sound body is not checked again: graphs never
+change, and a rewrite shares the bodies that it does not touch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ _NEIGHBOURS = 8
 
 
 def verify(graph: Graph) -> None:
-    """Raise InvalidGraph if the program breaks a rule, with the node, its place and neighbours."""
+    """Raises InvalidGraph, with the node and its neighbours, if the program breaks a rule."""
     check_graph("verify", graph)
     if graph in _programs:
         return
@@ -142,7 +142,7 @@ class _Check:
         self.contents.ids.add(i)
 
     def operands(self, i: int, node: Node) -> list[Type]:
-        """The types of the operands, which must stand before the node."""
+        """The types of the operands, which must come before the node."""
         types: list[Type] = []
         for port, value in enumerate(node.inputs):
             producer = self.earlier.get(value.node)
@@ -157,7 +157,7 @@ class _Check:
         return types
 
     def misplaced(self, i: int, port: int, value: Value) -> str:
-        """Why an operand is not among the nodes before its user."""
+        """The reason why an operand is not among the nodes before its user."""
         nodes = self.graph.nodes
         if value.node not in nodes:
             problem = f"operand {port} is %{value.node}, which is not in this graph"
@@ -377,7 +377,7 @@ class _Check:
             check = check.around
 
     def path(self) -> str:
-        """The maps to go through from the program to this graph."""
+        """The path of maps from the program to this graph."""
         return " / ".join(reversed([c.place for c in (self, *self.outwards()) if c.place]))
 
     def error(self, i: int, problem: str) -> InvalidGraph:

@@ -14,9 +14,9 @@ Functional = Elementwise | BlockReduce | Dot
 class Written(NamedTuple):
     """The text of an item, and its axes in the order in which the text shows them.
 
-    `row_` and `col_` speak of that order. It may differ from the order in the item's type: the
-    product of a vector over K and a block over M and K is typed (K,M) and written col_scale(block,
-    vector), which everybody reads as (M,K).
+    `row_` and `col_` refer to that order. It may differ from the order in the item's type: the
+    product of a vector over K and a block over M and K has the type (K,M) and is written
+    col_scale(block,vector), with the axes (M,K).
     """
 
     text: str
@@ -47,7 +47,7 @@ WORDS = frozenset(
 def write(op: Functional, operands: Sequence[Written], loops: Sequence[Axis] = ()) -> Written:
     """The operator applied to its operands, as the paper writes it.
 
-    Where the operands leave the order of the result's axes open, it is that of the `loops` around.
+    If the operands do not determine the order of the result's axes, it is that of the `loops`.
     """
     match op:
         case Elementwise():
@@ -101,7 +101,7 @@ def _in_order(axes: tuple[Axis, ...], loops: Sequence[Axis]) -> tuple[Axis, ...]
 
 
 def _turned(operand: Written, axes: tuple[Axis, ...]) -> str:
-    """The operand, transposed where `axes` has its two axes the other way round."""
+    """The operand, transposed if `axes` has its two axes in the other order."""
     wanted = tuple(axis for axis in axes if axis in operand.axes)
     turn = len(wanted) == 2 and wanted != operand.axes
     return f"{operand.text}.T" if turn else operand.text

@@ -1,12 +1,12 @@
-"""Cautions: what keeps a rule from costing digits that the safety pass could not give back.
+"""Cautions: guards against a loss of digits that the safety pass could not repair.
 
-A shift that moves out of a sum or a dot leaves a difference of two sums behind, which loses digits
-where both are large. The safety pass mends that by subtracting the mean of the list first. It can
-do so where the shift is the list's own mean, or comes from its sum, and the list can be read twice.
-Any other shift is known before the list is read and costs nothing where it stands.
+A shift that moves out of a sum or a dot leaves a difference of two sums, which loses digits if both
+are large. The safety pass repairs that by subtracting the mean of the list first. It can do so if
+the shift comes from the sum of the list, as a mean does, and the list can be read twice. Any other
+shift is known before the list is read and costs nothing in place.
 
-A shift that a softmax does not feel may still be NaN. It is dropped only where the row that it is
-subtracted from has that NaN too.
+A shift that does not affect a softmax may still be NaN. It is dropped only if the row that it is
+subtracted from has the same NaN.
 """
 
 from collections.abc import Collection, Mapping
@@ -40,7 +40,7 @@ def _own_sums(graph: Graph, x: Value) -> list[Value]:
 
 
 def comes_from_the_row(graph: Graph, match: Match) -> bool:
-    """The shift is computed from the very row that is shifted, as its maximum is."""
+    """The shift is computed from the row that is shifted, as its maximum is."""
     shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
     assert shift is not None
     rows = set(graph.type(shift.a).axes) - set(graph.type(shift.c).axes)
@@ -51,7 +51,7 @@ def comes_from_the_row(graph: Graph, match: Match) -> bool:
 
 
 def _is_made_of(graph: Graph, value: Value, ends: Collection[Value]) -> bool:
-    """True if operators and reductions make a value of some others alone."""
+    """True if operators and reductions compute a value from some others alone."""
     pending, seen = [value], set(ends)
     while pending:
         v = pending.pop()
@@ -65,14 +65,14 @@ def _is_made_of(graph: Graph, value: Value, ends: Collection[Value]) -> bool:
 
 
 def has_several_blocks(graph: Graph, match: Match) -> bool:
-    """The list is walked: one block is at hand, and its shift is in nobody's way."""
+    """The list has several blocks; with one block, the shift costs nothing in place."""
     shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
     assert shift is not None
     return graph.type(shift.a).is_list
 
 
 def can_be_read_twice(graph: Graph, match: Match) -> bool:
-    """No dot makes the list, or it has one block and is kept."""
+    """No dot computes the list, or it has one block and is kept."""
     shift = broadcast_operation(graph, match.nodes[0], SHIFTS)
     assert shift is not None
     if not graph.type(shift.a).is_list:
@@ -124,10 +124,10 @@ CAUTIONS = {
         ),
     ),
 }
-"""Guards beside the rules' own, by the names of rules."""
+"""Additional guards, by the names of rules."""
 
 
 def caution(cautions: Mapping[str, tuple[Guard, ...]], match: Match) -> Guard | None:
-    """The caution that a firing of a rule at a match would throw to the wind, if there is one."""
+    """The caution that a firing of a rule at a match would violate, if any."""
     guards = cautions.get(match.rule.name, ())
     return next((guard for guard in guards if not guard.holds(match.graph, match)), None)

@@ -7,7 +7,7 @@ from blockbuster_fusion.ir.ops import Map, Node, Output, Value
 
 
 def copied(graph: Graph, ids: Iterator[int]) -> Graph:
-    """The same graph, every node in it and in its maps under a new id."""
+    """A copy of a graph with new ids for its nodes and those of its maps."""
     new = {i: next(ids) for i in graph.nodes}
     nodes = {
         new[i]: copied_node(node, [Value(new[v.node], v.port) for v in node.inputs], ids)
@@ -21,7 +21,7 @@ def copied(graph: Graph, ids: Iterator[int]) -> Graph:
 
 
 def copied_node(node: Node, operands: list[Value], ids: Iterator[int]) -> Node:
-    """The same node with other operands, what is inside it under new ids."""
+    """A copy of a node with other operands, and new ids in its body."""
     op = node.op
     if isinstance(op, Map):
         op = Map(op.dim, copied(op.body, ids), op.iterated, op.modes, op.first)

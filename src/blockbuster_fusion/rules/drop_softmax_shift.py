@@ -1,4 +1,4 @@
-"""Extension beyond the paper: a shift that a normalised exponential does not feel is dropped."""
+"""Extension beyond the paper: a shift that cancels in a normalised exponential is dropped."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Quotient:
 def quotient(graph: Graph, shift: Broadcast, e: Value) -> Quotient | None:
     """The sum of a list and the one quotient with that sum, if the list has no other uses.
 
-    To the sum may be added what has the same shift, as an attention sink has: exp(z + c).
+    Exponentials with the same shift may be added to the sum: exp(z + c), an attention sink.
     """
     sums: list[Value] = []
     quotients: list[Listwise] = []
@@ -79,7 +79,7 @@ def _added(graph: Graph, shift: Broadcast, total: Value) -> tuple[Value, int, in
     (z,) = (x for x in graph[moved.node].inputs if x != shift.c)
     kinds = {total: graph.type(total), other: infer(exp, [graph.type(z)])[0]}
     if infer(op, [kinds[x] for x in graph[user].inputs]) != graph[user].types:
-        return None  # it is wider, or laid out otherwise, with the shift
+        return None  # the shift widens it or changes its layout
     return Value(user), moved.node, other.node
 
 
@@ -94,7 +94,7 @@ def _same_shift(graph: Graph, node: int, expr: Expr, shift: Broadcast) -> bool:
 
 
 def _sum_made_by(graph: Graph, node: int, e: Value) -> Value | None:
-    """The sum of a list along itself that a node makes, with the reduction beside it."""
+    """The sum of a list that a node computes, with its reduction."""
     for candidate in (Value(node), *(Value(i) for i in graph.users[node])):
         found = sum_of(graph, candidate)
         if found is not None and found[0] == e and graph.type(candidate).lists == ():
@@ -148,12 +148,12 @@ def constant_along_the_sum(graph: Graph, match: Match) -> bool:
 
 
 class DropSoftmaxShift(Rule):
-    """exp(x + c) / Σ exp(x + c)  =>  exp(x) / Σ exp(x), where nothing else uses the exponential.
+    """exp(x + c) / Σ exp(x + c)  =>  exp(x) / Σ exp(x), if nothing else uses the exponential.
 
-    So too with exp(z + c) beside the sum, for the same c: an attention sink.
+    The same holds with exp(z + c) added to the sum, for the same c: an attention sink.
 
-    A softmax that is written out safely becomes the plain one. Only where the program is made
-    numerically safe afterwards: this takes away what kept it from overflowing.
+    A softmax that is written out safely becomes the plain one. The rule fires only if the program
+    is made numerically safe afterwards, because it removes the protection against overflow.
     """
 
     name = "drop_softmax_shift"
@@ -197,7 +197,7 @@ class DropSoftmaxShift(Rule):
 
 
 def _with_what_only_they_need(graph: Graph, gone: set[int], kept: set[int]) -> set[int]:
-    """Nodes, and those whose results nothing else uses: the maximum, which may hide a shift."""
+    """Nodes, and those whose results nothing else uses, such as the maximum."""
     made, pending = set(gone), list(gone)
     while pending:
         for value in graph[pending.pop()].inputs:

@@ -16,7 +16,7 @@ SQUARES = (arg(0) ** 2, arg(0) * arg(0), arg(0) ** 2.0)
 
 
 def total_of(graph: Graph, square: int) -> tuple[Value, Dim] | None:
-    """The sum along the list of a list of squares: its value and the axis's dim."""
+    """The sum of a list of squares: its value and the dim of the axis."""
     for i in uses_of(graph, Value(square)):
         for candidate in (Value(i), *(Value(j) for j in graph.users[i])):
             found = sum_of(graph, candidate)
@@ -47,8 +47,8 @@ def constant_along_the_sum(graph: Graph, match: Match) -> bool:
 class ExpandSquare(Rule):
     """Σ(x + c)²  =>  Σx² + 2c·Σx + |K|c².
 
-    The two-pass variance becomes the one-pass one. Only where the program is made numerically safe
-    afterwards: the difference of large sums loses precision.
+    The two-pass variance becomes the one-pass one. The rule fires only if the program is made
+    numerically safe afterwards: the difference of large sums loses precision.
     """
 
     name = "expand_square_of_shift"
@@ -92,7 +92,7 @@ class ExpandSquare(Rule):
 
 
 def _known_sum(graph: Graph, x: Value, axis: str) -> Value | None:
-    """The sum of `x` along the axis, where the graph has it already: a mean needs it too."""
+    """The sum of `x` along the axis, if the graph has it already, as for a mean."""
     for i in uses_of(graph, x):
         for candidate in (Value(i), *(Value(j) for j in graph.users[i])):
             found = sum_of(graph, candidate)

@@ -25,7 +25,7 @@ def iterates_only_inputs(graph: Graph, match: Match) -> bool:
 
 
 def stays_outside(graph: Graph) -> set[int]:
-    """Misc operators and all that they need: these run once, as the program says."""
+    """Misc operators and all nodes that they depend on, which run once."""
     stack = [
         i
         for i, node in graph.nodes.items()
@@ -47,7 +47,7 @@ def moves_no_misc(graph: Graph, match: Match) -> bool:
 def twin_maps(graph: Graph, v: int) -> Iterator[tuple[int, int, str]]:
     """(u, w, variant): a map u beside v and a map w directly inside it that could be fused.
 
-    Variants as in the paper: w iterates (a) what u makes, or the list that u iterates, which comes
+    Variants as in the paper: w iterates (a) a result of u, or the list that u iterates, which comes
     from (b) an input of the graph or (c) another node.
     """
     op = graph.map(v)
@@ -75,15 +75,15 @@ def twin_maps(graph: Graph, v: int) -> Iterator[tuple[int, int, str]]:
 
 
 def first_twins(graph: Graph, v: int) -> tuple[int, int, str] | None:
-    """The pair to extend for: one that makes a list where there is one, else one that shares it."""
+    """The pair to extend for: producer and consumer if there is one, else two readers of a list."""
     return min(twin_maps(graph, v), key=lambda found: found[2], default=None)
 
 
 class ExtendMap(Rule):
     """Rule 6: u, map[X]{… map[Y]{w} …}  =>  map[X]{u, … map[Y]{w} …}, for a map u over Y.
 
-    Everything beside the map moves into it and is computed again in each iteration; misc operators
-    and what they need stay where they are.
+    All nodes beside the map move into it and are computed in each iteration; misc operators and
+    the nodes that they depend on stay outside.
     """
 
     name = "extend_map"
@@ -127,7 +127,7 @@ class ExtendMap(Rule):
 
 
 def _keep_ports(merger: Merger, graph: Graph, v: int, outside: set[int]) -> None:
-    """The map's own whole inputs first, so that what moves in uses them and no second copy."""
+    """Takes the map's own whole inputs first, so that absorbed nodes use the same ports."""
     op = graph.map(v)
     for port, (value, iterated) in enumerate(zip(graph[v].inputs, op.iterated, strict=True)):
         if value.node in outside:

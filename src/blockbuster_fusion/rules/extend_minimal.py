@@ -49,7 +49,7 @@ def moves_no_misc(graph: Graph, match: Match) -> bool:
 
 
 def walks_inside(body: Graph, value: Value, dim_axis: object) -> bool:
-    """True if a map in the body, at any depth, iterates a list that it is handed whole."""
+    """True if a map in the body, at any depth, iterates a list that the body takes whole."""
     for i in body.users[value.node]:
         op = body.op(i)
         if not isinstance(op, Map):
@@ -68,9 +68,9 @@ def walks_inside(body: Graph, value: Value, dim_axis: object) -> bool:
 class ExtendMinimal(Rule):
     """u -> map[X]{… map[Y]{w} …}  =>  map[X]{u -> … map[Y]{w} …}, for a map u over Y.
 
-    Like rule 6, but only u and what lies between it and the map move in; other ancestors stay
-    outside and are handed in whole, so that what does not depend on u is not computed again. What
-    others need of what moves in are items, the same in every iteration: the map yields any.
+    Like rule 6, but only u and the nodes between it and the map move in. Other ancestors stay
+    outside and become whole operands, so that nodes independent of u are not computed again. Other
+    users of moved nodes need items, equal in every iteration: the map yields any of them.
     """
 
     name = "extend_map_over_producers"
@@ -96,7 +96,7 @@ class ExtendMinimal(Rule):
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:
         op = graph.map(node)
         if op.first:
-            return  # it may have no iteration, and then yields nothing of what others need
+            return  # without an iteration it would yield nothing for the other users
         for port, value in enumerate(graph[node].inputs):
             producer = graph.op(value.node)
             if op.iterated[port] or not isinstance(producer, Map):
@@ -127,7 +127,7 @@ class ExtendMinimal(Rule):
 
 
 def own_ports(graph: Graph, v: int, pulled: set[int]) -> Iterator[tuple[Value, bool, str, int]]:
-    """The map's operands that stay outside, so that what moves in uses them and no second copy."""
+    """Takes the map's operands that stay outside, so that absorbed nodes use the same ports."""
     op = graph.map(v)
     for port, (value, iterated) in enumerate(zip(graph[v].inputs, op.iterated, strict=True)):
         if value.node not in pulled:

@@ -27,7 +27,7 @@ def _is_small(graph: Graph, *nodes: int) -> bool:
 class FuseElementwise(Rule):
     """Rule 9: f -> g  =>  g∘f, for unary elementwise operators.
 
-    They stay two where together they would be printed as several expressions anyway.
+    They stay two if together they would be split into several expressions anyway.
     """
 
     name = "fuse_consecutive_elementwise"
@@ -50,7 +50,7 @@ class FuseElementwise(Rule):
         composed = Elementwise(substitute(second.expr, operands))
         kinds = [graph.type(x) for x in graph[u].inputs]
         if infer(composed, kinds) != graph[v].types:
-            # a number takes the dtype of what it meets: what it was alone has to be said
+            # alone, a number has its own dtype; composed, it would adopt another: cast it
             dtype = graph.type(Value(u)).dtype
             composed = Elementwise(substitute(second.expr, {0: cast(first.expr, dtype)}))
         node = Node(composed, graph[u].inputs, infer(composed, kinds))

@@ -1,4 +1,4 @@
-"""Rule 3: a reduction moves into the map that makes its list."""
+"""Rule 3: a reduction moves into the map that computes its list."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ def whole_range(graph: Graph, match: Match) -> bool:
 class FuseMapReduce(Rule):
     """Rule 3: map[X]{f} -> ⊕X  =>  map[X]{f; ⊕}.
 
-    The list itself stays a result of the map where others use it.
+    The list itself stays a result of the map if others use it.
     """
 
     name = "fuse_map_with_reduction"

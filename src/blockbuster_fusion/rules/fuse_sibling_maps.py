@@ -28,7 +28,7 @@ def dims_apart(graph: Graph, match: Match) -> bool:
 
 
 def share_a_list(graph: Graph, match: Match) -> bool:
-    """Both iterate one list, or both take it whole; a shared item, or indices, save nothing."""
+    """Both iterate one list, or both take it whole; sharing an item, or indices, saves nothing."""
     u, v = match.nodes
     ports = set(zip(graph[u].inputs, graph.map(u).iterated, strict=True))
     shared = ports.intersection(zip(graph[v].inputs, graph.map(v).iterated, strict=True))
@@ -43,7 +43,7 @@ def independent(graph: Graph, match: Match) -> bool:
 class FuseSiblingMaps(Rule):
     """Rule 2: A -> map[X]{f}, A -> map[X]{g}  =>  A -> map[X]{f, g}.
 
-    Two dims of one axis will do: they become the same.
+    The dims may be two of one axis: they become the same.
     """
 
     name = "fuse_sibling_maps"

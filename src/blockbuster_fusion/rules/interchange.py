@@ -9,7 +9,7 @@ from blockbuster_fusion.rules.rule import Guard, Match, Rule
 
 
 def inner_map(graph: Graph, node: int) -> Map | None:
-    """The map that is all there is inside a map."""
+    """The only node in the body of a map, if it is a map."""
     op = graph.op(node)
     if not isinstance(op, Map) or op.body.sole is None or op.first:
         return None
@@ -27,7 +27,7 @@ def only_stacks(graph: Graph, match: Match) -> bool:
 
 
 def iterated_by_all(graph: Graph, match: Match) -> bool:
-    """Every use iterates the inner dim: nobody sees the order of the list's dims."""
+    """Every use iterates the inner dim, so that the order of the list dims does not matter."""
     u, _ = match.nodes
     inner = inner_map(graph, u)
     assert inner is not None

@@ -2,7 +2,7 @@
 
 A *broadcast operation* is `op(a, c)` for every element of a list `a`, with one item `c`: a scale
 or a shift. A *contraction* is a dot over the list's dim, with its reduction, inside any number of
-maps. Where the dim has only one block there is no list, and either may stand without its map.
+maps. If the dim has only one block there is no list, and either may occur without its map.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from blockbuster_fusion.ir.infer import infer, map_types
 from blockbuster_fusion.ir.ops import Dot, Map, Node, Reduce, Value, item_expr
 
 SCALES = frozenset({"mul", "div", "where"})
-"""`where(c, a, 0)` is a scale by truths: a row that is left out is 0, whatever it was."""
+"""`where(c, a, 0)` is a scale by a mask: a masked row is 0, whatever its values."""
 SHIFTS = frozenset({"add", "sub"})
 SCALES_AND_SHIFTS = SCALES | SHIFTS
 
@@ -35,7 +35,7 @@ class Broadcast:
     """The expression of the two operands, in the order of the node's inputs."""
 
     def of(self, a: Expr, c: Expr) -> Expr:
-        """The same of other operands."""
+        """The same operation on other operands."""
         return substitute(self.form, dict(enumerate((a, c) if self.a_first else (c, a))))
 
 
@@ -60,7 +60,7 @@ def _mapped_broadcast(graph: Graph, node: int, op: Map, expr: Expr) -> Broadcast
     outer = tuple(graph[node].inputs[port] for port in ports)
     flags = [op.iterated[port] for port in ports]
     if flags.count(True) != 1:
-        return None  # both walk along: a product of two lists, not one item for all
+        return None  # both are iterated: a product of two lists
     return _broadcast(expr, node, outer, flags[0], op.dim)
 
 
@@ -69,12 +69,12 @@ def _broadcast(
 ) -> Broadcast | None:
     form = expr
     if expr.args[0].value != 0:
-        operands = operands[::-1]  # arguments in the order in which the expression has them
+        operands = operands[::-1]  # arguments in the order of the expression
         first = not first
         form = substitute(expr, {0: arg(1), 1: arg(0)})
     if expr.op == "where":
         if dim is not None and first:
-            return None  # the truths change along the list
+            return None  # the mask varies along the list
         first = False
     a, c = operands if first else operands[::-1]
     if expr.op in ("div", "sub") and not first:
@@ -96,10 +96,10 @@ def _binary(expr: Expr, operations: frozenset[str]) -> bool:
 class Contracted:
     """A use of a value as an operand of a dot.
 
-    `node` stands in the graph; `dims` are the maps around the dot, outermost first; `other` is the
-    other operand as a value of the graph; `result` is what comes out. What the rules demand:
-    `alone`, nothing but the dot and its sum is in the maps; `once`, the value is one operand of
-    the dot and nothing else; `summed`, over the dot's dim, in its loop or right beside it.
+    `node` is the node of the graph; `dims` are the maps around the dot, outermost first; `other` is
+    the other operand as a value of the graph; `result` is the result. Conditions of the rules:
+    `alone`, the maps contain only the dot and its sum; `once`, the value is one operand of the dot
+    and has no other use there; `summed`, over the dot's dim, in its loop or right after it.
     """
 
     node: int
@@ -154,14 +154,14 @@ def contraction(graph: Graph, value: Value, node: int) -> Contracted | None:
 
 
 def _holds_only(body: Graph, below: Contracted) -> bool:
-    """True if the contraction is all that a body computes, and what it yields."""
+    """True if a body computes and yields the contraction only."""
     held = {below.node, below.result.node}
     computed = len(body.nodes) - len(body.inputs)
     return computed == len(held) and body.outputs[0].value == below.result
 
 
 def _sum_beside(graph: Graph, node: int) -> int | None:
-    """The reduction by addition that is the only use of a loop's list."""
+    """The reduction by addition that is the only use of the list of a loop."""
     users = graph.users[node]
     if len(users) != 1 or Value(node) in graph.output_values:
         return None
@@ -176,7 +176,7 @@ def use_count(graph: Graph, value: Value) -> int:
 
 
 def replace_operand(graph: Graph, node: int, old_value: Value, value: Value) -> Node:
-    """A node that takes `value` in place of another; what its type implies is inferred again."""
+    """A node with `value` in place of another operand, and its types inferred again."""
     old = graph[node]
     operands = tuple(value if v == old_value else v for v in old.inputs)
     types = [graph.type(v) for v in operands]

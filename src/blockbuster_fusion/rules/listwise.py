@@ -1,7 +1,6 @@
 """Operators on every item of a list: a map around one operator, or the operator alone on an item.
 
-Where a dim has one block there is no loop and no list; rules that are written against this view
-see both forms alike.
+If a dim has one block there is no loop and no list; this view presents both forms alike.
 """
 
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from blockbuster_fusion.ir.ops import BlockReduce, Elementwise, Map, Op, Reduce,
 
 @dataclass(frozen=True, slots=True)
 class Listwise:
-    """`op` of the operands, for every item where some of them are walked."""
+    """`op` of the operands, for every item of those that are iterated."""
 
     node: int
     op: Op
@@ -59,14 +58,14 @@ def sum_of(graph: Graph, value: Value) -> tuple[Value, Dim] | None:
     found = listwise(graph, node)
     if found is not None and isinstance(found.op, BlockReduce) and found.op.combiner is ADD:
         summed_in_loop = (found.dim is None) == (node == value.node)
-        # without a loop here, of an axis with several blocks, it is the sum of one block only
+        # without a loop over an axis of several blocks, it is the sum of one block only
         whole = found.op.dim.unit if found.dim is None else found.dim is found.op.dim
         return (found.operands[0], found.op.dim) if summed_in_loop and whole else None
     return _sum_inside(graph, value)
 
 
 def _sum_inside(graph: Graph, value: Value) -> tuple[Value, Dim] | None:
-    """A loop whose only result is the sum, as rule 3 makes it."""
+    """The summand of a loop whose only result is the sum, as after rule 3."""
     op = graph.op(value.node)
     if not isinstance(op, Map) or op.body.sole is None or len(op.modes) != 1 or op.first:
         return None
@@ -83,13 +82,13 @@ def _sum_inside(graph: Graph, value: Value) -> tuple[Value, Dim] | None:
 
 
 def build_listwise(builder: Builder, op: Op, operands: list[Value], dim: Dim | None) -> Value:
-    """`op` of the operands, in a loop over `dim` where there is one."""
+    """`op` of the operands, in a loop over `dim` if there is one."""
     dims = [] if dim is None else [dim]
     return builder.nest(dims, operands, lambda inner, *xs: inner.one(op, *xs))
 
 
 def build_sum(builder: Builder, x: Value, along: Dim, loop: Dim | None) -> Value:
-    """The sum of `x` along an axis, with a loop where the axis has several blocks."""
+    """The sum of `x` along an axis, with a loop if the axis has several blocks."""
     parts = build_listwise(builder, BlockReduce(along, ADD), [x], loop)
     return parts if loop is None else builder.one(Reduce(loop, ADD), parts)
 

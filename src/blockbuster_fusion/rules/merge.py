@@ -1,4 +1,4 @@
-"""Merging: the body of a map that takes in other bodies, or nodes that stood beside it."""
+"""Merging: a map absorbs the bodies of other maps, or nodes beside it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
@@ -12,7 +12,7 @@ from blockbuster_fusion.rules.rule import Match
 
 
 class Merger:
-    """A map in the making. Equal operands and equal results are merged; unused ones dropped."""
+    """A map under construction; merges equal operands and equal results, and drops unused ones."""
 
     def __init__(self, graph: Graph, dim: Dim, first: int, ids: Iterator[int]) -> None:
         self.graph, self.dim, self.first, self.ids = graph, dim, first, ids
@@ -24,10 +24,10 @@ class Merger:
         self.wholes: dict[Value, Value] = {}
         """For each result of an absorbed node, the value in the new body."""
         self.results: list[tuple[Value, Mode, Value]] = []
-        """Inner value, mode, and the outer value that it is known by."""
+        """Inner value, mode, and outer value of each result."""
 
     def port(self, value: Value, iterated: bool, name: str = "", new: int | None = None) -> Value:
-        """The input of the body for an operand; one that is there already is used again."""
+        """The input of the body for an operand; an existing one is used again."""
         key = (value, iterated)
         if key not in self.operands:
             kind = self.graph.type(value)
@@ -39,7 +39,7 @@ class Merger:
         return self.operands[key]
 
     def fresh_id(self, wanted: int | None) -> int:
-        """`wanted` where nobody has it, a new id otherwise."""
+        """`wanted` if it is free, else a new id."""
         if wanted is not None and wanted not in self.nodes:
             return wanted
         node = next(self.ids)
@@ -48,7 +48,7 @@ class Merger:
         return node
 
     def absorb_map(self, i: int) -> None:
-        """Takes in the body of a map over the same dim; its results are results of this one."""
+        """Absorbs the body of a map over the same dim, and its results."""
         node, op = self.graph[i], self.graph.map(i)
         operands = tuple(zip(node.inputs, op.iterated, strict=True))
         if not self.nodes and not self.wholes and len(set(operands)) == len(operands):
@@ -75,7 +75,7 @@ class Merger:
                 self.elements[outer] = value
 
     def _begin_with(self, i: int, op: Map, operands: Sequence[tuple[Value, bool]]) -> None:
-        """Takes in the first map: its body stays as it is."""
+        """Absorbs the first map, whose body does not change."""
         self.nodes = dict(op.body.nodes)
         self.inputs = list(op.body.inputs)
         self.operands = {key: Value(j) for key, j in zip(operands, self.inputs, strict=True)}
@@ -85,7 +85,7 @@ class Merger:
                 self.elements[Value(i, port)] = out.value
 
     def absorb_node(self, i: int) -> None:
-        """Takes in a node that stood beside the map: every iteration computes it."""
+        """Absorbs a node beside the map: every iteration computes it."""
         node = self.graph[i]
         known = {
             v: self.wholes[v] if v in self.wholes else self.port(v, False) for v in node.inputs
@@ -153,7 +153,7 @@ def _translated(value: Value, known: Mapping[Value, Value], moved: Mapping[int, 
 
 
 def fuse_maps(match: Match) -> Graph:
-    """The graph with the two maps of a match made one; it keeps the id of the first."""
+    """The graph with the two maps of a match merged; the result has the id of the first."""
     graph, (u, v) = match.graph, match.nodes
     op = graph.map(u)
     merger = Merger(graph, op.dim, op.first, match.ids())
@@ -170,7 +170,7 @@ def fuse_maps(match: Match) -> Graph:
 
 
 def without_unused_results(graph: Graph, node: int) -> Graph:
-    """The graph with a map's results that nobody uses gone, and what only they needed."""
+    """The graph without the unused results of a map, and the nodes that only they need."""
     op = graph.map(node)
     used = {
         Value(node, p): _used_beyond(graph, Value(node, p), set()) for p in range(len(op.modes))

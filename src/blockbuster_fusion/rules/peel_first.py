@@ -20,8 +20,8 @@ def starts_at_zero(graph: Graph, match: Match) -> bool:
 class PeelFirst(Rule):
     """Rule 7: u, map[X]{… map[Y]{w} …}  =>  u, {… map[Y]{w} …} for x=0, the map for x=1:X.
 
-    The alternative to rule 6 where work must not be replicated: the copy for x=0 stands beside u
-    and can be fused with it. The paper's algorithm never applies it.
+    The alternative to rule 6 if work must not be replicated: the copy for x=0 is beside u and can
+    be fused with it. The paper's algorithm never applies it.
     """
 
     name = "peel_first_iteration"

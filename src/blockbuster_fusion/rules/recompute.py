@@ -18,7 +18,7 @@ LARGEST = 64
 
 
 def walked(graph: Graph, match: Match) -> dict[int, Value]:
-    """The lists of the producer that the consumer walks, by the consumer's port."""
+    """The lists of the producer that the consumer iterates, by the consumer's port."""
     u, v = match.nodes
     consumer = zip(graph[v].inputs, graph.map(v).iterated, strict=True)
     return {
@@ -47,7 +47,7 @@ def small(graph: Graph, match: Match) -> bool:
 
 
 def lists_at_hand(graph: Graph, match: Match) -> bool:
-    """The producer's lists are inputs of the graph, or the consumer walks them anyway."""
+    """The producer's lists are inputs of the graph, or the consumer iterates them too."""
     u, v = match.nodes
     known = {x for x, it in zip(graph[v].inputs, graph.map(v).iterated, strict=True) if it}
     ports = zip(graph[u].inputs, graph.map(u).iterated, strict=True)
@@ -60,8 +60,8 @@ def lists_at_hand(graph: Graph, match: Match) -> bool:
 class Recompute(Rule):
     """u -> w -> v, u -> v  =>  u -> w -> v, u' -> v, with u' a copy of u: u' and v can be fused.
 
-    For a map u without a dot, whose lists are inputs of the graph or walked by v as well. v may
-    also need a reduced result of u (w is then no map at all). What u makes is made twice, so the
+    For a map u without a dot, whose lists are inputs of the graph or also iterated by v. v may also
+    need a reduced result of u (w is then not a map). The results of u are computed twice, so the
     driver takes a snapshot before.
     """
 

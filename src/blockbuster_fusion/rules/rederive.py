@@ -13,14 +13,14 @@ from blockbuster_fusion.rules.rule import Guard, Match, Rule
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A list that a map makes, element by element, from another list that it makes."""
+    """A list that a map derives, element by element, from another of its lists."""
 
     port: int
     source: int
     nodes: tuple[int, ...]
     """The elementwise operators in the body that lead from one to the other, in order."""
     inputs: tuple[int, ...]
-    """The ports of the map that they read besides."""
+    """The other ports of the map that they read."""
 
 
 def derived_list(graph: Graph, u: int, port: int) -> Iterator[Derived]:
@@ -55,9 +55,9 @@ def _derivation(op: Map, port: int, source: int) -> Derived | None:
 
 
 def derivations(graph: Graph, match: Match) -> list[Derived]:
-    """The lists that the map walks inside, with how each comes from another; the best one first.
+    """The lists that the map iterates inside, with their derivations; the best one first.
 
-    A list may come from several others: what the guards demand is demanded of the first.
+    A list may have several derivations: the guards apply to the first.
     """
     v, u = match.nodes
     op, operands = graph.map(v), graph[v].inputs
@@ -114,8 +114,8 @@ def lists_at_hand(graph: Graph, match: Match) -> bool:
 class Rederive(Rule):
     """u stacks a and b = f(a); map[X]{… map[Y]{w(b)} …}  =>  map[X]{… map[Y]{w(f(a))} …}.
 
-    For an elementwise f and a map that reads the list a anyway: one list less lies in memory. As
-    the minimal extension: f becomes a map of its own, and that moves in.
+    For an elementwise f and a map that reads the list a anyway: one list less is in memory. As in
+    the minimal extension, f becomes a separate map, which moves in.
     """
 
     name = "rederive_list"
@@ -162,7 +162,7 @@ class Rederive(Rule):
 
 
 def _own_map(graph: Graph, u: int, found: Derived, ids: Iterator[int]) -> Node:
-    """The map that makes the derived list from its source."""
+    """The map that computes the derived list from its source."""
     op, body = graph.map(u), graph.map(u).body
     source = body.outputs[found.source].value
     known = {source: Value(next(ids))}

@@ -1,4 +1,4 @@
-"""Rules and matches: a rule finds its pattern in a graph, a match says where, apply rewrites."""
+"""Rules and matches: a rule finds matches of its pattern in a graph; `apply` rewrites one."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from blockbuster_fusion.ir.ops import Op, item_expr
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A place where a rule's pattern stands: data, that can be kept, printed and replayed.
+    """An occurrence of a rule's pattern, as data that can be kept, printed and replayed.
 
     `nodes` are the nodes of the pattern in the rule's order. `unify` lists dims that become others
     throughout the program when the rule fires. `fresh` is the first id that new nodes may take.
@@ -40,9 +40,9 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition without which a rule would be wrong, or would not end.
+    """A condition without which a rule would be wrong, or rewriting would not terminate.
 
-    A *far* guard looks along paths through the graph: a change anywhere may make it hold.
+    A *far* guard looks along paths through the graph: a change anywhere may satisfy it.
     """
 
     name: str
@@ -54,25 +54,25 @@ class Guard:
 class Rule:
     """A logic-preserving substitution.
 
-    `sites` yields the places at a node that have the pattern's shape; `guards` say which of them
-    may be rewritten; `rewrite` gives the new graph. Every place must be found from a node of its
-    own that a change of the place touches: one that is changed, or next to one that is.
+    `sites` yields the occurrences of the pattern's shape at a node; `guards` decide which of them
+    may be rewritten; `rewrite` returns the new graph. Every site must be found from one of its
+    nodes that a change of the site touches: a changed node, or a neighbour of one.
     """
 
     name: str
     number: int | None = None
     anchors: tuple[type, ...] = ()
-    """The operators from which places are found."""
+    """The operators from which sites are found."""
     operations: frozenset[str] = frozenset()
     """If given, an anchor computes one of these expressions, in a map or alone."""
     guards: tuple[Guard, ...] = ()
     needs_safety: bool = False
-    """True if the rule may fire only where numerical safety is going to be applied."""
+    """True if the rule may fire only if numerical safety is applied afterwards."""
     moves_shifts: bool = False
     """True if the rule takes a shift out of a sum, which may lose digits."""
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:
-        """The places of the pattern's shape that are found from `node`, which is an anchor."""
+        """The sites of the pattern that are found from `node`, which is an anchor."""
         raise NotImplementedError
 
     def rewrite(self, graph: Graph, match: Match) -> Graph:
@@ -80,11 +80,11 @@ class Rule:
         raise NotImplementedError
 
     def match(self, graph: Graph, *, dim: Dim | str | None = None) -> Match | None:
-        """The first place in `graph` where the rule may fire; `dim` asks for a map over it."""
+        """The first match in `graph`; `dim` asks for a map over it."""
         return next(self.matches(graph, dim=dim), None)
 
     def matches(self, graph: Graph, *, dim: Dim | str | None = None) -> Iterator[Match]:
-        """Every place in `graph` where the rule may fire."""
+        """Every match in `graph`."""
         seen: set[tuple[int, ...]] = set()
         for node in graph.nodes:
             for site in self.sites_at(graph, node):
@@ -106,7 +106,7 @@ class Rule:
         return expr is not None and expr.op in self.operations
 
     def refusal(self, site: Match) -> Guard | None:
-        """The first guard that forbids to fire at a site."""
+        """The first guard that refuses a site, or None."""
         for guard in self.guards:
             if not guard.holds(site.graph, site):
                 return guard
@@ -127,8 +127,8 @@ def _over(site: Match, dim: Dim | str | None) -> bool:
 def apply(match: Match, program: Graph | None = None, path: Path = ()) -> Graph:
     """The graph of a match, rewritten there by its rule.
 
-    Where that graph is the inner one at `path` of a `program`, it is the program that comes back:
-    new nodes take ids that nothing in it has, and dims are unified throughout.
+    If that graph is the inner one at `path` of a `program`, the result is the whole program: new
+    nodes take ids that are free in it, and dims are unified throughout.
     """
     if program is not None:
         program = program.substitute(dict(match.unify))

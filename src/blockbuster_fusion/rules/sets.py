@@ -28,10 +28,10 @@ from blockbuster_fusion.rules.swap_shift_dot import SwapShiftDot
 class RuleSet:
     """The rules of the driver: `local` until none matches, then one of `extending`, and again.
 
-    `optional` rules belong to the set but are never applied by the driver. What the rules of `base`
-    alone come to is an alternative as well: the set's other rules usually do better, not always.
-    The base's own local and extending rules stand among the set's, in the same order, so that its
-    search can go on from where the set's first other rule fired.
+    The driver never applies the `optional` rules. The fusion by the rules of `base` alone is an
+    alternative: the other rules usually do better, but not always. The set contains the local and
+    extending rules of its base in the same order, so that the search of the base can continue from
+    the first firing of another rule.
     """
 
     name: str
@@ -40,7 +40,7 @@ class RuleSet:
     optional: tuple[Rule, ...] = ()
     base: "RuleSet | None" = None
     cautions: Mapping[str, tuple[Guard, ...]] = field(default_factory=dict)
-    """Guards beside the rules' own, by the names of rules: without them digits would be lost."""
+    """Additional guards by the names of rules: without them digits would be lost."""
 
     def __post_init__(self) -> None:
         if self.base is not None:
@@ -51,7 +51,7 @@ class RuleSet:
         assert self.base is not None
         rest = iter(own)
         for rule in rules:
-            if rule not in rest:  # consumes what comes before: the order counts
+            if rule not in rest:  # consumes the iterator, so that the order is checked
                 raise LacksBase(name=self.name, part=part, missing=rule.name, base=self.base.name)
 
     def __iter__(self) -> Iterator[Rule]:
@@ -59,7 +59,7 @@ class RuleSet:
 
     @property
     def without_safety(self) -> "RuleSet":
-        """The set without the rules that only a later safety pass makes harmless."""
+        """The set without the rules that need a later safety pass."""
         return self._only(lambda rule: not rule.needs_safety)
 
     @property
@@ -77,7 +77,7 @@ class RuleSet:
 
     @property
     def beyond(self) -> frozenset[Rule]:
-        """The rules that the base lacks, where there is one."""
+        """The rules that are not in the base, if there is one."""
         return frozenset() if self.base is None else frozenset(self).difference(self.base)
 
     def rule(self, name: str) -> Rule:

@@ -1,4 +1,4 @@
-"""A shift and a function of its result: what the rules that look through a shift share."""
+"""A shift and a function of its result: common parts of the rules on shifted lists."""
 
 from collections.abc import Collection, Iterator
 

@@ -59,7 +59,7 @@ def item_without_contracted_axis(graph: Graph, match: Match) -> bool:
 
 
 def same_float_dtype(graph: Graph, match: Match) -> bool:
-    """The law holds for real numbers: not for counts, nor where the operation rounds otherwise."""
+    """The law holds for real numbers: not for integers, nor with different rounding."""
     broadcast, contracted = parts(graph, match)
     dtype = graph.type(broadcast.a).dtype
     other = graph.type(contracted.other).dtype
@@ -139,11 +139,11 @@ class SwapScaleDot(Rule):
         u, v = match.nodes
         scale, dot = parts(graph, match)
         sketch = Sketch(graph, match.ids())
-        # the dot comes first among the operands, so that the result is laid out as it was
+        # the dot is the first operand, so that the layout of the result does not change
         operation = Elementwise(scale.of(arg(0), arg(1)))
         operands = [dot.result, scale.c]
         made = sketch.nest(dot.dims, operands, lambda inner, *xs: inner.one(operation, *xs))
-        # the scale keeps its id on its way downstream
+        # the scale keeps its id
         add = {u if i == made.node else i: node for i, node in sketch.nodes.items()}
         add[v] = replace_operand(graph, v, Value(u), scale.a)
         return graph.edit(drop={u}, add=add, redirect={dot.result: Value(u)})

@@ -46,7 +46,7 @@ def same_dtypes(graph: Graph, match: Match) -> bool:
 
 
 def within(graph: Graph, match: Match) -> bool:
-    """The factors do not make the block wider: the product can be taken in either order."""
+    """The factors do not widen the block, so that they can be applied in either order."""
     u, v = match.nodes
     scale = broadcast_operation(graph, u, SCALES)
     assert scale is not None
@@ -56,9 +56,9 @@ def within(graph: Graph, match: Match) -> bool:
 
 
 def towards_a_dot(graph: Graph, match: Match) -> bool:
-    """A dot contracts the product along an axis that w has and c lacks: behind w, c can go on.
+    """A dot contracts the product along an axis that w has and c lacks: after w, c can move on.
 
-    Where another dot wants w last, for the same reason, the two would change places for ever.
+    If another dot needs w last for the same reason, the two would be swapped forever.
     """
     u, v = match.nodes
     scale, product = broadcast_operation(graph, u, SCALES), column_scale(graph, v, Value(u))
@@ -72,9 +72,9 @@ def towards_a_dot(graph: Graph, match: Match) -> bool:
 
 
 class SwapScales(Rule):
-    """(a·c)·w  =>  (a·w)·c, for an item c and a w that changes along the list.
+    """(a·c)·w  =>  (a·w)·c, for an item c and a w that varies along the list.
 
-    A norm's weight stands between the norm and the dot; behind it the scale can be swapped on.
+    The weight of a norm is between the norm and the dot; after it the scale can be swapped again.
     """
 
     name = "swap_row_column_scale"
@@ -111,7 +111,7 @@ class SwapScales(Rule):
         assert product is not None
         sketch = Sketch(graph, match.ids())
         times = Elementwise(arg(0) * arg(1))
-        # the operands in their order, so that the product is laid out as it was
+        # the operands keep their order, so that the layout of the product does not change
         factors = [scale.a if x == Value(u) else x for x in product[0].operands]
         first = build_listwise(sketch, times, factors, scale.dim)
         operands = [first, scale.c] if scale.a_first else [scale.c, first]

@@ -50,7 +50,7 @@ class SwapShiftDot(Rule):
         sums = sketch.nest(y_dims, [dot.other], row_sum)
         product = Elementwise(arg(0) * arg(1))
         outer = sketch.nest(y_dims, [shift.c, sums], lambda inner, *xs: inner.one(product, *xs))
-        # the dot comes first among the operands, so that the result is laid out as it was
+        # the dot is the first operand, so that the layout of the result does not change
         total = arg(1) + arg(0) if shift.op == "add" else arg(0) - arg(1)
         made = sketch.nest(
             dot.dims, [dot.result, outer], lambda inner, *xs: inner.one(Elementwise(total), *xs)

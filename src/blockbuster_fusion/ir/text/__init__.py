@@ -1,4 +1,4 @@
-"""The text form of a program: what `to_text` writes, `from_text` reads back exactly.
+"""The text form of a program, which `to_text` writes and `from_text` reads back exactly.
 
     program {
       axis B = 8                                    # its extent is a number
@@ -10,7 +10,7 @@
       %0 = input "Q": [B.*/1 M.*](M.*)float32       # [lists](items)dtype; `.*` is a free dim,
       %1 = pick(%0) over B.0/1 at 3                 # `/1` one of unpacked blocks of size 1
       %2 = input "scale": []()float32
-      %7 = map(each %1, whole %2) over M.0 {        # `from 1` stands here after peeling
+      %7 = map(each %1, whole %2) over M.0 {        # after peeling: `over M.0 from 1 {`
         %3 = input "Q": [](M.0)float32              # the operands in order
         %4 = input "scale": []()float32
         %5 = apply(%3, %4) exp(-x0) * x1
@@ -21,8 +21,8 @@
       output "sum" = %7.1                           # result 1 of %7
     }
 
-Types are written only where they cannot be inferred. A statement is a line; indentation means
-nothing. Reading makes a graph and runs nothing: whether it is a sound program is for `verify`.
+Types are written only if they cannot be inferred. A statement is a line; indentation has no
+meaning. Reading makes a graph and executes nothing; `verify` checks that it is a sound program.
 """
 
 from blockbuster_fusion.ir.graph import Graph

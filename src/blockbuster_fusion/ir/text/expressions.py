@@ -39,14 +39,14 @@ _NUMBERS = {"True": True, "False": False, "nan": float("nan"), "inf": float("inf
 
 @dataclass(frozen=True, slots=True)
 class WrittenExprs:
-    """Expressions as text; `parts` are the names, with what they stand for, that they use."""
+    """Expressions as text; `parts` are the named parts that they use, with their texts."""
 
     parts: tuple[tuple[str, str], ...]
     results: tuple[str, ...]
 
 
 def write_exprs(exprs: tuple[Expr, ...], axis_name: Callable[[Axis], str]) -> WrittenExprs:
-    """The expressions as text that `read_exprs` reads back to the same ones."""
+    """The expressions as text, which `ExprReader` reads back to the same ones."""
     small = tree_size(*exprs, limit=_LARGEST) <= _LARGEST
     uses = Counter(exprs)
     for node in postorder(*exprs):
@@ -121,7 +121,7 @@ class _Pending:
 
 
 class ExprReader:
-    """Reads one expression by operator precedence, with a stack of its own instead of recursion."""
+    """Reads one expression by operator precedence, with an explicit stack instead of recursion."""
 
     def __init__(
         self, scanner: Scanner, axis: Callable[[], Axis], parts: Mapping[str, Expr]
@@ -149,7 +149,7 @@ class ExprReader:
         return made
 
     def _operand(self) -> bool:
-        """Pass a leaf (true), or something that an operand stands behind (false)."""
+        """Consumes a leaf (True), or a prefix of an operand (False)."""
         scanner, token = self._scanner, self._scanner.token
         if token.text == "-" and (
             scanner.following.kind == "number" or scanner.following.text == "inf"
@@ -200,7 +200,7 @@ class ExprReader:
         return True
 
     def _close(self) -> bool:
-        """Pass a closing parenthesis, if one comes that is opened in this expression."""
+        """Consumes a closing parenthesis of this expression, if one comes next."""
         scanner = self._scanner
         if scanner.token.text != ")" or not any(p.precedence == 0 for p in self._pending):
             return False
@@ -212,7 +212,7 @@ class ExprReader:
         return True
 
     def _operator(self) -> bool:
-        """Pass what stands between two operands, if it comes next."""
+        """Consumes a comma or an infix operator, if one comes next."""
         scanner, token = self._scanner, self._scanner.token
         if token.text == "," and any(p.precedence == 0 for p in self._pending):
             self._reduce(0)
@@ -231,7 +231,7 @@ class ExprReader:
         return True
 
     def _reduce(self, precedence: int) -> None:
-        """Apply the operators that bind at least so tightly, back to the last parenthesis."""
+        """Applies pending operators of at least this precedence, back to the last parenthesis."""
         while self._pending and self._pending[-1].precedence >= max(precedence, 1):
             operator = self._pending.pop()
             if operator.precedence == precedence == _COMPARISON:

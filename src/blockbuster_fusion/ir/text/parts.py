@@ -13,7 +13,7 @@ _WORDS: dict[str, Plain] = {"True": True, "False": False, "None": None}
 
 
 class PartsReader:
-    """Reads what statements are made of; knows the axes and combiners that are declared."""
+    """Reads parts of statements; knows the declared axes and combiners."""
 
     def __init__(self, scanner: Scanner) -> None:
         self.scanner = scanner

@@ -52,7 +52,7 @@ class _Open:
 
 
 class Reader:
-    """Reads statements one after another; the graphs that are open stand on a stack."""
+    """Reads statements one after another, with a stack of open graphs."""
 
     def __init__(self, text: str) -> None:
         self.scanner = Scanner(text)

@@ -60,12 +60,12 @@ def _quoted(c: str) -> str:
 
 
 def name_or_string(name: str) -> str:
-    """A name as it is, or in quotes where it is not a plain word."""
+    """A name, in quotes if it is not a plain word."""
     return name if _NAME.fullmatch(name) else quote(name)
 
 
 class Scanner:
-    """A walk over the tokens of a text."""
+    """A cursor over the tokens of a text."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokenize(text)

@@ -169,7 +169,7 @@ class Writer:
         return name if alone else f"{name}:{mode.component}"
 
     def combiner(self, combiner: Combiner) -> str:
-        """The name of a combiner: its own, with a number where that is taken."""
+        """The name of a combiner: its own, with a number if that is taken."""
         if combiner not in self.combiners:
             name, number = name_or_string(combiner.name), 1
             taken = {"stack", *SIMPLE, *self.combiners.values()}
@@ -202,7 +202,7 @@ def _extent(extent: Extent) -> str:
 
 
 def _plain(value: Plain) -> str:
-    """An attribute's value nested tuples of any depth."""
+    """The value of an attribute; tuples may be nested to any depth."""
     text: list[str] = []
     stack: list[Plain | _Mark] = [value]
     while stack:
@@ -225,6 +225,6 @@ def _plain(value: Plain) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Punctuation among the values that wait to be written."""
+    """Punctuation among the values that are still to be written."""
 
     text: str

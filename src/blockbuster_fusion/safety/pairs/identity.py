@@ -25,7 +25,7 @@ from blockbuster_fusion.ir.ops import (
 )
 
 LONGEST = 64
-"""Longer expressions are not composed: each operator gets a new number."""
+"""The most parts of an identity; the result of a longer expression counts as a new array."""
 
 
 class Identities:
