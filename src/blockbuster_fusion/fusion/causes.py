@@ -14,7 +14,7 @@ _SUMMARIES = {"add": "a sum", "max": "a maximum", "min": "a minimum", "mul": "a 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValueInGraph:
     """A value in a graph of the program."""
 
     path: Path
@@ -87,9 +87,9 @@ class Causes:
                     ]
         return []
 
-    def _uses(self) -> Iterator[tuple[Place, int]]:
+    def _uses(self) -> Iterator[tuple[ValueInGraph, int]]:
         """The operators in the consumer, at any depth, that read the list or an element of it."""
-        pending = [(Place(self.edge.path, self.graph, self.edge.value), self.edge.consumer)]
+        pending = [(ValueInGraph(self.edge.path, self.graph, self.edge.value), self.edge.consumer)]
         while pending:
             place, node = pending.pop()
             op = place.graph.op(node)
@@ -169,10 +169,10 @@ class Causes:
         name = combiner.name if combiner is not None else ""
         return f"{_SUMMARIES.get(name, 'a reduction')} over {dim}"
 
-    def _meeting(self, late: Value) -> Place | None:
+    def _meeting(self, late: Value) -> ValueInGraph | None:
         """The first operator of the reader that combines an element with the late value."""
-        place, node = Place(self.edge.path, self.graph, self.edge.value), self.edge.consumer
-        other = Place(self.edge.path, self.graph, late)
+        place, node = ValueInGraph(self.edge.path, self.graph, self.edge.value), self.edge.consumer
+        other = ValueInGraph(self.edge.path, self.graph, late)
         while isinstance(place.graph.op(node), Map):
             inner, late_inside = _inside(place, node), _inside(other, node)
             if not inner or not late_inside:
@@ -190,10 +190,10 @@ class Causes:
             if met is None:
                 return None
             operands = graph[met].inputs
-            place = Place(path, graph, next(v for v in operands if v.node in from_list))
-            other = Place(path, graph, next(v for v in operands if v.node in from_late))
+            place = ValueInGraph(path, graph, next(v for v in operands if v.node in from_list))
+            other = ValueInGraph(path, graph, next(v for v in operands if v.node in from_late))
             node = met
-        return Place(place.path, place.graph, Value(node))
+        return ValueInGraph(place.path, place.graph, Value(node))
 
     def _fate(self, late: Value) -> list[str]:
         """The reason why a late factor or shift cannot be applied after the loop."""
@@ -252,7 +252,7 @@ class Causes:
         steps = f"every step of the loop over {reader.dim}"
         return [f"{steps} needs all of {self.name} along {', '.join(along)}{how}"]
 
-    def _statement(self, place: Place, node: int) -> str:
+    def _statement(self, place: ValueInGraph, node: int) -> str:
         """The statement of an operator; an operand of a sum is part of that statement."""
         own = self.labels.line(place.path, Value(node))
         if own or not place.path:
@@ -277,11 +277,11 @@ class Causes:
         return self.labels.name(self.edge.path, value) or "a result"
 
 
-def _inside(place: Place, node: int) -> list[Place]:
+def _inside(place: ValueInGraph, node: int) -> list[ValueInGraph]:
     """A value, or its elements, as the body of a map sees it: the inputs of the body."""
     op = place.graph.map(node)
     return [
-        Place((*place.path, node), op.body, Value(op.body.inputs[port]))
+        ValueInGraph((*place.path, node), op.body, Value(op.body.inputs[port]))
         for port, value in enumerate(place.graph[node].inputs)
         if value == place.value
     ]

@@ -31,7 +31,7 @@ IN_ONE = 16
 
 
 @dataclass(frozen=True)
-class Part:
+class ProgramPart:
     """Some nodes of a program as a program of their own."""
 
     graph: Graph
@@ -43,20 +43,20 @@ class Part:
     """Dims of values that pass between parts: they keep their names."""
 
 
-def cut(program: Graph, largest: int = LARGEST) -> tuple[Part, ...]:
+def cut(program: Graph, largest: int = LARGEST) -> tuple[ProgramPart, ...]:
     """The parts of a program, in an order in which each needs only earlier ones."""
     weights = {i: statements(node) for i, node in program.nodes.items()}
     is_small = sum(weights.values()) <= largest
     groups = [] if is_small else _groups(program, weights, largest)
     if len(groups) < 2:
         inputs = tuple(Value(i) for i in program.inputs)
-        return (Part(program, inputs, tuple(out.value for out in program.outputs)),)
+        return (ProgramPart(program, inputs, tuple(out.value for out in program.outputs)),)
     home = {i: number for number, group in enumerate(groups) for i in group}
     ids = count(program.max_id + 1)
     return tuple(_part(program, group, number, home, ids) for number, group in enumerate(groups))
 
 
-def joined(program: Graph, parts: Sequence[Part], made: Sequence[Graph]) -> Graph:
+def joined(program: Graph, parts: Sequence[ProgramPart], made: Sequence[Graph]) -> Graph:
     """The whole program, put together from the rewritten parts."""
     if len(parts) == 1:
         return made[0]
@@ -143,7 +143,7 @@ def _real_users(program: Graph, i: int) -> set[int]:
 
 def _part(
     program: Graph, group: Sequence[int], number: int, home: Mapping[int, int], ids: Iterator[int]
-) -> Part:
+) -> ProgramPart:
     """One group as a program with inputs and outputs."""
     nodes: dict[int, Node] = {}
     operands: dict[Value, int] = {}
@@ -185,7 +185,7 @@ def _part(
     graph = Graph(nodes, list(operands.values()), outputs)
     crossing += [v for v in operands if v.node not in program.inputs]
     shared = frozenset(dim for value in crossing for dim in program.type(value).dims)
-    return Part(graph, tuple(operands), tuple(results), shared)
+    return ProgramPart(graph, tuple(operands), tuple(results), shared)
 
 
 def _results(

@@ -7,7 +7,7 @@ from functools import cached_property
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.errors import BadUnit, InvalidGraph
-from blockbuster_fusion.fusion.cut import LARGEST, Part, cut, joined
+from blockbuster_fusion.fusion.cut import LARGEST, ProgramPart, cut, joined
 from blockbuster_fusion.fusion.driver import Driver, Run
 from blockbuster_fusion.fusion.trace import Firing, Trace
 from blockbuster_fusion.fusion.why_not import Reason, why_not
@@ -133,7 +133,7 @@ def run(graph: Graph, rules: RuleSet, largest: int = LARGEST) -> Fusion:
 
 
 def _fusion(
-    initial: Graph, parts: Sequence[Part], rules: RuleSet, runs: Sequence[Run], largest: int
+    initial: Graph, parts: Sequence[ProgramPart], rules: RuleSet, runs: Sequence[Run], largest: int
 ) -> Fusion:
     """The results of the runs on the parts of a program, as one.
 

@@ -17,7 +17,7 @@ from blockbuster_fusion.errors import (
     InvalidGraph,
     UnknownRules,
 )
-from blockbuster_fusion.fusion.cut import LARGEST, Part, cut, joined
+from blockbuster_fusion.fusion.cut import LARGEST, ProgramPart, cut, joined
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import Edge, buffered
 from blockbuster_fusion.ir.graph import Graph, Path
@@ -156,7 +156,7 @@ class Trace(Sequence[Step]):
         rules: RuleSet,
         firings: Sequence[Firing],
         snapshots: Sequence[int],
-        parts: Sequence[Part] = (),
+        parts: Sequence[ProgramPart] = (),
         largest: int = LARGEST,
     ) -> None:
         self.initial = initial

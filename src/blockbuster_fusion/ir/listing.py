@@ -30,19 +30,19 @@ from blockbuster_fusion.ir.ops import (
     Value,
 )
 from blockbuster_fusion.ir.places import (
-    Array,
-    Fold,
+    Accumulation,
+    ArraySlice,
     Item,
-    Part,
-    Place,
-    Scope,
+    ListingScope,
+    Location,
+    MemoryArray,
     bind,
     element,
     inputs_read,
     item_axes,
     laid_out,
 )
-from blockbuster_fusion.ir.words import Functional, Written, write
+from blockbuster_fusion.ir.words import Functional, ItemText, write
 
 _LONG = 200
 """Parts of an expression beyond which what it shares gets lines of its own."""
@@ -84,7 +84,7 @@ def labels(graph: Graph) -> Labels:
     lines: dict[tuple[Path, Value], str] = {}
     for scope in listing.scopes:
         for value, place in scope.places.items():
-            name = place.array.name if isinstance(place, Part) else place.name
+            name = place.array.name if isinstance(place, ArraySlice) else place.name
             if name:
                 names[scope.path, value] = name
             if isinstance(place, Item) and id(place) in listing.made:
@@ -100,7 +100,7 @@ class _Listing:
         self.lock = lock
         self.lines: list[str] = []
         self.read: dict[Graph, frozenset[int]] = {}
-        self.scopes: list[Scope] = []  # they keep their items, so that ids stay theirs
+        self.scopes: list[ListingScope] = []  # they keep their items, so that ids stay theirs
         self.made: dict[int, str] = {}  # by the id of an item: the statement that makes it
 
     def line(self, depth: int, text: str) -> None:
@@ -115,16 +115,16 @@ class _Listing:
         inputs = [op for i in graph.inputs if isinstance(op := graph.op(i), Input)]
         wanted = [*(op.name or "X" for op in inputs), *(out.name or "O" for out in graph.outputs)]
         names = iter(self.names.own(wanted))
-        ports: list[Place] = []
+        ports: list[Location] = []
         for op in inputs:
-            array = Array(next(names), item_axes(op.type))
-            ports.append(element(Part(array, op.type.lists), op.type))
-        scope = Scope(graph, bind(graph, ports))
+            array = MemoryArray(next(names), item_axes(op.type))
+            ports.append(element(ArraySlice(array, op.type.lists), op.type))
+        scope = ListingScope(graph, bind(graph, ports))
         for out in graph.outputs:
-            scope.send(out.value, Part(Array(next(names)), laid_out(graph, out)))
+            scope.send(out.value, ArraySlice(MemoryArray(next(names)), laid_out(graph, out)))
         self.graph(scope)
 
-    def graph(self, scope: Scope) -> None:
+    def graph(self, scope: ListingScope) -> None:
         self.scopes.append(scope)
         scope.join_in_place()
         for i, node in scope.graph.nodes.items():
@@ -136,7 +136,7 @@ class _Listing:
                 written = [self.value(scope, v) for v in fold.values]
                 self.fold(scope.depth, fold.combiner, fold.accumulators, written)
 
-    def node(self, scope: Scope, i: int, node: Node) -> None:
+    def node(self, scope: ListingScope, i: int, node: Node) -> None:
         places, value = scope.places, Value(i)
         match node.op:
             case Input():
@@ -163,14 +163,14 @@ class _Listing:
                     first, rest = (self.value(scope, v).text for v in node.inputs)
                     self.line(scope.depth, f"{self.text(home)} = join({first},{rest})")
             case Iota() as op:
-                array = Array(axes=item_axes(node.types[0]), virtual=True)
-                places[value] = Part(array, (op.dim,))
+                array = MemoryArray(axes=item_axes(node.types[0]), virtual=True)
+                places[value] = ArraySlice(array, (op.dim,))
             case Misc() as op:
                 self.misc(scope, i, node, op)
 
     # ------------------------------------------------------------------ values
 
-    def text(self, part: Part) -> str:
+    def text(self, part: ArraySlice) -> str:
         """The array and its indices, `:` for one that is open."""
         array = part.array
         if array.virtual:
@@ -181,7 +181,7 @@ class _Listing:
             return array.name
         return f"{array.name}[{','.join(':' if isinstance(i, Dim) else i for i in part.indices)}]"
 
-    def value(self, scope: Scope, value: Value) -> Written:
+    def value(self, scope: ListingScope, value: Value) -> ItemText:
         """A value as an operand."""
         if value.node in scope.inlined:
             node = scope.graph[value.node]
@@ -191,9 +191,9 @@ class _Listing:
         if isinstance(place, Item):
             return self.load(scope.depth, place)
         items = item_axes(scope.graph.type(value)) if place.array.axes is None else place.array.axes
-        return Written(self.text(place), items)
+        return ItemText(self.text(place), items)
 
-    def load(self, depth: int, item: Item) -> Written:
+    def load(self, depth: int, item: Item) -> ItemText:
         """The item by its name, after a line that loads it if it isn't there yet."""
         if not item.name:
             assert item.source is not None
@@ -201,23 +201,23 @@ class _Listing:
             item.axes = item.axes if array.axes is None else array.axes
             item.name = self.names.numbered("t")
             self.line(depth, f"{item.name} = {text if array.virtual else f'load({text})'}")
-        return Written(item.name, item.axes)
+        return ItemText(item.name, item.axes)
 
-    def call(self, scope: Scope, op: Functional, node: Node) -> Written:
+    def call(self, scope: ListingScope, op: Functional, node: Node) -> ItemText:
         operands = [self.value(scope, v) for v in node.inputs]
         if isinstance(op, Elementwise) and tree_size(op.expr, limit=_LONG) > _LONG:
             names = [o.text for o in operands]
             (expr,) = self.shared(scope.depth, [op.expr], names)
-            return Written(format_expr(expr, names), item_axes(node.types[0]))
+            return ItemText(format_expr(expr, names), item_axes(node.types[0]))
         return write(op, operands, scope.axes)
 
-    def take(self, scope: Scope, op: Take, node: Node) -> Written:
+    def take(self, scope: ListingScope, op: Take, node: Node) -> ItemText:
         table, places = (self.value(scope, v) for v in node.inputs)
         kept = (axis for axis in table.axes if axis is not op.axis)
         axes = tuple(dict.fromkeys((*places.axes, *kept)))
-        return Written(f"take({table.text},{places.text})", axes)
+        return ItemText(f"take({table.text},{places.text})", axes)
 
-    def store(self, scope: Scope, value: Value) -> None:
+    def store(self, scope: ListingScope, value: Value) -> None:
         """Store a value, as soon as it is there, wherever it is wanted and was not built."""
         for target in scope.stores.get(value, ()):
             place, (text, axes) = scope.places[value], self.value(scope, value)
@@ -235,10 +235,10 @@ class _Listing:
         start = f"{first}," if first else ""
         self.line(depth, f"{word} {variable} in range({start}{self.names.bound(dim)}):")
 
-    def map(self, scope: Scope, i: int, node: Node, op: Map) -> None:
+    def map(self, scope: ListingScope, i: int, node: Node, op: Map) -> None:
         variable = self.names.variable(op.dim, scope.loops)
         read = inputs_read(op.body, self.read)
-        ports: list[Place] = []
+        ports: list[Location] = []
         for port, (value, iterated) in enumerate(zip(node.inputs, op.iterated, strict=True)):
             place = scope.places[value]
             if iterated:
@@ -248,7 +248,7 @@ class _Listing:
             ports.append(place)
         self.loop(scope.depth, op.dim, variable, op.first, serial=op.reduces)
         loops, axes = (*scope.loops, variable), (*scope.axes, op.dim.axis)
-        inner = Scope(op.body, bind(op.body, ports), loops, axes, (*scope.path, i))
+        inner = ListingScope(op.body, bind(op.body, ports), loops, axes, (*scope.path, i))
         gathered: list[tuple[Value, Item]] = []
         for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
             value = Value(i, port)
@@ -260,16 +260,18 @@ class _Listing:
             gathered.append((out.value, accumulator))
             if len(gathered) == mode.combiner.arity:
                 values, accumulators = zip(*gathered, strict=True)
-                inner.accumulate(Fold(mode.combiner, values, accumulators), inline=not self.lock)
+                inner.accumulate(
+                    Accumulation(mode.combiner, values, accumulators), inline=not self.lock
+                )
                 gathered = []
         self.graph(inner)
 
-    def reduce(self, scope: Scope, i: int, node: Node, op: Reduce) -> None:
+    def reduce(self, scope: ListingScope, i: int, node: Node, op: Reduce) -> None:
         variable = self.names.variable(op.dim, scope.loops)
         makers = [scope.graph.op(v.node) for v in node.inputs]
         peeled = [m.first for m in makers if isinstance(m, Map) and m.dim is op.dim]
         self.loop(scope.depth, op.dim, variable, max(peeled, default=0), serial=True)
-        written: list[Written] = []
+        written: list[ItemText] = []
         for value in node.inputs:
             item = scope.iterated(value, op.dim, variable)
             assert isinstance(item, Item)
@@ -279,7 +281,7 @@ class _Listing:
         scope.places.update((Value(i, port), item) for port, item in enumerate(accumulators))
 
     def fold(
-        self, depth: int, combiner: Combiner, into: Sequence[Item], written: Sequence[Written]
+        self, depth: int, combiner: Combiner, into: Sequence[Item], written: Sequence[ItemText]
     ) -> None:
         """Adds the results of one iteration to the accumulators, which are named here."""
         for accumulator, (_, axes) in zip(into, written, strict=True):
@@ -318,7 +320,7 @@ class _Listing:
 
     # ------------------------------------------------------------ other operators
 
-    def rename(self, scope: Scope, node: Node, op: Rename) -> Part:
+    def rename(self, scope: ListingScope, node: Node, op: Rename) -> ArraySlice:
         """The list under an alias: nothing moves."""
         (value,) = node.inputs
         part, kind = scope.places[value], scope.graph.type(value)
@@ -326,16 +328,16 @@ class _Listing:
         dims = dict(zip((*kind.lists, *whole), node.types[0].lists, strict=True))
         text, axes = self.value(scope, value)
         axes = tuple(op.new if axis is op.old else axis for axis in axes)
-        if isinstance(part, Part) and part.array.virtual:
-            alias = Array(axes=axes, virtual=True)
+        if isinstance(part, ArraySlice) and part.array.virtual:
+            alias = MemoryArray(axes=axes, virtual=True)
         else:
-            name = part.array.name if isinstance(part, Part) else self.names.numbered("I")
-            alias = Array(self.names.claim(f"{name}R"), axes)
+            name = part.array.name if isinstance(part, ArraySlice) else self.names.numbered("I")
+            alias = MemoryArray(self.names.claim(f"{name}R"), axes)
             self.line(scope.depth, f"{alias.name} = rename({text}, {op.old}->{op.new})")
-        walked = part.open if isinstance(part, Part) else kind.lists
-        return Part(alias, tuple(dims[d] for d in (*walked, *whole)))
+        walked = part.open if isinstance(part, ArraySlice) else kind.lists
+        return ArraySlice(alias, tuple(dims[d] for d in (*walked, *whole)))
 
-    def misc(self, scope: Scope, i: int, node: Node, op: Misc) -> None:
+    def misc(self, scope: ListingScope, i: int, node: Node, op: Misc) -> None:
         layouts = op.layouts or (None,) * len(node.inputs)
         arguments = [
             self.handed_over(scope, value, layout)
@@ -355,10 +357,12 @@ class _Listing:
         call = f"{op.namespace}.{op.name}({', '.join(arguments)})"
         self.line(scope.depth, f"{','.join(targets)} = {call}" if targets else call)
 
-    def handed_over(self, scope: Scope, value: Value, layout: tuple[Axis, ...] | None) -> str:
+    def handed_over(
+        self, scope: ListingScope, value: Value, layout: tuple[Axis, ...] | None
+    ) -> str:
         """An operand of a misc operator, transposed where it wants another order of axes."""
         place, (text, axes) = scope.places[value], self.value(scope, value)
-        lists = tuple(dim.axis for dim in place.open) if isinstance(place, Part) else ()
+        lists = tuple(dim.axis for dim in place.open) if isinstance(place, ArraySlice) else ()
         shown = (*lists, *(axis for axis in axes if axis not in lists))
         if layout is None or layout == shown:
             return text

@@ -15,7 +15,7 @@ from blockbuster_fusion.ir.types import Type
 
 
 @dataclass(slots=True)
-class Array:
+class MemoryArray:
     """An array in global memory, or a virtual one; a buffer is named when it is first printed."""
 
     name: str = ""
@@ -24,18 +24,18 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ArraySlice:
     """An array with some of its indices given; a Dim stands for one that is open."""
 
-    array: Array
+    array: MemoryArray
     indices: tuple[str | Dim, ...]
 
     @property
     def open(self) -> tuple[Dim, ...]:
         return tuple(i for i in self.indices if isinstance(i, Dim))
 
-    def at(self, dim: Dim, index: str) -> "Part":
-        return Part(self.array, tuple(index if i is dim else i for i in self.indices))
+    def at(self, dim: Dim, index: str) -> "ArraySlice":
+        return ArraySlice(self.array, tuple(index if i is dim else i for i in self.indices))
 
 
 @dataclass(slots=True)
@@ -44,14 +44,14 @@ class Item:
 
     axes: tuple[Axis, ...]
     name: str = ""
-    source: Part | None = None
+    source: ArraySlice | None = None
 
 
-Place = Part | Item
+Location = ArraySlice | Item
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class Accumulation:
     """An accumulation: `values` of each iteration into `accumulators`."""
 
     combiner: Combiner
@@ -60,17 +60,19 @@ class Fold:
 
 
 @dataclass(slots=True)
-class Scope:
+class ListingScope:
     """A graph, the loops around it, and the places of its values."""
 
     graph: Graph
-    places: dict[Value, Place]
+    places: dict[Value, Location]
     loops: tuple[str, ...] = ()  # their variables, outermost first
     axes: tuple[Axis, ...] = ()  # what they are over
     path: Path = ()  # the maps that the graph is in
-    homes: dict[Value, Part] = field(default_factory=dict)  # where lists are built
-    stores: dict[Value, list[Part]] = field(default_factory=dict)  # where else values go
-    folds: dict[int, list[Fold]] = field(default_factory=dict)  # by the node that completes them
+    homes: dict[Value, ArraySlice] = field(default_factory=dict)  # where lists are built
+    stores: dict[Value, list[ArraySlice]] = field(default_factory=dict)  # where else values go
+    folds: dict[int, list[Accumulation]] = field(
+        default_factory=dict
+    )  # by the node that completes them
     inlined: set[int] = field(default_factory=set)  # nodes that are part of their accumulation
     joined: set[int] = field(default_factory=set)  # joins whose operands are built in place
 
@@ -78,14 +80,14 @@ class Scope:
     def depth(self) -> int:
         return len(self.loops)
 
-    def home(self, value: Value) -> Part:
+    def home(self, value: Value) -> ArraySlice:
         """The place in which a list is built: the one requested, or a buffer of its own."""
         if value not in self.homes:
             lists = self.graph.type(value).lists
-            self.homes[value] = Part(Array(), (*self.loops, *lists))
+            self.homes[value] = ArraySlice(MemoryArray(), (*self.loops, *lists))
         return self.homes[value]
 
-    def send(self, value: Value, target: Part) -> None:
+    def send(self, value: Value, target: ArraySlice) -> None:
         """Have the value built in `target`, or stored there where it can't be."""
         op, kind = self.graph.op(value.node), self.graph.type(value)
         builds = isinstance(op, Map | Join) or (isinstance(op, Misc) and target.open == kind.lists)
@@ -110,7 +112,7 @@ class Scope:
             self.homes[rest] = home
             self.send(first, home.at(op.dim, "0"))
 
-    def accumulate(self, fold: Fold, *, inline: bool) -> None:
+    def accumulate(self, fold: Accumulation, *, inline: bool) -> None:
         """Plan an accumulation after the last of its values; `inline`: with its operator in it."""
         last = max((v.node for v in fold.values), key=self.graph.position.__getitem__)
         self.folds.setdefault(last, []).append(fold)
@@ -123,21 +125,21 @@ class Scope:
         ):
             self.inlined.add(last)
 
-    def iterated(self, value: Value, dim: Dim, index: str) -> Place:
+    def iterated(self, value: Value, dim: Dim, index: str) -> Location:
         """The part of a list that one iteration over `dim` reads."""
         part, kind = self.places[value], self.graph.type(value)
         walked = kind.list_dim(dim)
-        assert isinstance(part, Part)
+        assert isinstance(part, ArraySlice)
         assert walked is not None
         return element(part.at(walked, index), kind.iterate(dim))
 
 
-def element(part: Part, kind: Type) -> Place:
+def element(part: ArraySlice, kind: Type) -> Location:
     """A part of an array: still a list, or an item to be loaded."""
     return part if kind.is_list else Item(item_axes(kind), source=part)
 
 
-def bind(graph: Graph, ports: Sequence[Place]) -> dict[Value, Place]:
+def bind(graph: Graph, ports: Sequence[Location]) -> dict[Value, Location]:
     """The places of a graph's inputs."""
     return {Value(i): place for i, place in zip(graph.inputs, ports, strict=True)}
 

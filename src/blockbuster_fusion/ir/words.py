@@ -11,7 +11,7 @@ from blockbuster_fusion.ir.types import DType
 Functional = Elementwise | BlockReduce | Dot
 
 
-class Written(NamedTuple):
+class ItemText(NamedTuple):
     """The text of an item, and its axes in the order in which the text shows them.
 
     `row_` and `col_` refer to that order. It may differ from the order in the item's type: the
@@ -44,7 +44,7 @@ WORDS = frozenset(
 """Names that have a meaning in an expression."""
 
 
-def write(op: Functional, operands: Sequence[Written], loops: Sequence[Axis] = ()) -> Written:
+def write(op: Functional, operands: Sequence[ItemText], loops: Sequence[Axis] = ()) -> ItemText:
     """The operator applied to its operands, as the paper writes it.
 
     If the operands do not determine the order of the result's axes, it is that of the `loops`.
@@ -58,7 +58,7 @@ def write(op: Functional, operands: Sequence[Written], loops: Sequence[Axis] = (
             return _dot(op, *operands)
 
 
-def _broadcast(expr: Expr, operands: Sequence[Written], loops: Sequence[Axis]) -> Written | None:
+def _broadcast(expr: Expr, operands: Sequence[ItemText], loops: Sequence[Axis]) -> ItemText | None:
     """A plain product or sum (quotient, difference) of two blocks or vectors, by name."""
     if expr.op not in _BROADCAST or any(a.op != "arg" for a in expr.args) or len(operands) != 2:
         return None
@@ -69,12 +69,12 @@ def _broadcast(expr: Expr, operands: Sequence[Written], loops: Sequence[Axis]) -
     commutes = inverse == "{}"
     if set(left.axes) == set(right.axes):
         text = f"{expr.op}({left.text},{_turned(right, left.axes)})"
-        return Written(text, left.axes) if commutes else None
+        return ItemText(text, left.axes) if commutes else None
     if set(left.axes).isdisjoint(right.axes):
         if commutes and _in_order((left.axes[0], right.axes[0]), loops)[0] is right.axes[0]:
             left, right = right, left
         text = f"{outer}({left.text},{inverse.format(right.text)})"
-        return Written(text, left.axes + right.axes)
+        return ItemText(text, left.axes + right.axes)
     if commutes and len(left.axes) < len(right.axes):
         left, right = right, left
     if not set(right.axes) < set(left.axes):
@@ -84,15 +84,15 @@ def _broadcast(expr: Expr, operands: Sequence[Written], loops: Sequence[Axis]) -
         return None  # a vector along a middle axis is neither per row nor per column
     side = "row" if ends[0] else "col"
     text = f"{side}_{word}({left.text},{inverse.format(right.text)})"
-    return Written(text, left.axes)
+    return ItemText(text, left.axes)
 
 
-def _expression(expr: Expr, operands: Sequence[Written], loops: Sequence[Axis]) -> Written:
-    widest = max(operands, key=lambda o: len(o.axes), default=Written("", ()))
+def _expression(expr: Expr, operands: Sequence[ItemText], loops: Sequence[Axis]) -> ItemText:
+    widest = max(operands, key=lambda o: len(o.axes), default=ItemText("", ()))
     axes = tuple(dict.fromkeys(axis for o in (widest, *operands) for axis in o.axes))
     if len(axes) > len(widest.axes):
         axes = _in_order(axes, loops)
-    return Written(format_expr(expr, [_turned(o, axes) for o in operands]), axes)
+    return ItemText(format_expr(expr, [_turned(o, axes) for o in operands]), axes)
 
 
 def _in_order(axes: tuple[Axis, ...], loops: Sequence[Axis]) -> tuple[Axis, ...]:
@@ -100,25 +100,25 @@ def _in_order(axes: tuple[Axis, ...], loops: Sequence[Axis]) -> tuple[Axis, ...]
     return tuple(sorted(axes, key=lambda axis: (*loops, axis).index(axis)))
 
 
-def _turned(operand: Written, axes: tuple[Axis, ...]) -> str:
+def _turned(operand: ItemText, axes: tuple[Axis, ...]) -> str:
     """The operand, transposed if `axes` has its two axes in the other order."""
     wanted = tuple(axis for axis in axes if axis in operand.axes)
     turn = len(wanted) == 2 and wanted != operand.axes
     return f"{operand.text}.T" if turn else operand.text
 
 
-def _block_reduce(op: BlockReduce, block: Written) -> Written:
+def _block_reduce(op: BlockReduce, block: ItemText) -> ItemText:
     word = _REDUCED.get(op.combiner.name, op.combiner.name)
     at, last = block.axes.index(op.dim.axis), len(block.axes) - 1
     left = tuple(axis for axis in block.axes if axis is not op.dim.axis)
     if last == 0:
-        return Written(f"{word}({block.text})", left)
+        return ItemText(f"{word}({block.text})", left)
     if at in (0, last):
-        return Written(f"{'row' if at == last else 'col'}_{word}({block.text})", left)
-    return Written(f"{word}({block.text},axis={at})", left)
+        return ItemText(f"{'row' if at == last else 'col'}_{word}({block.text})", left)
+    return ItemText(f"{word}({block.text},axis={at})", left)
 
 
-def _dot(op: Dot, left: Written, right: Written) -> Written:
+def _dot(op: Dot, left: ItemText, right: ItemText) -> ItemText:
     texts: list[str] = []
     kept: list[Axis] = []
     named = False
@@ -132,4 +132,4 @@ def _dot(op: Dot, left: Written, right: Written) -> Written:
         texts.append(text)
         kept.extend(axis for axis in axes if axis is not op.dim.axis)
     over = f',axis="{op.dim.axis}"' if named else ""
-    return Written(f"dot({texts[0]},{texts[1]}{over})", tuple(dict.fromkeys(kept)))
+    return ItemText(f"dot({texts[0]},{texts[1]}{over})", tuple(dict.fromkeys(kept)))

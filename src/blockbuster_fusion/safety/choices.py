@@ -6,7 +6,7 @@ from blockbuster_fusion.ir.graph import Graph, Path
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SafetyChoice:
     """One decision of the pass, at a node of the given program."""
 
     path: Path
@@ -61,7 +61,7 @@ class Safe:
     """A program made numerically safe, with the decisions of the pass."""
 
     graph: Graph
-    choices: tuple[Choice, ...]
+    choices: tuple[SafetyChoice, ...]
     precision: Precision = Precision()
     source: Graph | None = None
     """The fused program before storage and safety, where it came out of a fusion."""

@@ -11,7 +11,7 @@ from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.rules.sets import RuleSet
-from blockbuster_fusion.safety.choices import Choice, Loss, Precision, Safe
+from blockbuster_fusion.safety.choices import Loss, Precision, Safe, SafetyChoice
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import Storage, stored_as
 
@@ -42,7 +42,9 @@ class SafeFusion(Fusion):
         if any(safe.precision.careful for safe in self.safety):
             return []
         rules = self.trace.rules.careful
-        undone = Choice((), 0, "undone", "", "", "no snapshot with shifts out of sums is careful")
+        undone = SafetyChoice(
+            (), 0, "undone", "", "", "no snapshot with shifts out of sums is careful"
+        )
         made = self._made_safe(fusion.run(self.initial, rules))
         return [replace(safe, choices=(*safe.choices, undone)) for safe in made]
 

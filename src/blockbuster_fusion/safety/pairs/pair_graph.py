@@ -11,7 +11,7 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.infer import infer
 from blockbuster_fusion.ir.ops import Elementwise, Map, Node, Op, Value
 from blockbuster_fusion.ir.types import Type
-from blockbuster_fusion.safety.choices import Choice
+from blockbuster_fusion.safety.choices import SafetyChoice
 from blockbuster_fusion.safety.pairs.arguments import Arguments
 from blockbuster_fusion.safety.pairs.demand import Demands
 from blockbuster_fusion.safety.pairs.exponents import GREATEST, LARGEST
@@ -39,7 +39,7 @@ class Draft:
 
     def __init__(self, program: Graph) -> None:
         self.ids = count(program.max_id + 1)
-        self.choices: list[Choice] = []
+        self.choices: list[SafetyChoice] = []
         self.identities = Identities(program)
         self.origins: dict[Value, Expr] = {}
         """The origin of each exponent, shared ones included."""
@@ -158,4 +158,4 @@ class PairGraph:
 
     def choose(self, node: int, kind: str, shared: str, axis: str, reason: str) -> None:
         """Notes a decision of the safety pass."""
-        self.draft.choices.append(Choice(self.path, node, kind, shared, axis, reason))
+        self.draft.choices.append(SafetyChoice(self.path, node, kind, shared, axis, reason))

@@ -32,7 +32,7 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.types import Type
 from blockbuster_fusion.rules.copy import copied_node
 from blockbuster_fusion.rules.merge import without_unused_results
-from blockbuster_fusion.safety.choices import Choice, Loss, Precision, Safe
+from blockbuster_fusion.safety.choices import Loss, Precision, Safe, SafetyChoice
 from blockbuster_fusion.safety.guards import finite_or_zero
 from blockbuster_fusion.safety.pivot.cancelling_sums import (
     WIDENED,
@@ -95,7 +95,7 @@ class _Walk:
     """Results collected on the way through a graph and its maps."""
 
     ids: Iterator[int]
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[SafetyChoice] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     tried: set[tuple[Value, Path, tuple[Dim, ...]]] = field(default_factory=set)
     done: dict[int, frozenset[Axis]] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def _pivoted(graph: Graph, path: Path, walk: _Walk, squared: bool) -> Graph:
             continue
         walk.done.update((node, summed.axes) for _, node, _ in found.shift.uses)
         reason = "sums of it cancel, and nothing feels a shift"
-        walk.choices.append(Choice(path, node, "pivot", "row", axis, reason))
+        walk.choices.append(SafetyChoice(path, node, "pivot", "row", axis, reason))
         graph = _subtract(graph, summed, found.shift, walk)
     for i, op in list(graph.maps()):
         body = _pivoted(op.body, (*path, i), walk, squared)

@@ -19,7 +19,7 @@ from blockbuster_fusion.safety.pivot.cancelling_sums import Summed, item_uses, k
 from blockbuster_fusion.safety.pivot.polynomials import Atom, Atoms, Meaning, Poly, Use, key_of
 from blockbuster_fusion.safety.storage import NARROW
 
-Place = tuple[Path, Value]
+LocatedValue = tuple[Path, Value]
 """A value, by the path to its graph."""
 
 
@@ -39,22 +39,26 @@ class Shift:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ShiftProof:
     """The result of a proof: the shift, if any; `loses` is True if digits are lost without it."""
 
     shift: Shift | None
     loses: bool
 
 
-def unfelt_shift(graph: Graph, summed: Summed, fixed: Collection[int] = ()) -> Found:
+def unfelt_shift(graph: Graph, summed: Summed, fixed: Collection[int] = ()) -> ShiftProof:
     """A shift of a value that repairs a cancellation and changes no output, if there is one.
 
     The operands of the nodes `fixed` are not shifted.
     """
     trial = _Trial.of(graph, summed, fixed)
     if trial is None:
-        return Found(None, loses=True)
-    return Found(_settled(trial, summed), loses=True) if trial.loses else Found(None, loses=False)
+        return ShiftProof(None, loses=True)
+    return (
+        ShiftProof(_settled(trial, summed), loses=True)
+        if trial.loses
+        else ShiftProof(None, loses=False)
+    )
 
 
 def _settled(trial: "_Trial", summed: Summed) -> Shift | None:
@@ -76,7 +80,7 @@ class _Trial:
 
     graph: Graph
     atoms: Atoms
-    cut: frozenset[Place]
+    cut: frozenset[LocatedValue]
     inputs: tuple[Poly, ...]
     before: Meaning
     expected: tuple[Poly, ...]
@@ -123,12 +127,12 @@ class _Trial:
         return meaning, tuple(meaning.read(self.graph, self.inputs))
 
     @cached_property
-    def changed(self) -> frozenset[Place]:
+    def changed(self) -> frozenset[LocatedValue]:
         """The values whose polynomial changes with the shift."""
         known, before = self._after[0].known, self.before.known
         return frozenset(at for at, poly in known.items() if poly != before[at])
 
-    def moved_by(self, place: Place) -> Expr | None:
+    def moved_by(self, place: LocatedValue) -> Expr | None:
         """The multiple of the pivot that an item lacks, if that is its only change."""
         path, value = place
         if self.graph.at(path).type(value).is_list:
@@ -148,15 +152,15 @@ class _Trial:
         }
 
     @property
-    def spoiled(self) -> list[Place]:
+    def spoiled(self) -> list[LocatedValue]:
         """The outputs that would change, and elements that would get a different magnitude."""
         outputs = [n for n, factor in self._outputs.items() if factor is None]
-        places: list[Place] = [((), self.graph.outputs[n].value) for n in outputs]
+        places: list[LocatedValue] = [((), self.graph.outputs[n].value) for n in outputs]
         several = len(self.atoms.along) > 1
         return places + [p for p in self._elements if several or self._is_mixed(p)]
 
     @property
-    def _elements(self) -> list[Place]:
+    def _elements(self) -> list[LocatedValue]:
         """The changed values that vary along an axis of the pivot, except squares to be summed."""
         along = self.atoms.along
         squares = {
@@ -166,11 +170,11 @@ class _Trial:
         }
         return [p for p in self.changed if p not in squares and self._varies(p)]
 
-    def _varies(self, place: Place) -> bool:
+    def _varies(self, place: LocatedValue) -> bool:
         path, value = place
         return not self.atoms.along.isdisjoint(self.graph.at(path).type(value).axes)
 
-    def _is_mixed(self, place: Place) -> bool:
+    def _is_mixed(self, place: LocatedValue) -> bool:
         """True if a value is a sum of shifted and unshifted elements."""
         path, value = place
         op = self.graph.at(path).op(value.node)
@@ -194,11 +198,11 @@ class _Trial:
             {n: found.by for n, found in ends.items() if found is not None},
         )
 
-    def _operand(self, use: Use) -> Place:
+    def _operand(self, use: Use) -> LocatedValue:
         path, node, port = use
         return path, self.graph.at(path)[node].inputs[port]
 
-    def _total_at(self, place: Place) -> "_Total | None":
+    def _total_at(self, place: LocatedValue) -> "_Total | None":
         """The sum of the shifted value, or a function of that alone, if a value is one."""
         path, value = place
         if self._is_total(place):
@@ -208,7 +212,7 @@ class _Trial:
             return _Total(node.op) if self._is_total((path, node.inputs[0])) else None
         return None
 
-    def _is_total(self, place: Place) -> bool:
+    def _is_total(self, place: LocatedValue) -> bool:
         """True if a value is the sum of the shifted one, in the dtype that the pivot has."""
         path, value = place
         same = self.graph.at(path).type(value).dtype is self._total_dtype
@@ -267,7 +271,7 @@ class _Trial:
         """
         unshifted: set[Use] = set()
         restored: dict[Use, Expr] = {}
-        pending: list[Place] = list(self.spoiled)
+        pending: list[LocatedValue] = list(self.spoiled)
         seen = set(pending)
         while pending:
             for use, place in self._operands(pending.pop()):
@@ -296,7 +300,7 @@ class _Trial:
             for use, factor in self.restored.items()
         )
 
-    def _operands(self, place: Place) -> Iterator[tuple[Use | None, Place]]:
+    def _operands(self, place: LocatedValue) -> Iterator[tuple[Use | None, LocatedValue]]:
         """The operands of a value: uses of other values, or a value inside or outside of a map."""
         path, value = place
         inner = self.graph.at(path)
@@ -349,7 +353,7 @@ def _made_before_pivot(graph: Graph, summed: Summed) -> set[int]:
     return found
 
 
-def _same_meaning(graph: Graph, place: Place) -> frozenset[Place]:
+def _same_meaning(graph: Graph, place: LocatedValue) -> frozenset[LocatedValue]:
     """A value and its equals, such as copies that a rule has made of its producer."""
     path, value = place
     kind = graph.at(path).type(value)
