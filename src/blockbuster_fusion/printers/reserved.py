@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from blockbuster_fusion.naming import Reserved, word
 from blockbuster_fusion.printers.c.prelude import all_parts
-from blockbuster_fusion.printers.standalone_helpers import C_BFLOAT16, C_HELPERS, TRITON_HELPERS
+from blockbuster_fusion.printers.standalone_helpers import C_HELPERS, TRITON_HELPERS
 from blockbuster_fusion.printers.triton.helpers import HELPERS
 
 _C_WORDS = """
@@ -120,7 +120,7 @@ C = Reserved(
             *(_C_WORDS + _C_MACROS + _C_LOCALS).split(),
             *_c_functions(),
             *outer_names(all_parts()),
-            *outer_names(C_HELPERS + C_BFLOAT16),
+            *outer_names(C_HELPERS),
         ]
     ),
     # Counters and constants of a kernel, arrays of a test, types, OpenMP, and families of macros.

@@ -4,7 +4,8 @@ The test fills the inputs with numbers that any language can make again, runs th
 compares some elements of the outputs with what the unfused program gives in float64.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,14 @@ from numpy.typing import NDArray
 
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.host.numbers import Numbers
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import (
+    Along,
     Buffer,
+    BufferAxis,
     Call,
     Clear,
     Kernel,
@@ -155,6 +159,57 @@ class Test:
                 what = f"{step.op.namespace}.{step.op.name} is run by an executor"
                 raise NoKernel(what=what, remedy="a standalone file has kernels only")
         return [step for step in self.nest.steps if isinstance(step, Kernel | Clear)]
+
+
+Length = int | str
+"""A number, or the text of one that depends on sizes."""
+
+
+def product(factors: Iterable[Length]) -> Length:
+    """A product, as a number where all factors are numbers."""
+    factors = list(factors)
+    known = math.prod(f for f in factors if isinstance(f, int))
+    texts = [f for f in factors if isinstance(f, str)]
+    if not texts or known == 0:
+        return known
+    return " * ".join([*([str(known)] if known != 1 else []), *texts])
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of axes and blocks in the code that calls the kernels."""
+
+    size: Callable[[Symbol], str]
+    """The name of a size."""
+    block: Callable[[Dim], Length]
+    """The length of the blocks of a dim; 1 for a dim that is walked one index at a time."""
+    quotient: str
+    """The function that divides and rounds up."""
+
+    def extent(self, axis: Axis) -> Length:
+        """The length of an axis."""
+        return axis.extent if isinstance(axis.extent, int) else self.size(axis.extent)
+
+    def count(self, dim: Dim) -> Length:
+        """The number of blocks of a dim."""
+        extent, block = self.extent(dim.axis), self.block(dim)
+        if dim.unit:
+            return 1
+        if block == 1:
+            return extent
+        if isinstance(extent, int) and isinstance(block, int):
+            return -(-extent // block)
+        return f"{self.quotient}({extent}, {block})"
+
+    def along(self, axis: BufferAxis) -> Length:
+        """The number of a buffer's entries along an axis."""
+        match axis.along:
+            case Along.AXIS:
+                return self.extent(axis.dim.axis)
+            case Along.BLOCKS:
+                return self.count(axis.dim)
+            case Along.BLOCK:
+                return self.block(axis.dim)
 
 
 def header(lines: Sequence[str], listing: str, nest: Nest) -> list[str]:

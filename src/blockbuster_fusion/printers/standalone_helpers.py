@@ -43,20 +43,6 @@ static int check(const char *name, const double *found, const double *wanted, in
     return good;
 }"""
 
-C_BFLOAT16 = """
-static uint16_t narrowed(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (uint16_t)((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
-}
-
-static double widened(uint16_t x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float made;
-    memcpy(&made, &bits, sizeof made);
-    return made;
-}"""
-
 TRITON_HELPERS = '''\
 def fit(name, x, axes, dtype, sizes):
     """Checks a tensor, and notes the sizes that it shows."""

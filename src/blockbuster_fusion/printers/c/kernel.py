@@ -38,7 +38,10 @@ def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
 
 def kernels_in_c(nest: Nest, tiles: Mapping[Dim, int]) -> tuple[set[Need], str]:
     """The parts of the prelude that the kernels of a program need, and the kernels as C."""
-    needs: set[Need] = set()
+    buffers = {*nest.inputs, *(view.buffer for view in nest.outputs)}
+    buffers.update(buffer for kernel in nest.kernels for buffer in kernel.buffers)
+    is_narrow = any(buffer.dtype is DType.bfloat16 for buffer in buffers)
+    needs: set[Need] = {("bfloat16",)} if is_narrow else set()
     kernels = [_function(kernel, tiles, needs) for kernel in nest.kernels]
     return needs, "\n".join(kernels)
 
@@ -46,8 +49,6 @@ def kernels_in_c(nest: Nest, tiles: Mapping[Dim, int]) -> tuple[set[Need], str]:
 def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need]) -> str:
     """A kernel as a function: its parameters, its memory, its grid and its body."""
     out = Output(Layout(kernel, tiles), needs)
-    if any(buffer.dtype is DType.bfloat16 for buffer in kernel.buffers):
-        needs.add(("bfloat16",))
     looks_up = _looks_up(kernel)
     layout = out.layout
     arguments = "void *const *buffers, const int64_t *strides, const int64_t *sizes, int threads"

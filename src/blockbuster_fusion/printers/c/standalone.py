@@ -5,20 +5,29 @@ be linked into a program.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from blockbuster_fusion.ir.axis import Symbol
+from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import Scope, comment, comment_lines
-from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis, Clear, Kernel, Lookup
+from blockbuster_fusion.nest.nest import Buffer, Clear, Kernel, Lookup
 from blockbuster_fusion.printers.c.prelude import OUTSIDE
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
-from blockbuster_fusion.printers.standalone import TOLERANCE, Test, Wanted, array_name, wrapped
-from blockbuster_fusion.printers.standalone_helpers import C_BFLOAT16, C_HELPERS
+from blockbuster_fusion.printers.standalone import (
+    TOLERANCE,
+    Length,
+    Lengths,
+    Test,
+    Wanted,
+    array_name,
+    product,
+    wrapped,
+)
+from blockbuster_fusion.printers.standalone_helpers import C_HELPERS
 
 NARROW = (DType.float16, DType.bfloat16)
 """Dtypes without a C type of their own: their arrays are passed as `void *`."""
@@ -121,8 +130,7 @@ class Run:
         return [*lines, f"   Returns 0 if all is well, 1 if memory is short{outside}. */"]
 
     def _described(self, buffer: Buffer) -> str:
-        lengths = [self._length(axis) for axis in buffer.axes]
-        axes = ", ".join(lengths[at] for at in self.test.order(buffer))
+        axes = ", ".join(str(self.lengths.along(buffer.axes[at])) for at in self.test.order(buffer))
         return f"{self.id(buffer)}[{axes}]: {buffer.dtype}"
 
     # ------------------------------------------------------------- definition
@@ -131,8 +139,7 @@ class Run:
         lines = [*self._head(" {"), "    int failed = 0;"]
         for buffer in self.own:
             kind, name = C_STORED[buffer.dtype], self.id(buffer)
-            room = f"(size_t)({self._count(buffer)}) * sizeof({kind}) + 1"
-            lines.append(f"    {kind} *const {name} = ({kind} *)malloc({room});")
+            lines.append(f"    {kind} *const {name} = ({kind} *)malloc({self._bytes(buffer)} + 1);")
             lines.append(f"    failed |= {name} == NULL;")
         for step in self.test.steps():
             lines += self._clear(step.buffer) if isinstance(step, Clear) else self._call(step)
@@ -140,13 +147,12 @@ class Run:
         return [*lines, "    return failed;", "}"]
 
     def _clear(self, buffer: Buffer) -> list[str]:
-        room = f"(size_t)({self._count(buffer)}) * sizeof({C_STORED[buffer.dtype]})"
-        return [f"    if (!failed) memset({self.id(buffer)}, 0, {room});"]
+        return [f"    if (!failed) memset({self.id(buffer)}, 0, {self._bytes(buffer)});"]
 
     def _call(self, kernel: Kernel) -> list[str]:
         buffers = kernel.global_buffers
         addresses = ", ".join(f"(void *){self.id(b)}" for b in buffers)
-        strides = [stride for b in buffers for stride in self._strides(b)]
+        strides = [str(stride) for b in buffers for stride in self._strides(b)]
         sizes = [self.id(symbol) for symbol in kernel.symbols]
         return [
             "    if (!failed) {",
@@ -157,29 +163,27 @@ class Run:
             "    }",
         ]
 
-    def _length(self, axis: BufferAxis) -> str:
-        """The number of a buffer's entries along an axis."""
-        extent = axis.dim.axis.extent
-        text = self.id(extent) if isinstance(extent, Symbol) else str(extent)
-        if axis.along is not Along.BLOCKS or not axis.dim.packed:
-            return text
-        if axis.dim.unit:
-            return "1"
-        return f"BLOCKS({text}, {self.test.tiling.tiles.get(axis.dim, DEFAULT_TILE)})"
+    @cached_property
+    def lengths(self) -> Lengths:
+        return Lengths(self.id, self._block, "BLOCKS")
 
-    def _strides(self, buffer: Buffer) -> list[str]:
+    def _block(self, dim: Dim) -> Length:
+        if not dim.packed:
+            return 1
+        if dim.unit:
+            return self.lengths.extent(dim.axis)
+        return self.test.tiling.tiles.get(dim, DEFAULT_TILE)
+
+    def _strides(self, buffer: Buffer) -> list[Length]:
         """The strides of an array without gaps."""
-        lengths = [self._length(axis) for axis in buffer.axes]
+        lengths = [self.lengths.along(axis) for axis in buffer.axes]
         order = self.test.order(buffer)
         inner = {at: order[number + 1 :] for number, at in enumerate(order)}
-        return [_product(lengths[i] for i in inner[at]) for at in range(len(lengths))]
+        return [product(lengths[i] for i in inner[at]) for at in range(len(lengths))]
 
-    def _count(self, buffer: Buffer) -> str:
-        return _product(self._length(axis) for axis in buffer.axes)
-
-
-def _product(factors: Iterable[str]) -> str:
-    return " * ".join(f for f in factors if f != "1") or "1"
+    def _bytes(self, buffer: Buffer) -> str:
+        count = product(self.lengths.along(axis) for axis in buffer.axes)
+        return f"(size_t)({count}) * sizeof({C_STORED[buffer.dtype]})"
 
 
 def _passed(buffer: Buffer) -> str:
@@ -189,19 +193,15 @@ def _passed(buffer: Buffer) -> str:
 
 # ------------------------------------------------------------------------ the test
 
-_STORED = C_TYPES | {DType.float16: "_Float16", DType.bfloat16: "uint16_t"}
-
 
 def _main(run: Run) -> list[str]:
     test = run.test
     lines = [*C_HELPERS.splitlines()]
-    if any(b.dtype is DType.bfloat16 for b in (*test.nest.inputs, *run.outputs)):
-        lines += C_BFLOAT16.splitlines()
     below = test.places_below
     lines += ["", "int main(int argc, char **argv) {"]
     lines.append("    int threads = argc > 1 ? atoi(argv[1]) : 1;")
     for number, buffer in enumerate((*test.nest.inputs, *run.outputs)):
-        kind, name, count = _STORED[buffer.dtype], array_name(buffer), test.count(buffer)
+        kind, name, count = C_STORED[buffer.dtype], array_name(buffer), test.count(buffer)
         axes = ", ".join(
             f"{a.dim} {n}" for a, n in zip(buffer.axes, test.shape(buffer), strict=True)
         )
@@ -230,17 +230,17 @@ def _value(dtype: DType, number: str, below: int | None) -> str:
     if below is not None:
         return f"({C_TYPES[dtype]})((1.0 + {number}) / 2.0 * {below})"
     if dtype is DType.bfloat16:
-        return f"narrowed((float){number})"
+        return f"narrowed_bfloat16((float){number})"
     if dtype is DType.bool_:
         return f"({C_TYPES[dtype]})({number} > 0.0)"
     if not dtype.is_float:
         return f"({C_TYPES[dtype]})(4.0 * {number})"
-    return f"({_STORED[dtype]}){number}"
+    return f"({C_STORED[dtype]}){number}"
 
 
 def _check(buffer: Buffer, wanted: Wanted) -> list[str]:
     name, count = array_name(buffer), len(wanted.at)
-    read = "widened({})" if buffer.dtype is DType.bfloat16 else "(double){}"
+    read = "widened_bfloat16({})" if buffer.dtype is DType.bfloat16 else "(double){}"
     places = ", ".join(map(str, wanted.at)) or "0"
     values = ", ".join(map(_number, wanted.values)) or "0"
     element = read.format(f"{name}[at[i]]")

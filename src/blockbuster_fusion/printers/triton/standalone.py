@@ -5,13 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import Scope, comment, comment_lines
 from blockbuster_fusion.nest.nest import (
-    Along,
     Buffer,
-    BufferAxis,
     Clear,
     Kernel,
     Space,
@@ -19,7 +17,15 @@ from blockbuster_fusion.nest.nest import (
 )
 from blockbuster_fusion.nest.passes.cascade_sums import run_length
 from blockbuster_fusion.printers.reserved import TRITON
-from blockbuster_fusion.printers.standalone import TOLERANCE, Test, array_name, wrapped
+from blockbuster_fusion.printers.standalone import (
+    TOLERANCE,
+    Length,
+    Lengths,
+    Test,
+    array_name,
+    product,
+    wrapped,
+)
 from blockbuster_fusion.printers.standalone_helpers import TRITON_HELPERS
 from blockbuster_fusion.printers.triton.launches import (
     FEW_WARPS,
@@ -32,9 +38,6 @@ from blockbuster_fusion.printers.triton.launches import (
 )
 
 INTERPRETER = "Triton's interpreter computes bfloat16 wrongly: run this on a GPU"
-
-Length = int | str
-"""A number, or the text of one that depends on sizes."""
 
 
 def triton_file(source: str, test: Test, lines: Sequence[str]) -> str:
@@ -84,13 +87,13 @@ class Run:
         inputs = [self.id(b) for b in self.test.nest.inputs]
         lines = [f"def {self.name}({', '.join(inputs)}):", *self._docstring(), "    sizes = {}"]
         for buffer in self.test.nest.inputs:
-            axes = [self._extent(axis.dim.axis) for axis in buffer.axes]
+            axes = [self.lengths.extent(axis.dim.axis) for axis in buffer.axes]
             shown = _tuple(f'"{a}"' if isinstance(a, str) else a for a in axes)
             name = self.id(buffer)
             lines.append(f'    fit("{name}", {name}, {shown}, torch.{buffer.dtype}, sizes)')
         lines += [f'    {name} = sizes["{name}"]' for name in self._sizes()]
         for buffer in self.made:
-            shape = _tuple(self._along(buffer.axes[at]) for at in self.test.order(buffer))
+            shape = _tuple(self.lengths.along(buffer.axes[at]) for at in self.test.order(buffer))
             where = f"dtype=torch.{buffer.dtype}, device={inputs[0]}.device"
             lines.append(f"    {self.id(buffer)} = torch.empty({shape}, {where})")
         for step in self.test.steps():
@@ -122,7 +125,7 @@ class Run:
         ]
 
     def _described(self, buffer: Buffer) -> str:
-        axes = [str(self._along(buffer.axes[at])) for at in self.test.order(buffer)]
+        axes = [str(self.lengths.along(buffer.axes[at])) for at in self.test.order(buffer)]
         return f"{self.id(buffer)}[{', '.join(axes)}] {buffer.dtype}"
 
     # ---------------------------------------------------------------- launches
@@ -130,7 +133,7 @@ class Run:
     def _launch(self, kernel: Kernel) -> list[str]:
         planner = Planner(kernel)
         names = planner.names
-        programs = _product(self._count(index.dim) for index in kernel.grid)
+        programs = product(self.lengths.count(index.dim) for index in kernel.grid)
         numbers: dict[str, Length | bool] = {"GROUP": OPTIONS["group"]}
         arguments: list[str] = []
         for buffer in kernel.buffers:
@@ -141,10 +144,10 @@ class Run:
                 strides = [f"{own}.stride({order.index(at)})" for at in range(len(buffer.axes))]
                 numbers |= zip(names.strides[buffer], strides, strict=True)
         for buffer, copies in names.copies.items():
-            shape = (programs, *(self._along(axis) for axis in buffer.axes))
-            steps = [_product(shape[at + 1 :]) for at in range(len(shape))]
+            shape = (programs, *(self.lengths.along(axis) for axis in buffer.axes))
+            steps = [product(shape[at + 1 :]) for at in range(len(shape))]
             numbers |= zip((copies, *names.strides[buffer]), steps, strict=True)
-            arguments.append(f"{names.pointers[buffer]}={self._scratch(buffer, _product(shape))}")
+            arguments.append(f"{names.pointers[buffer]}={self._scratch(buffer, product(shape))}")
         for dim in self._long(planner):
             numbers[names.runs[dim]] = self._run(planner, dim)
         for symbol, name in names.sizes.items():
@@ -167,7 +170,7 @@ class Run:
 
     def _run(self, planner: Planner, dim: Dim) -> Length:
         """As Planner.run: how many blocks are summed before they go into totals."""
-        blocks = self._count(dim)
+        blocks = self.lengths.count(dim)
         if isinstance(blocks, int):
             return run_length(blocks, planner.few)
         return f"run_length({blocks}, {planner.few})"
@@ -188,17 +191,16 @@ class Run:
         return planner.stages(sizes, tiling.tiles, MOST_WARPS)
 
     def _warps_for(self, accumulators: Iterable[Tile]) -> Length:
-        rooms = [_product(self._block(span.dim) for span in tile.spans) for tile in accumulators]
+        rooms = [product(self._block(span.dim) for span in tile.spans) for tile in accumulators]
         most = MOST_ACCUMULATED * 32 * FEW_WARPS
         if all(isinstance(room, int) for room in rooms):
             total = sum(room for room in rooms if isinstance(room, int))
             return MOST_WARPS if total > most else FEW_WARPS
         return f"{MOST_WARPS} if {' + '.join(map(str, rooms))} > {most} else {FEW_WARPS}"
 
-    # ----------------------------------------------------------------- lengths
-
-    def _extent(self, axis: Axis) -> Length:
-        return axis.extent if isinstance(axis.extent, int) else self.id(axis.extent)
+    @cached_property
+    def lengths(self) -> Lengths:
+        return Lengths(self.id, self._block, "triton.cdiv")
 
     def _block(self, dim: Dim) -> Length:
         """As `block_length`: a power of two, and long enough for a dot."""
@@ -207,52 +209,23 @@ class Run:
         tiles = self.test.tiling.tiles
         if not dim.unit and dim in tiles:
             return tiles[dim]
-        extent = self._extent(dim.axis)
+        extent = self.lengths.extent(dim.axis)
         if isinstance(extent, int):
             whole = max(SMALLEST, 1 << (extent - 1).bit_length())
             return whole if dim.unit else min(whole, USUAL)
         text = f"max({SMALLEST}, triton.next_power_of_2({extent}))"
         return text if dim.unit else f"min({USUAL}, {text})"
 
-    def _count(self, dim: Dim) -> Length:
-        """The number of blocks of a dim."""
-        extent, block = self._extent(dim.axis), self._block(dim)
-        if block == 1:
-            return extent
-        if isinstance(extent, int) and isinstance(block, int):
-            return -(-extent // block)
-        return f"triton.cdiv({extent}, {block})"
-
     def _is_even(self, dim: Dim) -> Length | bool:
-        extent, block = self._extent(dim.axis), self._block(dim)
+        extent, block = self.lengths.extent(dim.axis), self._block(dim)
         if isinstance(extent, int) and isinstance(block, int):
             return extent > 0 and extent % block == 0
         return f"{extent} > 0 and {extent} % {block} == 0"
-
-    def _along(self, axis: BufferAxis) -> Length:
-        """The number of a buffer's entries along an axis."""
-        match axis.along:
-            case Along.AXIS:
-                return self._extent(axis.dim.axis)
-            case Along.BLOCKS:
-                return self._count(axis.dim)
-            case Along.BLOCK:
-                return self._block(axis.dim)
 
 
 def _tuple(items: Iterable[Length]) -> str:
     texts = [str(item) for item in items]
     return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
-
-
-def _product(factors: Iterable[Length]) -> Length:
-    """A product, as a number where all factors are numbers."""
-    factors = list(factors)
-    known = math.prod(f for f in factors if isinstance(f, int))
-    texts = [f for f in factors if isinstance(f, str)]
-    if not texts or known == 0:
-        return known
-    return " * ".join([*([str(known)] if known != 1 else []), *texts])
 
 
 # ------------------------------------------------------------------------ the test
