@@ -13,7 +13,7 @@ from blockbuster_fusion.safety.pivot.pivot import with_pivots
 from blockbuster_fusion.safety.storage import computed_wide
 from blockbuster_fusion.tools.check import judge
 from blockbuster_fusion.tools.check.careful import careful, reference
-from blockbuster_fusion.tools.check.numbers import in_pairs
+from blockbuster_fusion.tools.check.pairwise import in_pairs
 from helpers.programs import random_inputs, random_program
 
 ops = bb.ops

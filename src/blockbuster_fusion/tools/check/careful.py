@@ -2,7 +2,7 @@
 
 Whole arrays, every axis in one block. Each result is rounded to its dtype, sums are made in pairs,
 variances in two passes, and every exponential is shifted by its own maximum before it is summed.
-Nothing is recognised by name: `careful_numbers.py` has the sums, `careful_terms.py` the exponents.
+Nothing is recognised by name: `numbers.py` has the sums, `terms.py` the exponents.
 """
 
 from collections.abc import Mapping
@@ -37,8 +37,10 @@ from blockbuster_fusion.ir.ops import (
 )
 from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.ir.types import DType, Type
-from blockbuster_fusion.tools.check.numbers import Arithmetic, Axes, Number, constant
-from blockbuster_fusion.tools.check.terms import Careful, Moved, Power, Term, axes_of
+from blockbuster_fusion.tools.check.numbers import SampledArithmetic
+from blockbuster_fusion.tools.check.rounding import Rounding
+from blockbuster_fusion.tools.check.terms import Careful, CarefulTerm, Moved, Power, axes_of
+from blockbuster_fusion.tools.check.values import AxisOrder, Number, constant
 
 Array = NDArray[Any]
 
@@ -79,7 +81,7 @@ class Reference:
 def careful(graph: Graph, inputs: Mapping[str, Array], dtype: DType) -> dict[str, Array]:
     """The results of the careful program, computed and stored as `dtype` is."""
     compute = np.float64 if dtype is DType.float64 else np.float32
-    run = _Run(graph, inputs, lambda length: Arithmetic(compute, length))
+    run = _Run(graph, inputs, Rounding(compute))
     return {name: x[0] for name, x in run.outputs(rounded=True).items()}
 
 
@@ -88,18 +90,15 @@ def reference(graph: Graph, inputs: Mapping[str, Array], dtype: DType, seed: int
     double = dtype is DType.float64
     wide = np.longdouble if double else np.float64
 
-    def numbers(length: Any) -> Arithmetic:
-        return Arithmetic(
-            wide,
-            length,
-            samples=1 + SAMPLES,
-            eps=eps_of(DType.float64 if double else DType.float32),
-            largest=largest_of(dtype),
-            narrow_eps={kind: eps_of(kind) for kind in NARROW},
-            rng=np.random.default_rng(seed),
-        )
-
-    made = _Run(graph, inputs, numbers).outputs(rounded=False)
+    rounding = Rounding(
+        wide,
+        samples=1 + SAMPLES,
+        eps=eps_of(DType.float64 if double else DType.float32),
+        largest=largest_of(dtype),
+        narrow_eps={kind: eps_of(kind) for kind in NARROW},
+        rng=np.random.default_rng(seed),
+    )
+    made = _Run(graph, inputs, rounding).outputs(rounded=False)
     exact = {name: x[0] for name, x in made.items()}
     with np.errstate(all="ignore"):
         spread = {
@@ -121,12 +120,12 @@ def special(x: Array) -> Array:
 class _Run:
     """One evaluation of a graph."""
 
-    def __init__(self, graph: Graph, inputs: Mapping[str, Array], numbers: Any) -> None:
+    def __init__(self, graph: Graph, inputs: Mapping[str, Array], rounding: Rounding) -> None:
         self.graph = graph
         self.extents = Extents()
-        self.numbers: Arithmetic = numbers(self.extents.of)
+        self.numbers = SampledArithmetic(self.extents.of, rounding)
         self.terms = Careful(self.numbers)
-        self.given: list[Term] = []
+        self.given: list[CarefulTerm] = []
         for i in graph.inputs:
             op = graph.input(i)
             array = np.asarray(inputs[op.name])
@@ -136,7 +135,7 @@ class _Run:
                     raise BadInput(name=op.name, problem=problem)
             array = array[None]
             if op.type.dtype.is_float:
-                array = self.numbers.given(array)
+                array = self.numbers.rounding.given(array)
             self.given.append(Number(op.type.axes, array))
 
     def outputs(self, *, rounded: bool) -> dict[str, Array]:
@@ -158,9 +157,9 @@ class _Run:
             return x.astype(np.float16)
         return round_to_bfloat16(x) if kind.dtype is DType.bfloat16 else x
 
-    def graph_values(self, graph: Graph, given: list[Term]) -> dict[Value, Term]:
+    def graph_values(self, graph: Graph, given: list[CarefulTerm]) -> dict[Value, CarefulTerm]:
         """Every value of a graph, for whole arrays."""
-        values: dict[Value, Term] = {
+        values: dict[Value, CarefulTerm] = {
             Value(i): term for i, term in zip(graph.inputs, given, strict=True)
         }
         for i, node in graph.nodes.items():
@@ -171,7 +170,9 @@ class _Run:
                     values[Value(i, port)] = term
         return values
 
-    def node_terms(self, node: Node, operands: list[Term], kinds: list[Type]) -> list[Term]:
+    def node_terms(
+        self, node: Node, operands: list[CarefulTerm], kinds: list[Type]
+    ) -> list[CarefulTerm]:
         terms = self.terms
         match node.op:
             case Elementwise(expr):
@@ -201,10 +202,10 @@ class _Run:
             remedy="give the array program, or the block program that bb.lower makes",
         )
 
-    def mapped(self, op: Map, operands: list[Term]) -> list[Term]:
+    def mapped(self, op: Map, operands: list[CarefulTerm]) -> list[CarefulTerm]:
         """A loop: packed axes have one block, and others stay axes of the arrays."""
         values = self.graph_values(op.body, operands)
-        made: list[Term] = []
+        made: list[CarefulTerm] = []
         for out, mode in zip(op.body.outputs, op.modes, strict=True):
             term = values[out.value]
             if mode is not None and not op.dim.packed:
@@ -216,14 +217,19 @@ class _Run:
         return made
 
     def gathered(
-        self, operands: list[Term], kinds: list[Type], packed: bool, axis: Axis, combiner: Combiner
-    ) -> list[Term]:
+        self,
+        operands: list[CarefulTerm],
+        kinds: list[Type],
+        packed: bool,
+        axis: Axis,
+        combiner: Combiner,
+    ) -> list[CarefulTerm]:
         """A list reduced to one item: over blocks, of which there is one, or over elements."""
         if packed:
             return operands
         return [self.reduced(x, axis, combiner) for x in operands]
 
-    def reduced(self, x: Term, axis: Axis, combiner: Combiner) -> Term:
+    def reduced(self, x: CarefulTerm, axis: Axis, combiner: Combiner) -> CarefulTerm:
         if combiner is ADD:
             return self.terms.sum(x, axis)
         number = self.terms.plain(x)
@@ -243,17 +249,19 @@ class _Run:
         array = self.numbers.array(number)
         rest = tuple(a for a in number.axes if a is not axis)
         parts = [Number(rest, array.take(i, at)) for i in range(array.shape[at])]
-        made: Term = parts[0] if parts else constant(combiner.identity[0])
+        made: CarefulTerm = parts[0] if parts else constant(combiner.identity[0])
         for part in parts[1:]:
             made = self.elementwise(combiner.combine[0], [made, part], [DType.float32] * 2)
         return made
 
     # ---------------------------------------------------------------- expressions
 
-    def elementwise(self, expr: Expr, operands: list[Term], dtypes: list[DType]) -> Term:
+    def elementwise(
+        self, expr: Expr, operands: list[CarefulTerm], dtypes: list[DType]
+    ) -> CarefulTerm:
         dtype_of = node_dtypes(expr, dtypes)
 
-        def step(node: Expr, terms: list[Term]) -> Term:
+        def step(node: Expr, terms: list[CarefulTerm]) -> CarefulTerm:
             match node.op:
                 case "arg":
                     return operands[node.index]
@@ -279,7 +287,7 @@ class _Run:
             return Number((), np.asarray([value]))
         return constant(value)
 
-    def cast(self, x: Term, dtype: DType) -> Term:
+    def cast(self, x: CarefulTerm, dtype: DType) -> CarefulTerm:
         """Conversions between floats round to 16 bits or do nothing."""
         if isinstance(x, Power | Moved) and dtype.is_float:
             return x
@@ -292,16 +300,16 @@ class _Run:
 
     # ---------------------------------------------------------------- other operators
 
-    def renamed(self, x: Term, old: Axis, new: Axis) -> Number:
+    def renamed(self, x: CarefulTerm, old: Axis, new: Axis) -> Number:
         number = self.terms.plain(x)
         length = self.extents.of(old)
         problem = self.extents.bind(new, length, f"axis {old}")
         if problem is not None:
             raise BadInput(name=str(new), problem=problem)
-        axes: Axes = tuple(new if a is old else a for a in number.axes)
+        axes: AxisOrder = tuple(new if a is old else a for a in number.axes)
         return Number(axes, self.numbers.array(number))
 
-    def looked_up(self, axis: Axis, operands: list[Term]) -> Number:
+    def looked_up(self, axis: Axis, operands: list[CarefulTerm]) -> Number:
         table, places = (self.terms.plain(x) for x in operands)
         index = self.numbers.array(places)[0]
         problem = misplaced(index, self.extents.of(axis), axis)
@@ -314,7 +322,9 @@ class _Run:
         at = [axes.index(a) for a in kept]
         return Number(axes, np.stack([looked_up(t, spread, at, len(axes)) for t in turned]))
 
-    def external(self, op: Misc, operands: list[Term], kinds: list[Type]) -> list[Term]:
+    def external(
+        self, op: Misc, operands: list[CarefulTerm], kinds: list[Type]
+    ) -> list[CarefulTerm]:
         """An operator of an executor, called for every sample."""
         layouts = op.layouts or tuple(kind.axes for kind in kinds)
         arrays = [
@@ -329,8 +339,8 @@ class _Run:
             )
             for s in range(count)
         ]
-        made: list[Term] = []
+        made: list[CarefulTerm] = []
         for port, kind in enumerate(op.results):
             array = np.stack([np.asarray(run[port]) for run in runs])
-            made.append(Number(kind.axes, self.numbers.moved(array)))
+            made.append(Number(kind.axes, self.numbers.rounding.moved(array)))
         return made

@@ -13,9 +13,10 @@ import numpy as np
 
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.expr import FUNCTIONS
-from blockbuster_fusion.tools.check.numbers import Arithmetic, Number, constant, union
+from blockbuster_fusion.tools.check.numbers import SampledArithmetic
+from blockbuster_fusion.tools.check.values import Number, constant, union
 
-Exponent = tuple[tuple[Number, float], ...]
+ExponentSum = tuple[tuple[Number, float], ...]
 
 LN2, LN10 = float(np.log(2.0)), float(np.log(10.0))
 BASES = {"log": 1.0, "log2": LN2, "log10": LN10}
@@ -31,7 +32,7 @@ class Power:
     """
 
     significand: Number | None
-    exponent: Exponent
+    exponent: ExponentSum
     plain: Number | None = None
 
 
@@ -40,13 +41,13 @@ class Moved:
     """`value + exponent`."""
 
     value: Number
-    exponent: Exponent
+    exponent: ExponentSum
 
 
-Term = Number | Power | Moved
+CarefulTerm = Number | Power | Moved
 
 
-def plus(a: Exponent, b: Exponent, factor: float = 1.0) -> Exponent:
+def plus(a: ExponentSum, b: ExponentSum, factor: float = 1.0) -> ExponentSum:
     """a + factor·b; what cancels is gone."""
     made = {id(atom): (atom, count) for atom, count in a}
     for atom, count in b:
@@ -55,7 +56,7 @@ def plus(a: Exponent, b: Exponent, factor: float = 1.0) -> Exponent:
     return tuple((atom, count) for atom, count in made.values() if count != 0)
 
 
-def axes_of(term: Term) -> tuple[Axis, ...]:
+def axes_of(term: CarefulTerm) -> tuple[Axis, ...]:
     """The axes of a term."""
     match term:
         case Number():
@@ -70,14 +71,14 @@ def axes_of(term: Term) -> tuple[Axis, ...]:
 class Careful:
     """Operations on terms."""
 
-    def __init__(self, numbers: Arithmetic) -> None:
+    def __init__(self, numbers: SampledArithmetic) -> None:
         self.numbers = numbers
         self._shared: dict[tuple[int, Axis], tuple[Power, Power]] = {}
-        self._known: dict[tuple[Any, ...], tuple[tuple[Term, ...], Term]] = {}
+        self._known: dict[tuple[Any, ...], tuple[tuple[CarefulTerm, ...], CarefulTerm]] = {}
 
     # ---------------------------------------------------------------- plain numbers
 
-    def plain(self, x: Term) -> Number:
+    def plain(self, x: CarefulTerm) -> Number:
         """The value of a term as one array."""
         match x:
             case Number():
@@ -100,7 +101,7 @@ class Careful:
             half = self.numbers.apply(lambda t: np.exp(t / 2), total)
             made = self.numbers.mul(self.numbers.mul(x.significand, half), half)
         made = self._less_infinity(made, x.exponent)
-        beyond = ~(np.abs(self.numbers.array(made)) <= self.numbers.largest)
+        beyond = ~(np.abs(self.numbers.array(made)) <= self.numbers.rounding.largest)
         for operand in (total, x.significand):
             if operand is not None:
                 beyond = beyond & np.isfinite(self.numbers.aligned(operand, made.axes))
@@ -108,7 +109,7 @@ class Careful:
             made = self.numbers.undecided(made, Number(made.axes, beyond))
         return Number(made.axes, self.numbers.array(made), made=("power", x))
 
-    def _less_infinity(self, x: Number, exponent: Exponent) -> Number:
+    def _less_infinity(self, x: Number, exponent: ExponentSum) -> Number:
         """A number from whose exponent a maximum was subtracted that may be inf.
 
         As written, what is finite is 0 beside inf; with a shift by inf it is NaN.
@@ -118,7 +119,7 @@ class Careful:
                 x = self.numbers.undecided(x, Number(atom.axes, atom.infinite))
         return x
 
-    def total(self, exponent: Exponent) -> Number:
+    def total(self, exponent: ExponentSum) -> Number:
         """The exponent as one array; a maximum is subtracted from what it is the maximum of."""
         numbers, left = self.numbers, list(exponent)
         parts: list[Number] = []
@@ -142,19 +143,19 @@ class Careful:
 
     # ---------------------------------------------------------------- functions
 
-    def apply(self, name: str, *terms: Term) -> Term:
+    def apply(self, name: str, *terms: CarefulTerm) -> CarefulTerm:
         """A scalar function of terms; the same function of the same terms is computed once."""
         key = (name, *map(id, terms))
         if key not in self._known:
             self._known[key] = (terms, self._applied(name, terms))
         return self._known[key][1]
 
-    def _applied(self, name: str, terms: tuple[Term, ...]) -> Term:
-        rule: Callable[..., Term | None] | None = _RULES.get(name)
+    def _applied(self, name: str, terms: tuple[CarefulTerm, ...]) -> CarefulTerm:
+        rule: Callable[..., CarefulTerm | None] | None = _RULES.get(name)
         made = None if rule is None else rule(self, name, *terms)
         return made if made is not None else self._plainly(name, terms)
 
-    def _plainly(self, name: str, terms: tuple[Term, ...]) -> Number:
+    def _plainly(self, name: str, terms: tuple[CarefulTerm, ...]) -> Number:
         operands = [self.plain(t) for t in terms]
         numbers = self.numbers
         if FUNCTIONS[name].result == "float":
@@ -177,7 +178,7 @@ class Careful:
             made.made = (name, terms)
         return made
 
-    def exp(self, name: str, x: Term) -> Term:
+    def exp(self, name: str, x: CarefulTerm) -> CarefulTerm:
         if isinstance(x, Moved) and name == "exp":
             return Power(self.numbers.apply(np.exp, x.value), x.exponent)
         number = self.plain(x)
@@ -186,7 +187,7 @@ class Careful:
         factor = LN2 if name == "exp2" else 1.0
         return Power(None, ((number, factor),), self._plainly(name, (number,)))
 
-    def mul(self, _: str, a: Term, b: Term) -> Term | None:
+    def mul(self, _: str, a: CarefulTerm, b: CarefulTerm) -> CarefulTerm | None:
         for one, other in ((a, b), (b, a)):
             if isinstance(one, Moved):
                 factor = other.constant if isinstance(other, Number) else None
@@ -196,13 +197,15 @@ class Careful:
                 return Moved(self.times(one.value, number), plus((), one.exponent, number))
         return self._product("mul", a, b, 1.0)
 
-    def div(self, _: str, a: Term, b: Term) -> Term | None:
+    def div(self, _: str, a: CarefulTerm, b: CarefulTerm) -> CarefulTerm | None:
         if isinstance(a, Moved) and isinstance(b, Number) and b.constant:
             number = float(1 / b.constant)
             return Moved(self.numbers.div(a.value, b), plus((), a.exponent, number))
         return self._product("div", a, b, -1.0)
 
-    def _product(self, name: str, a: Term, b: Term, sign: float) -> Term | None:
+    def _product(
+        self, name: str, a: CarefulTerm, b: CarefulTerm, sign: float
+    ) -> CarefulTerm | None:
         """A product or quotient in which a power takes part."""
         if isinstance(a, Moved) or isinstance(b, Moved):
             return None
@@ -226,7 +229,7 @@ class Careful:
             return self.plain(made)
         return made
 
-    def neg(self, _: str, a: Term) -> Term | None:
+    def neg(self, _: str, a: CarefulTerm) -> CarefulTerm | None:
         match a:
             case Power():
                 value = constant(-1.0) if a.significand is None else self.numbers.neg(a.significand)
@@ -236,7 +239,7 @@ class Careful:
                 return Moved(self.numbers.neg(a.value), plus((), a.exponent, -1.0))
         return None
 
-    def add(self, name: str, a: Term, b: Term) -> Term | None:
+    def add(self, name: str, a: CarefulTerm, b: CarefulTerm) -> CarefulTerm | None:
         sign = 1.0 if name == "add" else -1.0
         if isinstance(a, Moved) or isinstance(b, Moved):
             return self._add_moved(name, a, b, sign)
@@ -248,7 +251,7 @@ class Careful:
             return Number(made.axes, self.numbers.array(made), made=(name, (a, b)))
         return self.together(name, a, b)
 
-    def together(self, name: str, a: Number | Power, b: Number | Power) -> Term:
+    def together(self, name: str, a: Number | Power, b: Number | Power) -> CarefulTerm:
         """A sum or difference at one exponent."""
         numbers = self.numbers
         powers = [p if isinstance(p, Power) else Power(p, ()) for p in (a, b)]
@@ -268,7 +271,9 @@ class Careful:
         made = numbers.add(*parts) if name == "add" else numbers.sub(*parts)
         return Power(made, ((top, 1.0),))
 
-    def _add_moved(self, name: str, a: Term, b: Term, sign: float) -> Term | None:
+    def _add_moved(
+        self, name: str, a: CarefulTerm, b: CarefulTerm, sign: float
+    ) -> CarefulTerm | None:
         """What is moved by a maximum meets what it may cancel first."""
         numbers = self.numbers
         a, b = (self.plain(term) if isinstance(term, Power) else term for term in (a, b))
@@ -290,7 +295,7 @@ class Careful:
         assert isinstance(b, Number)
         return numbers.add(self.total(plus(a.exponent, ((b, 1.0),), sign)), a.value)
 
-    def log(self, name: str, a: Term) -> Term | None:
+    def log(self, name: str, a: CarefulTerm) -> CarefulTerm | None:
         base, few = BASES[name], False
         if isinstance(a, Number) and a.made:
             match a.made:
@@ -309,7 +314,7 @@ class Careful:
         made = Moved(value, exponent) if exponent else value
         return self.plain(made) if few else made
 
-    def log1p(self, _: str, a: Term) -> Term | None:
+    def log1p(self, _: str, a: CarefulTerm) -> CarefulTerm | None:
         """log(1 + e^t) = max(t, 0) + log1p(e^-|t|) where t is all that there is."""
         if not isinstance(a, Power):
             return None
@@ -320,7 +325,7 @@ class Careful:
             return numbers.add(numbers.apply(lambda x: np.maximum(x, 0), t, exact=True), less)
         return self.plain(self.apply("log", self.together("add", constant(1.0), a)))
 
-    def power(self, name: str, a: Term, b: Term) -> Term | None:
+    def power(self, name: str, a: CarefulTerm, b: CarefulTerm) -> CarefulTerm | None:
         count = b.constant if isinstance(b, Number) else None
         if count is None:
             return None
@@ -335,10 +340,12 @@ class Careful:
             return self.numbers.mul(a, a)
         return None
 
-    def sqrt(self, _: str, a: Term) -> Term | None:
+    def sqrt(self, _: str, a: CarefulTerm) -> CarefulTerm | None:
         return self.power("pow", a, constant(0.5)) if isinstance(a, Power) else None
 
-    def where(self, _: str, condition: Term, a: Term, b: Term) -> Term | None:
+    def where(
+        self, _: str, condition: CarefulTerm, a: CarefulTerm, b: CarefulTerm
+    ) -> CarefulTerm | None:
         """An exponential or 0: where it is 0 its exponent is that of nothing."""
         for term, other, first in ((a, b, True), (b, a, False)):
             zero = isinstance(other, Number) and other.constant == 0
@@ -368,7 +375,7 @@ class Careful:
 
     # ---------------------------------------------------------------- sums
 
-    def sum(self, x: Term, axis: Axis) -> Term:
+    def sum(self, x: CarefulTerm, axis: Axis) -> CarefulTerm:
         """The sum over an axis."""
         if isinstance(x, Power):
             shared = self.shared(x, axis)
@@ -376,13 +383,13 @@ class Careful:
             return Power(self.numbers.sum(shared.significand, axis), shared.exponent)
         return self.numbers.sum(self.plain(x), axis)
 
-    def dot(self, a: Term, b: Term, axis: Axis) -> Term:
+    def dot(self, a: CarefulTerm, b: CarefulTerm, axis: Axis) -> CarefulTerm:
         """The sum of products over an axis."""
         (x, t), (y, u) = (self._operand(term, axis) for term in (a, b))
         made, exponent = self.numbers.dot(x, y, axis), plus(t, u)
         return Power(made, exponent) if exponent else made
 
-    def _operand(self, term: Term, axis: Axis) -> tuple[Number, Exponent]:
+    def _operand(self, term: CarefulTerm, axis: Axis) -> tuple[Number, ExponentSum]:
         """An operand of a dot, and the exponent that comes out of it."""
         if not isinstance(term, Power):
             return self.plain(term), ()
@@ -451,7 +458,7 @@ def _finite(x: Any) -> Any:
     return np.where(np.isinf(x), x.dtype.type(0), x)
 
 
-_RULES: dict[str, Callable[..., Term | None]] = {
+_RULES: dict[str, Callable[..., CarefulTerm | None]] = {
     "exp": Careful.exp,
     "exp2": Careful.exp,
     "mul": Careful.mul,
