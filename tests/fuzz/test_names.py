@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from blockbuster_fusion.naming import Scope
+from blockbuster_fusion.printers.c import kernel_text as c_text
 from blockbuster_fusion.printers.c import layout as c_layout
-from blockbuster_fusion.printers.c import output as c_output
 from fuzz.harness import fuzz
 from fuzz.names import Case, Names, _sources, trouble
 
@@ -55,7 +55,7 @@ def test_code_from_outside_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(c_layout, "word", lambda name: name)
         assert trouble(_sources(case)[0]) is not None
     with monkeypatch.context() as patch:
-        patch.setattr(c_output, "comment", lambda text: f"{text} */ x")
+        patch.setattr(c_text, "comment", lambda text: f"{text} */ x")
         assert "does not end where it should" in str(trouble(_sources(case)[0]))
 
 

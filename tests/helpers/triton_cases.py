@@ -32,7 +32,7 @@ from blockbuster_fusion.nest.nest import (
     View,
 )
 from blockbuster_fusion.printers.triton.dots import is_dot
-from blockbuster_fusion.printers.triton.launches import Planner, block_length
+from blockbuster_fusion.printers.triton.launches import LaunchPlanner, block_length
 from blockbuster_fusion.printers.triton.memory import SharedMemory, shared_limit
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
@@ -210,7 +210,7 @@ def estimate_of(
     kernel: Kernel, sizes: Mapping[str, int], tiles: Mapping[Dim, int], capability: int
 ) -> int:
     """The shared memory that a kernel is expected to take."""
-    planner = Planner(kernel, shared_limit(capability))
+    planner = LaunchPlanner(kernel, shared_limit(capability))
     options = planner.plan(sizes, tiles, {}).options
     lengths = {dim: block_length(dim, sizes, tiles) for dim in kernel.dims}
     warps, stages = options["num_warps"], options["num_stages"]
@@ -315,7 +315,7 @@ def long_errors() -> Iterator[dict[str, object]]:
         exact = dict(bb.interpret(bb.lower(program), inputs).items())
         found = torch_reference.run(program, inputs, torch.float32)
         tiles = tiles_of(nest, 16)
-        plan = triton_plan.Planner(nest.kernels[-1]).plan(
+        plan = triton_plan.LaunchPlanner(nest.kernels[-1]).plan(
             triton_runner.sizes_of(nest, inputs), tiles, {}
         )
         yield {

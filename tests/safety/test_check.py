@@ -15,7 +15,7 @@ from blockbuster_fusion.tools.check.adversarial import (
     VECTORS,
     Case,
 )
-from blockbuster_fusion.tools.check.judge import Report, Row, relative_error
+from blockbuster_fusion.tools.check.judge import CheckedOutput, Report, relative_error
 
 ops = bb.ops
 SOFTMAX = bb.examples.softmax()
@@ -51,9 +51,9 @@ def test_the_report_as_data() -> None:
 
 def test_the_report_as_text() -> None:
     rows = (
-        Row("X: huge", 0, 1.5e-3, 1e-7, 4.8e-7, "O"),
-        Row("X: zero", 1, 0.0, 2e-8, 4.8e-7, "O"),
-        Row("X: huge", 2, float("inf"), 0.0, 4.8e-7, "O", claimed=False),
+        CheckedOutput("X: huge", 0, 1.5e-3, 1e-7, 4.8e-7, "O"),
+        CheckedOutput("X: zero", 1, 0.0, 2e-8, 4.8e-7, "O"),
+        CheckedOutput("X: huge", 2, float("inf"), 0.0, 4.8e-7, "O", claimed=False),
     )
     report = Report(DType.bfloat16, rows)
     loses = "loses 4.1 digits of O on inputs 'X: huge'"

@@ -36,7 +36,7 @@ ATOM, POWER, UNARY, TIMES, PLUS, AND, OR, COMPARE, CHOICE = 10, 8, 7, 6, 5, 4, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TextForm:
     """The text of a function: a pattern in which `{0}` is the first operand.
 
     C knows more places: `{f}` is the suffix of float32 functions, `{dtype}` the dtype of the
@@ -58,7 +58,7 @@ class Form:
         return self.needs[operand] if operand < len(self.needs) else 0
 
 
-SAME = Form("{0}")
+SAME = TextForm("{0}")
 """The operand itself."""
 
 
@@ -66,15 +66,15 @@ SAME = Form("{0}")
 class Spelling:
     """The forms of a function in one language, by the dtype of its operands."""
 
-    floats: Form
-    whole: Form | None = None
+    floats: TextForm
+    whole: TextForm | None = None
     """For whole numbers and booleans, where they differ from floats."""
-    truths: Form | None = None
+    truths: TextForm | None = None
     """For booleans, where they differ from whole numbers."""
-    double: Form | None = None
+    double: TextForm | None = None
     """For float64, where it differs from other floats."""
 
-    def of(self, dtype: DType) -> Form:
+    def of(self, dtype: DType) -> TextForm:
         """The form for operands of a dtype."""
         if dtype.is_float:
             return (self.double if dtype is DType.float64 else None) or self.floats
@@ -82,91 +82,93 @@ class Spelling:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class OperatorTexts:
     """A scalar function in each language."""
 
     c: Spelling
     triton: Spelling
 
 
-def _infix(sign: str, binds: int, *, truths: bool = False) -> Form:
+def _infix(sign: str, binds: int, *, truths: bool = False) -> TextForm:
     left = binds + 1 if binds == COMPARE else binds  # a < b < c means something else in Python
-    return Form(f"{{0}} {sign} {{1}}", binds, (left, binds + 1), truths=truths)
+    return TextForm(f"{{0}} {sign} {{1}}", binds, (left, binds + 1), truths=truths)
 
 
 def _call(
     function: str, arity: int = 1, *, part: str | None = None, libdevice: bool = False
-) -> Form:
+) -> TextForm:
     operands = ", ".join(f"{{{number}}}" for number in range(arity))
-    return Form(f"{function}({operands})", part=part, libdevice=libdevice)
+    return TextForm(f"{function}({operands})", part=part, libdevice=libdevice)
 
 
-def _prelude(name: str) -> Form:
+def _prelude(name: str) -> TextForm:
     """A function of the C prelude, which has one for each dtype."""
     return _call(f"{name}_{{dtype}}", FUNCTIONS[name].arity, part=name)
 
 
-def _helper(name: str, arity: int = 1) -> Form:
+def _helper(name: str, arity: int = 1) -> TextForm:
     """A helper of Triton modules."""
     return _call(name, arity, part=name)
 
 
-def _both(form: Form) -> Operator:
-    return Operator(Spelling(form), Spelling(form))
+def _both(form: TextForm) -> OperatorTexts:
+    return OperatorTexts(Spelling(form), Spelling(form))
 
 
-def _libm(name: str, triton: Form, *, c: str | None = None) -> Operator:
+def _libm(name: str, triton: TextForm, *, c: str | None = None) -> OperatorTexts:
     """A function of the C library, which leaves whole numbers as they are."""
     function = _call(f"{c or name}{{f}}", FUNCTIONS[name].arity)
     whole = None if FUNCTIONS[name].result == "float" else SAME
-    return Operator(Spelling(function, whole=SAME), Spelling(triton, whole=whole))
+    return OperatorTexts(Spelling(function, whole=SAME), Spelling(triton, whole=whole))
 
 
-def _in_triton(name: str) -> Operator:
+def _in_triton(name: str) -> OperatorTexts:
     return _libm(name, _call(f"tl.{name}"))
 
 
-def _in_libdevice(name: str, c: str | None = None) -> Operator:
+def _in_libdevice(name: str, c: str | None = None) -> OperatorTexts:
     """A function that C and CUDA's libdevice call alike."""
     called = _call(f"libdevice.{c or name}", FUNCTIONS[name].arity, libdevice=True)
     return _libm(name, called, c=c)
 
 
-def _extremum(name: str, sign: str, binds: int) -> Operator:
+def _extremum(name: str, sign: str, binds: int) -> OperatorTexts:
     """A maximum or minimum: NaN where an operand is NaN."""
-    floats = Form(f"tl.{name}({{0}}, {{1}}, propagate_nan=tl.PropagateNan.ALL)")
+    floats = TextForm(f"tl.{name}({{0}}, {{1}}, propagate_nan=tl.PropagateNan.ALL)")
     whole, truths = _call(f"tl.{name}", 2), _infix(sign, binds)
-    return Operator(Spelling(_prelude(name)), Spelling(floats, whole, truths))
+    return OperatorTexts(Spelling(_prelude(name)), Spelling(floats, whole, truths))
 
 
-def _exponential(name: str) -> Operator:
+def _exponential(name: str) -> OperatorTexts:
     """An exponential: C has a fast one of its own for float32."""
-    own = Spelling(Form(f"{name}_float32({{0}})", part=name), double=_call(name))
-    return Operator(own, Spelling(_call(f"tl.{name}")))
+    own = Spelling(TextForm(f"{name}_float32({{0}})", part=name), double=_call(name))
+    return OperatorTexts(own, Spelling(_call(f"tl.{name}")))
 
 
 # ------------------------------------------------------------------------- table
 
-OPERATORS: dict[str, Operator] = {
+OPERATORS: dict[str, OperatorTexts] = {
     "add": _both(_infix("+", PLUS)),
     "sub": _both(_infix("-", PLUS)),
     "mul": _both(_infix("*", TIMES)),
     "div": _both(_infix("/", TIMES)),
-    "mod": Operator(
+    "mod": OperatorTexts(
         Spelling(_prelude("mod")), Spelling(_helper("float_modulo", 2), _helper("modulo", 2))
     ),
-    "floordiv": Operator(
+    "floordiv": OperatorTexts(
         Spelling(_prelude("floordiv")),
-        Spelling(Form("tl.floor({0} / {1})", needs=(TIMES, TIMES + 1)), _helper("floor_divide", 2)),
+        Spelling(
+            TextForm("tl.floor({0} / {1})", needs=(TIMES, TIMES + 1)), _helper("floor_divide", 2)
+        ),
     ),
-    "neg": Operator(
-        Spelling(Form("-{0}", UNARY)),
+    "neg": OperatorTexts(
+        Spelling(TextForm("-{0}", UNARY)),
         # Triton's own minus takes a number from 0, and 0 - 0 has no sign.
-        Spelling(Form("-1.0 * {0}", TIMES, (TIMES + 1,)), Form("-{0}", UNARY, (UNARY,))),
+        Spelling(TextForm("-1.0 * {0}", TIMES, (TIMES + 1,)), TextForm("-{0}", UNARY, (UNARY,))),
     ),
-    "pow": Operator(
-        Spelling(_call("pow{f}", 2), Form("({type})pow((double){0}, (double){1})", UNARY)),
-        Spelling(Form("tl.exp2({1} * tl.log2({0}))", needs=(0, TIMES))),
+    "pow": OperatorTexts(
+        Spelling(_call("pow{f}", 2), TextForm("({type})pow((double){0}, (double){1})", UNARY)),
+        Spelling(TextForm("tl.exp2({1} * tl.log2({0}))", needs=(0, TIMES))),
     ),
     "lt": _both(_infix("<", COMPARE)),
     "le": _both(_infix("<=", COMPARE)),
@@ -176,27 +178,29 @@ OPERATORS: dict[str, Operator] = {
     "ne": _both(_infix("!=", COMPARE)),
     "and_": _both(_infix("&", AND, truths=True)),
     "or_": _both(_infix("|", OR, truths=True)),
-    "not_": Operator(
-        Spelling(Form("!{0}", UNARY)), Spelling(Form("~{0}", UNARY, (UNARY,), truths=True))
+    "not_": OperatorTexts(
+        Spelling(TextForm("!{0}", UNARY)), Spelling(TextForm("~{0}", UNARY, (UNARY,), truths=True))
     ),
-    "where": Operator(Spelling(Form("{0} ? {1} : {2}", CHOICE)), Spelling(_call("tl.where", 3))),
+    "where": OperatorTexts(
+        Spelling(TextForm("{0} ? {1} : {2}", CHOICE)), Spelling(_call("tl.where", 3))
+    ),
     "maximum": _extremum("maximum", "|", OR),
     "minimum": _extremum("minimum", "&", AND),
-    "abs": Operator(
-        Spelling(_call("fabs{f}"), Form("{0} < 0 ? -{0} : {0}", CHOICE)),
+    "abs": OperatorTexts(
+        Spelling(_call("fabs{f}"), TextForm("{0} < 0 ? -{0} : {0}", CHOICE)),
         Spelling(_call("tl.abs")),
     ),
-    "sign": Operator(
+    "sign": OperatorTexts(
         Spelling(_prelude("sign")), Spelling(_helper("sign"), whole=_helper("whole_sign"))
     ),
     "floor": _in_triton("floor"),
     "ceil": _in_triton("ceil"),
     "round": _libm("round", _helper("round_half_to_even"), c="rint"),
     "trunc": _libm("trunc", _helper("truncate")),
-    "isnan": _both(Form("{0} != {0}", COMPARE, (PLUS,))),
-    "isinf": Operator(
-        Spelling(Form("fabs{f}({0}) == INFINITY", COMPARE)),
-        Spelling(Form('tl.abs({0}) == float("inf")', COMPARE)),
+    "isnan": _both(TextForm("{0} != {0}", COMPARE, (PLUS,))),
+    "isinf": OperatorTexts(
+        Spelling(TextForm("fabs{f}({0}) == INFINITY", COMPARE)),
+        Spelling(TextForm('tl.abs({0}) == float("inf")', COMPARE)),
     ),
     "exp": _exponential("exp"),
     "exp2": _exponential("exp2"),
@@ -215,7 +219,7 @@ OPERATORS: dict[str, Operator] = {
     "arctan": _in_libdevice("arctan", "atan"),
     "sinh": _in_libdevice("sinh"),
     "cosh": _in_libdevice("cosh"),
-    "tanh": Operator(
+    "tanh": OperatorTexts(
         Spelling(_call("tanh{f}"), whole=SAME),
         Spelling(_helper("tanh"), double=_call("libdevice.tanh", libdevice=True)),
     ),
@@ -227,10 +231,10 @@ OPERATORS: dict[str, Operator] = {
 }
 """Every function of `ir.expr.FUNCTIONS`."""
 
-TRITON_REDUCTIONS: dict[Combiner, Form] = {
-    ADD: Form("tl.sum({0}, {axis})"),
-    MAX: Form("tl.max({0}, {axis})"),
-    MIN: Form("tl.min({0}, {axis})"),
-    MUL: Form("tl.reduce({0}, {axis}, product)", part="product"),
+TRITON_REDUCTIONS: dict[Combiner, TextForm] = {
+    ADD: TextForm("tl.sum({0}, {axis})"),
+    MAX: TextForm("tl.max({0}, {axis})"),
+    MIN: TextForm("tl.min({0}, {axis})"),
+    MUL: TextForm("tl.reduce({0}, {axis}, product)", part="product"),
 }
 """Reductions of a block along an axis in Triton; C loops over the expression of the combiner."""

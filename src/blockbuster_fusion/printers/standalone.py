@@ -82,7 +82,7 @@ def places_below(nest: Nest, extents: Extents) -> dict[Buffer, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedElements:
     """Some elements of an output's array, counted along its memory, and how large it gets."""
 
     at: tuple[int, ...]
@@ -90,12 +90,12 @@ class Wanted:
     scale: float
 
     @staticmethod
-    def of(array: Array) -> "Wanted":
+    def of(array: Array) -> "ExpectedElements":
         flat = np.asarray(array, np.float64).reshape(-1)
         at = scattered(flat.size)
         finite = np.abs(flat[np.isfinite(flat)])
         scale = max(float(finite.max(initial=0)), 1e-30)
-        return Wanted(tuple(at), tuple(float(flat[i]) for i in at), scale)
+        return ExpectedElements(tuple(at), tuple(float(flat[i]) for i in at), scale)
 
 
 def scattered(size: int) -> list[int]:
@@ -108,12 +108,12 @@ def scattered(size: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Test:
+class FileTest:
     """What the test of a file needs: sizes are fixed in it."""
 
     nest: Nest
     tiling: Tiling
-    wanted: Sequence[Wanted]
+    wanted: Sequence[ExpectedElements]
     """For each output."""
 
     @property
@@ -144,9 +144,9 @@ class Test:
         return places_below(self.nest, self.tiling.extents)
 
     @property
-    def outputs(self) -> list[tuple[Buffer, Wanted]]:
+    def outputs(self) -> list[tuple[Buffer, ExpectedElements]]:
         """The outputs whose arrays are made: each once, and no inputs."""
-        found: dict[Buffer, Wanted] = {}
+        found: dict[Buffer, ExpectedElements] = {}
         for view, wanted in zip(self.nest.outputs, self.wanted, strict=True):
             if view.buffer not in self.nest.inputs:
                 found.setdefault(view.buffer, wanted)
@@ -161,11 +161,11 @@ class Test:
         return [step for step in self.nest.steps if isinstance(step, Kernel | Clear)]
 
 
-Length = int | str
+LengthText = int | str
 """A number, or the text of one that depends on sizes."""
 
 
-def product(factors: Iterable[Length]) -> Length:
+def product(factors: Iterable[LengthText]) -> LengthText:
     """A product, as a number where all factors are numbers."""
     factors = list(factors)
     known = math.prod(f for f in factors if isinstance(f, int))
@@ -181,16 +181,16 @@ class Lengths:
 
     size: Callable[[Symbol], str]
     """The name of a size."""
-    block: Callable[[Dim], Length]
+    block: Callable[[Dim], LengthText]
     """The length of the blocks of a dim; 1 for a dim that is walked one index at a time."""
     quotient: str
     """The function that divides and rounds up."""
 
-    def extent(self, axis: Axis) -> Length:
+    def extent(self, axis: Axis) -> LengthText:
         """The length of an axis."""
         return axis.extent if isinstance(axis.extent, int) else self.size(axis.extent)
 
-    def count(self, dim: Dim) -> Length:
+    def count(self, dim: Dim) -> LengthText:
         """The number of blocks of a dim."""
         extent, block = self.extent(dim.axis), self.block(dim)
         if dim.unit:
@@ -201,7 +201,7 @@ class Lengths:
             return -(-extent // block)
         return f"{self.quotient}({extent}, {block})"
 
-    def along(self, axis: BufferAxis) -> Length:
+    def along(self, axis: BufferAxis) -> LengthText:
         """The number of a buffer's entries along an axis."""
         match axis.along:
             case Along.AXIS:

@@ -19,7 +19,13 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.printers.c.standalone import c_file, c_header
-from blockbuster_fusion.printers.standalone import Test, Wanted, header, places_below, samples
+from blockbuster_fusion.printers.standalone import (
+    ExpectedElements,
+    FileTest,
+    header,
+    places_below,
+    samples,
+)
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.standalone import triton_file, uses_bfloat16
 
@@ -103,7 +109,7 @@ def _title(program: ArrayProgram, made: Printed, rules: str, dtype: str | None) 
 
 
 def _how_to_test(
-    program: ArrayProgram, made: Printed, test: Test, file: str | None
+    program: ArrayProgram, made: Printed, test: FileTest, file: str | None
 ) -> tuple[str, str]:
     if made.choice.target == "cpu":
         name = shlex.quote(file or f"{program.name}.c")
@@ -113,7 +119,7 @@ def _how_to_test(
     return f"To test it{where}:", f"    python {shlex.quote(file or f'{program.name}.py')}"
 
 
-def _test(made: Printed, reference: Graph) -> Test:
+def _test(made: Printed, reference: Graph) -> FileTest:
     """The test of a file: its sizes, and what the unfused program gives in float64."""
     ops = [op for i in reference.inputs if isinstance(op := reference.op(i), Input)]
     lengths = _test_lengths(reference, made.tiles)
@@ -131,8 +137,8 @@ def _test(made: Printed, reference: Graph) -> Test:
     is_empty = any(x.size == 0 for x in inputs)
     with np.errstate(all="ignore"):
         expected = interpret(made.choice.graph if is_empty else reference, inputs)
-    wanted = [Wanted.of(x) for x in expected]
-    return Test(made.nest, Tiling(extents, dict(made.tiles)), wanted)
+    wanted = [ExpectedElements.of(x) for x in expected]
+    return FileTest(made.nest, Tiling(extents, dict(made.tiles)), wanted)
 
 
 def _test_lengths(reference: Graph, tiles: Mapping[Dim, int]) -> dict[Symbol, int]:

@@ -1,11 +1,11 @@
 """Contractions as C: calls of the micro-kernel, or plain loops."""
 
 from blockbuster_fusion.nest.nest import Contract
-from blockbuster_fusion.printers.c.output import Output
+from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.reductions import summand, summed
 
 
-def write_contract(out: Output, statement: Contract, *, fresh: bool = False) -> None:
+def write_contract(out: KernelText, statement: Contract, *, fresh: bool = False) -> None:
     layout = out.layout
     plan = layout.contraction(statement)
     if plan is None:
@@ -39,7 +39,7 @@ def write_contract(out: Output, statement: Contract, *, fresh: bool = False) -> 
         out.line(f"contract_{held}({begin}, {lengths}, {left}, {right}, {made});")
 
 
-def _contract_plainly(out: Output, statement: Contract) -> None:
+def _contract_plainly(out: KernelText, statement: Contract) -> None:
     """Element by element: for vectors, axes that both operands keep, and whole numbers."""
     layout = out.layout
     order, sides = layout.order(statement.tile), (statement.left, statement.right)

@@ -7,17 +7,17 @@ import numpy as np
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, node_dtypes, number_dtype, varying
 from blockbuster_fusion.ir.types import DType, promote
-from blockbuster_fusion.printers.operators import ATOM, C_TYPES, OPERATORS, TIMES, Form
+from blockbuster_fusion.printers.operators import ATOM, C_TYPES, OPERATORS, TIMES, TextForm
 
 Need = tuple[str, ...]
 """A part of the prelude: its name and the types it is for."""
 
-_SQUARE = Form("{0} * {0}", TIMES)
-_ROOT = Form("sqrt{f}({0})")
-_RECIPROCAL_ROOT = Form("1.0{f} / sqrt{f}({0})", TIMES)
+_SQUARE = TextForm("{0} * {0}", TIMES)
+_ROOT = TextForm("sqrt{f}({0})")
+_RECIPROCAL_ROOT = TextForm("1.0{f} / sqrt{f}({0})", TIMES)
 
 
-class Writer:
+class ExpressionWriter:
     """Writes expressions; `size` gives the text of an axis's extent.
 
     What it needs of the prelude is noted in `needs`.
@@ -51,7 +51,7 @@ class _Written:
 
     def __init__(
         self,
-        writer: Writer,
+        writer: ExpressionWriter,
         texts: Sequence[str],
         dtypes: dict[Expr, DType | None],
         varies: set[Expr],
@@ -130,7 +130,7 @@ class _Written:
         made = form.pattern.format(*texts, f=suffix, dtype=dtype.value, type=C_TYPES[dtype])
         return made if form.binds == ATOM else f"({made})"
 
-    def power(self, node: Expr, dtype: DType) -> Form | None:
+    def power(self, node: Expr, dtype: DType) -> TextForm | None:
         """The form of a power with a simple exponent."""
         if node.op != "pow" or node.args[1].op != "const":
             return None

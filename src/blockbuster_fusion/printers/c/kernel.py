@@ -22,9 +22,9 @@ from blockbuster_fusion.nest.nest import (
     Space,
 )
 from blockbuster_fusion.printers.c.expressions import Need
+from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import DEFAULT_TILE, Layout
 from blockbuster_fusion.printers.c.memory import share
-from blockbuster_fusion.printers.c.output import Output
 from blockbuster_fusion.printers.c.prelude import OUTSIDE, prelude
 from blockbuster_fusion.printers.c.statements import write_body
 from blockbuster_fusion.printers.operators import C_STORED
@@ -48,7 +48,7 @@ def kernels_in_c(nest: Nest, tiles: Mapping[Dim, int]) -> tuple[set[Need], str]:
 
 def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need]) -> str:
     """A kernel as a function: its parameters, its memory, its grid and its body."""
-    out = Output(Layout(kernel, tiles), needs)
+    out = KernelText(Layout(kernel, tiles), needs)
     looks_up = _looks_up(kernel)
     layout = out.layout
     arguments = "void *const *buffers, const int64_t *strides, const int64_t *sizes, int threads"
@@ -90,7 +90,7 @@ def _looks_up(kernel: Kernel) -> bool:
     return any(isinstance(s, Lookup) for s in kernel.statements)
 
 
-def _contract_of_call(out: Output) -> None:
+def _contract_of_call(out: KernelText) -> None:
     """How the function is called, as a comment."""
     layout = out.layout
     buffers = layout.kernel.global_buffers
@@ -105,7 +105,7 @@ def _contract_of_call(out: Output) -> None:
     out.line(f"   Returns 0, or 1 when there was no memory{outside}. */")
 
 
-def _parameters(out: Output) -> None:
+def _parameters(out: KernelText) -> None:
     layout = out.layout
     at = 0
     for i, buffer in enumerate(layout.kernel.global_buffers):
@@ -127,7 +127,7 @@ def _parameters(out: Output) -> None:
     out.line(f"const int64_t programs = {' * '.join(counts) or '1'};")
 
 
-def _fixed_lengths(out: Output) -> dict[str, str]:
+def _fixed_lengths(out: KernelText) -> dict[str, str]:
     """Lengths of blocks that no loop is at: a pick of the first."""
     layout = out.layout
     made: dict[str, str] = {}
@@ -139,7 +139,7 @@ def _fixed_lengths(out: Output) -> dict[str, str]:
     return made
 
 
-def _grid(out: Output) -> None:
+def _grid(out: KernelText) -> None:
     """Which block of each dim a program has; the last index varies fastest."""
     layout = out.layout
     after: list[str] = []
@@ -152,7 +152,7 @@ def _grid(out: Output) -> None:
         out.line_length(index)
 
 
-def _memory(out: Output) -> None:
+def _memory(out: KernelText) -> None:
     """Every thread's own memory, cut into tiles."""
     layout = out.layout
     sharing = share(layout.kernel, layout.kind)

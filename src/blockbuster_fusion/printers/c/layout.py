@@ -32,7 +32,7 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.nest import (
     tiles as tiles_of,
 )
-from blockbuster_fusion.printers.c.memory import Kind
+from blockbuster_fusion.printers.c.memory import TileKind
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
 
@@ -44,7 +44,7 @@ LONG = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
+class ContractionPlan:
     """A contraction as the micro-kernel computes it.
 
     One operand is read in vectors along the columns, the other is broadcast along them.
@@ -199,7 +199,7 @@ class Layout:
         ]
         return " + ".join([self.name(tile), *terms])
 
-    def kind(self, tile: Tile) -> Kind | None:
+    def kind(self, tile: Tile) -> TileKind | None:
         """What tiles that may share memory have in common; None for those that need none."""
         if tile in self.borrowed or tile in self.passing:
             return None
@@ -291,7 +291,7 @@ class Layout:
         spans = {*contract.left.spans, *contract.right.spans}
         return spans == {contract.span, plan.columns, *([plan.rows] if plan.rows else [])}
 
-    def contraction(self, statement: Contract) -> Contraction | None:
+    def contraction(self, statement: Contract) -> ContractionPlan | None:
         """The roles of operands and axes; None where no micro-kernel serves."""
         sides = (statement.left, statement.right)
         order = self.order(statement.tile)
@@ -305,7 +305,7 @@ class Layout:
         broadcast = next(t for t in sides if t is not vectors[0] or sides[0] is sides[1])
         kept = [s for s in self.order(broadcast) if s != statement.span]
         rows = next((s for s in reversed(kept) if s not in vectors[0].spans), None)
-        return Contraction(rows, columns, broadcast, vectors[0])
+        return ContractionPlan(rows, columns, broadcast, vectors[0])
 
     def turned_name(self, statement: Contract) -> str | None:
         """The room for an operand that is transposed first: its columns are not innermost."""

@@ -7,11 +7,11 @@ from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import UNSEEN, For, Tile, Window
 from blockbuster_fusion.printers.c.expressions import number
-from blockbuster_fusion.printers.c.output import Output
+from blockbuster_fusion.printers.c.kernel_text import KernelText
 
 
 @contextmanager
-def looping(out: Output, loop: For) -> Iterator[None]:
+def looping(out: KernelText, loop: For) -> Iterator[None]:
     """The loop over the blocks of a dim; its body is written within the context."""
     layout = out.layout
     index, dim = loop.index, loop.index.dim
@@ -39,7 +39,9 @@ def looping(out: Output, loop: For) -> Iterator[None]:
 
 
 @contextmanager
-def _visits(out: Output, loop: For, seen: Sequence[Tile], ends: Sequence[str]) -> Iterator[None]:
+def _visits(
+    out: KernelText, loop: For, seen: Sequence[Tile], ends: Sequence[str]
+) -> Iterator[None]:
     """The blocks of a window, then, where a row has seen nothing, those before and after it."""
     layout = out.layout
     name = layout.name(loop.index)
@@ -64,7 +66,9 @@ def _visits(out: Output, loop: For, seen: Sequence[Tile], ends: Sequence[str]) -
         yield
 
 
-def _seen_window(out: Output, loop: For, window: Window, first: str, last: str) -> tuple[str, str]:
+def _seen_window(
+    out: KernelText, loop: For, window: Window, first: str, last: str
+) -> tuple[str, str]:
     """The blocks that some row sees, whether or not every row sees one."""
     layout = out.layout
     index, block = loop.index, layout.block(loop.index.dim)
@@ -82,7 +86,7 @@ def _seen_window(out: Output, loop: For, window: Window, first: str, last: str) 
     return begin, end
 
 
-def _window(out: Output, loop: For, window: Window, first: str, last: str) -> tuple[str, str]:
+def _window(out: KernelText, loop: For, window: Window, first: str, last: str) -> tuple[str, str]:
     """The blocks that some row of the block of rows sees; all, if a row sees none."""
     layout = out.layout
     assert window.rows is not None
@@ -109,7 +113,7 @@ def _window(out: Output, loop: For, window: Window, first: str, last: str) -> tu
     return begin, end
 
 
-def _edge(out: Output, edge: Expr | Tile) -> str:
+def _edge(out: KernelText, edge: Expr | Tile) -> str:
     layout = out.layout
     return (
         f"{layout.name(edge)}[0]"

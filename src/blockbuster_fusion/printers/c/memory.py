@@ -15,31 +15,31 @@ from blockbuster_fusion.nest.nest import (
 )
 from blockbuster_fusion.nest.rewrite import all_read, all_written
 
-Kind = tuple[str, str]
+TileKind = tuple[str, str]
 """The type of a tile's elements and how many they are: tiles of one kind can share memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class TileSharing:
     """The first tile in each piece of memory, and for each other tile whose memory it takes."""
 
     owners: tuple[Tile, ...]
     taken: dict[Tile, Tile]
 
 
-def share(kernel: Kernel, kind: Callable[[Tile], Kind | None]) -> Sharing:
+def share(kernel: Kernel, kind: Callable[[Tile], TileKind | None]) -> TileSharing:
     """Who shares memory with whom; tiles without a kind need none."""
     sharing = _Sharing(kind)
     sharing.body(kernel.body)
-    return Sharing(tuple(sharing.owners), sharing.taken)
+    return TileSharing(tuple(sharing.owners), sharing.taken)
 
 
 class _Sharing:
-    def __init__(self, kind: Callable[[Tile], Kind | None]) -> None:
+    def __init__(self, kind: Callable[[Tile], TileKind | None]) -> None:
         self.kind = kind
         self.owners: list[Tile] = []
         self.taken: dict[Tile, Tile] = {}
-        self.free: dict[Kind, list[Tile]] = {}
+        self.free: dict[TileKind, list[Tile]] = {}
 
     def body(self, body: Body) -> None:
         """A tile that is first written here lives until it was last used here or in a loop here."""

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 from blockbuster_fusion.nest.nest import Access, Lookup, Span, Store, Tile
 from blockbuster_fusion.printers.c.expressions import bare
-from blockbuster_fusion.printers.c.output import Output
+from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.operators import C_STORED
 
 
-def write_load(out: Output, tile: Tile, source: Access) -> None:
+def write_load(out: KernelText, tile: Tile, source: Access) -> None:
     layout = out.layout
     stored, held = C_STORED[source.buffer.dtype], layout.held(tile)
     order = layout.order(tile)
@@ -28,7 +28,7 @@ def write_load(out: Output, tile: Tile, source: Access) -> None:
         out.line(f"load_{stored}_{held}({to}, {sizes});")
 
 
-def write_lookup(out: Output, statement: Lookup) -> None:
+def write_lookup(out: KernelText, statement: Lookup) -> None:
     """Row by row of the table, or, where the vectors run along the places, a few at once.
 
     At a place outside of the table nothing is read: the kernel says so when it returns.
@@ -74,7 +74,7 @@ def write_lookup(out: Output, statement: Lookup) -> None:
             out.line(f"    load_{stored}_{held}({here}, {down}, {row}, {sizes});")
 
 
-def write_store(out: Output, statement: Store) -> None:
+def write_store(out: KernelText, statement: Store) -> None:
     layout = out.layout
     tile, target = statement.tile, statement.target
     stored, held = C_STORED[target.buffer.dtype], layout.held(tile)
@@ -99,7 +99,7 @@ def write_store(out: Output, statement: Store) -> None:
 
 @contextmanager
 def _rows(
-    out: Output, tile: Tile, access: Access
+    out: KernelText, tile: Tile, access: Access
 ) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], str]]]:
     """Loops over all but the last two axes of a tile, and what moving these two needs."""
     layout = out.layout

@@ -506,7 +506,7 @@ _HELD, _STORED = tuple(sorted({*C_TYPES.values()})), tuple(sorted({*C_STORED.val
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PreludePart:
     """A part of the prelude: its text for some types, and all types that it exists for."""
 
     text: Callable[..., str]
@@ -514,19 +514,19 @@ class Part:
 
 
 PARTS = {
-    "contract": Part(_contract, (_C_FLOATS,)),
-    "exp": Part(lambda _: _EXP, (("float32",),)),
-    "exp2": Part(lambda _: _EXP2, (("float32",),)),
-    "floordiv": Part(_floordiv, (_DTYPES,)),
-    "load": Part(_load, (_STORED, _HELD)),
-    "maximum": Part(lambda dtype: _pick("maximum", dtype, ">"), (_DTYPES,)),
-    "minimum": Part(lambda dtype: _pick("minimum", dtype, "<"), (_DTYPES,)),
-    "mod": Part(_mod, (_DTYPES,)),
-    "sign": Part(_sign, (_DTYPES,)),
-    "store": Part(_store, (_STORED, _HELD)),
-    "sum": Part(_sum, (_C_FLOATS,)),
-    "take": Part(_take, (_STORED, _HELD, _C_WHOLE)),
-    "whole": Part(_whole, (_FLOATS, _WHOLE)),
+    "contract": PreludePart(_contract, (_C_FLOATS,)),
+    "exp": PreludePart(lambda _: _EXP, (("float32",),)),
+    "exp2": PreludePart(lambda _: _EXP2, (("float32",),)),
+    "floordiv": PreludePart(_floordiv, (_DTYPES,)),
+    "load": PreludePart(_load, (_STORED, _HELD)),
+    "maximum": PreludePart(lambda dtype: _pick("maximum", dtype, ">"), (_DTYPES,)),
+    "minimum": PreludePart(lambda dtype: _pick("minimum", dtype, "<"), (_DTYPES,)),
+    "mod": PreludePart(_mod, (_DTYPES,)),
+    "sign": PreludePart(_sign, (_DTYPES,)),
+    "store": PreludePart(_store, (_STORED, _HELD)),
+    "sum": PreludePart(_sum, (_C_FLOATS,)),
+    "take": PreludePart(_take, (_STORED, _HELD, _C_WHOLE)),
+    "whole": PreludePart(_whole, (_FLOATS, _WHOLE)),
 }
 """The parts that come in several types, by name; `Need` has the name and the types."""
 

@@ -7,11 +7,11 @@ from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Compute, Contract, Fold, Span
 from blockbuster_fusion.printers.c.expressions import bare, number
+from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import PART
-from blockbuster_fusion.printers.c.output import Output
 
 
-def write_compute(out: Output, statement: Compute, fold: Fold | None = None) -> None:
+def write_compute(out: KernelText, statement: Compute, fold: Fold | None = None) -> None:
     """An expression for every element, and a reduction of it along the way."""
     layout = out.layout
     order = layout.order(statement.tile)
@@ -39,7 +39,7 @@ def write_compute(out: Output, statement: Compute, fold: Fold | None = None) -> 
             out.lines += [f"    {line}" for line in loops]
 
 
-def write_fold(out: Output, statement: Fold) -> None:
+def write_fold(out: KernelText, statement: Fold) -> None:
     """A reduction: row upon row in vectors, or along them, one partial result to a lane."""
     layout = out.layout
     order, span = layout.order(statement.operand), statement.span
@@ -77,7 +77,7 @@ def write_fold(out: Output, statement: Fold) -> None:
         out.line(f"for (int w = 0; w < 16; w++) {total} = {bare(last)};")
 
 
-def _start_fold(out: Output, statement: Fold) -> None:
+def _start_fold(out: KernelText, statement: Fold) -> None:
     layout = out.layout
     kept = [s for s in layout.order(statement.operand) if s != statement.span]
     with out.over(kept) as variables:
@@ -87,7 +87,7 @@ def _start_fold(out: Output, statement: Fold) -> None:
             out.line(f"{summand(out, statement, variables)} = 0;")
 
 
-def summand(out: Output, statement: Fold | Contract, variables: Mapping[Span, str]) -> str:
+def summand(out: KernelText, statement: Fold | Contract, variables: Mapping[Span, str]) -> str:
     """An element of a sum, or of the part of it that is being made."""
     layout = out.layout
     total = layout.at(statement.tile, variables)
@@ -96,7 +96,7 @@ def summand(out: Output, statement: Fold | Contract, variables: Mapping[Span, st
 
 @contextmanager
 def summed(
-    out: Output, order: Sequence[Span], statement: Fold | Contract | None
+    out: KernelText, order: Sequence[Span], statement: Fold | Contract | None
 ) -> Iterator[dict[Span, str]]:
     """Loops over elements that are summed along the way: a long sum is made in parts."""
     layout = out.layout
@@ -119,7 +119,7 @@ def summed(
             out.line(f"{part} = 0;")
 
 
-def _folded(out: Output, statement: Fold, variables: Mapping[Span, str], value: str) -> str:
+def _folded(out: KernelText, statement: Fold, variables: Mapping[Span, str], value: str) -> str:
     """One more element in a reduction."""
     total, expr = summand(out, statement, variables), statement.combiner.combine[0]
     made = out.writer.combined(expr, [total, value], statement.tile.dtype)

@@ -19,10 +19,10 @@ from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
 from blockbuster_fusion.printers.standalone import (
     TOLERANCE,
-    Length,
+    ExpectedElements,
+    FileTest,
     Lengths,
-    Test,
-    Wanted,
+    LengthText,
     array_name,
     product,
     wrapped,
@@ -33,18 +33,18 @@ NARROW = (DType.float16, DType.bfloat16)
 """Dtypes without a C type of their own: their arrays are passed as `void *`."""
 
 
-def c_file(source: str, test: Test, lines: Sequence[str]) -> str:
+def c_file(source: str, test: FileTest, lines: Sequence[str]) -> str:
     """A C file with kernels, a function that runs them, and a `main` that tests it."""
     head = ["/*", *(f" * {line}".rstrip() for line in comment_lines(lines)), " */"]
-    run = Run(test)
+    run = RunFunction(test)
     parts = [*head, "", "#include <stdint.h>", "", *run.declarations(), "", source.rstrip(), ""]
     parts += [*run.definition(), "", "#ifdef BLOCKBUSTER_MAIN", "", *_main(run), ""]
     return "\n".join([*parts, "#endif /* BLOCKBUSTER_MAIN */", ""])
 
 
-def c_header(test: Test, source: str) -> str:
+def c_header(test: FileTest, source: str) -> str:
     """The header of a C file; `source` names the file."""
-    run = Run(test)
+    run = RunFunction(test)
     guard = f"BLOCKBUSTER_{test.nest.name.upper()}_H"
     lines = [f"/* Declarations of {comment(source)}, made by Blockbuster. */", ""]
     lines += [f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
@@ -52,10 +52,10 @@ def c_header(test: Test, source: str) -> str:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFunction:
     """The function of a file that takes the program's arrays and runs its kernels."""
 
-    test: Test
+    test: FileTest
 
     @property
     def name(self) -> str:
@@ -167,14 +167,14 @@ class Run:
     def lengths(self) -> Lengths:
         return Lengths(self.id, self._block, "BLOCKS")
 
-    def _block(self, dim: Dim) -> Length:
+    def _block(self, dim: Dim) -> LengthText:
         if not dim.packed:
             return 1
         if dim.unit:
             return self.lengths.extent(dim.axis)
         return self.test.tiling.tiles.get(dim, DEFAULT_TILE)
 
-    def _strides(self, buffer: Buffer) -> list[Length]:
+    def _strides(self, buffer: Buffer) -> list[LengthText]:
         """The strides of an array without gaps."""
         lengths = [self.lengths.along(axis) for axis in buffer.axes]
         order = self.test.order(buffer)
@@ -194,7 +194,7 @@ def _passed(buffer: Buffer) -> str:
 # ------------------------------------------------------------------------ the test
 
 
-def _main(run: Run) -> list[str]:
+def _main(run: RunFunction) -> list[str]:
     test = run.test
     lines = [*C_HELPERS.splitlines()]
     below = test.places_below
@@ -238,7 +238,7 @@ def _value(dtype: DType, number: str, below: int | None) -> str:
     return f"({C_STORED[dtype]}){number}"
 
 
-def _check(buffer: Buffer, wanted: Wanted) -> list[str]:
+def _check(buffer: Buffer, wanted: ExpectedElements) -> list[str]:
     name, count = array_name(buffer), len(wanted.at)
     read = "widened_bfloat16({})" if buffer.dtype is DType.bfloat16 else "(double){}"
     places = ", ".join(map(str, wanted.at)) or "0"

@@ -19,13 +19,13 @@ from blockbuster_fusion.nest.nest import (
 )
 from blockbuster_fusion.printers.c.contractions import write_contract
 from blockbuster_fusion.printers.c.expressions import bare, number
+from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.loops import looping
 from blockbuster_fusion.printers.c.moves import write_load, write_lookup, write_store
-from blockbuster_fusion.printers.c.output import Output
 from blockbuster_fusion.printers.c.reductions import write_compute, write_fold
 
 
-def write_body(out: Output, body: Body) -> None:
+def write_body(out: KernelText, body: Body) -> None:
     """The statements in order; a few go together with the next one."""
     pending = list(body)
     while pending:
@@ -46,19 +46,19 @@ def write_body(out: Output, body: Body) -> None:
                 pending = rest
 
 
-def _starts_sum(out: Output, fill: Fill, contract: Contract) -> bool:
+def _starts_sum(out: KernelText, fill: Fill, contract: Contract) -> bool:
     """Whether a contraction writes a tile that was just cleared: then nothing is cleared."""
     layout = out.layout
     return fill.tile is contract.tile and fill.value == 0 and layout.is_one_call(contract)
 
 
-def _folds_along(out: Output, compute: Compute, fold: Fold) -> bool:
+def _folds_along(out: KernelText, compute: Compute, fold: Fold) -> bool:
     """Whether a reduction can be done while its operand is computed: not along the vectors."""
     layout = out.layout
     return fold.operand is compute.tile and layout.is_across(fold)
 
 
-def _write_statement(out: Output, statement: Statement) -> None:
+def _write_statement(out: KernelText, statement: Statement) -> None:
     layout = out.layout
     if isinstance(statement, For):
         is_plain = statement.part is None and statement.window is None
@@ -93,7 +93,7 @@ def _write_statement(out: Output, statement: Statement) -> None:
             write_contract(out, statement)
 
 
-def _write_cascade(out: Output, statement: Cascade) -> None:
+def _write_cascade(out: KernelText, statement: Cascade) -> None:
     """Statements for a loop with many blocks, beside it or after a run of them."""
     layout = out.layout
     out.needs.add(("runs",))

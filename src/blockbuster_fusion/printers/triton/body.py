@@ -21,7 +21,7 @@ from blockbuster_fusion.nest.nest import (
     Store,
     accesses,
 )
-from blockbuster_fusion.printers.operators import TRITON_REDUCTIONS, TRITON_TYPES, Form
+from blockbuster_fusion.printers.operators import TRITON_REDUCTIONS, TRITON_TYPES, TextForm
 from blockbuster_fusion.printers.triton.barriers import Barriers
 from blockbuster_fusion.printers.triton.contractions import contract
 from blockbuster_fusion.printers.triton.expressions import number_text
@@ -29,10 +29,10 @@ from blockbuster_fusion.printers.triton.layout import aligned
 from blockbuster_fusion.printers.triton.loops import loop_lines
 from blockbuster_fusion.printers.triton.maxima import seen_maxima
 from blockbuster_fusion.printers.triton.moves import load, store
-from blockbuster_fusion.printers.triton.values import Values
+from blockbuster_fusion.printers.triton.values import TileValues
 from blockbuster_fusion.printers.triton.variables import Variables
 
-_OR_NAN = Form("or_nan({0}, {1}, {axis})", part="or_nan")
+_OR_NAN = TextForm("or_nan({0}, {1}, {axis})", part="or_nan")
 
 
 class BodyPrinter:
@@ -41,7 +41,7 @@ class BodyPrinter:
     def __init__(self, kernel: Kernel, constant: Collection[str] = ()) -> None:
         self.kernel = kernel
         self.variables = Variables(kernel, constant)
-        self.values = Values(kernel, self.variables)
+        self.values = TileValues(kernel, self.variables)
         self.barriers = Barriers(kernel)
         self.seen_maxima = seen_maxima(kernel)
 

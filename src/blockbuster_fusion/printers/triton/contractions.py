@@ -7,10 +7,10 @@ from blockbuster_fusion.nest.nest import Contract, Span, Tile
 from blockbuster_fusion.printers.operators import TRITON_TYPES
 from blockbuster_fusion.printers.triton.dots import is_dot, product_of
 from blockbuster_fusion.printers.triton.layout import aligned
-from blockbuster_fusion.printers.triton.values import Values
+from blockbuster_fusion.printers.triton.values import TileValues
 
 
-def contract(values: Values, statement: Contract, fresh: bool) -> str:
+def contract(values: TileValues, statement: Contract, fresh: bool) -> str:
     tile = statement.tile
     if is_dot(statement):
         return f"{tile} = {_dot(values, statement, fresh)}"
@@ -32,7 +32,7 @@ def contract(values: Values, statement: Contract, fresh: bool) -> str:
     return f"{tile} = {made}" if fresh else f"{tile} += {made}"
 
 
-def _dot(values: Values, statement: Contract, fresh: bool) -> str:
+def _dot(values: TileValues, statement: Contract, fresh: bool) -> str:
     (dtype, precision), tile = values.dots.mode(statement), statement.tile
     guards = dict(zip((statement.left, statement.right), statement.guarded, strict=True))
     product, summed = product_of(statement), (statement.span,)
@@ -57,7 +57,7 @@ def _dot(values: Values, statement: Contract, fresh: bool) -> str:
     return made if fresh else f"{tile} + {made}"
 
 
-def _merged_sum(values: Values, statement: Contract, texts: Sequence[str], fresh: bool) -> str:
+def _merged_sum(values: TileValues, statement: Contract, texts: Sequence[str], fresh: bool) -> str:
     """A product of too many axes to be multiplied one by one, in which no side has its own."""
     product, tile, span = product_of(statement), statement.tile, statement.span
     by_side = dict(zip((statement.left, statement.right), texts, strict=True))
@@ -73,7 +73,7 @@ def _merged_sum(values: Values, statement: Contract, texts: Sequence[str], fresh
 
 
 def _merged(
-    values: Values, text: str, spans: Sequence[Span], groups: Sequence[tuple[Span, ...]]
+    values: TileValues, text: str, spans: Sequence[Span], groups: Sequence[tuple[Span, ...]]
 ) -> str:
     """A tile with its axes in an order, those of each group merged into one."""
     variables = values.variables
@@ -85,14 +85,14 @@ def _merged(
     return f"tl.reshape({made}, [{', '.join(lengths)}])"
 
 
-def _parted(values: Values, text: str, spans: Sequence[Span], tile: Tile) -> str:
+def _parted(values: TileValues, text: str, spans: Sequence[Span], tile: Tile) -> str:
     """A product whose merged axes are those of a tile again."""
     variables = values.variables
     lengths = ", ".join(variables.block(span.dim) for span in spans)
     return aligned(f"tl.reshape({text}, [{lengths}])", spans, tile.spans)
 
 
-def _dotted(values: Values, tile: Tile, dtype: DType, guard: bool, span: Span) -> str:
+def _dotted(values: TileValues, tile: Tile, dtype: DType, guard: bool, span: Span) -> str:
     """An operand of a dot, in the dtype that the dot takes."""
     own = values.dots.narrow.get(tile, tile.dtype)
     text = values.aliases.get(tile, tile.name)

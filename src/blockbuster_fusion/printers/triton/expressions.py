@@ -28,7 +28,7 @@ from blockbuster_fusion.printers.operators import (
     TIMES,
     TRITON_TYPES,
     UNARY,
-    Form,
+    TextForm,
 )
 
 Fragment = tuple[str, int]
@@ -38,7 +38,7 @@ _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _PLAIN = ("add", "sub", "mul", "div", "neg", "pow", "floordiv", *_COMPARISONS)
 """The functions that Python computes when a kernel is compiled, where sizes are known."""
 _LARGE = 1e30
-_NEGATIVE_ZERO = Form("negative_zero()", part="negative_zero")
+_NEGATIVE_ZERO = TextForm("negative_zero()", part="negative_zero")
 
 
 def number_text(value: float, dtype: DType = DType.float32) -> str:
@@ -58,7 +58,7 @@ DEEP, LENGTHY = 24, 400
 """A part of an expression with so many levels, or so long and used twice, is a variable."""
 
 
-class ExprWriter:
+class ExpressionWriter:
     """Writes expressions; `size` gives the text of an axis' extent, and whether it is constant.
 
     `fresh` gives names for parts that become variables: Python refuses what is nested too deeply.
@@ -186,7 +186,7 @@ class ExprWriter:
             inner = [_as_float(w, d) for w, d in zip(inner, kinds, strict=True)]
         return self.filled(form, inner)
 
-    def filled(self, form: Form, inner: Sequence[Fragment]) -> Fragment:
+    def filled(self, form: TextForm, inner: Sequence[Fragment]) -> Fragment:
         """A form with its operands in place; what it calls is noted."""
         if form.part is not None:
             self.helpers.add(form.part)
@@ -194,7 +194,7 @@ class ExprWriter:
         texts = [_held(fragment, form.need(at)) for at, fragment in enumerate(inner)]
         return form.pattern.format(*texts), form.binds
 
-    def reduction(self, form: Form, *texts: str, axis: int) -> str:
+    def reduction(self, form: TextForm, *texts: str, axis: int) -> str:
         """A reduction of a block along an axis."""
         if form.part is not None:
             self.helpers.add(form.part)
@@ -212,7 +212,7 @@ def _dtype_of_call(node: Expr, operands: Sequence[DType | None], result: DType |
     return DType.float64 if result is DType.float64 else DType.float32
 
 
-def _power(node: Expr, base: str) -> Form | None:
+def _power(node: Expr, base: str) -> TextForm | None:
     """The form of a power with a constant exponent."""
     exponent = node.args[1]
     value = exponent.value if exponent.op == "const" else None
@@ -222,25 +222,25 @@ def _power(node: Expr, base: str) -> Form | None:
         return None
     match value:
         case 0:
-            return Form("({0} * 0 + 1)", needs=(TIMES,))
+            return TextForm("({0} * 0 + 1)", needs=(TIMES,))
         case 0.5:
-            return Form("tl.sqrt({0})")
+            return TextForm("tl.sqrt({0})")
         case -0.5:
-            return Form("tl.rsqrt({0})")
+            return TextForm("tl.rsqrt({0})")
         case 1:
             return SAME
         case -1:
-            return Form("1 / {0}", TIMES, (TIMES + 1,))
+            return TextForm("1 / {0}", TIMES, (TIMES + 1,))
         case 2 if base.isidentifier():
-            return Form("{0} * {0}", TIMES)
+            return TextForm("{0} * {0}", TIMES)
         case 2:
-            return Form("square({0})", part="square")
+            return TextForm("square({0})", part="square")
     if value == int(value) and 2 <= abs(value) <= 64:
         call = f"whole_power({{0}}, {int(abs(value))})"
         if value > 0:
-            return Form(call, part="whole_power")
-        return Form(f"1 / {call}", TIMES, part="whole_power")
-    return Form(f"tl.exp2({value!r} * tl.log2({{0}}))")
+            return TextForm(call, part="whole_power")
+        return TextForm(f"1 / {call}", TIMES, part="whole_power")
+    return TextForm(f"tl.exp2({value!r} * tl.log2({{0}}))")
 
 
 def _is_bound(expr: Expr) -> bool:

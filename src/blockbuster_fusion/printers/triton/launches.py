@@ -76,7 +76,7 @@ def axis_length(axis: BufferAxis, sizes: Mapping[str, int], tiles: Mapping[Dim, 
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """What a launch needs that does not depend on the tensors."""
 
     grid: tuple[int, int, int]
@@ -85,7 +85,7 @@ class Plan:
     options: Mapping[str, int]
 
 
-class Planner:
+class LaunchPlanner:
     """Plans the launches of one kernel: names its parameters, and gives those that are numbers.
 
     `shared` is how many bytes of shared memory one program may take.
@@ -99,7 +99,7 @@ class Planner:
 
     def plan(
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]
-    ) -> Plan:
+    ) -> LaunchPlan:
         counts = [block_count(index.dim, sizes, tiles) for index in self.kernel.grid]
         programs = math.prod(counts)
         scratch = tuple(
@@ -111,7 +111,7 @@ class Planner:
         if "num_stages" not in options:
             chosen["num_stages"] = self.stages(sizes, tiles, warps)
         constants = self.constants(sizes, tiles, chosen.pop("group"))
-        return Plan((programs, 1, 1), scratch, constants, chosen)
+        return LaunchPlan((programs, 1, 1), scratch, constants, chosen)
 
     def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """Four, or eight where the accumulators of four would not stay in registers."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.nest.nest import UNSEEN, For, Span, Tile, Window
-from blockbuster_fusion.printers.triton.values import Values
+from blockbuster_fusion.printers.triton.values import TileValues
 
 
-def loop_lines(loop: For, values: Values) -> tuple[list[str], list[str], str]:
+def loop_lines(loop: For, values: TileValues) -> tuple[list[str], list[str], str]:
     """(what is worked out before the loop, and within its passes, the range that it goes through).
 
     A loop has passes where a row may have seen nothing in its window: then the blocks before and
@@ -29,14 +29,14 @@ def loop_lines(loop: For, values: Values) -> tuple[list[str], list[str], str]:
     return (lines, [*inner, *share], bounds) if inner else ([*lines, *share], [], bounds)
 
 
-def _variables(loop: For, values: Values) -> Callable[[str], str]:
+def _variables(loop: For, values: TileValues) -> Callable[[str], str]:
     """The names of the variables of a loop, by what they are for."""
     name = values.variables.names.indices[loop.index]
     return lambda kind: values.variables.names.local(kind, name)
 
 
 def _pass_lines(
-    of: Callable[[str], str], seen: Sequence[Tile], first: str, values: Values
+    of: Callable[[str], str], seen: Sequence[Tile], first: str, values: TileValues
 ) -> list[str]:
     """Which blocks a pass goes through: the window's, those before it, those after it."""
     blind = " | ".join(f"({values.least(tile)} <= {UNSEEN})" for tile in seen)
@@ -51,7 +51,7 @@ def _pass_lines(
     return [*lines, f"{of('to')} = tl.where({of('blind')}, {of('to')}, {of('from')})"]
 
 
-def _share_lines(loop: For, first: str, last: str, values: Values) -> tuple[list[str], str]:
+def _share_lines(loop: For, first: str, last: str, values: TileValues) -> tuple[list[str], str]:
     of = _variables(loop, values)
     lines: list[str] = []
     if loop.part is not None:
@@ -65,7 +65,9 @@ def _share_lines(loop: For, first: str, last: str, values: Values) -> tuple[list
     return lines, f"{first}, {last}"
 
 
-def _window_lines(loop: For, window: Window, first: str, last: str, values: Values) -> list[str]:
+def _window_lines(
+    loop: For, window: Window, first: str, last: str, values: TileValues
+) -> list[str]:
     of = _variables(loop, values)
     block = values.variables.block(loop.index.dim) if loop.index.dim.packed else "1"
     if window.seen is not None:
@@ -93,7 +95,7 @@ def _window_lines(loop: For, window: Window, first: str, last: str, values: Valu
     return lines
 
 
-def _seen_lines(loop: For, window: Window, first: str, last: str, values: Values) -> list[str]:
+def _seen_lines(loop: For, window: Window, first: str, last: str, values: TileValues) -> list[str]:
     """The blocks that some row sees, whether or not every row sees one."""
     of = _variables(loop, values)
     block = values.variables.block(loop.index.dim) if loop.index.dim.packed else "1"
@@ -114,13 +116,13 @@ def _seen_lines(loop: For, window: Window, first: str, last: str, values: Values
     ]
 
 
-def _edge(edge: Expr | Tile | None, values: Values) -> str | None:
+def _edge(edge: Expr | Tile | None, values: TileValues) -> str | None:
     if isinstance(edge, Tile):
         return values.value(edge)
     return None if edge is None else values.variables.whole(edge)
 
 
-def _row_edges(rows: Span, values: Values) -> tuple[str, str]:
+def _row_edges(rows: Span, values: TileValues) -> tuple[str, str]:
     """The position of a block's first row, and the one after its last."""
     at = values.variables.at(rows)
     if not rows.dim.packed:

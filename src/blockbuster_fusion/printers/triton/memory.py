@@ -43,7 +43,7 @@ USUAL_SHARED = SHARED[80]
 PARTIAL = 4
 """The bytes in which a warp hands over its share of a fold."""
 
-Length = Callable[[Dim], int]
+BlockLength = Callable[[Dim], int]
 """The length of the blocks of a dim."""
 
 
@@ -66,7 +66,7 @@ class SharedMemory:
     def products(self) -> list[Contract]:
         return [s for s in self.kernel.statements if isinstance(s, Contract) and is_dot(s)]
 
-    def estimate(self, length: Length, stages: int, warps: int) -> int:
+    def estimate(self, length: BlockLength, stages: int, warps: int) -> int:
         """The bytes that one program takes at most."""
         if not self.products:
             return 0
@@ -75,7 +75,7 @@ class SharedMemory:
         held = self._held(self.kernel.body, length, stages, is_loop=False)
         return held + max(shares, default=0)
 
-    def _held(self, body: Body, length: Length, stages: int, *, is_loop: bool) -> int:
+    def _held(self, body: Body, length: BlockLength, stages: int, *, is_loop: bool) -> int:
         """The most that the statements of a body hold at one time."""
         loops = [s for s in body if isinstance(s, For | Cascade)]
         inner = [
@@ -105,7 +105,7 @@ class SharedMemory:
         most = max([*passing, *inner], default=0)
         return sum(kept.values()) + sum(ahead.values()) + most
 
-    def _loaded_ahead(self, body: Body, length: Length, stages: int) -> dict[Tile, int]:
+    def _loaded_ahead(self, body: Body, length: BlockLength, stages: int) -> dict[Tile, int]:
         """The bytes for the blocks of each load, those on their way included.
 
         One more block of a 16-bit array is in use: tensor cores read it while others arrive.
@@ -119,11 +119,11 @@ class SharedMemory:
         return made
 
 
-def _repeats(loop: For, length: Length) -> bool:
+def _repeats(loop: For, length: BlockLength) -> bool:
     """Whether a loop may have more than one block: else nothing is loaded ahead."""
     extent = loop.index.dim.axis.extent
     return not isinstance(extent, int) or extent > length(loop.index.dim)
 
 
-def _elements(tile: Tile, length: Length) -> int:
+def _elements(tile: Tile, length: BlockLength) -> int:
     return math.prod(length(span.dim) for span in tile.spans)

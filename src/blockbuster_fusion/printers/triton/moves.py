@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from blockbuster_fusion.nest.nest import Access, Along, Lookup, Span, Store, Tile
 from blockbuster_fusion.printers.operators import TRITON_TYPES
 from blockbuster_fusion.printers.triton.layout import aligned, position
-from blockbuster_fusion.printers.triton.values import Values
+from blockbuster_fusion.printers.triton.values import TileValues
 
 WIDTH = 92
 TWICE = "# loaded once more: Triton 3.6 miscompiles a tile that goes both to a dot and elsewhere"
 
 
-def load(values: Values, tile: Tile, source: Access, lookup: Lookup | None = None) -> list[str]:
+def load(values: TileValues, tile: Tile, source: Access, lookup: Lookup | None = None) -> list[str]:
     narrow = tile in values.dots.narrow
     wide = "" if narrow or tile.dtype is source.buffer.dtype else f".to({TRITON_TYPES[tile.dtype]})"
     spans = _spans(source) if lookup is None else tile.spans
@@ -26,7 +26,7 @@ def load(values: Values, tile: Tile, source: Access, lookup: Lookup | None = Non
     return made
 
 
-def store(values: Values, statement: Store) -> list[str]:
+def store(values: TileValues, statement: Store) -> list[str]:
     target, tile = statement.target, statement.tile
     value = values.value(tile)
     if tile.dtype is not target.buffer.dtype:
@@ -39,7 +39,7 @@ def store(values: Values, statement: Store) -> list[str]:
 
 
 def _pointers(
-    values: Values, access: Access, tile: Tile, lookup: Lookup | None = None
+    values: TileValues, access: Access, tile: Tile, lookup: Lookup | None = None
 ) -> tuple[str, str]:
     """Pointers to the elements of a block: (where it begins, the way from there)."""
     variables = values.variables
@@ -66,7 +66,7 @@ def _pointers(
 
 
 def _mask(
-    values: Values, spans: Sequence[Span], tile: Tile, lookup: Lookup | None = None
+    values: TileValues, spans: Sequence[Span], tile: Tile, lookup: Lookup | None = None
 ) -> list[str]:
     """What keeps a load or a store within the ends of some axes, a lookup within its table."""
     variables = values.variables

@@ -19,9 +19,9 @@ from blockbuster_fusion.nest.passes.cascade_sums import run_length
 from blockbuster_fusion.printers.reserved import TRITON
 from blockbuster_fusion.printers.standalone import (
     TOLERANCE,
-    Length,
+    FileTest,
     Lengths,
-    Test,
+    LengthText,
     array_name,
     product,
     wrapped,
@@ -34,19 +34,19 @@ from blockbuster_fusion.printers.triton.launches import (
     OPTIONS,
     SMALLEST,
     USUAL,
-    Planner,
+    LaunchPlanner,
 )
 
 INTERPRETER = "Triton's interpreter computes bfloat16 wrongly: run this on a GPU"
 
 
-def triton_file(source: str, test: Test, lines: Sequence[str]) -> str:
+def triton_file(source: str, test: FileTest, lines: Sequence[str]) -> str:
     """A Python file with Triton kernels, a function that runs them and a `main` that tests it."""
     quoted = "\n".join(comment_lines(lines))
     imports = source.lstrip().replace(
         "import triton\n", "import sys\n\nimport torch\nimport triton\n", 1
     )
-    run = Run(test)
+    run = RunFunction(test)
     parts = [f'"""{quoted}\n"""\n', imports.rstrip(), "", "", *run.lines(), "", ""]
     parts += [TRITON_HELPERS, "", ""]
     parts += ['DEVICE = "cuda" if torch.cuda.is_available() else "cpu"']
@@ -55,10 +55,10 @@ def triton_file(source: str, test: Test, lines: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFunction:
     """The function of a file that takes the program's tensors and launches its kernels."""
 
-    test: Test
+    test: FileTest
 
     @property
     def name(self) -> str:
@@ -131,10 +131,10 @@ class Run:
     # ---------------------------------------------------------------- launches
 
     def _launch(self, kernel: Kernel) -> list[str]:
-        planner = Planner(kernel)
+        planner = LaunchPlanner(kernel)
         names = planner.names
         programs = product(self.lengths.count(index.dim) for index in kernel.grid)
-        numbers: dict[str, Length | bool] = {"GROUP": OPTIONS["group"]}
+        numbers: dict[str, LengthText | bool] = {"GROUP": OPTIONS["group"]}
         arguments: list[str] = []
         for buffer in kernel.buffers:
             if buffer.space is Space.GLOBAL:
@@ -160,23 +160,23 @@ class Run:
         head = f"    launch({kernel.name}, {programs}, {options}, "
         return wrapped(f"{head}{', '.join(arguments)})")
 
-    def _scratch(self, buffer: Buffer, count: Length) -> str:
+    def _scratch(self, buffer: Buffer, count: LengthText) -> str:
         device = f"{self.id(self.test.nest.inputs[0])}.device"
         return f"torch.empty({count}, dtype=torch.{buffer.dtype}, device={device})"
 
-    def _long(self, planner: Planner) -> list[Dim]:
+    def _long(self, planner: LaunchPlanner) -> list[Dim]:
         """The dims of long loops, in an order that is the same in every process."""
         return sorted(planner.long_dims, key=lambda dim: dim.label)
 
-    def _run(self, planner: Planner, dim: Dim) -> Length:
-        """As Planner.run: how many blocks are summed before they go into totals."""
+    def _run(self, planner: LaunchPlanner, dim: Dim) -> LengthText:
+        """As LaunchPlanner.run: how many blocks are summed before they go into totals."""
         blocks = self.lengths.count(dim)
         if isinstance(blocks, int):
             return run_length(blocks, planner.few)
         return f"run_length({blocks}, {planner.few})"
 
-    def _warps(self, planner: Planner) -> Length:
-        """As Planner.warps: more where the accumulators of four would not stay in registers."""
+    def _warps(self, planner: LaunchPlanner) -> LengthText:
+        """As LaunchPlanner.warps: more if the accumulators would not stay in registers."""
         runs = [self._run(planner, dim) for dim in self._long(planner)]
         short = self._warps_for(planner.accumulators(planner.long_dims))
         long = self._warps_for(planner.accumulators(()))
@@ -184,13 +184,13 @@ class Run:
             return short
         return f"({long}) if {' or '.join(map(str, runs))} else ({short})"
 
-    def _stages(self, planner: Planner) -> int:
-        """As Planner.stages, for the sizes of the test."""
+    def _stages(self, planner: LaunchPlanner) -> int:
+        """As LaunchPlanner.stages, for the sizes of the test."""
         tiling = self.test.tiling
         sizes = {symbol.name: size for symbol, size in tiling.extents.sizes.items()}
         return planner.stages(sizes, tiling.tiles, MOST_WARPS)
 
-    def _warps_for(self, accumulators: Iterable[Tile]) -> Length:
+    def _warps_for(self, accumulators: Iterable[Tile]) -> LengthText:
         rooms = [product(self._block(span.dim) for span in tile.spans) for tile in accumulators]
         most = MOST_ACCUMULATED * 32 * FEW_WARPS
         if all(isinstance(room, int) for room in rooms):
@@ -202,7 +202,7 @@ class Run:
     def lengths(self) -> Lengths:
         return Lengths(self.id, self._block, "triton.cdiv")
 
-    def _block(self, dim: Dim) -> Length:
+    def _block(self, dim: Dim) -> LengthText:
         """As `block_length`: a power of two, and long enough for a dot."""
         if not dim.packed:
             return 1
@@ -216,14 +216,14 @@ class Run:
         text = f"max({SMALLEST}, triton.next_power_of_2({extent}))"
         return text if dim.unit else f"min({USUAL}, {text})"
 
-    def _is_even(self, dim: Dim) -> Length | bool:
+    def _is_even(self, dim: Dim) -> LengthText | bool:
         extent, block = self.lengths.extent(dim.axis), self._block(dim)
         if isinstance(extent, int) and isinstance(block, int):
             return extent > 0 and extent % block == 0
         return f"{extent} > 0 and {extent} % {block} == 0"
 
 
-def _tuple(items: Iterable[Length]) -> str:
+def _tuple(items: Iterable[LengthText]) -> str:
     texts = [str(item) for item in items]
     return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
 
@@ -231,7 +231,7 @@ def _tuple(items: Iterable[Length]) -> str:
 # ------------------------------------------------------------------------ the test
 
 
-def _main(run: Run) -> list[str]:
+def _main(run: RunFunction) -> list[str]:
     test, below = run.test, run.test.places_below
     lines = ["def main():", *_refusals(test)]
     for number, buffer in enumerate(test.nest.inputs):
@@ -256,12 +256,12 @@ def _number(x: float) -> str:
     return repr(x) if math.isfinite(x) else f'float("{x}")'
 
 
-def uses_bfloat16(test: Test) -> bool:
+def uses_bfloat16(test: FileTest) -> bool:
     """Whether a test has arrays of bfloat16, which Triton's interpreter cannot compute with."""
     return any(buffer.dtype is DType.bfloat16 for buffer in test.buffers)
 
 
-def _refusals(test: Test) -> list[str]:
+def _refusals(test: FileTest) -> list[str]:
     """What a file's main says where the kernels cannot be tested."""
     wrong = [
         "    if INTERPRETED:",

@@ -14,15 +14,15 @@ from blockbuster_fusion.printers.triton.memory import SharedMemory
 OVERLAPPED = 2
 """The fewest stages with which blocks are loaded while others are computed with."""
 
-Tiles = Mapping[Dim, int]
+TileLengths = Mapping[Dim, int]
 
 
 def fitted(
-    nest: Nest, tiles: Tiles, sizes: Mapping[str, int], *, given: Collection[Dim], shared: int
+    nest: Nest, tiles: TileLengths, sizes: Mapping[str, int], *, given: Collection[Dim], shared: int
 ) -> dict[Dim, int]:
     """The tiles with which every kernel has enough shared memory; those that are given stay.
 
-    Tiles that are longer than their axes are halved too, as far as dots allow that.
+    TileLengths that are longer than their axes are halved too, as far as dots allow that.
     """
     made = dict(tiles)
     for kernel in nest.kernels:
@@ -50,14 +50,14 @@ class Halving:
     def dims(self) -> tuple[Dim, ...]:
         return tuple(sorted(self.kernel.dims, key=lambda dim: dim.label))
 
-    def no_longer_than_axes(self, tiles: Tiles) -> dict[Dim, int]:
+    def no_longer_than_axes(self, tiles: TileLengths) -> dict[Dim, int]:
         """Tiles of which half would not hold the axis."""
         made = dict(tiles)
         while short := [dim for dim in self.halvable(made) if _holds(made[dim] // 2, dim)]:
             made[short[0]] //= 2
         return made
 
-    def within(self, tiles: Tiles, shared: int) -> dict[Dim, int]:
+    def within(self, tiles: TileLengths, shared: int) -> dict[Dim, int]:
         """Tiles with which the kernel takes no more than so many bytes, where there are any."""
         made = dict(tiles)
         while (now := self.estimate(made)) > shared:
@@ -69,17 +69,17 @@ class Halving:
             made[least] //= 2
         return made
 
-    def estimate(self, tiles: Tiles) -> int:
+    def estimate(self, tiles: TileLengths) -> int:
         """The bytes of shared memory that the kernel takes with such tiles."""
         lengths = self.lengths(tiles)
         return self.memory.estimate(lengths.__getitem__, OVERLAPPED, MOST_WARPS)
 
-    def halvable(self, tiles: Tiles) -> list[Dim]:
+    def halvable(self, tiles: TileLengths) -> list[Dim]:
         """The dims whose tiles can be halved: every dot keeps as many elements as it needs."""
         found = [d for d in self.dims if tiles.get(d, 1) > 1 and d not in self.kept]
         return [dim for dim in found if self.takes({**tiles, dim: tiles[dim] // 2})]
 
-    def takes(self, tiles: Tiles) -> bool:
+    def takes(self, tiles: TileLengths) -> bool:
         """Whether every dot has as many rows, columns and summed elements as it needs."""
         groups = (group for contract in self.dots for group in _groups(contract))
         lengths = ([block_length(dim, self.sizes, tiles) for dim in group] for group in groups)
@@ -91,7 +91,7 @@ class Halving:
         statements = (s for kernel in kernels.values() for s in kernel.statements)
         return [s for s in statements if isinstance(s, Contract) and is_dot(s)]
 
-    def lengths(self, tiles: Tiles) -> dict[Dim, int]:
+    def lengths(self, tiles: TileLengths) -> dict[Dim, int]:
         return {dim: block_length(dim, self.sizes, tiles) for dim in self.dims}
 
 

@@ -12,7 +12,7 @@ from blockbuster_fusion.printers.triton.layout import position
 from blockbuster_fusion.printers.triton.variables import Variables
 
 
-class Values:
+class TileValues:
     """The tiles of one kernel, written with its variables."""
 
     def __init__(self, kernel: Kernel, variables: Variables) -> None:

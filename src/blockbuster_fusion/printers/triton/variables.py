@@ -5,7 +5,7 @@ from collections.abc import Collection
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.nest.nest import Index, Kernel, Span
-from blockbuster_fusion.printers.triton.expressions import ExprWriter
+from blockbuster_fusion.printers.triton.expressions import ExpressionWriter
 from blockbuster_fusion.printers.triton.names import ParameterNames
 
 
@@ -20,7 +20,7 @@ class Variables:
         self.declared: dict[Index | None, dict[str, str]] = {None: {}}
         """For each loop, and for the whole kernel: the variables that it begins with."""
         self.grid = set(kernel.grid)
-        self.expr = ExprWriter(self.size, self.names.part)
+        self.expr = ExpressionWriter(self.size, self.names.part)
 
     def use(self, name: str) -> str:
         """A parameter, which the kernel then has."""

@@ -24,7 +24,7 @@ from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Buffer, Kernel, Nest
 from blockbuster_fusion.printers.triton.kernel import print_triton
-from blockbuster_fusion.printers.triton.launches import Plan, Planner
+from blockbuster_fusion.printers.triton.launches import LaunchPlan, LaunchPlanner
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
 from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
 from blockbuster_fusion.progress import doing
@@ -144,7 +144,7 @@ def _write(file: Path, source: str) -> None:
 # ------------------------------------------------------------------------ launching
 
 
-class Launcher(Planner):
+class Launcher(LaunchPlanner):
     """One kernel: what its function is called with."""
 
     def __init__(self, kernel: Kernel, function: Any, shared: int = USUAL_SHARED) -> None:
@@ -156,7 +156,7 @@ class Launcher(Planner):
         self.scratch = [at[self.names.pointers[b]] for b in self.names.copies]
 
     def bound(
-        self, plan: Plan, strides: Sequence[Sequence[int]]
+        self, plan: LaunchPlan, strides: Sequence[Sequence[int]]
     ) -> Callable[[Sequence[torch.Tensor]], None]:
         """A launch for tensors with these strides."""
         known: dict[str, object] = dict(plan.constants)
@@ -265,7 +265,7 @@ def compile_for(
     return made
 
 
-def _compiled(launcher: Launcher, plan: Plan, capability: int) -> Resources:
+def _compiled(launcher: Launcher, plan: LaunchPlan, capability: int) -> Resources:
     function, names = launcher.function, launcher.names
     signature: dict[str, str] = {}
     constants: dict[str, object] = {}

@@ -40,7 +40,7 @@ BLOCKS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CheckedOutput:
     """One snapshot on one set of inputs.
 
     Errors are in norm over an output, each element's relative to the size of its terms; of several
@@ -90,7 +90,7 @@ class Report:
     """The errors of all snapshots on each set of inputs."""
 
     dtype: DType
-    rows: tuple[Row, ...]
+    rows: tuple[CheckedOutput, ...]
 
     @property
     def ok(self) -> bool:
@@ -98,7 +98,7 @@ class Report:
         return not any(row.misjudged for row in self.rows)
 
     @property
-    def failures(self) -> tuple[Row, ...]:
+    def failures(self) -> tuple[CheckedOutput, ...]:
         """The rows whose error exceeds the bar, whatever their class."""
         return tuple(row for row in self.rows if not row.ok)
 
@@ -131,9 +131,9 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
-def _worst_of_each(rows: Sequence[Row]) -> list[Row]:
+def _worst_of_each(rows: Sequence[CheckedOutput]) -> list[CheckedOutput]:
     """For each snapshot, the row that is furthest beyond its bar."""
-    found: dict[int, Row] = {}
+    found: dict[int, CheckedOutput] = {}
     for row in rows:
         known = found.get(row.snapshot)
         if known is None or row.error / row.bar > known.error / known.bar:
@@ -186,7 +186,7 @@ def check(
         fused = [stored_as(raw, stored) for raw in fuse(graph, rules, unit=unit, safe=safe).fused]
         made = [make_safe(raw) if safe else Safe(raw, ()) for raw in fused]
         snapshots, claims = [result.graph for result in made], [_claimed(r) for r in made]
-    rows: list[Row] = []
+    rows: list[CheckedOutput] = []
     judge = Judge(graph, stored)
     cases = list(cases)
     with doing("checking", len(cases)) as task:
@@ -196,7 +196,7 @@ def check(
                 used = small_tiles(snapshot, judged.given) if tiles is None else tiles
                 found = dict(interpret(snapshot, judged.given, used).items())
                 name, error, own, bar = judged.judge(found)
-                rows.append(Row(case.name, number, error, own, bar, name, claimed))
+                rows.append(CheckedOutput(case.name, number, error, own, bar, name, claimed))
             task.step()
     return Report(stored, tuple(rows))
 

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 from blockbuster_fusion.naming import comment
 from blockbuster_fusion.nest.nest import Index, Span
-from blockbuster_fusion.printers.c.expressions import Need, Writer
+from blockbuster_fusion.printers.c.expressions import ExpressionWriter, Need
 from blockbuster_fusion.printers.c.layout import Layout
 
 
-class Output:
+class KernelText:
     """The lines of one kernel, and the layout that they are written with.
 
     The parts of the prelude that the lines call are noted in `needs`.
@@ -17,7 +17,7 @@ class Output:
 
     def __init__(self, layout: Layout, needs: set[Need]) -> None:
         self.layout, self.needs = layout, needs
-        self.writer = Writer(layout.extent, needs)
+        self.writer = ExpressionWriter(layout.extent, needs)
         self.lines: list[str] = []
         self.depth = 0
 
