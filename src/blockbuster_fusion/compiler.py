@@ -1,4 +1,4 @@
-"""The pipeline: the one place that knows in which order things are done to a program."""
+"""The compiler: Request → Choice → Executable. It alone knows the order of the stages."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -276,7 +276,7 @@ def _chosen_snapshots(request: Request, graph: Graph) -> "_Snapshots":
 
 
 def first_with_kernels(choices: Sequence[Choice], make: Callable[[Choice], T]) -> T:
-    """What is made of the first choice that kernels can be made for."""
+    """Returns what `make` gives for the first choice that kernels can be made for."""
     for choice in choices[:-1]:
         try:
             return make(choice)
@@ -306,7 +306,7 @@ def _capability() -> int | None:
 
 
 def lacks(target: str, error: ImportError) -> BadTarget:
-    """What is said where a package is missing that a target needs."""
+    """The error for a target that needs a package which is missing."""
     problem = f"it needs torch and triton, and there is no {error.name}"
     return BadTarget(name=target, problem=problem)
 

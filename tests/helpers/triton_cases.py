@@ -180,7 +180,7 @@ def lookup_errors() -> Iterator[dict[str, object]]:
 
 
 def resources(capability: int, dtype: DType) -> Iterator[dict[str, object]]:
-    """What each kernel takes with the tiles that it has when nobody chooses."""
+    """The shared memory of each kernel with its default tiles."""
     from blockbuster_fusion.printers.triton.kernel import print_triton
     from blockbuster_fusion.runtime.triton.launch import compile_for, symbols
 
@@ -268,7 +268,7 @@ def short_resources(capability: int) -> Iterator[dict[str, object]]:
 
 
 def lookups_outside() -> Iterator[dict[str, object]]:
-    """What is found at places outside of a table, the largest of it, and the others' error."""
+    """The largest element that is read at indices out of range, and the error of the others."""
     from helpers import triton_runner
 
     for name in ("embedding", "along_rows"):
@@ -429,7 +429,7 @@ EDGES = {
 
 
 def edge_results() -> Iterator[dict[str, object]]:
-    """Whether each gives what NumPy gives, for zeros, infinities and NaN."""
+    """True for each function that equals NumPy for zeros, infinities and NaN."""
     from helpers import triton_runner
 
     rng = np.random.default_rng(0)

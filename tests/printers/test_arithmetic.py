@@ -1,4 +1,4 @@
-"""What C computes of whole numbers, positions and masks, against the interpreter."""
+"""Integers, positions and masks in C, against the interpreter."""
 
 import numpy as np
 import pytest

@@ -155,7 +155,7 @@ def test_a_comment_stays_one(text: str) -> None:
 
 
 def test_every_name_of_a_kernel_is_its_own_or_reserved() -> None:
-    """What printers write besides names that they were given must be reserved."""
+    """Names that printers write on their own account must be reserved."""
     traced = bb.trace(
         lambda q, k, v, i: {"O": bb.ops.take(bb.ops.softmax(q @ k.T) @ v, i, axis=0)},
         "M D", "N D", "N L", bb.array("P", dtype="int64"),

@@ -1,4 +1,4 @@
-"""What the Triton printer writes."""
+"""The text of the Triton printer."""
 
 from collections.abc import Callable
 

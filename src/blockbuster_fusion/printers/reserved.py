@@ -66,14 +66,14 @@ _C_LOCALS = """
 buffers strides sizes threads next program programs memory bytes outside astray lanes row at w x
 argc argv good failed
 """
-"""What kernels, and the function that tests them, call their own variables."""
+"""Variables of kernels, and of the function that tests them."""
 
 _TRITON_LOCALS = """
 tl triton torch libdevice sys pid group rows place width GROUP DEVICE INTERPRETED main good
 function grid options arguments warmup num_warps num_stages num_ctas maxnreg debug
 sanitize_overflow instrumentation_mode launch_cooperative_grid launch_pdl
 """
-"""What printed kernels and the calls that launch them have of their own."""
+"""Variables and parameters of printed kernels, and of the calls that launch them."""
 
 _TOKEN = re.compile(
     r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|#\s*define\s+\w+|#[^\n]*|[A-Za-z_]\w*|[{}()]', re.DOTALL

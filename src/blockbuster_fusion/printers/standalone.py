@@ -45,13 +45,13 @@ TOLERANCE = {
 """The error that is allowed, relative to the largest number of an output."""
 
 CHECKED = 96
-"""How many elements of each output are compared, where it has so many."""
+"""The number of elements of each output that are compared."""
 
 
 def samples(number: int, shape: Sequence[int], dtype: DType, below: int | None = None) -> Array:
     """The elements of input `number`: between -1 and 1, scattered, in multiples of 2**-23.
 
-    With `below` they are places in a table of that length.
+    With `below` they are indices of a table of that length.
     """
     at = np.arange(int(np.prod(shape)), dtype=np.uint64) + np.uint64(number << 32)
     at += np.uint64(0x9E3779B97F4A7C15)
@@ -69,7 +69,7 @@ def samples(number: int, shape: Sequence[int], dtype: DType, below: int | None =
 
 
 def places_below(nest: Nest, extents: Extents) -> dict[Buffer, int]:
-    """The inputs that say where tables are looked up, and how long the shortest of these is."""
+    """The inputs that are indices of lookups, each with the length of its shortest table."""
     found: dict[Buffer, int] = {}
     for kernel in nest.kernels:
         loads = {s.tile: s.source.buffer for s in kernel.statements if isinstance(s, Load)}
@@ -83,7 +83,7 @@ def places_below(nest: Nest, extents: Extents) -> dict[Buffer, int]:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedElements:
-    """Some elements of an output's array, counted along its memory, and how large it gets."""
+    """Some elements of an output, by their offset in memory, and its largest magnitude."""
 
     at: tuple[int, ...]
     values: tuple[float, ...]
@@ -99,7 +99,7 @@ class ExpectedElements:
 
 
 def scattered(size: int) -> list[int]:
-    """Places all over an array: the first, the last, and one at random of each stretch."""
+    """Indices all over an array: the first, the last, and a random one of each section."""
     if size <= CHECKED:
         return list(range(size))
     edges = np.linspace(0, size, CHECKED + 1).astype(int)
@@ -109,7 +109,7 @@ def scattered(size: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class FileTest:
-    """What the test of a file needs: sizes are fixed in it."""
+    """The test of a file: a loop nest, sizes and tiles, and the expected outputs."""
 
     nest: Nest
     tiling: Tiling
@@ -127,7 +127,7 @@ class FileTest:
         return buffer_shape(buffer, self.tiling)
 
     def order(self, buffer: Buffer) -> tuple[int, ...]:
-        """In which order the axes of a buffer lie in memory."""
+        """The axes of a buffer in the order of memory, outermost first."""
         for view, layout in zip(self.nest.outputs, self.nest.layouts, strict=True):
             if view.buffer is buffer and buffer not in self.nest.inputs:
                 return layout_order(view, layout)
@@ -153,7 +153,7 @@ class FileTest:
         return list(found.items())
 
     def steps(self) -> list[Kernel | Clear]:
-        """What is run; a misc operator cannot be."""
+        """The kernels and clears that are run, in order; NoKernel if there is a misc operator."""
         for step in self.nest.steps:
             if isinstance(step, Call):
                 what = f"{step.op.namespace}.{step.op.name} is run by an executor"

@@ -1,4 +1,4 @@
-"""Functions that the tests of standalone files call, in C and in Python."""
+"""Texts of the functions that the tests of standalone files call, in C and in Python."""
 
 C_HELPERS = """\
 /* ------------------------------------------------------------------ the test of this file */
@@ -9,7 +9,7 @@ C_HELPERS = """\
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers between -1 and 1 that can be made again anywhere. */
+/* Reproducible numbers between -1 and 1. */
 static double sample(uint64_t at) {
     at += 0x9E3779B97F4A7C15u;
     at = (at ^ (at >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -56,7 +56,7 @@ def fit(name, x, axes, dtype, sizes):
 
 
 def run_length(blocks, few):
-    """How many blocks are summed before they go into totals: a power of two; 0 for all of them."""
+    """Returns the number of blocks of a partial sum, a power of two; 0 if all go into one."""
     return 0 if blocks <= few else 1 << ((blocks - 1).bit_length() + 1) // 2
 
 
@@ -71,7 +71,7 @@ def launch(function, grid, options, **arguments):
 
 
 def sample(number, shape, dtype, below=None):
-    """Numbers between -1 and 1 that can be made again anywhere, or places below a number."""
+    """Returns reproducible numbers between -1 and 1, or indices below a number."""
     count = 1
     for length in shape:
         count *= length
@@ -89,7 +89,7 @@ def sample(number, shape, dtype, below=None):
 
 
 def check(name, found, at, wanted, scale, tolerance):
-    """Whether some elements are what they should be."""
+    """Returns True if some elements have their expected values."""
     places = torch.tensor(at, dtype=torch.int64, device=found.device)
     found = found.reshape(-1)[places].double().cpu()
     wanted = torch.tensor(wanted, dtype=torch.float64)

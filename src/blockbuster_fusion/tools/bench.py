@@ -1,4 +1,4 @@
-"""How fast a compiled program is beside PyTorch: `blockbuster bench` and `blockbuster demo`.
+"""Speed of a compiled program against PyTorch: `blockbuster bench` and `blockbuster demo`.
 
 Every contender is first compared with float64. Then all are timed in turns, in one process: a
 machine that is busy for a while is busy for all of them.
@@ -40,7 +40,7 @@ from blockbuster_fusion.tools.check.judge import relative_error
 
 OURS = "blockbuster"
 LENGTHS = {"cpu": (2, 512), "cuda": (4, 2048)}
-"""How long batch axes and others are where nothing is said."""
+"""The default lengths of batch axes and of other axes."""
 HEAD = {"D": 64, "L": 64}
 """The width of a head of attention."""
 
@@ -60,7 +60,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came out of a comparison."""
+    """The result of a comparison."""
 
     program: str
     target: str
@@ -80,7 +80,7 @@ class Result:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def ratio(self, name: str) -> float:
-        """How many times as long a contender takes as the compiled program."""
+        """The time of a contender as a multiple of that of the compiled program."""
         times = {c.name: c.seconds for c in self.contenders}
         return times[name] / times[OURS]
 
@@ -108,7 +108,7 @@ class Result:
 
 
 def speed(ratio: float, name: str) -> str:
-    """How fast the compiled program is beside one that takes `ratio` times as long."""
+    """The speed of the compiled program against one that takes `ratio` times as long, in words."""
     if f"{max(ratio, 1 / ratio):.1f}" == "1.0":
         return f"as fast as {name}"
     if ratio > 1:
@@ -182,13 +182,13 @@ def _contender(name: str, times: Sequence[float], error: float) -> Contender:
 
 
 def _threads(made: Executable) -> int | None:
-    """How many a compiled program runs on."""
+    """The number of threads that a compiled program runs on."""
     kernels = made.runner.kernels if isinstance(made.runner, Compiled) else None
     return kernels.threads if isinstance(kernels, CpuKernels) else None
 
 
 class _Race:
-    """Who takes part in a comparison."""
+    """The contenders of a comparison."""
 
     def __init__(self, program: ArrayProgram, made: Executable, arrays: Mapping[str, Any]) -> None:
         self.program, self.made, self.arrays = program, made, arrays
@@ -354,7 +354,7 @@ def _expected(program: ArrayProgram, arrays: Mapping[str, Any]) -> dict[str, Any
 
 
 def versions() -> dict[str, str]:
-    """What took part."""
+    """The versions of the packages that take part."""
     made = {"python": platform.python_version()}
     for name in ("blockbuster-fusion", "numpy", "torch", "triton"):
         try:

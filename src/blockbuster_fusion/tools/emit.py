@@ -30,7 +30,7 @@ from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.standalone import triton_file, uses_bfloat16
 
 TEST_SIZE, TEST_BATCH = 100, 2
-"""How long axes are in the test of a file that no loop walks in blocks, and batches."""
+"""The lengths in the test of a file of axes without blocks, and of batch axes."""
 
 COMPILE = "cc -O2 -march=native -std=gnu11 -fopenmp -ffp-contract=fast -fno-math-errno"
 TEST = "-DBLOCKBUSTER_MAIN"

@@ -91,7 +91,7 @@ def _looks_up(kernel: Kernel) -> bool:
 
 
 def _contract_of_call(out: KernelText) -> None:
-    """How the function is called, as a comment."""
+    """Writes the calling convention of the function as a comment."""
     layout = out.layout
     buffers = layout.kernel.global_buffers
     axes = [f"{b.name}[{', '.join(str(a.dim) for a in b.axes)}]" for b in buffers]
@@ -128,7 +128,7 @@ def _parameters(out: KernelText) -> None:
 
 
 def _fixed_lengths(out: KernelText) -> dict[str, str]:
-    """Lengths of blocks that no loop is at: a pick of the first."""
+    """Lengths of blocks with a fixed number, which no loop visits."""
     layout = out.layout
     made: dict[str, str] = {}
     for span in layout.spans():
@@ -140,7 +140,7 @@ def _fixed_lengths(out: KernelText) -> dict[str, str]:
 
 
 def _grid(out: KernelText) -> None:
-    """Which block of each dim a program has; the last index varies fastest."""
+    """Writes the indices of a program; the last varies fastest."""
     layout = out.layout
     after: list[str] = []
     for index in reversed(layout.kernel.grid):
@@ -153,7 +153,7 @@ def _grid(out: KernelText) -> None:
 
 
 def _memory(out: KernelText) -> None:
-    """Every thread's own memory, cut into tiles."""
+    """Writes the allocation of a thread's memory, and its division into tiles."""
     layout = out.layout
     sharing = share(layout.kernel, layout.kind)
     pieces = [(layout.name(t), layout.held(t), layout.reserved(t)) for t in sharing.owners]

@@ -1,4 +1,4 @@
-"""Where everything lies in a C kernel: tiles, blocks of buffers, and how contractions walk them."""
+"""The memory layout of a C kernel: names, lengths, strides and addresses of tiles and buffers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,20 +100,20 @@ class Layout:
                 yield statement.span
 
     def block(self, dim: Dim) -> str:
-        """How many elements a block of a dim has, but for the last."""
+        """The length of the blocks of a dim; the last one may be shorter."""
         if dim.unit:
             return self.extent(dim.axis)
         return self.id(("block", dim), f"BLOCK_{self.blocks[dim]}") if dim.packed else "1"
 
     def count(self, dim: Dim) -> str:
-        """How many blocks a dim has."""
+        """The number of blocks of a dim."""
         if dim.unit:
             return "1"
         extent = self.extent(dim.axis)
         return f"BLOCKS({extent}, {self.block(dim)})" if dim.packed else extent
 
     def length(self, span: Span) -> str:
-        """How many elements this block has."""
+        """The length of this block."""
         if not span.dim.packed:
             return "1"
         if span.dim.unit:
@@ -123,7 +123,7 @@ class Layout:
         return self.id(span, f"block_{self.blocks[span.dim]}_{span.at}")
 
     def start(self, span: Span) -> str:
-        """Where a block begins along its axis."""
+        """The position of the first element of a block along its axis."""
         if span.dim.unit or span.at == 0:
             return "0"
         at = self.name(span.at) if isinstance(span.at, Index) else str(span.at)
@@ -134,9 +134,9 @@ class Layout:
         return "int32_t" if tile in self.counted else C_TYPES[tile.dtype]
 
     def is_borrowed(self, tile: Tile, source: Access) -> bool:
-        """Whether a block is read where it lies: contractions broadcast it, and nothing else.
+        """True if a block is read in place, without a copy: only contractions broadcast it.
 
-        Only long rows are: of short pieces, each would be in another page of memory.
+        Its rows have to be long; short rows would each be in another page of memory.
         """
         if self.held(tile) != C_STORED[source.buffer.dtype] or not tile.spans:
             return False
@@ -154,14 +154,14 @@ class Layout:
         )
 
     def order(self, tile: Tile) -> list[Span]:
-        """The spans of a tile in the order in which they lie in memory: the lanes last.
+        """The spans of a tile in the order of memory: the lanes last.
 
-        Where there are none, a row of an array stays a row, and nothing is turned on the way.
+        Without lanes a row of an array stays a row, and nothing is transposed.
         """
         return sorted(tile.spans, key=lambda span: span.dim is self.lanes)
 
     def room(self, tile: Tile, after: int = 0) -> str:
-        """How many elements the axes from number `after` on take; the last is padded."""
+        """The number of elements of the axes from number `after` on; the last is padded."""
         order = self.order(tile)[after:]
         if not order:
             return "1"
@@ -178,7 +178,7 @@ class Layout:
         return self.padded[dim, held]
 
     def step(self, tile: Tile, span: Span) -> str:
-        """How far apart two neighbours along an axis of a tile are."""
+        """The stride of a tile along an axis."""
         if tile in self.borrowed:
             return self.buffer_step(self.borrowed[tile], span)
         at = self.order(tile).index(span)
@@ -200,7 +200,7 @@ class Layout:
         return " + ".join([self.name(tile), *terms])
 
     def kind(self, tile: Tile) -> TileKind | None:
-        """What tiles that may share memory have in common; None for those that need none."""
+        """The kind of a tile, as `memory.share` takes it; None if it needs no memory."""
         if tile in self.borrowed or tile in self.passing:
             return None
         return self.held(tile), self.reserved(tile)
@@ -212,7 +212,7 @@ class Layout:
         return room if dim is None else f"({self.run(dim)} ? {room} : 0)"
 
     def run(self, dim: Dim) -> str:
-        """How many blocks of a dim are summed before they go into totals; 0: all of them."""
+        """The number of blocks of a partial sum along a dim; 0 if all go into one."""
         if dim not in self.runs:
             name = self.blocks.get(dim, word(dim.name)).lower()
             self.runs[dim] = self.id(("run", dim), f"{name}_run")
@@ -249,7 +249,7 @@ class Layout:
                 return self.block(axis.dim)
 
     def stride(self, buffer: Buffer, axis: BufferAxis) -> str:
-        """How far apart two neighbours along an axis of a buffer are."""
+        """The stride of a buffer along an axis."""
         if buffer.space is Space.SCRATCH:
             later = buffer.axes[buffer.axes.index(axis) + 1 :]
             return f"({' * '.join(self.axis_length(a) for a in later) or '1'})"
@@ -276,12 +276,12 @@ class Layout:
         )
 
     def passes(self, compute: Compute, fold: Fold) -> bool:
-        """Whether a tile is reduced while it is computed and needed no more: it is never stored."""
+        """True if a tile is only used by a reduction that runs along: it needs no memory."""
         readers = [s for s in self.kernel.statements if compute.tile in read(s)]
         return readers == [fold] and self.is_across(fold)
 
     def is_across(self, fold: Fold) -> bool:
-        """Whether a reduction runs across the vectors, row upon row, not along them."""
+        """True if a reduction runs across the vectors, row upon row, not along them."""
         return self.order(fold.operand)[-1] != fold.span
 
     def is_one_call(self, contract: Contract) -> bool:
@@ -342,7 +342,7 @@ def _short_positions(kernel: Kernel) -> set[Tile]:
 
 
 def _pairs(body: Body) -> Iterator[tuple[Compute, Fold]]:
-    """What is computed and reduced right afterwards."""
+    """Computations, each with the reduction that follows it at once."""
     for statement, following in pairwise(body):
         if isinstance(statement, Compute) and isinstance(following, Fold):
             yield statement, following

@@ -1,4 +1,4 @@
-"""Which tiles of a kernel share memory: what is dead makes room, and the caches see less of it."""
+"""Memory sharing of tiles: a tile takes the memory of one that is dead, to save cache."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class TileSharing:
 
 
 def share(kernel: Kernel, kind: Callable[[Tile], TileKind | None]) -> TileSharing:
-    """Who shares memory with whom; tiles without a kind need none."""
+    """The sharing of memory between the tiles of a kernel; tiles without a kind need none."""
     sharing = _Sharing(kind)
     sharing.body(kernel.body)
     return TileSharing(tuple(sharing.owners), sharing.taken)

@@ -1,4 +1,4 @@
-"""What generated C needs besides its kernels: only the parts that a program uses are printed."""
+"""The prelude of generated C: types, macros and functions, of which a program has those it uses."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ enum { VECTOR = 16, ROWS = 6, WIDE = 2 };
 """
 
 MEMORY = """\
-/* Room for n elements in a thread's memory: where it begins. */
+/* Reserves n elements in the memory of a thread; returns the offset of the first. */
 INLINE size_t reserve(size_t *bytes, int64_t n, size_t size) {
     size_t at = *bytes;
     *bytes += (n * size + 63) / 64 * 64;
@@ -52,7 +52,7 @@ static char *allocate(size_t bytes) {
     return memory;
 }
 
-/* The next program of the grid that nobody has taken. */
+/* The next program of the grid that no thread has taken. */
 INLINE int64_t claim(int64_t *next) {
     int64_t program;
 #pragma omp atomic capture
@@ -62,7 +62,7 @@ INLINE int64_t claim(int64_t *next) {
 """
 
 _RUNS = f"""\
-/* How many blocks of a long loop are summed before they go into totals: about the root of all. */
+/* The number of blocks of a partial sum in a long loop: about the square root of all blocks. */
 INLINE int64_t run_length(int64_t blocks) {{
     int64_t run = 8;
     if (blocks <= {FEW}) return 0;
@@ -72,10 +72,10 @@ INLINE int64_t run_length(int64_t blocks) {{
 """
 
 OUTSIDE = 2
-"""What a kernel returns when a lookup was at a place outside of its table."""
+"""The return value of a kernel in which an index of a lookup was out of range."""
 
 _PLACES = """\
-/* Whether a place is on an axis of a table; `outside` remembers that one was not. */
+/* True if an index is in the range of an axis; `outside` is set if one is not. */
 INLINE int on_axis(int64_t place, int64_t length, int *outside) {
     const int is_on = (uint64_t)place < (uint64_t)length;
     *outside |= !is_on;
@@ -180,7 +180,7 @@ INLINE {c_type} sign_{dtype}({c_type} x) {{
 
 
 def _whole(source: str, dtype: str) -> str:
-    """A conversion of floats to whole numbers: C leaves it open what those out of range become."""
+    """A conversion of floats to integers; in C the result out of range is undefined."""
     bits = 63 if dtype == "int64" else 31
     bound = f"0x1p{bits}{'' if source == 'float64' else 'f'}"
     return f"""\
@@ -416,7 +416,7 @@ def _narrow(stored: str, text: str) -> str:
 
 
 def _load(stored: str, held: str) -> str:
-    """A block into a tile, turned where its columns are what lies side by side in memory."""
+    """Loads a block into a tile; it is transposed if its columns are contiguous in memory."""
     return f"""\
 /* tile[i][j] = block[i*b_i + j*b_j] */
 static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stored} *RESTRICT block,
@@ -453,9 +453,9 @@ static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stor
 
 
 def _take(stored: str, held: str, index: str) -> str:
-    """Elements of a table into a tile, a band of rows at once: each is read along its columns.
+    """Loads elements of a table into a tile, a band of rows at once, each along its columns.
 
-    A band with a place outside of the table is left as it is.
+    A band with an index out of range is not loaded.
     """
     return f"""\
 /* tile[i][j] = table[places[j]*step + i*t_i + j*t_j] */
@@ -528,7 +528,7 @@ PARTS = {
     "take": PreludePart(_take, (_STORED, _HELD, _C_WHOLE)),
     "whole": PreludePart(_whole, (_FLOATS, _WHOLE)),
 }
-"""The parts that come in several types, by name; `Need` has the name and the types."""
+"""The parts that exist for several types, by name; a `Need` has the name and the types."""
 
 
 def prelude(needs: Collection[Need]) -> str:

@@ -26,7 +26,7 @@ from blockbuster_fusion.printers.c.reductions import write_compute, write_fold
 
 
 def write_body(out: KernelText, body: Body) -> None:
-    """The statements in order; a few go together with the next one."""
+    """Writes the statements in order; some are merged with the next one."""
     pending = list(body)
     while pending:
         statement, rest = pending[0], pending[1:]
@@ -47,13 +47,13 @@ def write_body(out: KernelText, body: Body) -> None:
 
 
 def _starts_sum(out: KernelText, fill: Fill, contract: Contract) -> bool:
-    """Whether a contraction writes a tile that was just cleared: then nothing is cleared."""
+    """True if a contraction writes a tile that was just cleared, so that no clearing is needed."""
     layout = out.layout
     return fill.tile is contract.tile and fill.value == 0 and layout.is_one_call(contract)
 
 
 def _folds_along(out: KernelText, compute: Compute, fold: Fold) -> bool:
-    """Whether a reduction can be done while its operand is computed: not along the vectors."""
+    """True if a reduction, not along the vectors, can run while its operand is computed."""
     layout = out.layout
     return fold.operand is compute.tile and layout.is_across(fold)
 
@@ -94,7 +94,7 @@ def _write_statement(out: KernelText, statement: Statement) -> None:
 
 
 def _write_cascade(out: KernelText, statement: Cascade) -> None:
-    """Statements for a loop with many blocks, beside it or after a run of them."""
+    """Writes the statements that move a partial sum into the total of a long loop."""
     layout = out.layout
     out.needs.add(("runs",))
     run, at = layout.run(statement.index.dim), layout.name(statement.index)

@@ -4,7 +4,7 @@ from blockbuster_fusion.nest.nest import Body, Buffer, Kernel, Store, accesses, 
 
 
 class Barriers:
-    """Which buffers a kernel both writes and reads: the threads of a program must wait there."""
+    """The buffers that a kernel both writes and reads, and the barriers that this needs."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.shared = self._both(kernel.body)
@@ -19,7 +19,7 @@ class Barriers:
         return sides[0] & sides[1]
 
     def barrier(self, buffer: Buffer, stores: bool) -> bool:
-        """Whether a barrier has to stand before this access."""
+        """True if a barrier has to stand before this access."""
         if buffer not in self.shared:
             return False
         needed = buffer in (self.read if stores else self.written)
@@ -30,7 +30,7 @@ class Barriers:
         return needed
 
     def enter(self, body: Body) -> None:
-        """What an earlier iteration has done has been done when the next begins."""
+        """Notes the accesses of an earlier iteration at the beginning of the next."""
         for s in walk(body):
             buffers = {a.buffer for a in accesses(s)} & self.shared
             (self.written if isinstance(s, Store) else self.read).update(buffers)

@@ -29,7 +29,7 @@ MOST_AXES = 3
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The axes of a contraction by their part in a product of matrices.
+    """The axes of a contraction by their role in a product of matrices.
 
     Both operands have `batch`; one has `rows`, the other `columns`.
     """
@@ -42,12 +42,12 @@ class Product:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one of two matrices as they are."""
+        """True for a product of two matrices without reshaping."""
         return not self.batch and len(self.rows) == len(self.columns) == 1
 
     @property
     def is_wide(self) -> bool:
-        """Whether its axes are too many to be multiplied and summed one by one."""
+        """True if it has more axes than Triton multiplies and sums."""
         return len(self.batch) + len(self.rows) + len(self.columns) + 1 > MOST_AXES
 
 
@@ -63,7 +63,7 @@ def product_of(statement: Contract) -> Product:
 
 
 def is_dot(statement: Contract) -> bool:
-    """Whether it is printed as a dot: a product of two matrices, or of what can be merged to it."""
+    """True if it is printed as a dot: a product of matrices, after reshaping if need be."""
     product = product_of(statement)
     if not product.rows or not product.columns or not statement.tile.dtype.is_float:
         return False
@@ -127,7 +127,7 @@ class Dots:
         return DType.float32, "tf32"
 
     def _is_small(self, tile: Tile) -> bool:
-        """Whether it is an exponential: at most 1, and so within float16."""
+        """True for an exponential, which is at most 1 and so fits float16."""
         makers = self.makers[tile]
         return all(isinstance(s, Compute) and s.expr.op == "exp" for s in makers)
 
@@ -138,7 +138,7 @@ class Dots:
         )
 
     def _is_mixed(self, tile: Tile) -> bool:
-        """Whether a loaded tile goes both straight into a dot and elsewhere."""
+        """True if a loaded tile is an operand of a dot as loaded, and is used elsewhere too."""
         direct = [self._is_direct(s, tile) for s in self.users.get(tile, ())]
         return any(direct) and not all(direct)
 

@@ -244,7 +244,7 @@ def _power(node: Expr, base: str) -> TextForm | None:
 
 
 def _is_bound(expr: Expr) -> bool:
-    """Whether it is a constant at the end of what a float can be: there for safety alone."""
+    """True for a constant near the limit of float32, which only guards against overflow."""
     return expr.op == "const" and isinstance(expr.value, float) and abs(expr.value) > _LARGE
 
 

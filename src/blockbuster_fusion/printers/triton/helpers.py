@@ -4,7 +4,7 @@ HELPERS = {
     "inside": '''
 @triton.jit
 def inside(at, size, EVEN: tl.constexpr):
-    """Which positions lie within the axis: all of them, where its blocks divide it."""
+    """The tail mask of a block: all True if the blocks divide the axis."""
     if EVEN:
         return tl.full(at.shape, True, tl.int1)
     else:
@@ -13,7 +13,7 @@ def inside(at, size, EVEN: tl.constexpr):
     "on_axis": '''
 @triton.jit
 def on_axis(place, size):
-    """Whether there is something to look up at a place."""
+    """True for indices in the range of an axis."""
     return (place >= 0) & (place < size)
 ''',
     "square": """
@@ -48,7 +48,7 @@ def negative_zero():
     "or_nan": '''
 @triton.jit
 def or_nan(found, x, axis: tl.constexpr):
-    """What was found along an axis, or NaN where there is one: maxima leave them out."""
+    """A maximum or minimum along an axis, or NaN if there is one: Triton's own skip NaN."""
     return tl.where(tl.sum((x != x).to(tl.int32), axis) > 0, float("nan"), found)
 ''',
     "sign": """

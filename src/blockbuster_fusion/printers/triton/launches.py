@@ -27,14 +27,14 @@ from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.printers.triton.names import ParameterNames
 
 SMALLEST, USUAL = 16, 64
-"""The shortest block that a dot takes, and the length of a block that nobody chose."""
+"""The shortest block that a dot takes, and the default length of a block."""
 OPTIONS = {"num_stages": 3, "group": 8}
 FEW_DOTS = 512
 """So many blocks are summed one after the other where they come out of dots: a loop that does
 nothing else between them is the faster, and the sums of a block are exact to begin with."""
 FEW_WARPS, MOST_WARPS = 4, 8
 MOST_ACCUMULATED = 72
-"""How many numbers a thread of four warps may accumulate before there are eight."""
+"""The most numbers that a thread of four warps accumulates; beyond that there are eight warps."""
 
 
 def extent(axis: Axis, sizes: Mapping[str, int]) -> int:
@@ -47,7 +47,7 @@ def extent(axis: Axis, sizes: Mapping[str, int]) -> int:
 
 
 def block_length(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-    """How long the blocks of a dim are: a power of two, and long enough for a dot."""
+    """The length of the blocks of a dim: a power of two, and long enough for a dot."""
     if not dim.packed:
         return 1
     whole = max(SMALLEST, 1 << (extent(dim.axis, sizes) - 1).bit_length())
@@ -60,12 +60,12 @@ def block_length(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -
 
 
 def block_count(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-    """How many blocks a dim has."""
+    """The number of blocks of a dim."""
     return -(-extent(dim.axis, sizes) // block_length(dim, sizes, tiles))
 
 
 def axis_length(axis: BufferAxis, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-    """How many entries a buffer has along an axis."""
+    """The number of entries of a buffer along an axis."""
     match axis.along:
         case Along.AXIS:
             return extent(axis.dim.axis, sizes)
@@ -77,7 +77,7 @@ def axis_length(axis: BufferAxis, sizes: Mapping[str, int], tiles: Mapping[Dim, 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What a launch needs that does not depend on the tensors."""
+    """The parameters of a launch that do not depend on the tensors."""
 
     grid: tuple[int, int, int]
     scratch: tuple[tuple[Buffer, tuple[int, ...]], ...]
@@ -142,7 +142,7 @@ class LaunchPlanner:
         return frozenset(found)
 
     def run(self, dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-        """How many blocks of a dim are summed before they go into totals; 0: all of them."""
+        """The number of blocks of a partial sum along a dim; 0 if all go into one."""
         return run_length(block_count(dim, sizes, tiles), self.few)
 
     @cached_property

@@ -6,7 +6,7 @@ from blockbuster_fusion.nest.nest import Span
 
 
 def position(spans: Sequence[Span], span: Span) -> str:
-    """How a vector along one of the axes is indexed to be broadcast along the others."""
+    """The index that broadcasts a vector along one axis over the others."""
     if len(spans) == 1:
         return ""
     return _index(":" if other == span else "None" for other in spans)

@@ -38,7 +38,7 @@ def _variables(loop: For, values: TileValues) -> Callable[[str], str]:
 def _pass_lines(
     of: Callable[[str], str], seen: Sequence[Tile], first: str, values: TileValues
 ) -> list[str]:
-    """Which blocks a pass goes through: the window's, those before it, those after it."""
+    """The blocks of a pass: those of the window, then those before it, then those after it."""
     blind = " | ".join(f"({values.least(tile)} <= {UNSEEN})" for tile in seen)
     ends = {
         "from": (of("first"), first, of("last")),

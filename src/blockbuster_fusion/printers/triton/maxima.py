@@ -37,7 +37,7 @@ def _is_seen(tile: Tile, readers: dict[Tile, list[Statement]]) -> bool:
 
 
 def _comes_out(statement: Compute, tile: Tile) -> bool:
-    """Whether an expression has the tile anywhere but within an exponential."""
+    """True if an expression has the tile anywhere but within an exponential."""
     stack: list[Expr] = [statement.expr]
     while stack:
         node = stack.pop()

@@ -120,7 +120,7 @@ class SharedMemory:
 
 
 def _repeats(loop: For, length: BlockLength) -> bool:
-    """Whether a loop may have more than one block: else nothing is loaded ahead."""
+    """True if a loop may have more than one block; else nothing is loaded ahead."""
     extent = loop.index.dim.axis.extent
     return not isinstance(extent, int) or extent > length(loop.index.dim)
 

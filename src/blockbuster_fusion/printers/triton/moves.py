@@ -41,7 +41,7 @@ def store(values: TileValues, statement: Store) -> list[str]:
 def _pointers(
     values: TileValues, access: Access, tile: Tile, lookup: Lookup | None = None
 ) -> tuple[str, str]:
-    """Pointers to the elements of a block: (where it begins, the way from there)."""
+    """Pointers to the elements of a block: its first element, and the offsets from there."""
     variables = values.variables
     buffer = access.buffer
     start = [variables.use(variables.names.pointers[buffer])]
@@ -68,7 +68,7 @@ def _pointers(
 def _mask(
     values: TileValues, spans: Sequence[Span], tile: Tile, lookup: Lookup | None = None
 ) -> list[str]:
-    """What keeps a load or a store within the ends of some axes, a lookup within its table."""
+    """The mask of a load or store: within some axes, and within the table of a lookup."""
     variables = values.variables
     masks = [f"{variables.inside(span)}{position(tile.spans, span)}" for span in spans]
     if lookup is not None:
@@ -87,7 +87,7 @@ def _spans(access: Access) -> list[Span]:
 def _call(
     function: str, place: tuple[str, str], arguments: Sequence[str], end: str = ""
 ) -> list[str]:
-    """A call about a place in memory, on one line or on several."""
+    """A call with pointers, on one line or on several."""
     line = f"{function}({', '.join([' + '.join(p for p in place if p), *arguments])}){end}"
     if len(line) <= WIDTH:
         return [line]

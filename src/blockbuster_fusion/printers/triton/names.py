@@ -1,4 +1,4 @@
-"""What a Triton kernel calls its parameters: the printer writes them, the launcher fills them."""
+"""Names of the parameters of a Triton kernel, for the printer and for the launcher."""
 
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.expr import Expr, axes_in

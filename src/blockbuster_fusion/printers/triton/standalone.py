@@ -257,12 +257,12 @@ def _number(x: float) -> str:
 
 
 def uses_bfloat16(test: FileTest) -> bool:
-    """Whether a test has arrays of bfloat16, which Triton's interpreter cannot compute with."""
+    """True if a test has bfloat16 arrays, which Triton's interpreter computes wrongly."""
     return any(buffer.dtype is DType.bfloat16 for buffer in test.buffers)
 
 
 def _refusals(test: FileTest) -> list[str]:
-    """What a file's main says where the kernels cannot be tested."""
+    """The lines of `main` for machines on which the kernels cannot be tested."""
     wrong = [
         "    if INTERPRETED:",
         f'        print("{INTERPRETER}")',

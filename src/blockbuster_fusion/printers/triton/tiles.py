@@ -80,7 +80,7 @@ class Halving:
         return [dim for dim in found if self.takes({**tiles, dim: tiles[dim] // 2})]
 
     def takes(self, tiles: TileLengths) -> bool:
-        """Whether every dot has as many rows, columns and summed elements as it needs."""
+        """True if every dot has as many rows, columns and summed elements as it needs."""
         groups = (group for contract in self.dots for group in _groups(contract))
         lengths = ([block_length(dim, self.sizes, tiles) for dim in group] for group in groups)
         return all(math.prod(group) >= SMALLEST for group in lengths)
@@ -102,7 +102,7 @@ def _groups(contract: Contract) -> list[list[Dim]]:
 
 
 def _holds(tile: int, dim: Dim) -> bool:
-    """Whether one block of this length holds the whole axis, so far as that is known."""
+    """True if one block of this length is known to hold the whole axis."""
     return isinstance(dim.axis.extent, int) and 0 < dim.axis.extent <= tile
 
 

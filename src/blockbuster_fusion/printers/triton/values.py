@@ -26,7 +26,7 @@ class TileValues:
         )
 
     def value(self, tile: Tile) -> str:
-        """A tile as it is computed with: wide, where it was loaded narrow."""
+        """A tile as an operand: widened if it was loaded narrow."""
         name = self.aliases.get(tile) or self.dots.again.get(tile) or tile.name
         narrow = self.dots.narrow.get(tile)
         return name if narrow is None else f"{name}.to({TRITON_TYPES[tile.dtype]})"
@@ -47,7 +47,7 @@ class TileValues:
         return f"tl.full({self.shape(tile)}, {text}, {TRITON_TYPES[tile.dtype]})"
 
     def limit(self, value: float) -> str:
-        """A number among whole numbers, which have no infinity."""
+        """A number as an integer; infinities are the limits of the type."""
         bits = 63 if self.wide_ints else 31
         if value == float("inf"):
             return str(2**bits - 1)
@@ -67,7 +67,7 @@ class TileValues:
 
 
 def _multiplies(statement: Statement) -> bool:
-    """Whether whole numbers are multiplied, which may need more than 32 bits."""
+    """True if integers are multiplied, which may need more than 32 bits."""
     if not isinstance(statement, Compute):
         return False
     found = node_dtypes(statement.expr, [t.dtype for t in statement.operands])

@@ -10,7 +10,7 @@ from blockbuster_fusion.printers.triton.names import ParameterNames
 
 
 class Variables:
-    """Names are handed out where they are used; only what was used is declared."""
+    """The variables and parameters of a kernel; only those that are used are declared."""
 
     def __init__(self, kernel: Kernel, constant: Collection[str]) -> None:
         self.constant = constant
@@ -44,7 +44,7 @@ class Variables:
         return self.use(self.names.blocks[dim])
 
     def count(self, dim: Dim) -> str:
-        """How many blocks a dim has."""
+        """The number of blocks of a dim."""
         if dim.unit:
             return "1"
         if not dim.packed:
@@ -76,7 +76,7 @@ class Variables:
         return self._declare(span, "wide", f"tl.cast({at}, tl.int64)")
 
     def start(self, span: Span) -> str | None:
-        """Where the block begins; None for 0."""
+        """The position of the first element of a block; None for 0."""
         if span.dim.unit or span.at == 0:
             return None
         if not span.dim.packed:
@@ -92,7 +92,7 @@ class Variables:
         return self._declare(span, "at", f"{at} * {self.block(span.dim)} + {offset}")
 
     def inside(self, span: Span) -> str:
-        """Which of the positions lie within the axis."""
+        """The tail mask of a block: True for positions within the axis."""
         self.expr.helpers.add("inside")
         even = self.use(self.names.evens[span.dim])
         extent, positions = self.extent(span.dim.axis), self.positions(span)
@@ -114,6 +114,6 @@ class Variables:
         return [f"{name} = {value}" for name, value in self.declared.get(loop, {}).items()]
 
     def preamble(self) -> list[str]:
-        """What the kernel begins with."""
+        """The definitions at the beginning of the kernel."""
         made = [f"{name} = tl.arange(0, {self.block(dim)})" for dim, name in self.offsets.items()]
         return [*made, *self.declarations(None)]

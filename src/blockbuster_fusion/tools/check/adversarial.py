@@ -174,7 +174,7 @@ MASKS: dict[str, Callable[[Sequence[int], Rng], Array]] = {
     "hidden rows": hidden_rows,
     "mixed masks": mixed_mask,
 }
-"""What an input is that is a mask."""
+"""The adversarial values of an input that is a mask."""
 
 
 def adversarial(

@@ -72,10 +72,10 @@ class Reference:
 
     exact: dict[str, Array]
     spread: dict[str, Array]
-    """How far an element moves when each result on the way moves by up to one eps: the root mean
-    square of some random trials."""
+    """The change of an element when each intermediate result changes by up to one eps: the root
+    mean square of some random trials."""
     certain: dict[str, Array]
-    """Where all trials agree on whether an element is finite."""
+    """True for elements that are finite in all trials, or in none."""
 
 
 def careful(graph: Graph, inputs: Mapping[str, Array], dtype: DType) -> dict[str, Array]:

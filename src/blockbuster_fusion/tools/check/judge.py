@@ -64,7 +64,7 @@ class CheckedOutput:
 
     @property
     def misjudged(self) -> bool:
-        """Whether a snapshot that is classed as careful is not."""
+        """True if a snapshot is classed as careful but is not."""
         return not self.ok and self.claimed is not False
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every snapshot is as exact as its class claims: careful, if it has no class."""
+        """True if every snapshot is as exact as its class claims; careful if it has no class."""
         return not any(row.misjudged for row in self.rows)
 
     @property
@@ -236,7 +236,7 @@ def small_tiles(graph: Graph, inputs: Mapping[str, Array]) -> Tiles:
 
 
 class Judge:
-    """What a program should give, as one dtype stores it."""
+    """The expected results of a program in one dtype."""
 
     def __init__(self, graph: Graph, dtype: DType) -> None:
         self.graph, self.dtype = graph, dtype

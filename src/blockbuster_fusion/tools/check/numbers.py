@@ -129,7 +129,7 @@ class SampledArithmetic:
         return result
 
     def _is_computed(self, x: Number) -> bool:
-        """Whether the samples of a number differ."""
+        """True if the samples of a number differ."""
         return bool(self.rounding.samples) and self.array(x).shape[0] > 1
 
     def _copies(self, x: Number, y: Number) -> tuple[Number, Number]:

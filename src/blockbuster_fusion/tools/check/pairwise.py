@@ -15,7 +15,7 @@ def product_in_pairs(left: Array, right: Array) -> Array:
     """A product of matrices: sums of so many products as a chunk has, and those summed in pairs."""
     length = left.shape[-1]
     sums: list[tuple[int, Array]] = []
-    """What has been summed, each with the number of chunks in it."""
+    """Partial sums, each with its number of chunks."""
     for start in range(0, max(length, 1), CHUNK):
         stop = start + CHUNK
         made = _product_of(left[..., start:stop], right[..., start:stop, :])

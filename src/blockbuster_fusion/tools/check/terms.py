@@ -274,7 +274,7 @@ class Careful:
     def _add_moved(
         self, name: str, a: CarefulTerm, b: CarefulTerm, sign: float
     ) -> CarefulTerm | None:
-        """What is moved by a maximum meets what it may cancel first."""
+        """A sum with a moved number: exponents that may cancel are added first."""
         numbers = self.numbers
         a, b = (self.plain(term) if isinstance(term, Power) else term for term in (a, b))
         if isinstance(a, Moved) and isinstance(b, Moved):
@@ -450,7 +450,7 @@ class Careful:
 
 
 def _adds_powers(x: Number) -> bool:
-    """Whether a number is a sum of two terms, one of them an exponential at least."""
+    """True for a sum of two terms of which at least one is an exponential."""
     return x.made[:1] in (("add",), ("sub",)) and any(isinstance(y, Power) for y in x.made[1])
 
 

@@ -47,7 +47,7 @@ class Number:
     top_of: "Number | None" = None
     """The array of which this is the maximum along an axis."""
     infinite: Array | None = None
-    """Where that maximum is +inf."""
+    """True for elements for which that maximum is +inf."""
 
 
 def constant(value: float) -> Number:
