@@ -29,9 +29,9 @@ def write_load(out: KernelText, tile: Tile, source: Access) -> None:
 
 
 def write_lookup(out: KernelText, statement: Lookup) -> None:
-    """Row by row of the table, or, where the vectors run along the places, a few at once.
+    """Writes a lookup by rows of the table, or by bands if the vectors run along the indices.
 
-    At a place outside of the table nothing is read: the kernel says so when it returns.
+    Nothing is read at an index out of range; the return value of the kernel tells of it.
     """
     layout = out.layout
     tile, source, places = statement.tile, statement.source, statement.places
@@ -41,10 +41,7 @@ def write_lookup(out: KernelText, statement: Lookup) -> None:
     order = layout.order(tile)
     out.needs.add(("places",))
     if not order:
-        value = f"*({layout.address(source)} + {layout.name(places)}[0] * {stride})"
-        value = f"widened_bfloat16({value})" if stored == "bfloat16" else value
-        out.line(f"if (on_axis({layout.name(places)}[0], {length}, &astray))")
-        out.line(f"    {layout.name(tile)}[0] = {bare(value)};")
+        _write_scalar_lookup(out, statement, stride)
         return
     last = order[-1]
     inner = [s for s in order[:-1] if s not in places.spans][-1:]
@@ -72,6 +69,16 @@ def write_lookup(out: KernelText, statement: Lookup) -> None:
             row = f"{there} + {place} * {stride}"
             out.line(f"if (on_axis({place}, {length}, &astray))")
             out.line(f"    load_{stored}_{held}({here}, {down}, {row}, {sizes});")
+
+
+def _write_scalar_lookup(out: KernelText, statement: Lookup, stride: str) -> None:
+    layout, source = out.layout, statement.source
+    index = f"{layout.name(statement.places)}[0]"
+    value = f"*({layout.address(source)} + {index} * {stride})"
+    if C_STORED[source.buffer.dtype] == "bfloat16":
+        value = f"widened_bfloat16({value})"
+    out.line(f"if (on_axis({index}, {layout.extent(statement.along)}, &astray))")
+    out.line(f"    {layout.name(statement.tile)}[0] = {bare(value)};")
 
 
 def write_store(out: KernelText, statement: Store) -> None:
