@@ -38,8 +38,9 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.tools.check.numbers import SampledArithmetic
+from blockbuster_fusion.tools.check.powers import CarefulTerm, Moved, Power, axes_of
 from blockbuster_fusion.tools.check.rounding import Rounding
-from blockbuster_fusion.tools.check.terms import Careful, CarefulTerm, Moved, Power, axes_of
+from blockbuster_fusion.tools.check.terms import Careful
 from blockbuster_fusion.tools.check.values import AxisOrder, Number, constant
 
 Array = NDArray[Any]

@@ -168,37 +168,57 @@ def check(
     stored = _float_dtype(dtype)
     graph = lower(program) if isinstance(program, ArrayProgram) else program
     check_graph("check", graph)
-    if inputs is not None:
-        cases = [Case("given", {name: np.asarray(x) for name, x in inputs.items()})]
-    elif cases is None and isinstance(program, ArrayProgram):
-        cases = adversarial(program)
-    elif cases is None:
-        raise WrongKind(
-            function="check",
-            wanted="inputs for a block program",
-            given="none",
-            remedy="give arrays by name, or the array program that it was lowered from",
-        )
-    claims: list[bool | None]
-    if snapshots is not None:
-        snapshots, claims = list(snapshots), [None] * len(snapshots)
-    else:
-        fused = [stored_as(raw, stored) for raw in fuse(graph, rules, unit=unit, safe=safe).fused]
-        made = [make_safe(raw) if safe else Safe(raw, ()) for raw in fused]
-        snapshots, claims = [result.graph for result in made], [_claimed(r) for r in made]
+    cases = _cases(program, inputs, cases)
+    judged_programs = (
+        [(snapshot, None) for snapshot in snapshots]
+        if snapshots is not None
+        else _snapshots(graph, stored, rules, unit, safe)
+    )
     rows: list[CheckedOutput] = []
     judge = Judge(graph, stored)
-    cases = list(cases)
     with doing("checking", len(cases)) as task:
         for case in cases:
             judged = judge.on(case.inputs)
-            for number, (snapshot, claimed) in enumerate(zip(snapshots, claims, strict=True)):
+            for number, (snapshot, claimed) in enumerate(judged_programs):
                 used = small_tiles(snapshot, judged.given) if tiles is None else tiles
                 found = dict(interpret(snapshot, judged.given, used).items())
                 name, error, own, bar = judged.judge(found)
                 rows.append(CheckedOutput(case.name, number, error, own, bar, name, claimed))
             task.step()
     return Report(stored, tuple(rows))
+
+
+def _cases(
+    program: ArrayProgram | Graph,
+    inputs: Mapping[str, object] | None,
+    cases: Iterable[Case] | None,
+) -> list[Case]:
+    """The inputs that were given, or adversarial ones."""
+    if inputs is not None:
+        return [Case("given", {name: np.asarray(x) for name, x in inputs.items()})]
+    if cases is not None:
+        return list(cases)
+    if isinstance(program, ArrayProgram):
+        return list(adversarial(program))
+    raise WrongKind(
+        function="check",
+        wanted="inputs for a block program",
+        given="none",
+        remedy="give arrays by name, or the array program that it was lowered from",
+    )
+
+
+def _snapshots(
+    graph: Graph,
+    dtype: DType,
+    rules: str | RuleSet,
+    unit: Collection[Dim | str],
+    safe: bool,
+) -> list[tuple[Graph, bool | None]]:
+    """The snapshots of a program stored as a dtype, each with its precision class."""
+    fused = [stored_as(raw, dtype) for raw in fuse(graph, rules, unit=unit, safe=safe).fused]
+    made = [make_safe(raw) if safe else Safe(raw, ()) for raw in fused]
+    return [(result.graph, _claimed(result)) for result in made]
 
 
 def _claimed(result: object) -> bool | None:

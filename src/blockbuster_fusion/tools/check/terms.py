@@ -6,7 +6,6 @@ is gone: the maximum that a sum of exponentials was shifted by meets the exponen
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,58 +13,20 @@ import numpy as np
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.expr import FUNCTIONS
 from blockbuster_fusion.tools.check.numbers import SampledArithmetic
-from blockbuster_fusion.tools.check.values import Number, constant, union
-
-ExponentSum = tuple[tuple[Number, float], ...]
+from blockbuster_fusion.tools.check.powers import (
+    CarefulTerm,
+    ExponentSum,
+    Moved,
+    Power,
+    axes_of,
+    plus,
+)
+from blockbuster_fusion.tools.check.values import Number, constant
 
 LN2, LN10 = float(np.log(2.0)), float(np.log(10.0))
 BASES = {"log": 1.0, "log2": LN2, "log10": LN10}
 EXACT = {"maximum", "minimum", "abs", "sign", "floor", "ceil", "round", "trunc", "where", "neg"}
 """Functions whose results are not rounded."""
-
-
-@dataclass(eq=False, slots=True)
-class Power:
-    """`significand · e^exponent`; None stands for 1.
-
-    `plain` is the same as it is written, where no sum has gone through the exponential.
-    """
-
-    significand: Number | None
-    exponent: ExponentSum
-    plain: Number | None = None
-
-
-@dataclass(eq=False, slots=True)
-class Moved:
-    """`value + exponent`."""
-
-    value: Number
-    exponent: ExponentSum
-
-
-CarefulTerm = Number | Power | Moved
-
-
-def plus(a: ExponentSum, b: ExponentSum, factor: float = 1.0) -> ExponentSum:
-    """a + factor·b; what cancels is gone."""
-    made = {id(atom): (atom, count) for atom, count in a}
-    for atom, count in b:
-        old = made.get(id(atom), (atom, 0.0))[1]
-        made[id(atom)] = (atom, old + factor * count)
-    return tuple((atom, count) for atom, count in made.values() if count != 0)
-
-
-def axes_of(term: CarefulTerm) -> tuple[Axis, ...]:
-    """The axes of a term."""
-    match term:
-        case Number():
-            return term.axes
-        case Power():
-            own = [] if term.significand is None else [term.significand]
-            return union([*(atom for atom, _ in term.exponent), *own])
-        case Moved():
-            return union([*(atom for atom, _ in term.exponent), term.value])
 
 
 class Careful:
