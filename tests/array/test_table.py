@@ -9,15 +9,15 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
 from blockbuster_fusion.array.primitives import (
+    AxisPositions,
     Contraction,
     External,
-    Lookup,
     Pointwise,
-    Positions,
     Primitives,
     Ref,
     Renaming,
     Summary,
+    TableLookup,
 )
 from blockbuster_fusion.array.program import ArrayType
 from blockbuster_fusion.array.table import TABLE, expand, operator
@@ -60,9 +60,9 @@ def written(name: str, /, *kinds: ArrayType, **attributes: Any) -> list[str]:
                 words.append(f"{combiner} over {axis}")
             case Contraction(axis):
                 words.append(f"contract {axis}")
-            case Lookup(axis):
+            case TableLookup(axis):
                 words.append(f"look up along {axis}")
-            case Positions(axis):
+            case AxisPositions(axis):
                 words.append(f"positions of {axis}")
             case Renaming(old, new):
                 words.append(f"{old} is {new}")

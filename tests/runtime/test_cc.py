@@ -16,7 +16,7 @@ from blockbuster_fusion.runtime.c import compiler as cc
 from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.c.kernels import loaded
 from blockbuster_fusion.runtime.c.library import is_whole, load_library
-from blockbuster_fusion.runtime.cache import Entry
+from blockbuster_fusion.runtime.cache import CacheEntry
 
 SOURCE = "int answer(void) { return 42; }\n"
 
@@ -41,7 +41,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return made
 
 
-def answer(library: Entry) -> int:
+def answer(library: CacheEntry) -> int:
     return load_library(library.content).answer()
 
 

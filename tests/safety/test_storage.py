@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.host.numbers import Numbers
+from blockbuster_fusion.host.numbers import NumericMode
 from blockbuster_fusion.ir.ops import Elementwise, Input, Value
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.safety.pipeline import make_safe
@@ -22,7 +22,7 @@ narrow = pytest.mark.parametrize("dtype", NARROW, ids=str)
 
 def rounded(inputs: dict[str, np.ndarray], dtype: DType) -> dict[str, np.ndarray]:
     """Inputs that a dtype holds, as float32."""
-    numbers = Numbers(exact=False)
+    numbers = NumericMode(exact=False)
     return {name: numbers.rounded(np.float32(x), dtype) for name, x in inputs.items()}
 
 
@@ -244,6 +244,6 @@ def test_explicit_casts_stay(dtype: DType) -> None:
     """A value that a program rounds on purpose is rounded."""
     graph = lowered(lambda X: ops.cast(ops.cast(X * 3, dtype), "float32") * 2, X="M N")
     x = np.float32(np.random.default_rng(1).standard_normal((3, 4)))
-    numbers = Numbers(exact=False)
+    numbers = NumericMode(exact=False)
     (found,) = bb.interpret(computed_wide(graph), {"X": x})
     np.testing.assert_array_equal(found, numbers.rounded(x * 3, dtype) * 2)

@@ -20,7 +20,7 @@ from blockbuster_fusion.ir.types import DType
 if TYPE_CHECKING:
     from blockbuster_fusion.array.trace import Tracing
 
-Axes = int | Sequence[int] | None
+AxisNumbers = int | Sequence[int] | None
 """Which axes to reduce: one, several, or all."""
 
 UFUNCS: dict[Any, Callable[..., Any]] = {}
@@ -108,7 +108,7 @@ class Array:
             raise TraceError(op=op, problem=f"there is no axis {axis} in {self}")
         return place % self.ndim
 
-    def positions(self, axes: Axes, op: str) -> list[int]:
+    def positions(self, axes: AxisNumbers, op: str) -> list[int]:
         """The positions that are meant, last first."""
         if axes is None:
             return list(reversed(range(self.ndim)))
@@ -159,19 +159,19 @@ class Array:
             left = left[count:]
         return self.at(axes)
 
-    def sum(self, axis: Axes = None, keepdims: bool = False) -> "Array":
+    def sum(self, axis: AxisNumbers = None, keepdims: bool = False) -> "Array":
         return reduce(self, ADD, axis, keepdims)
 
-    def prod(self, axis: Axes = None, keepdims: bool = False) -> "Array":
+    def prod(self, axis: AxisNumbers = None, keepdims: bool = False) -> "Array":
         return reduce(self, MUL, axis, keepdims)
 
-    def max(self, axis: Axes = None, keepdims: bool = False) -> "Array":
+    def max(self, axis: AxisNumbers = None, keepdims: bool = False) -> "Array":
         return reduce(self, MAX, axis, keepdims)
 
-    def min(self, axis: Axes = None, keepdims: bool = False) -> "Array":
+    def min(self, axis: AxisNumbers = None, keepdims: bool = False) -> "Array":
         return reduce(self, MIN, axis, keepdims)
 
-    def mean(self, axis: Axes = None, keepdims: bool = False) -> "Array":
+    def mean(self, axis: AxisNumbers = None, keepdims: bool = False) -> "Array":
         return mean(self, axis, keepdims)
 
     def astype(self, dtype: str | DType) -> "Array":
@@ -453,7 +453,7 @@ def _outer(op: str, x: Array, y: Array) -> Array:
     return without_unit(x, -1) * without_unit(y, -2)
 
 
-def reduce(x: Array, combiner: Combiner, axis: Axes = None, keepdims: bool = False) -> Array:
+def reduce(x: Array, combiner: Combiner, axis: AxisNumbers = None, keepdims: bool = False) -> Array:
     """The elements along one axis, several, or all of them combined."""
     tracing = one_trace(f"reduce by {combiner}", x)
     if combiner in (ADD, MUL) and x.dtype in (DType.bool_, DType.int32):
@@ -467,7 +467,7 @@ def reduce(x: Array, combiner: Combiner, axis: Axes = None, keepdims: bool = Fal
     return x if keepdims else _without(x, places)
 
 
-def mean(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
+def mean(x: Array, axis: AxisNumbers = None, keepdims: bool = False) -> Array:
     """The mean along one axis, several, or all of them."""
     tracing = one_trace("mean", x)
     places = x.positions(axis, "mean")

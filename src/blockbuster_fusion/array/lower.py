@@ -8,17 +8,17 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from blockbuster_fusion.array.primitives import (
+    AxisPositions,
     Contraction,
     External,
     Given,
-    Lookup,
     Pointwise,
-    Positions,
     Primitives,
+    PrimitiveStep,
     Ref,
     Renaming,
-    Step,
     Summary,
+    TableLookup,
 )
 from blockbuster_fusion.array.program import ArrayProgram, ArrayType, check_program
 from blockbuster_fusion.array.table import expand
@@ -60,7 +60,7 @@ def lower(program: ArrayProgram) -> Graph:
     return graph
 
 
-def expand_program(program: ArrayProgram) -> tuple[list[Step], list[int]]:
+def expand_program(program: ArrayProgram) -> tuple[list[PrimitiveStep], list[int]]:
     """The primitives that the program's outputs need, and which of them are the outputs."""
     p = Primitives()
     refs: list[Ref] = [p.given(i.name, i.type) for i in program.inputs]
@@ -69,15 +69,15 @@ def expand_program(program: ArrayProgram) -> tuple[list[Step], list[int]]:
     outputs: list[int] = []
     for out in program.outputs:
         ref = refs[out.value]
-        if isinstance(p.steps[ref.step].primitive, Positions):
+        if isinstance(p.steps[ref.step].primitive, AxisPositions):
             ref = p.elementwise(lambda t: t, ref)  # positions lie nowhere: an output is stored
         outputs.append(ref.step)
     return _without_dead_steps(p.steps, outputs)
 
 
 def _without_dead_steps(
-    steps: Sequence[Step], outputs: Sequence[int]
-) -> tuple[list[Step], list[int]]:
+    steps: Sequence[PrimitiveStep], outputs: Sequence[int]
+) -> tuple[list[PrimitiveStep], list[int]]:
     needed, stack = {i for i, s in enumerate(steps) if isinstance(s.primitive, Given)}, [*outputs]
     while stack:
         i = stack.pop()
@@ -86,26 +86,28 @@ def _without_dead_steps(
             stack.extend(steps[i].operands)
     number = {old: new for new, old in enumerate(sorted(needed))}
     kept = [
-        Step(steps[i].primitive, tuple(number[v] for v in steps[i].operands), steps[i].type)
+        PrimitiveStep(
+            steps[i].primitive, tuple(number[v] for v in steps[i].operands), steps[i].type
+        )
         for i in sorted(needed)
     ]
     return kept, [number[i] for i in outputs]
 
 
-def check_batch(program: ArrayProgram, steps: Sequence[Step]) -> None:
+def check_batch(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> None:
     """IllTyped where a batch axis is reduced, under its own name or another."""
     for axis in sorted(reduced_axes(steps) & batch_axes(program, steps), key=str):
         problem = f"the batch axis {axis} is summed or contracted over, so it has to lie in blocks"
         raise IllTyped(op=program.name, problem=f"{problem}: leave it out of batch")
 
 
-def batch_axes(program: ArrayProgram, steps: Sequence[Step]) -> set[Axis]:
+def batch_axes(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> set[Axis]:
     """The program's batch axes and what they are renamed to."""
     names = other_names(steps)
     return {name for axis in program.batch for name in names.get(axis, {axis})}
 
 
-def other_names(steps: Sequence[Step]) -> dict[Axis, set[Axis]]:
+def other_names(steps: Sequence[PrimitiveStep]) -> dict[Axis, set[Axis]]:
     """For each axis that is renamed, all the names that its arrays go by."""
     names: dict[Axis, set[Axis]] = {}
     for s in steps:
@@ -116,12 +118,12 @@ def other_names(steps: Sequence[Step]) -> dict[Axis, set[Axis]]:
     return names
 
 
-def reduced_axes(steps: Sequence[Step]) -> set[Axis]:
+def reduced_axes(steps: Sequence[PrimitiveStep]) -> set[Axis]:
     """The axes that some step sums over or contracts."""
     return {s.primitive.axis for s in steps if isinstance(s.primitive, Summary | Contraction)}
 
 
-def loop_order(program: ArrayProgram, steps: Sequence[Step]) -> dict[Axis, int]:
+def loop_order(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> dict[Axis, int]:
     """One order of axes for the whole program, in which every nest runs its parallel loops.
 
     A step that reduces an axis wants it inside its parallel loops; one that looks up rows of what
@@ -139,7 +141,7 @@ def loop_order(program: ArrayProgram, steps: Sequence[Step]) -> dict[Axis, int]:
             for outer in s.type.axes:
                 inside[outer][s.primitive.axis] += 1
                 wishes[s.primitive.axis] += 1
-        elif isinstance(s.primitive, Lookup) and _has_loops(steps[s.operands[0]]):
+        elif isinstance(s.primitive, TableLookup) and _has_loops(steps[s.operands[0]]):
             table, places = (steps[v].type.axes for v in s.operands)
             for inner in set(table).difference(places, {s.primitive.axis}):
                 inside[s.primitive.axis][inner] += 1
@@ -153,7 +155,7 @@ def loop_order(program: ArrayProgram, steps: Sequence[Step]) -> dict[Axis, int]:
     return order
 
 
-def packed_axes(program: ArrayProgram, steps: Sequence[Step]) -> set[Axis]:
+def packed_axes(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> set[Axis]:
     """The axes that stay in blocks; the others (batch, heads) are walked one index at a time.
 
     Packed are the axes that are reduced, and of each contraction the last axis that belongs to
@@ -189,7 +191,7 @@ _Loop = tuple[int, Axis]
 """The loop over an axis in the nest of a step."""
 
 
-def _tie_loops(steps: Sequence[Step], packed: set[Axis]) -> dict[_Loop, Dim]:
+def _tie_loops(steps: Sequence[PrimitiveStep], packed: set[Axis]) -> dict[_Loop, Dim]:
     """The dim of every loop: loops that an intermediate ties have the same."""
     parent: dict[_Loop, _Loop] = {}
 
@@ -222,13 +224,13 @@ def _tie_loops(steps: Sequence[Step], packed: set[Axis]) -> dict[_Loop, Dim]:
     return dims
 
 
-def _has_loops(step: Step) -> bool:
-    return isinstance(step.primitive, Pointwise | Summary | Contraction | Lookup)
+def _has_loops(step: PrimitiveStep) -> bool:
+    return isinstance(step.primitive, Pointwise | Summary | Contraction | TableLookup)
 
 
-def _loops(steps: Sequence[Step], step: Step) -> list[Axis]:
+def _loops(steps: Sequence[PrimitiveStep], step: PrimitiveStep) -> list[Axis]:
     """The axes that a step walks: those of its result and the one that it reduces."""
-    if isinstance(step.primitive, Lookup):
+    if isinstance(step.primitive, TableLookup):
         return list(step.type.axes)
     walked = [a for v in step.operands for a in steps[v].type.axes]
     return list(dict.fromkeys([*step.type.axes, *walked]))
@@ -239,7 +241,7 @@ class _Lowering:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[PrimitiveStep],
         dims: dict[_Loop, Dim],
         order: dict[Axis, int],
         packed: set[Axis],
@@ -256,7 +258,7 @@ class _Lowering:
         match step.primitive:
             case Given(name):
                 made = self.builder.input(name, self.array(step.type))
-            case Positions(axis):
+            case AxisPositions(axis):
                 if axis not in self.iotas:
                     self.iotas[axis] = self.builder.one(Iota(self.free(axis)))
                 made = self.iotas[axis]
@@ -289,7 +291,7 @@ class _Lowering:
                 dim = self.dims[i, axis]
                 parts = builder.nest([dim], operands, lambda inner, *xy: inner.one(Dot(dim), *xy))
                 return builder.one(Reduce(dim, ADD), parts)
-            case Lookup(axis):
+            case TableLookup(axis):
                 return builder.one(Take(axis), *operands)
             case other:
                 raise AssertionError(f"{other} has no loops")

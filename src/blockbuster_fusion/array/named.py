@@ -7,13 +7,13 @@ from operator import mul
 from blockbuster_fusion.array.axes import AxesDisagree, Factor, Position, Size
 from blockbuster_fusion.array.canonical import canonical
 from blockbuster_fusion.array.primitives import (
+    AxisPositions,
     Contraction,
     Given,
-    Lookup,
     Pointwise,
-    Positions,
     Renaming,
     Summary,
+    TableLookup,
 )
 from blockbuster_fusion.array.program import (
     ArrayInput,
@@ -164,9 +164,9 @@ class Emitter:
                 for factor in reversed(others):
                     made = self.operator("reduce", [made], axis=self.axis(factor), combiner=ADD)
                 return made
-            case Positions(factors):
+            case AxisPositions(factors):
                 return self.count(self.atoms(factors))
-            case Lookup(factors):
+            case TableLookup(factors):
                 atoms = self.atoms(factors)
                 if len(atoms) > 1:
                     raise NotExpressible(what="a lookup along several axes")

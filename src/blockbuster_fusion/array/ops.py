@@ -15,7 +15,7 @@ from blockbuster_fusion.array.arrays import (
     FUNCTIONS,
     UFUNCS,
     Array,
-    Axes,
+    AxisNumbers,
     apply,
     broadcast,
     of_masks,
@@ -195,22 +195,22 @@ def cast(x: Array, dtype: str | DType) -> Array:
 # ---------------------------------------------------------------- along axes
 
 
-def sum(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
+def sum(x: Array, axis: AxisNumbers = None, keepdims: bool = False) -> Array:
     """The sum along one axis, several, or all of them."""
     return reduce(x, ADD, axis, keepdims)
 
 
-def prod(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
+def prod(x: Array, axis: AxisNumbers = None, keepdims: bool = False) -> Array:
     """The product along one axis, several, or all of them."""
     return reduce(x, MUL, axis, keepdims)
 
 
-def max(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
+def max(x: Array, axis: AxisNumbers = None, keepdims: bool = False) -> Array:
     """The maximum along one axis, several, or all of them."""
     return reduce(x, MAX, axis, keepdims)
 
 
-def min(x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
+def min(x: Array, axis: AxisNumbers = None, keepdims: bool = False) -> Array:
     """The minimum along one axis, several, or all of them."""
     return reduce(x, MIN, axis, keepdims)
 
@@ -333,7 +333,7 @@ def expand_dims(x: Array, axis: int) -> Array:
     return x.at((*x.axes[:at], None, *x.axes[at:]))
 
 
-def squeeze(x: Array, axis: Axes = None) -> Array:
+def squeeze(x: Array, axis: AxisNumbers = None) -> Array:
     """`x` without its axes of length 1, or without those that are given."""
     one_trace("squeeze", x)
     units = [

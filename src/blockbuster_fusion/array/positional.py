@@ -1,6 +1,6 @@
 """Array programs from operators over positions, as frameworks have them.
 
-A front end calls one method for each operator of a model. Positions become sequences of factors
+A front end calls one method for each operator of a model. AxisPositions become sequences of factors
 (axes.py), views and broadcasts only rearrange these, and at the end the factors are named axes of
 an ArrayProgram. An operator without such a form raises `NotExpressible`, and the front end runs it
 by the framework.
@@ -25,13 +25,13 @@ from blockbuster_fusion.array.axes import (
 )
 from blockbuster_fusion.array.named import Emitter
 from blockbuster_fusion.array.primitives import (
+    AxisPositions,
     Contraction,
     Given,
-    Lookup,
     Pointwise,
-    Positions,
     Primitive,
     Summary,
+    TableLookup,
 )
 from blockbuster_fusion.array.recorder import Recorder
 from blockbuster_fusion.array.records import (
@@ -92,7 +92,7 @@ class PositionalBuilder:
     def positions(self, position: Position, extent: Size, after: int = 0) -> PositionalArray:
         """0, 1, 2, … along a position, before some positions of length 1."""
         at, sizes = (position, *((),) * after), (extent, *(ONE,) * after)
-        return self.recorder.record(Positions(position), (), position, DType.int64, at, sizes)
+        return self.recorder.record(AxisPositions(position), (), position, DType.int64, at, sizes)
 
     def primitive(self, x: PositionalArray) -> Primitive[Position] | None:
         """The primitive that computes an array; a constant has none."""
@@ -289,7 +289,7 @@ class PositionalBuilder:
         axes = tuple(dict.fromkeys([*self.recorder.axes_of(index.record), *rest]))
         self.axes.keep_apart([*axes, *factors])
         operands = (table.record, index.record)
-        lookup: Lookup[Position] = Lookup(factors)
+        lookup: TableLookup[Position] = TableLookup(factors)
         return self.recorder.record(lookup, operands, axes, table.dtype, positions, sizes)
 
     def fitted(self, x: PositionalArray, at: int, y: PositionalArray, y_at: int) -> PositionalArray:

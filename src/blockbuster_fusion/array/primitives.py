@@ -58,14 +58,14 @@ class Contraction(Generic[A]):
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup(Generic[A]):
+class TableLookup(Generic[A]):
     """The elements of a table at positions along one of its axes; the positions are data."""
 
     axis: A
 
 
 @dataclass(frozen=True, slots=True)
-class Positions(Generic[A]):
+class AxisPositions(Generic[A]):
     """0, 1, 2, … along an axis."""
 
     axis: A
@@ -94,15 +94,15 @@ Primitive = (
     | Pointwise
     | Summary[A]
     | Contraction[A]
-    | Lookup[A]
-    | Positions[A]
+    | TableLookup[A]
+    | AxisPositions[A]
     | Renaming[A]
     | External[A]
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PrimitiveStep:
     """One primitive with its operands (numbers of earlier steps) and the type of its result."""
 
     primitive: Primitive[Axis]
@@ -126,7 +126,7 @@ class Primitives:
     """Records the primitives that operators expand to. Table entries are written against this."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[PrimitiveStep] = []
 
     def given(self, name: str, kind: ArrayType) -> Ref:
         """An input of the program."""
@@ -219,10 +219,10 @@ class Primitives:
             if isinstance(step.primitive, Pointwise):
                 operands = [made.get(v) or Ref(v, self.steps[v].type) for v in step.operands]
                 made[i] = self._step(step.primitive, operands, kind)
-            elif isinstance(step.primitive, Positions):
+            elif isinstance(step.primitive, AxisPositions):
                 made[i] = self.elementwise(cast(arg(0), DType.int64), index)  # position i is i
             else:
-                made[i] = self._step(Lookup(axis), (Ref(i, step.type), index), kind)
+                made[i] = self._step(TableLookup(axis), (Ref(i, step.type), index), kind)
         return made[table.step]
 
     def _elementwise_from(self, last: int, axis: Axis) -> list[int]:
@@ -241,14 +241,14 @@ class Primitives:
 
     def positions(self, axis: Axis) -> Ref:
         """The index along `axis`."""
-        return self._step(Positions(axis), (), ArrayType((axis,), DType.int64))
+        return self._step(AxisPositions(axis), (), ArrayType((axis,), DType.int64))
 
     def rename(self, x: Ref, old: Axis, new: Axis) -> Ref:
         """`x` with the axis `old` called `new`."""
         axes = tuple(new if a is old else a for a in x.axes)
         if len(set(axes)) < len(axes):
             raise IllTyped(op=f"rename {old}->{new}", problem=f"{x.type} has {new} already")
-        if isinstance(self.steps[x.step].primitive, Positions):
+        if isinstance(self.steps[x.step].primitive, AxisPositions):
             return self.positions(new)  # they lie nowhere, so they have no other name
         return self._step(Renaming(old, new), (x,), ArrayType(axes, x.type.dtype))
 
@@ -265,7 +265,7 @@ class Primitives:
         return self._step(External(namespace, name, attributes, layouts), tuple(operands), kind)
 
     def _step(self, primitive: Primitive[Axis], operands: Sequence[Ref], kind: ArrayType) -> Ref:
-        self.steps.append(Step(primitive, tuple(x.step for x in operands), kind))
+        self.steps.append(PrimitiveStep(primitive, tuple(x.step for x in operands), kind))
         return Ref(len(self.steps) - 1, kind)
 
 

@@ -10,7 +10,7 @@ from blockbuster_fusion.array.canonical import (
     masked_scale,
     turned_choice,
 )
-from blockbuster_fusion.array.primitives import Given, Pointwise, Positions, Primitive
+from blockbuster_fusion.array.primitives import AxisPositions, Given, Pointwise, Primitive
 from blockbuster_fusion.array.records import GivenArray, PositionalArray, Record
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.expr import (
@@ -192,8 +192,8 @@ class Recorder:
         match primitive:
             case Given():
                 pass
-            case Positions(factors):
-                primitive = Positions(moved(factors))
+            case AxisPositions(factors):
+                primitive = AxisPositions(moved(factors))
             case Pointwise() if not record.dtype.is_float:
                 again = [self.along(v, swap) for v in record.operands]
                 operands = [v for v in again if v is not None]

@@ -25,15 +25,15 @@ from blockbuster_fusion.ir.combiner import Combiner
 from blockbuster_fusion.ir.expr import Expr, arg, call, const, size
 from blockbuster_fusion.ir.ops import Plain
 
-Entry = Callable[..., Ref]
+Expansion = Callable[..., Ref]
 
-TABLE: dict[str, Entry] = {}
+TABLE: dict[str, Expansion] = {}
 
 
-def operator(name: str) -> Callable[[Entry], Entry]:
+def operator(name: str) -> Callable[[Expansion], Expansion]:
     """Registers the decorated function as the table's entry for `name`."""
 
-    def register(entry: Entry) -> Entry:
+    def register(entry: Expansion) -> Expansion:
         TABLE[name] = entry
         return entry
 

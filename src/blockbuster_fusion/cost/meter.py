@@ -16,8 +16,8 @@ from blockbuster_fusion.cost.plan import (
     DoReduce,
     DoRename,
     DoTake,
-    Frame,
-    Step,
+    PlanFrame,
+    PlanStep,
     Walk,
 )
 from blockbuster_fusion.cost.planner import plan_of
@@ -40,7 +40,7 @@ def meter(graph: Graph, extents: Mapping[str, int], tiles: Tiles | None = None) 
     verify(graph)
     plan = plan_of(graph, (True,) * len(graph.inputs))
     tiling = Tiling(given_extents(plan.axes, extents), given_tiles(plan.dims, tiles))
-    frame = Frame(plan, [out.name or None for out in graph.outputs])
+    frame = PlanFrame(plan, [out.name or None for out in graph.outputs])
     counter = _Counter(tiling)
     arguments = []
     for name, slot, used in zip(plan.names, plan.inputs, plan.used, strict=True):
@@ -105,8 +105,8 @@ class _Counter:
     def __init__(self, tiling: Tiling) -> None:
         self.tiling = tiling
         self.tally = Tally()
-        self.shapes: dict[Frame, list[_Shape]] = {}
-        self.loops: dict[Frame, _Loop] = {}
+        self.shapes: dict[PlanFrame, list[_Shape]] = {}
+        self.loops: dict[PlanFrame, _Loop] = {}
 
     def sizes(self, kind: Type, known: Mapping[Dim, _Size]) -> tuple[_Size, ...]:
         """The lengths of a full array of this type."""
@@ -121,7 +121,7 @@ class _Counter:
 
     # ---------------------------------------------------------------- bytes and operations
 
-    def count(self, frame: Frame, arguments: Sequence[_Shape], loops: _Loops) -> list[_Shape]:
+    def count(self, frame: PlanFrame, arguments: Sequence[_Shape], loops: _Loops) -> list[_Shape]:
         """Tally a plan for all iterations of the loops around it; the shapes of its outputs."""
         plan = frame.plan
         shapes = [_Shape(())] * len(plan.types)
@@ -135,7 +135,7 @@ class _Counter:
         return [shapes[slot] for slot in plan.outputs]
 
     def _step(
-        self, frame: Frame, step: Step, operands: list[_Shape], loops: _Loops
+        self, frame: PlanFrame, step: PlanStep, operands: list[_Shape], loops: _Loops
     ) -> Sequence[_Shape]:
         types = frame.plan.types
         known: dict[Dim, _Size] = {}
@@ -204,7 +204,7 @@ class _Counter:
         return _Shape(tuple(sizes), listed.place, varies)
 
     def _map(
-        self, frame: Frame, step: Step, action: DoMap, operands: list[_Shape], loops: _Loops
+        self, frame: PlanFrame, step: PlanStep, action: DoMap, operands: list[_Shape], loops: _Loops
     ) -> list[_Shape]:
         starts = self.tiling.starts(action.dim)
         loop = _Loop(len(loops) + 1, starts, action.first)
@@ -247,8 +247,8 @@ class _Counter:
 
     def _misc(
         self,
-        frame: Frame,
-        step: Step,
+        frame: PlanFrame,
+        step: PlanStep,
         action: DoMisc,
         operands: list[_Shape],
         known: Mapping[Dim, _Size],
@@ -267,7 +267,7 @@ class _Counter:
 
     # ---------------------------------------------------------------- local memory
 
-    def peak(self, frame: Frame) -> int:
+    def peak(self, frame: PlanFrame) -> int:
         """The most bytes of items that live in a plan, at the blocks where its loops stand."""
         live = most = 0
         for step in frame.plan.steps:
@@ -278,7 +278,7 @@ class _Counter:
             live -= self._bytes(frame, step.dead)
         return max(most, live + self._bytes(frame, frame.plan.loaded_last))
 
-    def _bytes(self, frame: Frame, slots: Sequence[int]) -> int:
+    def _bytes(self, frame: PlanFrame, slots: Sequence[int]) -> int:
         shapes, elements = self.shapes[frame], frame.plan.bytes
         return sum(
             elements[slot]
@@ -286,7 +286,7 @@ class _Counter:
             for slot in slots
         )
 
-    def _inside(self, frame: Frame, step: Step) -> int:
+    def _inside(self, frame: PlanFrame, step: PlanStep) -> int:
         """What lives while a step runs, beside its operands."""
         if isinstance(step.action, DoReduce):
             blocks = len(self.tiling.starts(step.action.dim))

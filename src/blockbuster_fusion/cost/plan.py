@@ -118,7 +118,7 @@ class DoMap:
     """Which of its plan's maps it is."""
     dim: Dim
     first: int
-    body: "Plan"
+    body: "GraphPlan"
     walks: tuple[Walk | None, ...]
     stacks: tuple[Stack, ...]
     reduced: tuple[tuple[tuple[int, ...], Gather], ...]
@@ -180,7 +180,7 @@ Action = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """A node's turn: operands and results are slots; then, which items begin and cease to live."""
 
     action: Action
@@ -197,7 +197,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GraphPlan:
     """The steps of a graph in order, over numbered slots for its values."""
 
     types: tuple[Type, ...]
@@ -209,7 +209,7 @@ class Plan:
     used: tuple[bool, ...]
     """Which inputs are used, here or deeper inside."""
     names: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     outputs: tuple[int, ...]
     loaded_last: tuple[int, ...]
     """Items that came in and are only handed out."""
@@ -218,12 +218,12 @@ class Plan:
     axes: frozenset[Axis]
 
 
-class Frame:
+class PlanFrame:
     """A plan at its place in a program: what its buffers are called, and what was loaded last."""
 
     __slots__ = ("children", "last", "places", "plan")
 
-    def __init__(self, plan: Plan, names: Sequence[str | None]) -> None:
+    def __init__(self, plan: GraphPlan, names: Sequence[str | None]) -> None:
         self.plan = plan
         self.last: list[object] = [None] * plan.sites
         self.places = list(plan.labels)
@@ -236,7 +236,7 @@ class Frame:
                 self.places[step.operands[1]] = self.places[step.results[0]]
             elif isinstance(step.action, DoRename) and step.results[0] in plan.outputs:
                 self.places[step.operands[0]] = self.places[step.results[0]]
-        self.children: list[Frame] = []
+        self.children: list[PlanFrame] = []
         for step in plan.steps:
             if isinstance(step.action, DoMap):
                 stacked = {stack.output for stack in step.action.stacks}
@@ -244,4 +244,4 @@ class Frame:
                     self.places[slot] if output in stacked else None
                     for output, slot in enumerate(step.results)
                 ]
-                self.children.append(Frame(step.action.body, inner))
+                self.children.append(PlanFrame(step.action.body, inner))

@@ -20,9 +20,9 @@ from blockbuster_fusion.cost.plan import (
     DoRename,
     DoTake,
     Gather,
-    Plan,
+    GraphPlan,
+    PlanStep,
     Stack,
-    Step,
     Walk,
 )
 from blockbuster_fusion.errors import IllTyped
@@ -52,10 +52,10 @@ _Work = tuple[Action, tuple[int, ...], tuple[int, ...]]
 """What a node does, and the slots of its operands and results."""
 
 # A plan holds no graph, so that it goes when its graph goes.
-_PLANS: WeakKeyDictionary[Graph, dict[tuple[bool, ...], Plan]] = WeakKeyDictionary()
+_PLANS: WeakKeyDictionary[Graph, dict[tuple[bool, ...], GraphPlan]] = WeakKeyDictionary()
 
 
-def plan_of(graph: Graph, owned: tuple[bool, ...]) -> Plan:
+def plan_of(graph: Graph, owned: tuple[bool, ...]) -> GraphPlan:
     """The plan of a graph; the inputs that are `owned` are loaded for it, the others are whole."""
     made = _PLANS.setdefault(graph, {})
     if owned not in made:
@@ -79,7 +79,7 @@ class _Planner:
                 self.types.append(kind)
                 self.dims.update(kind.lists, kind.items)
 
-    def plan(self) -> Plan:
+    def plan(self) -> GraphPlan:
         graph, slots = self.graph, self.slots
         work: list[_Work] = [
             (self._action(node), tuple(slots[v] for v in node.inputs), self._results(i, node))
@@ -96,7 +96,7 @@ class _Planner:
         dead = _by_step({slot: at for slot, at in last.items() if slot in items})
         dropped = _by_step(last_seen)
         steps = tuple(
-            Step(
+            PlanStep(
                 action,
                 operands,
                 results,
@@ -108,7 +108,7 @@ class _Planner:
             for at, (action, operands, results) in enumerate(work)
         )
         self.axes.update(dim.axis for dim in self.dims)
-        return Plan(
+        return GraphPlan(
             types=tuple(self.types),
             bytes=tuple(kind.dtype.bytes for kind in self.types),
             labels=tuple(str(value) for value in slots),

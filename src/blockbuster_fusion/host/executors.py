@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from blockbuster_fusion.errors import NoExecutor
-from blockbuster_fusion.host.numbers import Array
+from blockbuster_fusion.host.numbers import NumpyArray
 
-Executor = Callable[[str, dict[str, Any], list[Array]], list[Array]]
+Executor = Callable[[str, dict[str, Any], list[NumpyArray]], list[NumpyArray]]
 """`run(name, attributes, arrays)` gives the results as full arrays, in order."""
 
 _EXECUTORS: dict[str, Executor] = {}
@@ -30,7 +30,7 @@ def executor_of(namespace: str, name: str) -> Executor:
     return _EXECUTORS[namespace]
 
 
-def _concatenate(*arrays: Array, **attributes: Any) -> Array:
+def _concatenate(*arrays: NumpyArray, **attributes: Any) -> NumpyArray:
     return np.concatenate(arrays, **attributes)
 
 
@@ -57,7 +57,7 @@ NUMPY_FUNCTIONS: dict[str, Callable[..., Any]] = {
 """What the namespace `numpy` can do: operands are positional, attributes are keyword arguments."""
 
 
-def _run_numpy(name: str, attributes: dict[str, Any], arrays: list[Array]) -> list[Array]:
+def _run_numpy(name: str, attributes: dict[str, Any], arrays: list[NumpyArray]) -> list[NumpyArray]:
     if name not in NUMPY_FUNCTIONS:
         raise NoExecutor(namespace="numpy", name=name)
     return [NUMPY_FUNCTIONS[name](*arrays, **attributes)]

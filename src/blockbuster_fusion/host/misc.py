@@ -6,7 +6,7 @@ import numpy as np
 
 from blockbuster_fusion.errors import BadResult
 from blockbuster_fusion.host.executors import executor_of
-from blockbuster_fusion.host.numbers import Array, Numbers, misfit
+from blockbuster_fusion.host.numbers import NumericMode, NumpyArray, misfit
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.ops import Misc
 from blockbuster_fusion.ir.tiling import Tiling
@@ -15,11 +15,11 @@ from blockbuster_fusion.ir.types import Type
 
 def execute(
     op: Misc,
-    arrays: list[Array],
+    arrays: list[NumpyArray],
     sizes: Mapping[Dim, int],
     tiling: Tiling,
-    numbers: Numbers,
-) -> list[Array]:
+    numbers: NumericMode,
+) -> list[NumpyArray]:
     """The results of a misc operator; `sizes` are the lengths of its operands' dims."""
     run = executor_of(op.namespace, op.name)
     try:
@@ -43,8 +43,8 @@ def execute(
 
 
 def imagined_results(
-    op: Misc, sizes: Mapping[Dim, int], tiling: Tiling, numbers: Numbers
-) -> list[Array]:
+    op: Misc, sizes: Mapping[Dim, int], tiling: Tiling, numbers: NumericMode
+) -> list[NumpyArray]:
     """Arrays like those that the operator would give, if it were run."""
     return [
         np.zeros(
@@ -59,7 +59,7 @@ def imagined_results(
 
 
 def _problem(
-    op: Misc, kind: Type, array: Array, sizes: Mapping[Dim, int], tiling: Tiling
+    op: Misc, kind: Type, array: NumpyArray, sizes: Mapping[Dim, int], tiling: Tiling
 ) -> str | None:
     """Why an array is not of the declared type, if it is not."""
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "f") != kind.dtype.is_float:

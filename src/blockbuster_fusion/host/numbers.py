@@ -1,4 +1,4 @@
-"""Values while a program runs: items are NumPy arrays, lists are arrays with an address."""
+"""Numbers on the host: NumPy arrays of each dtype, conversions and checks."""
 
 from typing import Any
 
@@ -8,37 +8,13 @@ from numpy.typing import NDArray
 from blockbuster_fusion.errors import BadInput
 from blockbuster_fusion.ir.types import DType
 
-Array = NDArray[Any]
-
-
-class Buffer:
-    """One list in global memory; made anew, it is another one. A virtual list has no place."""
-
-    __slots__ = ("place",)
-
-    def __init__(self, place: str | None) -> None:
-        self.place = place
-
-
-class Listed:
-    """A list, or a part of one: blocks lie side by side in an array with the axes of `Type.dims`.
-
-    A list dim whose axis the items lack is an array axis as long as there are blocks. `buffer` and
-    `index` are the address of the part.
-    """
-
-    __slots__ = ("array", "buffer", "index")
-
-    def __init__(self, array: Array, buffer: Buffer, index: tuple[int, ...] = ()) -> None:
-        self.array = array
-        self.buffer = buffer
-        self.index = index
+NumpyArray = NDArray[Any]
 
 
 _SIXTEEN = (DType.float16, DType.bfloat16)
 
 
-class Numbers:
+class NumericMode:
     """How the values of each declared dtype are held and rounded.
 
     As declared, 16-bit floats are held in float32 arrays and rounded after each operator. When
@@ -58,9 +34,9 @@ class Numbers:
             for dtype in DType
         }
 
-    def rounded(self, number: Any, dtype: DType) -> Array:
+    def rounded(self, number: Any, dtype: DType) -> NumpyArray:
         """`number` (an array, or one number) as a value of `dtype`."""
-        x: Array = np.asarray(number)
+        x: NumpyArray = np.asarray(number)
         if not self.exact:
             if dtype is DType.float16:
                 return np.asarray(x, np.float16).astype(np.float32)
@@ -69,7 +45,7 @@ class Numbers:
         held = self.held[dtype]
         return x if x.dtype == held else x.astype(held)
 
-    def identity(self, value: float, shape: tuple[int, ...], dtype: DType) -> Array:
+    def identity(self, value: float, shape: tuple[int, ...], dtype: DType) -> NumpyArray:
         """An array full of a combiner's identity; what is infinite is an integer's extreme."""
         held = self.held[dtype]
         if held.kind == "i":
@@ -77,13 +53,13 @@ class Numbers:
             return np.full(shape, int(min(max(value, limits.min), limits.max)), held)
         return np.full(shape, value > 0 if held.kind == "b" else value, held)
 
-    def given(self, x: Array, dtype: DType) -> Array:
+    def given(self, x: NumpyArray, dtype: DType) -> NumpyArray:
         """A copy of `x` as callers know the dtype: float16 as such, bfloat16 in float32."""
         narrow = dtype is DType.float16 and not self.exact
         return np.array(x, np.float16 if narrow else self.held[dtype], order="C")
 
 
-def round_to_bfloat16(x: Array) -> Array:
+def round_to_bfloat16(x: NumpyArray) -> NumpyArray:
     """`x` rounded to the nearest bfloat16, ties to even, in a float32 array."""
     narrow = np.array(x, np.float32, order="C", ndmin=1)  # a copy: its bits are changed
     bits = narrow.view(np.uint32)
@@ -98,7 +74,7 @@ def round_to_bfloat16(x: Array) -> Array:
     return narrow.reshape(x.shape)
 
 
-def as_array(name: str, given: object) -> Array:
+def as_array(name: str, given: object) -> NumpyArray:
     """What was given for an input as an array of numbers, or BadInput."""
     if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
         problem = "is a masked array, and masks are not read; fill it first: x.filled(0)"
@@ -113,7 +89,7 @@ def as_array(name: str, given: object) -> Array:
     return array
 
 
-def misfit(array: Array, dtype: DType) -> str | None:
+def misfit(array: NumpyArray, dtype: DType) -> str | None:
     """Why the elements of an array are no values of `dtype`, if they are not."""
     kind = array.dtype.kind
     if dtype.is_float or kind == "b":

@@ -6,7 +6,7 @@ import numpy as np
 
 from blockbuster_fusion.cost.plan import Alignment, DoBlockReduce, DoDot, DoElementwise, Gather
 from blockbuster_fusion.errors import IllTyped
-from blockbuster_fusion.host.numbers import Array, Numbers
+from blockbuster_fusion.host.numbers import NumericMode, NumpyArray
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import evaluate
@@ -20,12 +20,12 @@ _UFUNCS: dict[Combiner, np.ufunc] = {
 }
 
 
-def aligned(x: Array, alignment: Alignment | None) -> Array:
+def aligned(x: NumpyArray, alignment: Alignment | None) -> NumpyArray:
     """A view of `x` under the dims that the alignment was made for."""
     return x if alignment is None else x.transpose(alignment.order)[alignment.index]
 
 
-def looked_up(table: Array, places: Array, kept: Sequence[int], rank: int) -> Array:
+def looked_up(table: NumpyArray, places: NumpyArray, kept: Sequence[int], rank: int) -> NumpyArray:
     """What a table has at some places along its first axis.
 
     The places are aligned to the result, which has `rank` axes; those of the table's others are at
@@ -38,7 +38,7 @@ def looked_up(table: Array, places: Array, kept: Sequence[int], rank: int) -> Ar
     return np.asarray(table[(places, *grid)])
 
 
-def misplaced(places: Array, length: int, axis: Axis) -> str | None:
+def misplaced(places: NumpyArray, length: int, axis: Axis) -> str | None:
     """Why a table of this length cannot be looked up at some places, if it cannot."""
     for place in (places.min(), places.max()) if places.size else ():
         if not 0 <= place < length:
@@ -49,14 +49,14 @@ def misplaced(places: Array, length: int, axis: Axis) -> str | None:
 class Gathered:
     """What comes along, combined in pairs as a binary counter carries: sums stay exact."""
 
-    def __init__(self, arithmetic: "Arithmetic", gather: Gather) -> None:
+    def __init__(self, arithmetic: "BlockArithmetic", gather: Gather) -> None:
         self.arithmetic, self.gather = arithmetic, gather
-        self.parts: list[tuple[int, list[Array]]] = []
+        self.parts: list[tuple[int, list[NumpyArray]]] = []
 
     def __bool__(self) -> bool:
         return bool(self.parts)
 
-    def add(self, coming: list[Array]) -> None:
+    def add(self, coming: list[NumpyArray]) -> None:
         """One more item; items that were gathered from as many others are combined."""
         size = 1
         while self.parts and self.parts[-1][0] == size:
@@ -64,7 +64,7 @@ class Gathered:
             size *= 2
         self.parts.append((size, coming))
 
-    def result(self) -> list[Array]:
+    def result(self) -> list[NumpyArray]:
         """All of it, combined in order."""
         *before, (_, made) = self.parts
         for _, earlier in reversed(before):
@@ -72,21 +72,21 @@ class Gathered:
         return made
 
 
-class Arithmetic:
+class BlockArithmetic:
     """Operators on blocks, with the numbers and extents of one run."""
 
-    def __init__(self, numbers: Numbers, extents: Extents) -> None:
+    def __init__(self, numbers: NumericMode, extents: Extents) -> None:
         self.numbers = numbers
         self.extents = extents
 
-    def elementwise(self, action: DoElementwise, operands: Sequence[Array]) -> Array:
+    def elementwise(self, action: DoElementwise, operands: Sequence[NumpyArray]) -> NumpyArray:
         arguments = [aligned(x, a) for x, a in zip(operands, action.alignments, strict=True)]
         made = evaluate(action.expr, arguments, self.extents.of, self.numbers.rounded)
         if action.spread is not None:
             made = np.broadcast_to(made, [operands[at].shape[axis] for at, axis in action.spread])
         return self.numbers.rounded(made, action.dtype)
 
-    def dot(self, action: DoDot, a: Array, b: Array) -> Array:
+    def dot(self, action: DoDot, a: NumpyArray, b: NumpyArray) -> NumpyArray:
         i, j = action.axes
         if action.shared or not (np.isfinite(a).all() and np.isfinite(b).all()):
             # libraries of linear algebra may take 0 times inf for 0
@@ -97,7 +97,7 @@ class Arithmetic:
             made = np.tensordot(a, b, axes=(i, j))
         return self.numbers.rounded(made, action.dtype)
 
-    def block_reduce(self, action: DoBlockReduce, x: Array) -> Array:
+    def block_reduce(self, action: DoBlockReduce, x: NumpyArray) -> NumpyArray:
         axis, gather = action.axis, action.gather
         (component,) = gather.components
         if x.shape[axis] == 0:
@@ -115,8 +115,8 @@ class Arithmetic:
         return self.finished(gather, gathered)[0]
 
     def combine(
-        self, gather: Gather, gathered: Sequence[Array], coming: Sequence[Array]
-    ) -> list[Array]:
+        self, gather: Gather, gathered: Sequence[NumpyArray], coming: Sequence[NumpyArray]
+    ) -> list[NumpyArray]:
         """What has been gathered, with what comes next; 16-bit floats are not rounded yet."""
         ufunc = _UFUNCS.get(gather.combiner)
         if ufunc is not None:
@@ -129,7 +129,7 @@ class Arithmetic:
                 raise IllTyped(op=f"combiner {gather.combiner}", problem=problem)
         return made
 
-    def _combined(self, gather: Gather, arguments: Sequence[Array]) -> list[Array]:
+    def _combined(self, gather: Gather, arguments: Sequence[NumpyArray]) -> list[NumpyArray]:
         made = []
         for component in gather.components:
             turned = list(arguments)
@@ -140,14 +140,14 @@ class Arithmetic:
             made.append(np.asarray(x, held))
         return made
 
-    def finished(self, gather: Gather, gathered: Sequence[Array]) -> list[Array]:
+    def finished(self, gather: Gather, gathered: Sequence[NumpyArray]) -> list[NumpyArray]:
         """What has been gathered, rounded to what is declared."""
         return [
             self.numbers.rounded(x, component.dtype)
             for x, component in zip(gathered, gather.components, strict=True)
         ]
 
-    def identities(self, gather: Gather, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    def identities(self, gather: Gather, shapes: Sequence[tuple[int, ...]]) -> list[NumpyArray]:
         """What a combiner gives when nothing comes."""
         return [
             self.numbers.identity(component.identity, shape, component.dtype)

@@ -7,20 +7,20 @@ import numpy as np
 
 from blockbuster_fusion.array.lower import expand_program
 from blockbuster_fusion.array.primitives import (
+    AxisPositions,
     Contraction,
     External,
     Given,
-    Lookup,
     Pointwise,
-    Positions,
+    PrimitiveStep,
     Renaming,
-    Step,
     Summary,
+    TableLookup,
 )
 from blockbuster_fusion.array.program import ArrayProgram, ArrayType, check_program
 from blockbuster_fusion.errors import BadInput, BadResult
 from blockbuster_fusion.host.executors import executor_of
-from blockbuster_fusion.host.numbers import Array, Numbers, as_array, misfit
+from blockbuster_fusion.host.numbers import NumericMode, NumpyArray, as_array, misfit
 from blockbuster_fusion.interp.arithmetic import looked_up, misplaced
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
@@ -31,7 +31,9 @@ from blockbuster_fusion.ir.types import DType
 _UFUNCS = {ADD: np.add, MUL: np.multiply, MAX: np.maximum, MIN: np.minimum}
 
 
-def evaluate(program: ArrayProgram, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Array]:
+def evaluate(
+    program: ArrayProgram, inputs: Mapping[str, Any] | Sequence[Any]
+) -> dict[str, NumpyArray]:
     """The program's outputs by name, computed on whole arrays, given by name or in order.
 
     Dtypes are as in `interpret`: each result is rounded to what is declared, and when any array is
@@ -46,7 +48,7 @@ def evaluate(program: ArrayProgram, inputs: Mapping[str, Any] | Sequence[Any]) -
         raise BadInput(name=name, problem=f"{problem}; the inputs are {known}")
     arrays = {i.name: as_array(i.name, inputs[i.name]) for i in program.inputs}
     exact = any(x.dtype == np.float64 and type(inputs[n]) is not float for n, x in arrays.items())
-    evaluation = _Evaluation(arrays, Numbers(exact=exact))
+    evaluation = _Evaluation(arrays, NumericMode(exact=exact))
     steps, outputs = expand_program(program)
     with np.errstate(all="ignore"):
         for step in steps:
@@ -61,19 +63,19 @@ def evaluate(program: ArrayProgram, inputs: Mapping[str, Any] | Sequence[Any]) -
 class _Evaluation:
     """The values of the steps so far."""
 
-    def __init__(self, inputs: Mapping[str, Array], numbers: Numbers) -> None:
+    def __init__(self, inputs: Mapping[str, NumpyArray], numbers: NumericMode) -> None:
         self.inputs = inputs
         self.numbers = numbers
         self.extents = Extents()
-        self.values: list[Array] = []
+        self.values: list[NumpyArray] = []
         self.types: list[ArrayType] = []
 
-    def add(self, step: Step) -> None:
+    def add(self, step: PrimitiveStep) -> None:
         made = self.numbers.rounded(self.compute(step), step.type.dtype)
         self.values.append(made)
         self.types.append(step.type)
 
-    def compute(self, step: Step) -> Any:
+    def compute(self, step: PrimitiveStep) -> Any:
         operands = [self.values[v] for v in step.operands]
         axes = [self.types[v].axes for v in step.operands]
         match step.primitive:
@@ -94,23 +96,23 @@ class _Evaluation:
                     [letters[a] for a in some] for some in (*axes, step.type.axes)
                 )
                 return np.einsum(operands[0], left, operands[1], right, result)
-            case Lookup(axis):
+            case TableLookup(axis):
                 return self.looked_up(axis, operands, axes, step)
-            case Positions(axis):
+            case AxisPositions(axis):
                 return np.arange(self.extents.of(axis))
             case Renaming():
                 return operands[0]
             case External():
                 return self.external(step.primitive, step.operands, step.type)
 
-    def given(self, name: str, kind: ArrayType) -> Array:
+    def given(self, name: str, kind: ArrayType) -> NumpyArray:
         array = self.inputs[name]
         problem = self.bind(array, kind, f"input {name}") or misfit(array, kind.dtype)
         if problem is not None:
             raise BadInput(name=name, problem=problem)
         return array
 
-    def bind(self, array: Array, kind: ArrayType, owner: str) -> str | None:
+    def bind(self, array: NumpyArray, kind: ArrayType, owner: str) -> str | None:
         """Note the lengths of an array's axes, or say why it cannot be of a type."""
         if array.ndim != len(kind.axes):
             wanted = ", ".join(axis.name for axis in kind.axes)
@@ -119,14 +121,14 @@ class _Evaluation:
         problems = [self.extents.bind(axis, length, owner) for axis, length in bound]
         return next(filter(None, problems), None)
 
-    def reduced(self, combiner: Combiner, x: Array, at: int, dtype: DType) -> Array:
+    def reduced(self, combiner: Combiner, x: NumpyArray, at: int, dtype: DType) -> NumpyArray:
         if x.shape[at] == 0:
             shape = x.shape[:at] + x.shape[at + 1 :]
             return self.numbers.identity(combiner.identity[0], shape, dtype)
         if combiner in _UFUNCS:
-            made: Array = _UFUNCS[combiner].reduce(x, axis=at)
+            made: NumpyArray = _UFUNCS[combiner].reduce(x, axis=at)
             return made
-        gathered: Array = x.take(0, at)
+        gathered: NumpyArray = x.take(0, at)
         for i in range(1, x.shape[at]):
             both = [gathered, x.take(i, at)]
             (expr,) = combiner.combine
@@ -134,8 +136,12 @@ class _Evaluation:
         return gathered
 
     def looked_up(
-        self, axis: Axis, operands: Sequence[Array], axes: Sequence[tuple[Axis, ...]], step: Step
-    ) -> Array:
+        self,
+        axis: Axis,
+        operands: Sequence[NumpyArray],
+        axes: Sequence[tuple[Axis, ...]],
+        step: PrimitiveStep,
+    ) -> NumpyArray:
         (table, places), (own, across) = operands, axes
         problem = misplaced(places, self.extents.of(axis), axis)
         if problem is not None:
@@ -145,7 +151,7 @@ class _Evaluation:
         at = [step.type.axes.index(a) for a in kept]
         return looked_up(turned, _align(places, across, step.type.axes), at, len(step.type.axes))
 
-    def external(self, op: External[Axis], operands: Sequence[int], kind: ArrayType) -> Array:
+    def external(self, op: External[Axis], operands: Sequence[int], kind: ArrayType) -> NumpyArray:
         arrays = []
         for v, layout in zip(operands, op.layouts, strict=True):
             x = _align(self.values[v], self.types[v].axes, layout)
@@ -161,7 +167,7 @@ class _Evaluation:
         return made
 
 
-def _align(x: Array, axes: Sequence[Axis], target: Sequence[Axis]) -> Array:
+def _align(x: NumpyArray, axes: Sequence[Axis], target: Sequence[Axis]) -> NumpyArray:
     """`x` transposed to the order of `target`, with length 1 where it lacks an axis."""
     present = [a for a in target if a in axes]
     moved = np.transpose(x, [axes.index(a) for a in present])

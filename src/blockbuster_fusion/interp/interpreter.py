@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from blockbuster_fusion.cost.plan import Frame, Plan
+from blockbuster_fusion.cost.plan import GraphPlan, PlanFrame
 from blockbuster_fusion.cost.planner import plan_of
 from blockbuster_fusion.cost.traffic import Traffic
 from blockbuster_fusion.errors import BadInput
 from blockbuster_fusion.host.inputs import in_order
-from blockbuster_fusion.host.numbers import Array, Buffer, Listed, Numbers, as_array, misfit
+from blockbuster_fusion.host.numbers import NumericMode, NumpyArray, as_array, misfit
 from blockbuster_fusion.host.outputs import ByName
-from blockbuster_fusion.interp.machine import Machine
+from blockbuster_fusion.interp.machine import BlockMachine
+from blockbuster_fusion.interp.values import Allocation, StoredList
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Output
@@ -26,7 +27,9 @@ class Outputs(ByName):
 
     traffic: Traffic
 
-    def __new__(cls, names: Sequence[str], arrays: Sequence[Array], traffic: Traffic) -> "Outputs":
+    def __new__(
+        cls, names: Sequence[str], arrays: Sequence[NumpyArray], traffic: Traffic
+    ) -> "Outputs":
         made = super().__new__(cls, names, arrays)
         made.traffic = traffic
         return made
@@ -73,8 +76,8 @@ def interpret(
         array.dtype.kind == "f" and array.dtype.itemsize >= 8 and type(x) is not float
         for array, x in zip(arrays, given, strict=True)
     )
-    machine = Machine(tiling, Numbers(exact=exact))
-    frame = Frame(plan, [out.name or None for out in graph.outputs])
+    machine = BlockMachine(tiling, NumericMode(exact=exact))
+    frame = PlanFrame(plan, [out.name or None for out in graph.outputs])
     with np.errstate(all="ignore"):
         values = machine.run(frame, _admitted(plan, machine, arrays))
         made = [
@@ -84,7 +87,7 @@ def interpret(
     return Outputs([out.name for out in graph.outputs], made, machine.tally.traffic())
 
 
-def _bind(extents: Extents, name: str, kind: Type, array: Array) -> None:
+def _bind(extents: Extents, name: str, kind: Type, array: NumpyArray) -> None:
     """Check an input's shape and note what it says of extents."""
     if array.ndim != len(kind.dims):
         axes = ", ".join(axis.name for axis in kind.axes)
@@ -97,7 +100,7 @@ def _bind(extents: Extents, name: str, kind: Type, array: Array) -> None:
                 raise BadInput(name=name, problem=conflict)
 
 
-def _admitted(plan: Plan, machine: Machine, arrays: Sequence[Array]) -> list[Any]:
+def _admitted(plan: GraphPlan, machine: BlockMachine, arrays: Sequence[NumpyArray]) -> list[Any]:
     """The inputs as values; items that are used are loaded here."""
     made: list[Any] = []
     for name, slot, used, array in zip(plan.names, plan.inputs, plan.used, arrays, strict=True):
@@ -107,7 +110,7 @@ def _admitted(plan: Plan, machine: Machine, arrays: Sequence[Array]) -> list[Any
             raise BadInput(name=name, problem=problem)
         held = machine.numbers.rounded(array, kind.dtype)
         if kind.is_list:
-            made.append(Listed(held, Buffer(None if kind.virtual else name)))
+            made.append(StoredList(held, Allocation(None if kind.virtual else name)))
             continue
         if used:
             machine.tally.load(name, held.size * kind.dtype.bytes)
@@ -115,7 +118,9 @@ def _admitted(plan: Plan, machine: Machine, arrays: Sequence[Array]) -> list[Any
     return made
 
 
-def _handed_out(machine: Machine, out: Output, kind: Type, value: Any, place: str) -> Array:
+def _handed_out(
+    machine: BlockMachine, out: Output, kind: Type, value: Any, place: str
+) -> NumpyArray:
     """An output as the array that the caller gets; an item is stored here."""
     if not kind.is_list:
         machine.tally.store(place, value.size * kind.dtype.bytes)

@@ -17,37 +17,44 @@ from blockbuster_fusion.cost.plan import (
     DoReduce,
     DoRename,
     DoTake,
-    Frame,
     Gather,
+    PlanFrame,
+    PlanStep,
     Stack,
-    Step,
     Walk,
 )
 from blockbuster_fusion.cost.traffic import Tally
 from blockbuster_fusion.errors import BadPlace, BadTile, IllTyped
 from blockbuster_fusion.host.misc import execute, imagined_results
-from blockbuster_fusion.host.numbers import Array, Buffer, Listed, Numbers
-from blockbuster_fusion.interp.arithmetic import Arithmetic, Gathered, aligned, looked_up, misplaced
+from blockbuster_fusion.host.numbers import NumericMode, NumpyArray
+from blockbuster_fusion.interp.arithmetic import (
+    BlockArithmetic,
+    Gathered,
+    aligned,
+    looked_up,
+    misplaced,
+)
+from blockbuster_fusion.interp.values import Allocation, StoredList
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ANY
 from blockbuster_fusion.ir.tiling import Tiling, nothing_to_pick
 
 Values = list[Any]
-"""By slot: an array for an item, a Listed for a list."""
+"""By slot: an array for an item, a StoredList for a list."""
 
 
-class Machine:
+class BlockMachine:
     """Runs the frames of one program on one set of inputs."""
 
-    def __init__(self, tiling: Tiling, numbers: Numbers) -> None:
+    def __init__(self, tiling: Tiling, numbers: NumericMode) -> None:
         self.tiling = tiling
         self.numbers = numbers
-        self.arithmetic = Arithmetic(numbers, tiling.extents)
+        self.arithmetic = BlockArithmetic(numbers, tiling.extents)
         self.tally = Tally()
         self.imagining = False
-        self._positions: dict[Axis, Array] = {}
+        self._positions: dict[Axis, NumpyArray] = {}
 
-    def run(self, frame: Frame, arguments: Sequence[Any]) -> Values:
+    def run(self, frame: PlanFrame, arguments: Sequence[Any]) -> Values:
         """The outputs of a plan; what it has loaded and hands out is still tallied as live."""
         plan, tally = frame.plan, self.tally
         sizes = plan.bytes
@@ -72,7 +79,7 @@ class Machine:
 
     # ---------------------------------------------------------------- lists
 
-    def _count(self, op: str, walk: Walk, listed: Listed) -> int:
+    def _count(self, op: str, walk: Walk, listed: StoredList) -> int:
         """How many blocks a loop over the list has; a list that does not suit it is refused."""
         count = len(self.tiling.blocks(walk.dim))
         length = listed.array.shape[walk.axis]
@@ -83,60 +90,60 @@ class Machine:
             raise BadTile(name=walk.dim.label, problem=problem)
         return count
 
-    def _part(self, walk: Walk, array: Array, block: int) -> Array:
+    def _part(self, walk: Walk, array: NumpyArray, block: int) -> NumpyArray:
         """A view of one block of a list's array, under the element's dims."""
         at = self.tiling.blocks(walk.dim)[block] if walk.cut else block
-        part: Array = array[(*(slice(None),) * walk.axis, at, ...)]
+        part: NumpyArray = array[(*(slice(None),) * walk.axis, at, ...)]
         return part if walk.order is None else part.transpose(walk.order)
 
-    def _element(self, frame: Frame, walk: Walk, listed: Listed, block: int) -> Any:
+    def _element(self, frame: PlanFrame, walk: Walk, listed: StoredList, block: int) -> Any:
         """Block number `block` of a list; the load is charged if its address is a new one."""
         array = self._part(walk, listed.array, block)
         index = (*listed.index, block)
         if not walk.is_item:
-            return Listed(array, listed.buffer, index)
-        place = listed.buffer.place
+            return StoredList(array, listed.allocation, index)
+        place = listed.allocation.place
         if walk.site is not None and place is not None:
-            address = (listed.buffer, index)
+            address = (listed.allocation, index)
             if frame.last[walk.site] != address:
                 frame.last[walk.site] = address
                 self.tally.load(place, array.size * walk.bytes)
         return array
 
-    def _empty_element(self, walk: Walk, listed: Listed) -> Any:
+    def _empty_element(self, walk: Walk, listed: StoredList) -> Any:
         """What an element of the list would be like, if there were one."""
         shape = list(listed.array.shape)
         shape[walk.axis : walk.axis + 1] = [0] if walk.cut else []
         array = np.zeros(shape, listed.array.dtype)
         if walk.order is not None:
             array = array.transpose(walk.order)
-        return array if walk.is_item else Listed(array, listed.buffer)
+        return array if walk.is_item else StoredList(array, listed.allocation)
 
     # ---------------------------------------------------------------- operators
 
     def _elementwise(
-        self, frame: Frame, step: Step, action: DoElementwise, values: Values
+        self, frame: PlanFrame, step: PlanStep, action: DoElementwise, values: Values
     ) -> list[Any]:
         made = self.arithmetic.elementwise(action, [values[slot] for slot in step.operands])
         self.tally.flops += action.operations * made.size
         return [made]
 
     def _block_reduce(
-        self, frame: Frame, step: Step, action: DoBlockReduce, values: Values
+        self, frame: PlanFrame, step: PlanStep, action: DoBlockReduce, values: Values
     ) -> list[Any]:
         block = values[step.operands[0]]
         self.tally.flops += block.size
         return [self.arithmetic.block_reduce(action, block)]
 
-    def _dot(self, frame: Frame, step: Step, action: DoDot, values: Values) -> list[Any]:
+    def _dot(self, frame: PlanFrame, step: PlanStep, action: DoDot, values: Values) -> list[Any]:
         left, right = (values[slot] for slot in step.operands)
         made = self.arithmetic.dot(action, left, right)
         self.tally.flops += 2 * made.size * left.shape[action.axes[0]]
         return [made]
 
-    def _take(self, frame: Frame, step: Step, action: DoTake, values: Values) -> list[Any]:
+    def _take(self, frame: PlanFrame, step: PlanStep, action: DoTake, values: Values) -> list[Any]:
         listed, places = (values[slot] for slot in step.operands)
-        table, place = listed.array, listed.buffer.place
+        table, place = listed.array, listed.allocation.place
         if self.imagining and not len(table):
             table = np.zeros((1, *table.shape[1:]), table.dtype)
         problem = misplaced(places, len(table), action.axis)
@@ -146,7 +153,7 @@ class Machine:
         self.tally.load(place, made.size * action.bytes)
         return [made]
 
-    def _map(self, frame: Frame, step: Step, action: DoMap, values: Values) -> list[Any]:
+    def _map(self, frame: PlanFrame, step: PlanStep, action: DoMap, values: Values) -> list[Any]:
         count = len(self.tiling.blocks(action.dim))
         ports = [
             (walk, values[slot]) for walk, slot in zip(action.walks, step.operands, strict=True)
@@ -155,8 +162,8 @@ class Machine:
             if walk is not None:
                 self._count("a map", walk, value)
         child, tally = frame.children[action.child], self.tally
-        stacked: dict[int, Listed] = {}
-        gathered: dict[int, Array] = {}
+        stacked: dict[int, StoredList] = {}
+        gathered: dict[int, NumpyArray] = {}
         parts = [Gathered(self.arithmetic, gather) for _, gather in action.reduced]
         before = kept = tally.live
         for block in range(action.first, count):
@@ -206,22 +213,24 @@ class Machine:
         tally, imagining = self.tally, self.imagining
         self.tally, self.imagining = Tally(), True
         try:
-            return self.run(Frame(action.body, [None] * len(action.body.outputs)), arguments)
+            return self.run(PlanFrame(action.body, [None] * len(action.body.outputs)), arguments)
         finally:
             self.tally, self.imagining = tally, imagining
 
-    def _allocate(self, action: DoMap, stack: Stack, element: Any, place: str) -> Listed:
+    def _allocate(self, action: DoMap, stack: Stack, element: Any, place: str) -> StoredList:
         """An array for a stacked output, given one of its elements."""
-        array: Array = element if stack.is_item else element.array
+        array: NumpyArray = element if stack.is_item else element.array
         if stack.order is None:
             shape = (len(self.tiling.blocks(action.dim)), *array.shape)
         else:
             rest = array.transpose(stack.order).shape[1:]
             shape = (self.tiling.extents.of(action.dim.axis), *rest)
-        return Listed(np.zeros(shape, array.dtype), Buffer(place))
+        return StoredList(np.zeros(shape, array.dtype), Allocation(place))
 
-    def _put(self, action: DoMap, stack: Stack, listed: Listed, element: Any, block: int) -> None:
-        array: Array = element if stack.is_item else element.array
+    def _put(
+        self, action: DoMap, stack: Stack, listed: StoredList, element: Any, block: int
+    ) -> None:
+        array: NumpyArray = element if stack.is_item else element.array
         if stack.order is None:
             target = listed.array[block, ...]
         else:
@@ -232,13 +241,15 @@ class Machine:
             raise IllTyped(op=f"map {action.dim.label}", problem=problem)
         target[...] = array
 
-    def _gather(self, gathered: Gathered, coming: list[Array]) -> None:
+    def _gather(self, gathered: Gathered, coming: list[NumpyArray]) -> None:
         """One more item to what has been gathered."""
         for component, item in zip(gathered.gather.components, coming, strict=True):
             self.tally.flops += component.operations * item.size
         gathered.add(coming)
 
-    def _reduce(self, frame: Frame, step: Step, action: DoReduce, values: Values) -> list[Any]:
+    def _reduce(
+        self, frame: PlanFrame, step: PlanStep, action: DoReduce, values: Values
+    ) -> list[Any]:
         lists = [
             (walk, values[slot]) for walk, slot in zip(action.walks, step.operands, strict=True)
         ]
@@ -258,15 +269,17 @@ class Machine:
         nothing = self.arithmetic.identities(gather, shapes)
         return list(self.arithmetic.finished(gather, nothing))
 
-    def _rename(self, frame: Frame, step: Step, action: DoRename, values: Values) -> list[Any]:
+    def _rename(
+        self, frame: PlanFrame, step: PlanStep, action: DoRename, values: Values
+    ) -> list[Any]:
         value: Any = values[step.operands[0]]
         if action.stored:
             place = frame.places[step.results[0]]
             self.tally.store(place, value.size * action.stored)
-            return [Listed(value, Buffer(place))]
-        return [Listed(value.array, value.buffer, value.index)]
+            return [StoredList(value, Allocation(place))]
+        return [StoredList(value.array, value.allocation, value.index)]
 
-    def _pick(self, frame: Frame, step: Step, action: DoPick, values: Values) -> list[Any]:
+    def _pick(self, frame: PlanFrame, step: PlanStep, action: DoPick, values: Values) -> list[Any]:
         walk, listed = action.walk, values[step.operands[0]]
         count = self._count("a pick", walk, listed)
         if action.index < count:
@@ -275,7 +288,7 @@ class Machine:
             return [self._empty_element(walk, listed)]
         raise nothing_to_pick(walk.dim, action.index, count)
 
-    def _join(self, frame: Frame, step: Step, action: DoJoin, values: Values) -> list[Any]:
+    def _join(self, frame: PlanFrame, step: PlanStep, action: DoJoin, values: Values) -> list[Any]:
         walk, place = action.walk, frame.places[step.results[0]]
         first, rest = (values[slot] for slot in step.operands)
         count = self._count("a join", walk, rest)
@@ -284,22 +297,22 @@ class Machine:
             self._part(walk, joined, 0)[...] = first if walk.is_item else first.array
         if walk.is_item:
             self.tally.store(place, first.size * walk.bytes)
-        return [Listed(joined, Buffer(place))]
+        return [StoredList(joined, Allocation(place))]
 
-    def _iota(self, frame: Frame, step: Step, action: DoIota, values: Values) -> list[Any]:
+    def _iota(self, frame: PlanFrame, step: PlanStep, action: DoIota, values: Values) -> list[Any]:
         positions = self._positions.get(action.axis)
         if positions is None:
             positions = np.arange(self.tiling.extents.of(action.axis), dtype=np.int64)
             self._positions[action.axis] = positions
-        return [Listed(positions, Buffer(None))]
+        return [StoredList(positions, Allocation(None))]
 
-    def _misc(self, frame: Frame, step: Step, action: DoMisc, values: Values) -> list[Any]:
-        arrays: list[Array] = []
+    def _misc(self, frame: PlanFrame, step: PlanStep, action: DoMisc, values: Values) -> list[Any]:
+        arrays: list[NumpyArray] = []
         sizes: dict[Dim, int] = {}
         for kind, order, slot in zip(action.operands, action.orders, step.operands, strict=True):
             value = values[slot]
-            if kind.is_list and value.buffer.place is not None:
-                self.tally.load(value.buffer.place, value.array.size * kind.dtype.bytes)
+            if kind.is_list and value.allocation.place is not None:
+                self.tally.load(value.allocation.place, value.array.size * kind.dtype.bytes)
             array = value.array if kind.is_list else value
             sizes.update(zip(kind.dims, array.shape, strict=True))
             arrays.append(np.transpose(self.numbers.given(array, kind.dtype), order))
@@ -312,11 +325,11 @@ class Machine:
             place = frame.places[slot]
             if kind.is_list:
                 self.tally.store(place, array.size * kind.dtype.bytes)
-            results.append(Listed(array, Buffer(place)) if kind.is_list else array)
+            results.append(StoredList(array, Allocation(place)) if kind.is_list else array)
         return results
 
 
-def _bytes(gather: Gather, items: Sequence[Array]) -> int:
+def _bytes(gather: Gather, items: Sequence[NumpyArray]) -> int:
     return sum(
         item.size * component.dtype.bytes
         for item, component in zip(items, gather.components, strict=True)
@@ -324,15 +337,15 @@ def _bytes(gather: Gather, items: Sequence[Array]) -> int:
 
 
 _EXECUTE: dict[type, Callable[..., list[Any]]] = {
-    DoElementwise: Machine._elementwise,
-    DoBlockReduce: Machine._block_reduce,
-    DoDot: Machine._dot,
-    DoTake: Machine._take,
-    DoMap: Machine._map,
-    DoReduce: Machine._reduce,
-    DoRename: Machine._rename,
-    DoPick: Machine._pick,
-    DoJoin: Machine._join,
-    DoIota: Machine._iota,
-    DoMisc: Machine._misc,
+    DoElementwise: BlockMachine._elementwise,
+    DoBlockReduce: BlockMachine._block_reduce,
+    DoDot: BlockMachine._dot,
+    DoTake: BlockMachine._take,
+    DoMap: BlockMachine._map,
+    DoReduce: BlockMachine._reduce,
+    DoRename: BlockMachine._rename,
+    DoPick: BlockMachine._pick,
+    DoJoin: BlockMachine._join,
+    DoIota: BlockMachine._iota,
+    DoMisc: BlockMachine._misc,
 }

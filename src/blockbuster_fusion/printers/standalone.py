@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockbuster_fusion.errors import NoKernel
-from blockbuster_fusion.host.numbers import Numbers
+from blockbuster_fusion.host.numbers import NumericMode
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.ir.types import DType
@@ -65,7 +65,7 @@ def samples(number: int, shape: Sequence[int], dtype: DType, below: int | None =
         return np.asarray(np.trunc((1 + numbers) / 2 * below), dtype.value)
     if not dtype.is_float:
         return np.asarray(np.trunc(4 * numbers), dtype.value)
-    return Numbers(exact=False).rounded(numbers, dtype)
+    return NumericMode(exact=False).rounded(numbers, dtype)
 
 
 def places_below(nest: Nest, extents: Extents) -> dict[Buffer, int]:

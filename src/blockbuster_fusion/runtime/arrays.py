@@ -10,13 +10,10 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blockbuster_fusion.errors import BadInput
-from blockbuster_fusion.host.numbers import as_array, misfit, round_to_bfloat16
+from blockbuster_fusion.host.numbers import NumpyArray, as_array, misfit, round_to_bfloat16
 from blockbuster_fusion.ir.types import DType
-
-Array = NDArray[Any]
 
 
 class ArrayLibrary(Protocol):
@@ -58,10 +55,10 @@ class ArrayLibrary(Protocol):
     def handed_out(self, x: Any, dtype: DType) -> Any:
         """An output as the caller gets it."""
 
-    def to_numpy(self, x: Any, dtype: DType) -> Array:
+    def to_numpy(self, x: Any, dtype: DType) -> NumpyArray:
         """A copy as executors of misc operators take it: bfloat16 in float32."""
 
-    def from_numpy(self, x: Array, dtype: DType) -> Any:
+    def from_numpy(self, x: NumpyArray, dtype: DType) -> Any:
         """What an executor gave, as an array of the stored dtype."""
 
 
@@ -84,10 +81,10 @@ class NumpyArrays:
     name = "numpy"
     is_prompt = True
 
-    def seen(self, x: Array) -> Hashable:
+    def seen(self, x: NumpyArray) -> Hashable:
         return x.shape, x.strides, x.dtype
 
-    def admitted(self, name: str, x: object, dtype: DType) -> Array:
+    def admitted(self, name: str, x: object, dtype: DType) -> NumpyArray:
         array = x if type(x) is np.ndarray else _plain(name, x, dtype)
         if dtype is DType.bfloat16:
             if array.dtype.name == "bfloat16":  # of the package ml_dtypes
@@ -101,44 +98,44 @@ class NumpyArrays:
             return array.copy()
         return array
 
-    def shape(self, x: Array) -> tuple[int, ...]:
+    def shape(self, x: NumpyArray) -> tuple[int, ...]:
         return x.shape
 
-    def strides(self, x: Array) -> tuple[int, ...]:
+    def strides(self, x: NumpyArray) -> tuple[int, ...]:
         size = x.itemsize
         return tuple(stride // size for stride in x.strides)
 
-    def handle(self, x: Array) -> int:
+    def handle(self, x: NumpyArray) -> int:
         return address(x)
 
-    def empty(self, shape: Sequence[int], dtype: DType) -> Array:
+    def empty(self, shape: Sequence[int], dtype: DType) -> NumpyArray:
         return np.empty(shape, STORED[dtype])
 
-    def shaped(self, flat: Array, shape: Sequence[int]) -> Array:
+    def shaped(self, flat: NumpyArray, shape: Sequence[int]) -> NumpyArray:
         return flat[: _count(shape)].reshape(shape)
 
-    def permuted(self, x: Array, order: Sequence[int]) -> Array:
+    def permuted(self, x: NumpyArray, order: Sequence[int]) -> NumpyArray:
         return x.transpose(order)
 
-    def copied(self, x: Array) -> Array:
+    def copied(self, x: NumpyArray) -> NumpyArray:
         return np.array(x, order="C")
 
-    def clear(self, x: Array) -> None:
+    def clear(self, x: NumpyArray) -> None:
         x.fill(0)
 
-    def handed_out(self, x: Array, dtype: DType) -> Array:
+    def handed_out(self, x: NumpyArray, dtype: DType) -> NumpyArray:
         return from_bfloat16(x) if dtype is DType.bfloat16 else x
 
-    def to_numpy(self, x: Array, dtype: DType) -> Array:
+    def to_numpy(self, x: NumpyArray, dtype: DType) -> NumpyArray:
         return from_bfloat16(x) if dtype is DType.bfloat16 else self.copied(x)
 
-    def from_numpy(self, x: Array, dtype: DType) -> Array:
+    def from_numpy(self, x: NumpyArray, dtype: DType) -> NumpyArray:
         if dtype is DType.bfloat16:
             return to_bfloat16(x)
         return np.array(x, STORED[dtype], order="C")
 
 
-def _plain(name: str, x: object, dtype: DType) -> Array:
+def _plain(name: str, x: object, dtype: DType) -> NumpyArray:
     """What is no array as one; numbers take the dtype that is wanted."""
     array = as_array(name, x)
     if isinstance(x, np.ndarray | np.generic):
@@ -160,13 +157,13 @@ def _count(shape: Sequence[int]) -> int:
     return count
 
 
-def to_bfloat16(x: Array) -> Array:
+def to_bfloat16(x: NumpyArray) -> NumpyArray:
     """The bits of numbers rounded to bfloat16."""
     bits = round_to_bfloat16(x).view(np.uint32) if x.ndim else round_to_bfloat16(x).reshape(1)
     return (bits.view(np.uint32) >> 16).astype(np.uint16).reshape(x.shape)
 
 
-def from_bfloat16(bits: Array) -> Array:
+def from_bfloat16(bits: NumpyArray) -> NumpyArray:
     """The numbers as float32."""
     return np.left_shift(bits, 16, dtype=np.uint32, order="C").view(np.float32)
 
@@ -179,11 +176,11 @@ _DATA = object.__basicsize__
 _address_at = ctypes.c_void_p.from_address
 
 
-def _quick_address(x: Array) -> int:
+def _quick_address(x: NumpyArray) -> int:
     return _address_at(id(x) + _DATA).value or 0
 
 
-def _slow_address(x: Array) -> int:
+def _slow_address(x: NumpyArray) -> int:
     return int(x.__array_interface__["data"][0])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from blockbuster_fusion.errors import BadInput
 from blockbuster_fusion.host.misc import execute
-from blockbuster_fusion.host.numbers import Numbers
+from blockbuster_fusion.host.numbers import NumericMode
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.ir.types import DType
@@ -225,7 +225,7 @@ class Bound:
             )
             for view, layout in zip(step.operands, layouts, strict=True)
         ]
-        numbers = Numbers(exact=False)
+        numbers = NumericMode(exact=False)
         with np.errstate(all="ignore"):
             made = execute(op, given, {}, self.tiling, numbers)
         for view, x in zip(step.results, made, strict=True):

@@ -40,7 +40,7 @@ log = logging.getLogger("blockbuster_fusion")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """The content of a file as it was read or made; `file` is where it lies, if it does."""
 
     content: bytes
@@ -56,7 +56,7 @@ def digest(*parts: str) -> str:
     return made.hexdigest()
 
 
-def cached(key: str, suffix: str, make: Callable[[Path], None]) -> Entry:
+def cached(key: str, suffix: str, make: Callable[[Path], None]) -> CacheEntry:
     """The file that `make` writes for this key: from the cache, or made now.
 
     `make` is given the path to write to. An entry that is damaged is made again. OSError in `make`
@@ -76,12 +76,12 @@ def cached(key: str, suffix: str, make: Callable[[Path], None]) -> Entry:
             problem = error
             _note(folder, f"cannot be written ({error.strerror or error})")
             continue
-        return Entry(content, _stored(key, suffix, content))
+        return CacheEntry(content, _stored(key, suffix, content))
     reason = problem.strerror or problem if problem is not None else "there is no folder for it"
     raise CacheFailed(folder=cache_folder(), problem=reason)
 
 
-def find(key: str, suffix: str) -> Entry | None:
+def find(key: str, suffix: str) -> CacheEntry | None:
     """The entry of a key; one that is not as it was written is removed."""
     for folder in (usable_folder(), process_folder(make=False)):
         if folder is None:
@@ -95,7 +95,7 @@ def find(key: str, suffix: str) -> Entry | None:
     return None
 
 
-def discard(entry: Entry) -> None:
+def discard(entry: CacheEntry) -> None:
     """Throw an entry away that `cached` gave."""
     if entry.file is not None:
         _remove(entry.file.parent)
@@ -161,12 +161,12 @@ def file_name(entry: str, content: bytes) -> str:
     return f"{made.hexdigest()}{Path(entry).suffix}"
 
 
-def _read(entry: Path) -> Entry | None:
+def _read(entry: Path) -> CacheEntry | None:
     """The content of an entry's only file, where its name is the hash of it."""
     try:
         content, name = _opened(entry)
         if name == file_name(entry.name, content):
-            return Entry(content, entry / name)
+            return CacheEntry(content, entry / name)
     except OSError as error:
         if error.errno not in _DAMAGED:
             return None  # it is not there, or cannot be read now

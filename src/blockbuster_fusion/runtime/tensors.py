@@ -10,8 +10,9 @@ from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from blockbuster_fusion.errors import BadInput, NoMemory, Untraceable
+from blockbuster_fusion.host.numbers import NumpyArray
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.runtime.arrays import Array, NumpyArrays
+from blockbuster_fusion.runtime.arrays import NumpyArrays
 
 STORED: dict[DType, torch.dtype] = {dtype: getattr(torch, str(dtype)) for dtype in DType}
 
@@ -118,12 +119,12 @@ class TorchArrays:
     def handed_out(self, x: torch.Tensor, dtype: DType) -> torch.Tensor:
         return x
 
-    def to_numpy(self, x: torch.Tensor, dtype: DType) -> Array:
+    def to_numpy(self, x: torch.Tensor, dtype: DType) -> NumpyArray:
         x = x.detach().float() if dtype is DType.bfloat16 else x.detach()
-        made: Array = np.array(x.cpu().numpy(), order="C")
+        made: NumpyArray = np.array(x.cpu().numpy(), order="C")
         return made
 
-    def from_numpy(self, x: Array, dtype: DType) -> torch.Tensor:
+    def from_numpy(self, x: NumpyArray, dtype: DType) -> torch.Tensor:
         # `torch.tensor` copies: what an executor gives may be its own
         return torch.tensor(x, dtype=STORED[dtype], device=self.device)
 
@@ -161,7 +162,7 @@ def _library(device: torch.device, handles: bool) -> TorchArrays:
 def through_numpy(
     given: Sequence[Any],
     dtypes: Sequence[DType],
-    run: Callable[[list[Any]], Sequence[Array]],
+    run: Callable[[list[Any]], Sequence[NumpyArray]],
 ) -> list[torch.Tensor]:
     """What `run` makes of NumPy arrays, as tensors of these dtypes where the first tensor is.
 

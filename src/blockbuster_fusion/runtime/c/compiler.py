@@ -17,7 +17,7 @@ from pathlib import Path
 
 from blockbuster_fusion.errors import CompilerFailed, NoCompiler, WrongKind
 from blockbuster_fusion.progress import doing
-from blockbuster_fusion.runtime.cache import Entry, cached, digest, find
+from blockbuster_fusion.runtime.cache import CacheEntry, cached, digest, find
 
 FLAGS = (
     *("-O2", "-march=native", "-std=gnu11", "-fPIC", "-shared"),
@@ -46,7 +46,7 @@ _MESSAGE_LINES = 12
 _LONGEST_OUTPUT = 1 << 16
 
 
-def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False) -> Entry:
+def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False) -> CacheEntry:
     """A shared library of a C source, compiled once for this compiler and this CPU.
 
     Without OpenMP in the compiler it is compiled for one thread, and again once that has OpenMP.
@@ -70,7 +70,7 @@ def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False)
     return _made(source, command, serial, keys[serial])
 
 
-def _made(source: str, command: tuple[str, ...], options: Sequence[str], key: str) -> Entry:
+def _made(source: str, command: tuple[str, ...], options: Sequence[str], key: str) -> CacheEntry:
     def make(library: Path) -> None:
         text = library.with_suffix(".c")
         text.write_text(source, encoding="utf-8")

@@ -11,7 +11,7 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.fusion.fuse import fuse
-from blockbuster_fusion.host.numbers import Numbers
+from blockbuster_fusion.host.numbers import NumericMode
 from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph, check_graph
@@ -261,7 +261,7 @@ class Judge:
     def __init__(self, graph: Graph, dtype: DType) -> None:
         self.graph, self.dtype = graph, dtype
         self.unfused = stored_as(graph, dtype)
-        self.numbers = Numbers(exact=dtype is DType.float64)
+        self.numbers = NumericMode(exact=dtype is DType.float64)
 
     def on(self, inputs: Mapping[str, Any]) -> "Judged":
         """The measure for one set of inputs, which are rounded to the dtype first."""

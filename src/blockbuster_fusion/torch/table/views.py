@@ -5,7 +5,7 @@ from typing import Any
 
 from blockbuster_fusion.array.axes import ONE, Size
 from blockbuster_fusion.array.positional import PositionalBuilder
-from blockbuster_fusion.array.primitives import Positions
+from blockbuster_fusion.array.primitives import AxisPositions
 from blockbuster_fusion.array.records import Operand, PositionalArray
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.expr import Expr, call
@@ -119,7 +119,7 @@ def _walking(p: PositionalBuilder, index: PositionalArray, extent: Size) -> int 
         return None
     if index.constant is not None or len(wide) != 1 or index.sizes[wide[0]] != extent:
         raise NotExpressible(what="an index that is data")
-    if not isinstance(p.primitive(index), Positions):
+    if not isinstance(p.primitive(index), AxisPositions):
         raise NotExpressible(what="an index that is data")
     return wide[0] - len(index.sizes)
 
