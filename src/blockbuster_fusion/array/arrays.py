@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from blockbuster_fusion.array.trace import Tracing
 
 AxisNumbers = int | Sequence[int] | None
-"""Which axes to reduce: one, several, or all."""
+"""The axes to reduce: one, several, or all."""
 
 UFUNCS: dict[Any, Callable[..., Any]] = {}
-"""What NumPy's ufuncs record when they meet a traced array; `ops` fills it."""
+"""The operators that NumPy's ufuncs record for a traced array; `ops` fills it."""
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}
-"""What NumPy's other functions record."""
+"""The operators that NumPy's other functions record."""
 
 _Method = Callable[[Any, Any], "Array"]
 
@@ -48,7 +48,7 @@ _UNTRACED = "not traced; see blockbuster_fusion.ops for what is, or use ops.misc
 
 
 class Array:
-    """An array while a function is traced: it records what is done with it.
+    """An array in a traced function: it records the operators that it is given to.
 
     `axes` gives each position its axis, or None for an axis of length 1.
     """
@@ -98,7 +98,7 @@ class Array:
         return self.transpose(order)
 
     def position(self, axis: int, op: str) -> int:
-        """A position counted from either end, checked."""
+        """A checked position, counted from the front."""
         try:
             place = operator.index(axis)
         except TypeError:
@@ -109,7 +109,7 @@ class Array:
         return place % self.ndim
 
     def positions(self, axes: AxisNumbers, op: str) -> list[int]:
-        """The positions that are meant, last first."""
+        """The positions of the given axes, last first."""
         if axes is None:
             return list(reversed(range(self.ndim)))
         given: Sequence[Any] = axes if isinstance(axes, tuple | list) else [axes]
@@ -359,7 +359,7 @@ def broadcast(op: str, arrays: Sequence[Array]) -> tuple[list[Array], list[Axis 
             if axis is None or axis is wanted:
                 continue
             if wanted is not None:
-                # were the two made one, an axis that stands elsewhere would stand twice
+                # if the two were merged, an axis of another position would occur twice
                 x = claim(op, x, at, wanted, unify=axis not in result)
             elif axis in result:
                 x = other_name(x, axis)  # one axis at two positions, as in x + x.T
@@ -383,7 +383,7 @@ def without_units(arrays: Sequence[Array], first: int = 1) -> list[Array]:
 
 
 def without_unit(x: Array, at: int) -> Array:
-    """`x` with an axis of extent 1 gone and only its position left."""
+    """`x` without an axis of extent 1, whose position stays."""
     return reduce(x, MAX, at, keepdims=True)
 
 
@@ -392,7 +392,7 @@ def _from_right(x: Array, back: int) -> Axis | None:
 
 
 def claim(op: str, x: Array, position: int, axis: Axis, unify: bool = True) -> Array:
-    """`x` with `axis` at `position`, where it has another name so far."""
+    """`x` with the axis at `position` renamed to `axis`."""
     have, axis = x.axes[position], x.tracing.resolve(axis)
     assert have is not None
     if have is axis:

@@ -1,11 +1,11 @@
-"""The axes solver: which named axes the positions of arrays stand for.
+"""The axes solver: finds the named axes that the positions of arrays stand for.
 
-A framework's array has positions; an axis is what two positions share that an operator walks
-together. A view that merges or splits positions only says that one position is several axes in a
-row. So every position is a sequence of *factors*, and each operator states equations between such
-sequences. Solving them is union-find with splitting: of two factors that stand for the same thing,
-equal sizes are made one, and the larger is split by the smaller. What cannot be split any further
-are the atomic axes of the program; over these, a view is nothing at all.
+A framework's array has positions. Two positions that an operator iterates together share an axis. A
+view that merges or splits positions makes one position several axes in a row. So every position is
+a sequence of *factors*, and each operator states equations between such sequences. They are solved
+by union-find with splitting: of two factors that must be equal, equal sizes are merged, and the
+larger is split by the smaller. The factors that remain whole, the atoms, are the axes of the
+program; over atoms, a view is the identity.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from blockbuster_fusion.errors import BlockbusterError
 
 
 class AxesDisagree(BlockbusterError):
-    """Positions that an operator walks together have no common atomic axes."""
+    """Positions that an operator iterates together have no common atoms."""
 
     template = "{left} and {right} have no common factors"
 
@@ -31,7 +31,7 @@ class AxesMeet(BlockbusterError):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A product: of a number and of sizes that are known only when the program runs."""
+    """A product of a number and of sizes that are known only at run time."""
 
     number: int
     symbols: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Size:
         return Size(self.number * other.number, tuple(sorted(self.symbols + other.symbols)))
 
     def divided_by(self, other: "Size") -> "Size | None":
-        """The whole quotient, or None where there is none for all sizes."""
+        """The integer quotient, or None if the division leaves a remainder for some sizes."""
         left = Counter(self.symbols)
         left.subtract(other.symbols)
         if other.number == 0 or self.number % other.number or min(left.values(), default=0) < 0:
@@ -68,33 +68,33 @@ def product(sizes: Iterable[Size]) -> Size:
 
 @dataclass(eq=False, slots=True)
 class Factor:
-    """An axis in the making: an atom, or by now the same as another, or split into several."""
+    """An axis that is not yet named: an atom, or merged with another, or split into several."""
 
     size: Size
     parts: tuple["Factor", ...] | None = None
-    """What it has become; None for an atom."""
+    """The factors that replace it; None for an atom."""
 
     def __repr__(self) -> str:
         return f"<{self.size}>"
 
 
 Position = tuple[Factor, ...]
-"""What one position of an array is; nothing where it has length 1."""
+"""The factors of one position of an array; none if it has length 1."""
 
 
 class Axes:
-    """One system of equations between sequences of factors, solved as they come."""
+    """A system of equations between sequences of factors, solved one by one."""
 
     def __init__(self) -> None:
         self.together: list[tuple[Factor, ...]] = []
-        """The axes of each array, which must stay different ones."""
+        """The factors of each array, which must stay different."""
 
     def new(self, size: Size) -> Position:
-        """A position of its own."""
+        """The factors of a new position."""
         return () if size == ONE else (Factor(size),)
 
     def atoms(self, factors: Iterable[Factor]) -> Position:
-        """What the factors have come to."""
+        """The atoms that the factors consist of by now."""
         made: list[Factor] = []
         stack = [*factors][::-1]
         while stack:
@@ -106,14 +106,14 @@ class Axes:
         return tuple(made)
 
     def keep_apart(self, factors: Iterable[Factor]) -> None:
-        """Some array has all of these axes, so no two of them may become one."""
+        """Forbids to merge any two of these factors: one array has them all."""
         self.together.append(tuple(factors))
 
     def unify(self, left: Sequence[Factor], right: Sequence[Factor]) -> None:
-        """The two sequences stand for the same indices.
+        """Makes two sequences equal, factor by factor.
 
-        AxesDisagree where they have no common factors, AxesMeet where one array has both; what
-        was solved until then stays, since every step of it is required.
+        AxesDisagree if they have no common factors, AxesMeet if one array has both. Steps that were
+        done until then stay, since every one of them is required.
         """
         lefts, rights = [*self.atoms(left)], [*self.atoms(right)]
         while lefts and rights:
@@ -128,14 +128,16 @@ class Axes:
                 lefts = [*self.split(a, b, rest), *lefts]
             else:
                 raise AxesDisagree(left=a.size, right=b.size)
-            # what was split or merged may stand further on as well
+            # a factor that was split or merged may occur again later
             lefts, rights = [*self.atoms(lefts)], [*self.atoms(rights)]
         if lefts or rights:
             raise AxesDisagree(left=_shown(left), right=_shown(right))
 
     def refine(self, left: Sequence[Factor], right: Sequence[Factor]) -> bool:
-        """Split the two sequences at each other's borders, without making them one; whether any
-        factor was split. AxesDisagree where no split does."""
+        """Splits two sequences at each other's boundaries, without merging; True if any was split.
+
+        AxesDisagree if no split does it.
+        """
         is_split = False
         lefts, rights = [*self.atoms(left)], [*self.atoms(right)]
         while lefts and rights:
@@ -153,13 +155,13 @@ class Axes:
         return is_split
 
     def merge(self, a: Factor, b: Factor) -> None:
-        """Make two atoms of one size the same axis."""
+        """Merges two atoms of one size."""
         if any(a in atoms and b in atoms for atoms in self.met()):
             raise AxesMeet(left=a.size, right=b.size)
         b.parts = (a,)
 
     def split(self, whole: Factor, first: Factor, rest: Size) -> list[Factor]:
-        """Split an atom into another one and what is left; that which is left."""
+        """Splits an atom into another one and a remainder, which is returned."""
         if any(whole in atoms and first in atoms for atoms in self.met()):
             raise AxesMeet(left=whole.size, right=first.size)
         remainder = Factor(rest)
@@ -175,8 +177,8 @@ class Axes:
     ) -> list[Position]:
         """The positions of a view: `positions`, of these sizes, seen in the shape `wanted`.
 
-        Positions are matched from the left in runs of equal products; the factors of a run are
-        dealt out again, split where a border falls inside one.
+        Positions are matched from the left in runs of equal products. The factors of a run are
+        distributed again; a factor is split if a boundary falls inside it.
         """
         made: list[Position] = []
         at = 0

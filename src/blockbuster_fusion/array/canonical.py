@@ -1,7 +1,7 @@
-"""One form for expressions that people write in several ways.
+"""Canonical forms of expressions that can be written in several ways.
 
-Each rule gives the same number for every element, or the one that PyTorch gives for the other form:
-`x**0.5` is a square root there. Rules that only hold for real numbers have no place here.
+A rewritten expression gives the same number for every element, or the number that PyTorch gives:
+there `x**0.5` is a square root. Rules that hold for real numbers only are not used.
 """
 
 import math
@@ -15,11 +15,11 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 MIRRORED = {"gt": "lt", "ge": "le"}
 OPPOSITE = {"eq": "ne", "ne": "eq"}
 OPPOSITE_OF_WHOLE = {"lt": "le", "le": "lt"}
-"""Of what is no NaN: `not x < y` is `y <= x`."""
+"""The opposites that hold without NaN: `not x < y` is `y <= x`."""
 
 
 def canonical(expr: Expr, dtypes: Sequence[DType]) -> Expr:
-    """The one form of an expression whose arguments have these dtypes."""
+    """The canonical form of an expression whose arguments have these dtypes."""
 
     def simplified(node: Expr) -> Expr:
         while (simpler := _simpler(node, dtypes)) is not None:
@@ -40,7 +40,7 @@ class Scaled:
 
 
 def masked_scale(expr: Expr, inner: Expr) -> Scaled | None:
-    """`expr`, of one argument that is `inner`, as a choice that is scaled."""
+    """`expr` of its one argument `inner`, as a scaled choice; None if it is none."""
     match expr:
         case Expr("mul", (Expr("arg"), Expr("const") as factor)):
             pass
@@ -61,8 +61,10 @@ def masked_scale(expr: Expr, inner: Expr) -> Scaled | None:
 
 
 def turned_choice(expr: Expr) -> tuple[int, Expr] | None:
-    """Which condition `where(condition, number, x)` has, and the choice with the number last, for
-    the opposite of that."""
+    """The condition of `where(condition, number, x)`, and the choice with the number last.
+
+    The new choice is for the opposite of the condition.
+    """
     match expr:
         case Expr("where", (Expr("arg", (), condition), Expr("const") as number, x)):
             if x.op == "const":
@@ -73,12 +75,12 @@ def turned_choice(expr: Expr) -> tuple[int, Expr] | None:
 
 
 def has_opposite(condition: Expr, dtypes: Sequence[DType]) -> bool:
-    """Whether the opposite of a condition is as simple."""
+    """True if the opposite of a condition is as simple."""
     return canonical(call("not_", condition), dtypes).op != "not_"
 
 
 def _simpler(node: Expr, dtypes: Sequence[DType]) -> Expr | None:
-    """One rule applied at the root, or None where none applies."""
+    """The expression after one rule at its root, or None if no rule applies."""
     found = _rewritten(node, dtypes)
     if found is None or result_dtype(found, dtypes) is not result_dtype(node, dtypes):
         return None
@@ -150,5 +152,5 @@ def _is_number(x: Expr, wanted: float | bool) -> bool:
 
 
 def _has_exact_inverse(y: float) -> bool:
-    """Whether dividing by a number is multiplying by another one: powers of two."""
+    """True if division by a number equals multiplication by its inverse: powers of two."""
     return bool(y) and abs(math.frexp(y)[0]) == 0.5 and 2.0**-100 <= abs(y) <= 2.0**100

@@ -1,4 +1,4 @@
-"""Misc operators while a function is traced: they run, and are never fused."""
+"""Misc operators in traced functions: they run, and are never fused."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def misc(
     dtype: str | DType | None = None,
     **arguments: Plain,
 ) -> Array:
-    """An operator of somebody else's: it runs by its namespace's executor and is never fused.
+    """An operator of another library: the executor of its namespace runs it, unfused.
 
     The result has the axes and the dtype of the first operand, unless they are given: axes of
     operands (`x.axes`), or new ones as in `trace`.

@@ -1,4 +1,4 @@
-"""Lookups while a function is traced: elements of an array at places that another one holds."""
+"""Lookups in traced functions: elements of an array at places given by another array."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def take(x: Array, index: Array, axis: int = 0) -> Array:
     along = x.along(axis, "take")
     for shared in index.axes:
         if shared is along:
-            x = other_name(x, along)  # it lies in memory anyway
+            x = other_name(x, along)  # a table is in memory, so that this costs nothing
         elif shared is not None and shared in x.axes:
             index = other_name(index, shared)
     at = x.position(axis, "take")
@@ -53,7 +53,7 @@ def _looked_up(x: Array, index: Array, at: int, axes: Any) -> Array:
 
 
 def numpy_take(a: Array, indices: Array, axis: int | None = None) -> Array:
-    """NumPy's `take`, which flattens an array where no axis is given."""
+    """NumPy's `take`, which flattens an array if no axis is given."""
     if axis is None and a.ndim != 1:
         problem = f"without an axis {a} would be flattened, which is not traced: give one"
         raise TraceError(op="take", problem=problem)

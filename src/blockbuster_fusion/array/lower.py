@@ -1,7 +1,7 @@
 """Lowering: an array program to its initial, fully unfused block program.
 
-Each primitive becomes one nest of maps. Nests have loops of their own; two loops are one dim only
-where an intermediate ties them (its list is stored by the one and walked by the other).
+Each primitive becomes one nest of maps. Nests have loops of their own. Two loops share a dim only
+if one stores a list that the other iterates.
 """
 
 from collections import Counter, defaultdict
@@ -61,7 +61,7 @@ def lower(program: ArrayProgram) -> Graph:
 
 
 def expand_program(program: ArrayProgram) -> tuple[list[PrimitiveStep], list[int]]:
-    """The primitives that the program's outputs need, and which of them are the outputs."""
+    """The primitives that the outputs need, and the numbers of the outputs among them."""
     p = Primitives()
     refs: list[Ref] = [p.given(i.name, i.type) for i in program.inputs]
     for op in program.operators:
@@ -70,7 +70,7 @@ def expand_program(program: ArrayProgram) -> tuple[list[PrimitiveStep], list[int
     for out in program.outputs:
         ref = refs[out.value]
         if isinstance(p.steps[ref.step].primitive, AxisPositions):
-            ref = p.elementwise(lambda t: t, ref)  # positions lie nowhere: an output is stored
+            ref = p.elementwise(lambda t: t, ref)  # positions have no memory of their own
         outputs.append(ref.step)
     return _without_dead_steps(p.steps, outputs)
 
@@ -95,20 +95,20 @@ def _without_dead_steps(
 
 
 def check_batch(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> None:
-    """IllTyped where a batch axis is reduced, under its own name or another."""
+    """IllTyped if a batch axis is reduced, under its own name or another."""
     for axis in sorted(reduced_axes(steps) & batch_axes(program, steps), key=str):
         problem = f"the batch axis {axis} is summed or contracted over, so it has to lie in blocks"
         raise IllTyped(op=program.name, problem=f"{problem}: leave it out of batch")
 
 
 def batch_axes(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> set[Axis]:
-    """The program's batch axes and what they are renamed to."""
+    """The program's batch axes, under all their names."""
     names = other_names(steps)
     return {name for axis in program.batch for name in names.get(axis, {axis})}
 
 
 def other_names(steps: Sequence[PrimitiveStep]) -> dict[Axis, set[Axis]]:
-    """For each axis that is renamed, all the names that its arrays go by."""
+    """For each renamed axis, all its names."""
     names: dict[Axis, set[Axis]] = {}
     for s in steps:
         if isinstance(s.primitive, Renaming):
@@ -126,10 +126,9 @@ def reduced_axes(steps: Sequence[PrimitiveStep]) -> set[Axis]:
 def loop_order(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> dict[Axis, int]:
     """One order of axes for the whole program, in which every nest runs its parallel loops.
 
-    A step that reduces an axis wants it inside its parallel loops; one that looks up rows of what
-    was computed wants them in one piece. The order goes against as few of these wishes as a greedy
-    choice can; where it is free, the program's outputs decide, then first appearance. Batch axes
-    that the user names come first.
+    A step that reduces an axis prefers it inside its parallel loops. A lookup of rows of a
+    computed table prefers whole rows. A greedy order violates few of these preferences; ties are
+    broken by the program's outputs, then by first appearance. Batch axes of the user come first.
     """
     appearing = [a for out in program.outputs for a in out.axes]
     appearing += [a for s in steps for a in s.type.axes]
@@ -156,7 +155,7 @@ def loop_order(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> dict[Ax
 
 
 def packed_axes(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> set[Axis]:
-    """The axes that stay in blocks; the others (batch, heads) are walked one index at a time.
+    """The axes that stay in blocks; loops over the others (batch, heads) take one index at a time.
 
     Packed are the axes that are reduced, and of each contraction the last axis that belongs to
     one operand alone, its rows and columns, unless one of these is packed for another contraction:
@@ -174,7 +173,7 @@ def packed_axes(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> set[Ax
             for side, other in ((left, right), (right, left)):
                 alone = [a for a in side if a not in other and a not in batch]
                 if not any(a in rows for a in alone):
-                    # an axis that is reduced lies in blocks anyway
+                    # a reduced axis is packed anyway
                     rows.update([a for a in alone if a not in reduced][-1:] or alone[-1:])
     packed |= rows
     arrays = list(dict.fromkeys(s.type.axes for s in steps))
@@ -188,11 +187,11 @@ def packed_axes(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> set[Ax
 
 
 _Loop = tuple[int, Axis]
-"""The loop over an axis in the nest of a step."""
+"""The number of a step and an axis: one loop of the step's nest."""
 
 
 def _tie_loops(steps: Sequence[PrimitiveStep], packed: set[Axis]) -> dict[_Loop, Dim]:
-    """The dim of every loop: loops that an intermediate ties have the same."""
+    """The dim of every loop; loops that share an intermediate array have the same one."""
     parent: dict[_Loop, _Loop] = {}
 
     def root(loop: _Loop) -> _Loop:
@@ -229,7 +228,7 @@ def _has_loops(step: PrimitiveStep) -> bool:
 
 
 def _loops(steps: Sequence[PrimitiveStep], step: PrimitiveStep) -> list[Axis]:
-    """The axes that a step walks: those of its result and the one that it reduces."""
+    """The axes that a step iterates: those of its result and the one that it reduces."""
     if isinstance(step.primitive, TableLookup):
         return list(step.type.axes)
     walked = [a for v in step.operands for a in steps[v].type.axes]
@@ -278,7 +277,7 @@ class _Lowering:
         self.values.append(made)
 
     def innermost(self, builder: Builder, i: int, operands: Sequence[Value]) -> Value:
-        """What step i does inside its parallel loops."""
+        """The result of step i inside its parallel loops."""
         match self.steps[i].primitive:
             case Pointwise(expr):
                 return builder.one(*self.laid_out(builder, expr, operands))
@@ -312,11 +311,11 @@ class _Lowering:
         return Elementwise(moved), *(operands[i] for i in at)
 
     def ranks(self, kind: Type) -> list[int]:
-        """Where the axes of a block stand in the loop order."""
+        """The ranks of a block's axes in the loop order."""
         return [self.order[d.axis] for d in kind.items]
 
     def array(self, kind: ArrayType) -> Type:
-        """The type of an array that lies in memory as a whole, tiled by nobody yet."""
+        """The type of a whole array in memory, without tiles."""
         lists = tuple(self.free(a) for a in kind.axes)
         return Type(lists, tuple(d for d in lists if d.packed), kind.dtype)
 

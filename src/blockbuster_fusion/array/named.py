@@ -1,4 +1,4 @@
-"""From records over factors to an array program: atoms become named axes, records operators."""
+"""Array programs from records: atomic factors become named axes, records become operators."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
@@ -39,7 +39,7 @@ from blockbuster_fusion.ir.types import DType
 
 
 class Emitter:
-    """The records as operators over named axes."""
+    """Writes records as operators over named axes."""
 
     def __init__(self, name: str, recorder: Recorder) -> None:
         self.name, self.recorder = name, recorder
@@ -56,7 +56,8 @@ class Emitter:
         records = [(i, r) for i, r in enumerate(self.records) if i in needed]
         self.refine([r.primitive for _, r in records if isinstance(r.primitive, Renaming)])
         read = dict.fromkeys(v for _, r in records for v in r.operands)
-        for i in (*read, *(i for i, _ in records if i not in read)):  # as they are first used
+        # inputs come in the order of their first use
+        for i in (*read, *(i for i, _ in records if i not in read)):
             record = self.records[i]
             if isinstance(record.primitive, Given):
                 self.take_in(i, record, record.primitive.name)
@@ -72,11 +73,11 @@ class Emitter:
         return PositionalProgram(program, tuple(self.layouts), seen, tuple(open_sizes))
 
     def refine(self, renamed: Sequence[Renaming[Position]]) -> None:
-        """What is split under one name is split under the other one too."""
+        """Splits an axis under one name wherever it is split under the other."""
         pairs = [pair for one in renamed for pair in zip(one.old, one.new, strict=True)]
         try:
             while any(self.axes.refine([old], [new]) for old, new in pairs):
-                pass  # a split may show in another pair
+                pass  # a split may require one in another pair
         except AxesDisagree as error:
             raise NotExpressible(what=f"one axis under two names ({error})") from None
 
@@ -177,13 +178,13 @@ class Emitter:
                 raise AssertionError(f"{other} is taken in, not made")
 
     def rename(self, made: int, old: Position, new: Position) -> int:
-        """An array with other names for its axes, all at once: two may be exchanged."""
+        """Renames the axes of an array all at once, so that two may be exchanged."""
         pairs = [(a, b) for a, b in zip(old, new, strict=True) if a is not b]
         while pairs:
             taken = {a for a, _ in pairs}
             before, after = next((pair for pair in pairs if pair[1] not in taken), pairs[0])
             pairs.remove((before, after))
-            if after in taken:  # a ring of names: one waits under a name of its own
+            if after in taken:  # a cycle of names: one axis gets a temporary name
                 waiting = Factor(before.size)
                 pairs.append((waiting, after))
                 after = waiting
@@ -191,7 +192,7 @@ class Emitter:
         return made
 
     def count(self, atoms: Position) -> int:
-        """The positions along an axis that is split: those of the parts put together."""
+        """The positions along a split axis, computed from those along its parts."""
         made = self.operator("index", [], axis=self.axis(atoms[0]))
         for factor in atoms[1:]:
             index = self.operator("index", [], axis=self.axis(factor))
@@ -207,7 +208,7 @@ class Emitter:
 
 
 def _word(extent: Size) -> str:
-    """A size as one word."""
+    """A size as an identifier."""
     text = "_".join([*extent.symbols] + ([str(extent.number)] if extent.number != 1 else []))
     made = "".join(c if c.isalnum() else "_" for c in text)
     return made if made.isidentifier() else f"n_{made}"

@@ -105,12 +105,12 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def isfinite(x: Array) -> Array:
-    """Whether an element is neither infinite nor NaN."""
+    """True where an element is neither infinite nor NaN."""
     return elementwise(lambda t: ~(call("isnan", t) | call("isinf", t)), x)
 
 
 def logical_xor(x: Any, y: Any) -> Array:
-    """Whether just one of the two holds."""
+    """True where exactly one of the two is true."""
     return elementwise(lambda a, b: call("ne", ~a, ~b), x, y)
 
 

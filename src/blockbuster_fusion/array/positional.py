@@ -1,6 +1,6 @@
 """Array programs from operators over positions, as frameworks have them.
 
-A front end calls one method for each operator of a model. AxisPositions become sequences of factors
+A front end calls one method for each operator of a model. Positions become sequences of factors
 (axes.py), views and broadcasts only rearrange these, and at the end the factors are named axes of
 an ArrayProgram. An operator without such a form raises `NotExpressible`, and the front end runs it
 by the framework.
@@ -173,7 +173,7 @@ class PositionalBuilder:
     def combined_copies(
         self, combiner: Combiner, x: PositionalArray, absent: Sequence[Factor]
     ) -> PositionalArray:
-        """`x` combined with itself, as often as it is repeated along some axes."""
+        """`x` combined with its copies along some axes."""
         if combiner in (MAX, MIN):
             return x
         if combiner is not ADD:
@@ -225,10 +225,10 @@ class PositionalBuilder:
         at: int,
         walked: Mapping[int, int] = MappingProxyType({}),
     ) -> PositionalArray:
-        """`table` at the places along a position that `index` says, whose positions stand there.
+        """The elements of `table` at the places `index` along a position.
 
-        `walked` are neighbours of that position, each with the one of the index that it is walked
-        together with.
+        The positions of the index replace that position. `walked` maps its neighbours to the
+        positions of the index that they are iterated together with.
         """
         index = self.index_apart(table, index)
         wide = [
@@ -247,7 +247,7 @@ class PositionalBuilder:
     def take_along(
         self, table: PositionalArray, index: PositionalArray, at: int
     ) -> PositionalArray:
-        """The same where the index has all the other positions of the table, walked together."""
+        """The same if the index has all the other positions of the table, iterated together."""
         for i, (have, want) in enumerate(zip(table.sizes, index.sizes, strict=True)):
             if i != at and have != want:
                 raise NotExpressible(what="a lookup in a part of a table")
@@ -260,7 +260,7 @@ class PositionalBuilder:
         return self.agreement.apart(self.as_array(index), range(len(index.positions)), taken)
 
     def spread(self, x: PositionalArray) -> PositionalArray:
-        """A constant as an array, along the first position that has a length."""
+        """A constant as an array along its first position that is longer than 1."""
         number = x.constant
         at = next((i for i, s in enumerate(x.sizes) if s != ONE), None)
         if at is None or number is None:
@@ -293,7 +293,7 @@ class PositionalBuilder:
         return self.recorder.record(lookup, operands, axes, table.dtype, positions, sizes)
 
     def fitted(self, x: PositionalArray, at: int, y: PositionalArray, y_at: int) -> PositionalArray:
-        """`y` with what stands at one of its positions the same axes as in `x`."""
+        """`y` with the axes of one position of `x` at one of its own."""
         return self.agreement.agreed(y, [(x, at, y_at)])
 
     # ------------------------------------------------------------------- views
@@ -307,7 +307,7 @@ class PositionalBuilder:
         return replace(x, positions=tuple(positions), sizes=tuple(sizes))
 
     def permute(self, x: PositionalArray, order: Sequence[int]) -> PositionalArray:
-        """The positions in another order."""
+        """`x` with its positions in another order."""
         return replace(
             x,
             positions=tuple(x.positions[i] for i in order),
@@ -315,12 +315,12 @@ class PositionalBuilder:
         )
 
     def insert(self, x: PositionalArray, at: int) -> PositionalArray:
-        """A new position of length 1."""
+        """`x` with a new position of length 1."""
         positions = (*x.positions[:at], (), *x.positions[at:])
         return replace(x, positions=positions, sizes=(*x.sizes[:at], ONE, *x.sizes[at:]))
 
     def drop(self, x: PositionalArray, at: Sequence[int]) -> PositionalArray:
-        """Without some positions of length 1."""
+        """`x` without some positions of length 1."""
         return x.without(at)
 
     def expand(self, x: PositionalArray, sizes: Sequence[Size]) -> PositionalArray:
@@ -334,7 +334,7 @@ class PositionalBuilder:
         return replace(x, positions=tuple(positions), sizes=tuple(sizes))
 
     def stack(self, values: Sequence[PositionalArray], at: int) -> PositionalArray:
-        """Equal pieces behind one another along a position, which is split: piece, place in it."""
+        """Equally long arrays concatenated along a position, which becomes (array, index in it)."""
         which = self.axes.new(Size(len(values)))
         if len(which) == 0:
             return values[0]

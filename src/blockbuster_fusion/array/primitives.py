@@ -25,7 +25,7 @@ from blockbuster_fusion.ir.types import DType, promote
 from blockbuster_fusion.ir.verify_expr import axes_of, dtype_problem
 
 A = TypeVar("A")
-"""The kind of axis: a named Axis, or a row of factors whose names are still open (axes.py)."""
+"""The kind of axis: a named Axis, or a sequence of factors without names yet (axes.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class Primitives:
         if len(set(axes)) < len(axes):
             raise IllTyped(op=f"rename {old}->{new}", problem=f"{x.type} has {new} already")
         if isinstance(self.steps[x.step].primitive, AxisPositions):
-            return self.positions(new)  # they lie nowhere, so they have no other name
+            return self.positions(new)  # positions have no memory to rename
         return self._step(Renaming(old, new), (x,), ArrayType(axes, x.type.dtype))
 
     def external(
@@ -270,7 +270,7 @@ class Primitives:
 
 
 def _check(expr: Expr, dtypes: tuple[DType, ...]) -> None:
-    """IllTyped where an expression cannot be computed for arguments of these dtypes."""
+    """IllTyped if an expression cannot be computed for arguments of these dtypes."""
     unsound = axes_of(expr)
     if isinstance(unsound, str):
         raise IllTyped(op="an expression", problem=unsound)  # it cannot even be printed

@@ -32,7 +32,7 @@ Spec = Union[str, "ArraySpec", Sequence[str | int]]
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """What `trace` is told of an argument: axes ("M", "M:128" or 128) and dtype."""
+    """The axes ("M", "M:128" or 128) and the dtype of an argument of `trace`."""
 
     axes: tuple[str | int, ...]
     dtype: DType = DType.float32
@@ -316,7 +316,7 @@ class Tracing:
         return self.rename(x, have, want)
 
     def meet(self, a: Axis, b: Axis) -> bool:
-        """Whether some operator tells the axes apart, so that they cannot be one."""
+        """True if some operator has both axes, so that they cannot be one."""
         return any({a, b} <= {self.resolve(c) for c in axes} for axes in self.meetings)
 
     def rename(self, x: Array, old: Axis, new: Axis) -> Array:
