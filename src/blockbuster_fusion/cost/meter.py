@@ -1,4 +1,4 @@
-"""The meter: what a run of a program would cost, worked out without running it."""
+"""The meter: the cost of a run of a program, computed without running it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ from blockbuster_fusion.ir.verify import verify
 
 
 def meter(graph: Graph, extents: Mapping[str, int], tiles: Tiles | None = None) -> Traffic:
-    """What `interpret` would tally for inputs with these extents, without data.
+    """The traffic that `interpret` tallies for inputs with these extents, without data.
 
     `extents` gives lengths by symbol or by axis name; `tiles` is as for `interpret`. The figures
     are the same to the byte, but the work does not grow with the number of blocks: loops multiply.
-    What only data or an executor can make fail is not noticed here.
+    Failures that depend on data or on an executor are not noticed here.
     """
     verify(graph)
     plan = plan_of(graph, (True,) * len(graph.inputs))
@@ -59,7 +59,7 @@ def meter(graph: Graph, extents: Mapping[str, int], tiles: Tiles | None = None) 
 
 
 class _Loop:
-    """A loop that is being looked into: the lengths of its first blocks, and of all together."""
+    """A loop: the lengths of its first two blocks, and of all together."""
 
     __slots__ = ("count", "current", "depth", "lengths", "total")
 
@@ -69,7 +69,7 @@ class _Loop:
         self.lengths = [min(starts.step, starts.stop - at) for at in starts[first : first + 2]]
         self.total = starts.stop - starts[first] if self.count else 0
         self.current = 0
-        """The length of the block that the peak is being worked out for."""
+        """The length of the block for which the peak is computed."""
 
 
 _Size = int | _Loop
@@ -79,7 +79,7 @@ _Loops = tuple[_Loop, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What is known of a value: the length of each of its dims, and of a list, its address.
+    """The length of each dim of a value and, of a list, its address.
 
     The address varies with loop number `varies` (counted from 1, outermost first) and not with any
     deeper one that has more than one block.
@@ -287,7 +287,7 @@ class _Counter:
         )
 
     def _inside(self, frame: PlanFrame, step: PlanStep) -> int:
-        """What lives while a step runs, beside its operands."""
+        """The bytes that live while a step runs, without those of its operands."""
         if isinstance(step.action, DoReduce):
             blocks = len(self.tiling.starts(step.action.dim))
             return min(blocks, 2) * self._bytes(frame, step.results)

@@ -1,4 +1,4 @@
-"""Plans: what running a graph needs to know and what does not change from block to block."""
+"""Plans: the facts about running a graph that are the same for every block."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.ops import Misc
 from blockbuster_fusion.ir.types import DType, Type
 
-# ---------------------------------------------------------------- how arrays are turned
+# ---------------------------------------------------------------- views of arrays
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """How a block is turned to stand under the dims of another: transposed, then expanded."""
+    """The transposition and expansion that align a block with the dims of another."""
 
     order: tuple[int, ...]
     index: tuple[slice | None, ...]
@@ -22,11 +22,11 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How a loop over `dim` takes one element of a list.
+    """The access of a loop over `dim` to one element of a list.
 
     `axis` is the array axis of the blocks; it is cut where the items have it (`cut`) and indexed
-    where they lack it. `order` turns what is left to the element's dims. An element that is an item
-    and is used is loaded: `site` is where that is remembered.
+    where they lack it. `order` permutes the rest to the element's dims. An element that is an item
+    and is used is loaded; `site` numbers the load in its plan.
     """
 
     dim: Dim
@@ -38,12 +38,12 @@ class Walk:
     site: int | None
 
 
-# ---------------------------------------------------------------- what a node does
+# ---------------------------------------------------------------- actions
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One component of a combiner: the arguments that it uses, turned to its own dims."""
+    """One component of a combiner: its arguments, each aligned to its own dims."""
 
     expr: Expr
     arguments: tuple[tuple[int, Alignment | None], ...]
@@ -54,7 +54,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """How the items that come along are combined."""
+    """The combination of items by a combiner."""
 
     combiner: Combiner
     components: tuple[Component, ...]
@@ -67,7 +67,7 @@ class DoElementwise:
     dtype: DType
     operations: int
     spread: tuple[tuple[int, int], ...] | None
-    """Where each axis's length is found (operand, axis), if the expression alone does not say."""
+    """The operand and axis that give each length, if the used operands do not give all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Stack:
 @dataclass(frozen=True, slots=True)
 class DoMap:
     child: int
-    """Which of its plan's maps it is."""
+    """Its number among the maps of its plan."""
     dim: Dim
     first: int
     body: "GraphPlan"
@@ -134,7 +134,7 @@ class DoReduce:
 @dataclass(frozen=True, slots=True)
 class DoRename:
     stored: int
-    """The bytes of an element of an item, which is stored for this; 0 for a list: it lies there."""
+    """The bytes of an element of an item, which is stored; 0 for a list, which is in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class DoMisc:
     op: Misc
     operands: tuple[Type, ...]
     orders: tuple[tuple[int, ...], ...]
-    """How each operand's axes are put in the order in which the executor wants them."""
+    """The permutation of each operand's axes to the order that the executor takes."""
 
 
 Action = (
@@ -181,7 +181,7 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """A node's turn: operands and results are slots; then, which items begin and cease to live."""
+    """A node: the slots of its operands and results, and the items that begin and end to live."""
 
     action: Action
     operands: tuple[int, ...]
@@ -204,10 +204,10 @@ class GraphPlan:
     bytes: tuple[int, ...]
     """Of one element of each slot, as declared."""
     labels: tuple[str, ...]
-    """What each slot is called where nothing better is known: the value, as text."""
+    """The default name of each slot: the value, as text."""
     inputs: tuple[int, ...]
     used: tuple[bool, ...]
-    """Which inputs are used, here or deeper inside."""
+    """For each input True if it is used, here or deeper inside."""
     names: tuple[str, ...]
     steps: tuple[PlanStep, ...]
     outputs: tuple[int, ...]
@@ -219,7 +219,7 @@ class GraphPlan:
 
 
 class PlanFrame:
-    """A plan at its place in a program: what its buffers are called, and what was loaded last."""
+    """A plan at its place in a program: the names of its buffers, and the last loads."""
 
     __slots__ = ("children", "last", "places", "plan")
 
@@ -232,7 +232,7 @@ class PlanFrame:
         for slot, exported in reversed(list(zip(plan.outputs, names, strict=True))):
             self.places[slot] = exported or self.places[slot]
         for step in reversed(plan.steps):
-            if isinstance(step.action, DoJoin):  # the others' list lies where the whole list does
+            if isinstance(step.action, DoJoin):  # the other blocks share the place of the list
                 self.places[step.operands[1]] = self.places[step.results[0]]
             elif isinstance(step.action, DoRename) and step.results[0] in plan.outputs:
                 self.places[step.operands[0]] = self.places[step.results[0]]

@@ -1,4 +1,4 @@
-"""Planning: from a graph to its plan, made once and kept as long as the graph lives."""
+"""Makes the plan of a graph, once; it is kept as long as the graph lives."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -49,9 +49,9 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.types import Type
 
 _Work = tuple[Action, tuple[int, ...], tuple[int, ...]]
-"""What a node does, and the slots of its operands and results."""
+"""The action of a node, and the slots of its operands and results."""
 
-# A plan holds no graph, so that it goes when its graph goes.
+# A plan holds no graph, so that it is freed with its graph.
 _PLANS: WeakKeyDictionary[Graph, dict[tuple[bool, ...], GraphPlan]] = WeakKeyDictionary()
 
 
@@ -229,7 +229,7 @@ def _uses(
 ) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
     """The steps at which each slot is first used, last used, and last an operand at all.
 
-    What nobody uses has its last use where it is made; the outputs are used after the last step.
+    The last use of an unused result is its own step; outputs are used after the last step.
     """
     first: dict[int, int] = {}
     last = {slot: at for at, (_, _, results) in enumerate(work) for slot in results}

@@ -1,16 +1,16 @@
-"""What a run of a program costs: bytes that cross buffered edges, operations, local memory."""
+"""The cost of a run: bytes that cross buffered edges, operations, and local memory."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one processor moves and computes when it runs a program block by block.
+    """The bytes and operations of one processor that runs a program block by block.
 
     A block is *loaded* where a list is iterated down to an item that is used (an iterated port of a
     map, a Reduce, a Pick). It is charged when its address changes: each of these sites remembers
     which block of which buffer it loaded last, so what does not vary in an inner loop is loaded
-    once, as a compiler would hoist it. A list that is made anew is a new buffer. A block is
+    once, as a compiler would hoist it. A list that is made again is a new buffer. A block is
     *stored* where a map or a Join puts an item into a list. Items of the program's inputs (if used)
     and outputs are loaded and stored once; misc operators load and store all their lists; virtual
     lists and what is passed whole cost nothing; a Take loads, each time, as many elements of its
@@ -46,7 +46,7 @@ class Traffic:
 
 
 class Tally:
-    """Counts while a program runs, or while its cost is worked out."""
+    """Counters of a run, or of a metered program."""
 
     __slots__ = ("flops", "live", "loaded", "peak", "stored")
 

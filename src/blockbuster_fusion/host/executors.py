@@ -1,4 +1,4 @@
-"""Executors: who runs the misc operators of a namespace."""
+"""Executors: functions that run the misc operators of a namespace."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +54,7 @@ NUMPY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tril": np.tril,
     "triu": np.triu,
 }
-"""What the namespace `numpy` can do: operands are positional, attributes are keyword arguments."""
+"""The operators of the namespace `numpy`; operands are positional, attributes are keywords."""
 
 
 def _run_numpy(name: str, attributes: dict[str, Any], arrays: list[NumpyArray]) -> list[NumpyArray]:

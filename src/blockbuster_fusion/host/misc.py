@@ -1,4 +1,4 @@
-"""Misc operators: run by their executor, and checked against what the program declares."""
+"""Misc operators: run by their executors, and checked against the declared types."""
 
 from collections.abc import Mapping
 
@@ -45,7 +45,7 @@ def execute(
 def imagined_results(
     op: Misc, sizes: Mapping[Dim, int], tiling: Tiling, numbers: NumericMode
 ) -> list[NumpyArray]:
-    """Arrays like those that the operator would give, if it were run."""
+    """Arrays of zeros with the shapes and dtypes of the operator's results."""
     return [
         np.zeros(
             [
@@ -61,7 +61,7 @@ def imagined_results(
 def _problem(
     op: Misc, kind: Type, array: NumpyArray, sizes: Mapping[Dim, int], tiling: Tiling
 ) -> str | None:
-    """Why an array is not of the declared type, if it is not."""
+    """The reason why an array is not of the declared type, or None."""
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "f") != kind.dtype.is_float:
         return f"the array has the dtype {array.dtype}, and {kind.dtype} is declared"
     if array.ndim != len(kind.dims):

@@ -15,7 +15,7 @@ _SIXTEEN = (DType.float16, DType.bfloat16)
 
 
 class NumericMode:
-    """How the values of each declared dtype are held and rounded.
+    """The NumPy dtypes that hold values of the declared dtypes, and the rounding to these.
 
     As declared, 16-bit floats are held in float32 arrays and rounded after each operator. When
     exact, all floats are float64, whatever is declared.
@@ -46,7 +46,7 @@ class NumericMode:
         return x if x.dtype == held else x.astype(held)
 
     def identity(self, value: float, shape: tuple[int, ...], dtype: DType) -> NumpyArray:
-        """An array full of a combiner's identity; what is infinite is an integer's extreme."""
+        """An array of a combiner's identity; an infinity is an integer's extreme."""
         held = self.held[dtype]
         if held.kind == "i":
             limits = np.iinfo(held)
@@ -64,7 +64,7 @@ def round_to_bfloat16(x: NumpyArray) -> NumpyArray:
     narrow = np.array(x, np.float32, order="C", ndmin=1)  # a copy: its bits are changed
     bits = narrow.view(np.uint32)
     if x.dtype == np.float64:
-        # the step to float32 may have made a tie of what was none: move off it again
+        # rounding to float32 may have made a new tie: undo it
         lost = np.abs(x).reshape(narrow.shape) - np.abs(narrow)
         tie = (bits & 0xFFFF) == 0x8000
         bits += np.where(tie & (lost > 0), 1, 0).astype(np.uint32)
@@ -75,7 +75,7 @@ def round_to_bfloat16(x: NumpyArray) -> NumpyArray:
 
 
 def as_array(name: str, given: object) -> NumpyArray:
-    """What was given for an input as an array of numbers, or BadInput."""
+    """An input as an array of numbers, or BadInput."""
     if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
         problem = "is a masked array, and masks are not read; fill it first: x.filled(0)"
         raise BadInput(name=name, problem=problem)
@@ -90,7 +90,7 @@ def as_array(name: str, given: object) -> NumpyArray:
 
 
 def misfit(array: NumpyArray, dtype: DType) -> str | None:
-    """Why the elements of an array are no values of `dtype`, if they are not."""
+    """The reason why the elements of an array are no values of `dtype`, or None."""
     kind = array.dtype.kind
     if dtype.is_float or kind == "b":
         return None

@@ -1,11 +1,11 @@
-"""What a program gives back: arrays in order and by name."""
+"""The outputs of a program: arrays in order and by name."""
 
 from collections.abc import ItemsView, KeysView, Sequence, ValuesView
 from typing import Any, Self, SupportsIndex, overload
 
 
 class ByName(tuple[Any, ...]):
-    """The arrays that a program gives, in order and by name."""
+    """The outputs of a program, in order and by name."""
 
     names: tuple[str, ...]
 

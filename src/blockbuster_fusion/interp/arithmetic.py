@@ -1,4 +1,4 @@
-"""What functional operators and combiners compute, on blocks that are NumPy arrays."""
+"""Functional operators and combiners on blocks, which are NumPy arrays."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ def aligned(x: NumpyArray, alignment: Alignment | None) -> NumpyArray:
 
 
 def looked_up(table: NumpyArray, places: NumpyArray, kept: Sequence[int], rank: int) -> NumpyArray:
-    """What a table has at some places along its first axis.
+    """The elements of a table at some places along its first axis.
 
     The places are aligned to the result, which has `rank` axes; those of the table's others are at
     `kept`.
@@ -39,7 +39,7 @@ def looked_up(table: NumpyArray, places: NumpyArray, kept: Sequence[int], rank: 
 
 
 def misplaced(places: NumpyArray, length: int, axis: Axis) -> str | None:
-    """Why a table of this length cannot be looked up at some places, if it cannot."""
+    """The problem with places outside a table of this length, or None."""
     for place in (places.min(), places.max()) if places.size else ():
         if not 0 <= place < length:
             return f"is looked up along {axis} at {place}, and its places are 0 to {length - 1}"
@@ -47,7 +47,7 @@ def misplaced(places: NumpyArray, length: int, axis: Axis) -> str | None:
 
 
 class Gathered:
-    """What comes along, combined in pairs as a binary counter carries: sums stay exact."""
+    """Combines items pairwise, like the carries of a binary counter, so that sums stay accurate."""
 
     def __init__(self, arithmetic: "BlockArithmetic", gather: Gather) -> None:
         self.arithmetic, self.gather = arithmetic, gather
@@ -57,7 +57,7 @@ class Gathered:
         return bool(self.parts)
 
     def add(self, coming: list[NumpyArray]) -> None:
-        """One more item; items that were gathered from as many others are combined."""
+        """Adds an item; two parts of equally many items are combined."""
         size = 1
         while self.parts and self.parts[-1][0] == size:
             coming = self.arithmetic.combine(self.gather, self.parts.pop()[1], coming)
@@ -65,7 +65,7 @@ class Gathered:
         self.parts.append((size, coming))
 
     def result(self) -> list[NumpyArray]:
-        """All of it, combined in order."""
+        """All items, combined in order."""
         *before, (_, made) = self.parts
         for _, earlier in reversed(before):
             made = self.arithmetic.combine(self.gather, earlier, made)
@@ -89,7 +89,7 @@ class BlockArithmetic:
     def dot(self, action: DoDot, a: NumpyArray, b: NumpyArray) -> NumpyArray:
         i, j = action.axes
         if action.shared or not (np.isfinite(a).all() and np.isfinite(b).all()):
-            # libraries of linear algebra may take 0 times inf for 0
+            # a BLAS may compute 0 times inf as 0
             made = np.einsum(a, action.left, b, action.right, action.result)
         elif a.ndim <= 2 and b.ndim <= 2:
             made = np.dot(a if i == a.ndim - 1 else a.T, b if j == 0 else b.T)
@@ -105,7 +105,7 @@ class BlockArithmetic:
             return self.numbers.identity(component.identity, shape, component.dtype)
         ufunc = _UFUNCS.get(gather.combiner)
         if ufunc is not None:
-            if gather.combiner is ADD:  # NumPy sums pairwise along what lies side by side
+            if gather.combiner is ADD:  # NumPy sums pairwise along a contiguous axis
                 x, axis = np.ascontiguousarray(np.moveaxis(x, axis, -1)), -1
             made = ufunc.reduce(x, axis=axis, dtype=self.numbers.held[component.dtype])
             return self.numbers.rounded(made, component.dtype)
@@ -117,7 +117,7 @@ class BlockArithmetic:
     def combine(
         self, gather: Gather, gathered: Sequence[NumpyArray], coming: Sequence[NumpyArray]
     ) -> list[NumpyArray]:
-        """What has been gathered, with what comes next; 16-bit floats are not rounded yet."""
+        """The accumulated items combined with the next ones; 16-bit floats are not rounded yet."""
         ufunc = _UFUNCS.get(gather.combiner)
         if ufunc is not None:
             made = [ufunc(gathered[0], coming[0])]
@@ -141,14 +141,14 @@ class BlockArithmetic:
         return made
 
     def finished(self, gather: Gather, gathered: Sequence[NumpyArray]) -> list[NumpyArray]:
-        """What has been gathered, rounded to what is declared."""
+        """The accumulated items, rounded to the declared dtypes."""
         return [
             self.numbers.rounded(x, component.dtype)
             for x, component in zip(gathered, gather.components, strict=True)
         ]
 
     def identities(self, gather: Gather, shapes: Sequence[tuple[int, ...]]) -> list[NumpyArray]:
-        """What a combiner gives when nothing comes."""
+        """The identities of a combiner: the result of combining nothing."""
         return [
             self.numbers.identity(component.identity, shape, component.dtype)
             for component, shape in zip(gather.components, shapes, strict=True)

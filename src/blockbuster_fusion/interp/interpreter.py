@@ -1,4 +1,4 @@
-"""The reference interpreter: what a block program means, on real blocks."""
+"""The reference interpreter: it defines the meaning of block programs, on real blocks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from blockbuster_fusion.ir.verify import verify
 
 
 class Outputs(ByName):
-    """The arrays that a program gives, in order and by name, and what the run cost."""
+    """The outputs of a program, in order and by name, and the traffic of the run."""
 
     traffic: Traffic
 
@@ -88,7 +88,7 @@ def interpret(
 
 
 def _bind(extents: Extents, name: str, kind: Type, array: NumpyArray) -> None:
-    """Check an input's shape and note what it says of extents."""
+    """Checks the shape of an input and binds the extents of its axes."""
     if array.ndim != len(kind.dims):
         axes = ", ".join(axis.name for axis in kind.axes)
         problem = f"has the shape {array.shape}, and the program wants the axes ({axes})"

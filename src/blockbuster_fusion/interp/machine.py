@@ -1,4 +1,4 @@
-"""The machine: it runs plans block by block and tallies what it does."""
+"""Runs plans block by block, and tallies their traffic."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,7 +55,7 @@ class BlockMachine:
         self._positions: dict[Axis, NumpyArray] = {}
 
     def run(self, frame: PlanFrame, arguments: Sequence[Any]) -> Values:
-        """The outputs of a plan; what it has loaded and hands out is still tallied as live."""
+        """The outputs of a plan; items that it loaded and returns are still tallied as live."""
         plan, tally = frame.plan, self.tally
         sizes = plan.bytes
         values: Values = [None] * len(sizes)
@@ -80,7 +80,7 @@ class BlockMachine:
     # ---------------------------------------------------------------- lists
 
     def _count(self, op: str, walk: Walk, listed: StoredList) -> int:
-        """How many blocks a loop over the list has; a list that does not suit it is refused."""
+        """The number of blocks of a loop over a list, or BadTile if the list has another."""
         count = len(self.tiling.blocks(walk.dim))
         length = listed.array.shape[walk.axis]
         if not walk.cut and length != count:
@@ -111,7 +111,7 @@ class BlockMachine:
         return array
 
     def _empty_element(self, walk: Walk, listed: StoredList) -> Any:
-        """What an element of the list would be like, if there were one."""
+        """An element of the list with no elements along the loop's axis."""
         shape = list(listed.array.shape)
         shape[walk.axis : walk.axis + 1] = [0] if walk.cut else []
         array = np.zeros(shape, listed.array.dtype)
@@ -192,7 +192,7 @@ class BlockMachine:
                 place = frame.places[step.results[stack.output]]
                 stacked[stack.output] = self._allocate(action, stack, outputs[stack.output], place)
             for group, gather in action.reduced:
-                made = [outputs[o] for o in group]  # the same for every block: so for none
+                made = [outputs[o] for o in group]  # equal for all blocks, so also for none
                 if gather.combiner is not ANY:
                     made = self.arithmetic.identities(gather, [x.shape for x in made])
                 gathered.update(zip(group, made, strict=True))
@@ -206,7 +206,7 @@ class BlockMachine:
         ]
 
     def _imagined(self, action: DoMap, ports: Sequence[tuple[Walk | None, Any]]) -> Values:
-        """What the body gives for an empty block, untallied: the shapes where no block is."""
+        """The untallied outputs of the body for an empty block, for their shapes."""
         arguments = [
             value if walk is None else self._empty_element(walk, value) for walk, value in ports
         ]
@@ -242,7 +242,7 @@ class BlockMachine:
         target[...] = array
 
     def _gather(self, gathered: Gathered, coming: list[NumpyArray]) -> None:
-        """One more item to what has been gathered."""
+        """Adds an item to an accumulator, and tallies its operations."""
         for component, item in zip(gathered.gather.components, coming, strict=True):
             self.tally.flops += component.operations * item.size
         gathered.add(coming)
