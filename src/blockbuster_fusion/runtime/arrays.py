@@ -25,25 +25,25 @@ class ArrayLibrary(Protocol):
 
     @property
     def is_prompt(self) -> bool:
-        """Whether a kernel is done when its launch returns, so that others may have its scratch."""
+        """True if a kernel is done when its launch returns: then its scratch can be reused."""
 
     def seen(self, x: Any) -> Hashable:
-        """What binding depends on: how an array lies in memory, and what it holds."""
+        """The key for binding: shape, strides and dtype of an array."""
 
     def admitted(self, name: str, x: object, dtype: DType) -> Any:
-        """What was given for an input as an array of the stored dtype, or BadInput."""
+        """An input as an array of the stored dtype, or BadInput."""
 
     def shape(self, x: Any) -> tuple[int, ...]: ...
 
     def strides(self, x: Any) -> tuple[int, ...]: ...
 
     def handle(self, x: Any) -> Any:
-        """What a kernel is given: an address, or the array itself."""
+        """The argument of a kernel: an address, or the array itself."""
 
     def empty(self, shape: Sequence[int], dtype: DType) -> Any: ...
 
     def shaped(self, flat: Any, shape: Sequence[int]) -> Any:
-        """The beginning of a flat array, in a shape."""
+        """The beginning of a flat array as an array of a shape."""
 
     def permuted(self, x: Any, order: Sequence[int]) -> Any: ...
 
@@ -59,7 +59,7 @@ class ArrayLibrary(Protocol):
         """A copy as executors of misc operators take it: bfloat16 in float32."""
 
     def from_numpy(self, x: NumpyArray, dtype: DType) -> Any:
-        """What an executor gave, as an array of the stored dtype."""
+        """The result of an executor as an array of the stored dtype."""
 
 
 def has_tensor(given: Sequence[Any]) -> bool:
@@ -72,11 +72,11 @@ def has_tensor(given: Sequence[Any]) -> bool:
 
 
 STORED = {dtype: np.dtype(np.uint16 if dtype is DType.bfloat16 else dtype.value) for dtype in DType}
-"""How NumPy holds what is stored; a bfloat16 is its bits."""
+"""The NumPy dtype of each stored dtype; a bfloat16 is stored as its bits."""
 
 
 class NumpyArrays:
-    """NumPy's arrays. bfloat16 comes and goes as float32, and is converted."""
+    """The arrays of NumPy. bfloat16 arrays are given and returned as float32, and converted."""
 
     name = "numpy"
     is_prompt = True
@@ -136,7 +136,7 @@ class NumpyArrays:
 
 
 def _plain(name: str, x: object, dtype: DType) -> NumpyArray:
-    """What is no array as one; numbers take the dtype that is wanted."""
+    """Numbers or lists as an array of the wanted dtype."""
     array = as_array(name, x)
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(array)
@@ -171,7 +171,7 @@ def from_bfloat16(bits: NumpyArray) -> NumpyArray:
 # ------------------------------------------------------------------ addresses
 
 _DATA = object.__basicsize__
-"""Where NumPy's array object has the address of its data: right after the head of every object."""
+"""The offset of the data pointer in NumPy's array object: right after the object header."""
 
 _address_at = ctypes.c_void_p.from_address
 
@@ -185,10 +185,10 @@ def _slow_address(x: NumpyArray) -> int:
 
 
 def _is_quick() -> bool:
-    """Whether this interpreter lays out its objects as expected: several arrays are compared."""
+    """True if array objects have the expected layout: the addresses of several are compared."""
     base = np.zeros((3, 4), np.float32)
     return all(_quick_address(x) == _slow_address(x) for x in (base, base[1:], base.T, base[2, 3:]))
 
 
 address = _quick_address if _is_quick() else _slow_address
-"""Where the data of an array lies. NumPy's own ways cost 3 µs; this costs a tenth of that."""
+"""The address of an array's data, in a tenth of the 3 µs that NumPy's own functions take."""

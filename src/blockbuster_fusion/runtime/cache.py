@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: files named by what they were made from.
+"""The cache of compiled kernels: files named by hashes of their sources.
 
 An entry is a folder with one file, whose name is the hash of its key and its content. The folder is
 put in place by one rename: it is whole, or it is not there. What a killed process leaves is a
@@ -31,7 +31,7 @@ STALE_SECONDS = 3600
 _TEMPORARY = ".making-"
 _LARGEST = 1 << 28
 _KEPT = 0.9
-"""How much of the limit is left when entries are removed, so that this is not done every time."""
+"""The fraction of the limit that is kept when entries are removed, to remove them rarely."""
 _DAMAGED = (errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EMLINK)
 """Errors of opening an entry that is something else than a folder with a file."""
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -41,7 +41,7 @@ log = logging.getLogger("blockbuster_fusion")
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """The content of a file as it was read or made; `file` is where it lies, if it does."""
+    """The content of a file as it was read or made; `file` is its path, if it was stored."""
 
     content: bytes
     file: Path | None = None
@@ -82,7 +82,7 @@ def cached(key: str, suffix: str, make: Callable[[Path], None]) -> CacheEntry:
 
 
 def find(key: str, suffix: str) -> CacheEntry | None:
-    """The entry of a key; one that is not as it was written is removed."""
+    """The entry of a key, or None; a damaged entry is removed."""
     for folder in (usable_folder(), process_folder(make=False)):
         if folder is None:
             continue
@@ -96,13 +96,13 @@ def find(key: str, suffix: str) -> CacheEntry | None:
 
 
 def discard(entry: CacheEntry) -> None:
-    """Throw an entry away that `cached` gave."""
+    """Removes an entry that `cached` returned."""
     if entry.file is not None:
         _remove(entry.file.parent)
 
 
 def cache_folder() -> Path | None:
-    """Where entries are kept: $BLOCKBUSTER_CACHE, or ~/.cache/blockbuster."""
+    """The folder of the entries: $BLOCKBUSTER_CACHE, or ~/.cache/blockbuster."""
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
@@ -112,7 +112,7 @@ def cache_folder() -> Path | None:
 
 
 def usable_folder() -> Path | None:
-    """The cache's folder, made if need be; None, and a sentence in the log, where it is unsafe."""
+    """The cache's folder, created if necessary; None, with a log message, if it is unsafe."""
     folder = cache_folder()
     if folder is None:
         return None
@@ -129,7 +129,7 @@ def usable_folder() -> Path | None:
 
 
 def _folders() -> Iterator[Path]:
-    """The cache's folder and the process's own, as far as they can be used."""
+    """The cache's folder and that of the process, if they can be used."""
     own = usable_folder()
     if own is not None:
         yield own
@@ -142,7 +142,7 @@ _noted: set[tuple[Path, str]] = set()
 
 
 def _note(folder: Path, problem: str, remedy: str = "free space there") -> None:
-    """Says once that a folder is not used."""
+    """Logs once that a folder is not used."""
     if (folder, problem) not in _noted:
         _noted.add((folder, problem))
         log.warning(
@@ -162,7 +162,7 @@ def file_name(entry: str, content: bytes) -> str:
 
 
 def _read(entry: Path) -> CacheEntry | None:
-    """The content of an entry's only file, where its name is the hash of it."""
+    """The content of an entry's only file, if its name is the right hash."""
     try:
         content, name = _opened(entry)
         if name == file_name(entry.name, content):
@@ -177,7 +177,7 @@ def _read(entry: Path) -> CacheEntry | None:
 
 
 def _opened(entry: Path) -> tuple[bytes, str]:
-    """The content of an entry's only file and its name; ValueError where it is not as we write."""
+    """The content and the name of an entry's only file, or ValueError if it is not ours."""
     place = os.open(entry, _FLAGS | getattr(os, "O_DIRECTORY", 0))
     try:
         (name,) = os.listdir(place)  # noqa: PTH208 (a descriptor)
@@ -194,7 +194,7 @@ def _opened(entry: Path) -> tuple[bytes, str]:
 
 
 def _content(file: Path) -> bytes:
-    """What was made, whoever made it."""
+    """The bytes of a new file, which the compiler or this process wrote."""
     with os.fdopen(os.open(file, _FLAGS | getattr(os, "O_NONBLOCK", 0)), "rb") as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise OSError(None, "it is no file")
@@ -202,7 +202,7 @@ def _content(file: Path) -> bytes:
 
 
 def _stored(key: str, suffix: str, content: bytes) -> Path | None:
-    """Put an entry in its place; where another process has been faster, its entry stays."""
+    """Puts an entry in its place; the entry of a faster process stays."""
     name = file_name(f"{key}{suffix}", content)
     for folder in _folders():
         entry = folder / f"{key}{suffix}"
@@ -228,7 +228,7 @@ def _stored(key: str, suffix: str, content: bytes) -> Path | None:
 
 @contextlib.contextmanager
 def _making(folder: Path) -> Iterator[Path]:
-    """A new folder, which is gone afterwards."""
+    """A temporary folder."""
     place = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder))
     try:
         yield place
@@ -237,7 +237,7 @@ def _making(folder: Path) -> Iterator[Path]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what was left behind by processes that did not end well."""
+    """Removes the temporary folders of processes that were killed."""
     old = time.time() - STALE_SECONDS
     found: list[Path] = []
     with contextlib.suppress(OSError):
@@ -249,7 +249,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _remove(entry: Path) -> None:
-    """Take an entry away at once, so that nobody sees half of it."""
+    """Removes an entry atomically, so that nobody sees a part of it."""
     aside = entry.with_name(f"{_TEMPORARY}{os.getpid()}-{time.monotonic_ns()}")
     with contextlib.suppress(OSError):
         entry.rename(aside)
@@ -278,7 +278,7 @@ class Usage:
 
 
 def usage(folder: Path) -> Usage:
-    """What a cache's folder has."""
+    """The entries of a cache's folder."""
     found: list[tuple[float, int, Path]] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -293,7 +293,7 @@ def usage(folder: Path) -> Usage:
 
 
 def shrink(folder: Path, limit: float) -> int:
-    """Remove the entries that were not used for longest until the rest fits; how many went."""
+    """Removes the least recently used entries until the rest fits; returns their number."""
     found = usage(folder)
     left, gone = found.size, 0
     for _, size, path in found.entries:
@@ -305,7 +305,7 @@ def shrink(folder: Path, limit: float) -> int:
 
 
 def size_limit() -> float:
-    """How large the cache may get: $BLOCKBUSTER_CACHE_LIMIT, or 1 GiB."""
+    """The size limit of the cache in bytes: $BLOCKBUSTER_CACHE_LIMIT, or 1 GiB."""
     given = os.environ.get(LIMIT_VARIABLE, "")
     return parsed_size(LIMIT_VARIABLE, given) if given else DEFAULT_LIMIT
 
@@ -325,7 +325,7 @@ _stored_since: dict[Path, float] = {}
 
 
 def _keep_small(folder: Path, size: int) -> None:
-    """Look at the size of a folder with the first entry, and then from time to time."""
+    """Checks the size of a folder at the first entry, and then from time to time."""
     limit = size_limit()
     since = _stored_since.get(folder, float("inf")) + size
     if since > limit / 32:

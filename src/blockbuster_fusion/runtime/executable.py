@@ -48,9 +48,9 @@ class Runner(Protocol):
 class Executable:
     """A program that runs: call it with arrays, in order or by name.
 
-    NumPy arrays give NumPy arrays, PyTorch's tensors give tensors on the same device. Arrays may
-    lie in memory with any strides; nothing is copied. Sizes that were not fixed are those of the
-    arrays, and one compiled kernel serves them all.
+    NumPy arrays give NumPy arrays, and tensors give tensors on the same device. Arrays may have any
+    strides; nothing is copied. Sizes that were not fixed are those of the arrays of each call, and
+    one compiled kernel serves them all.
     """
 
     graph: Graph
@@ -58,7 +58,7 @@ class Executable:
     target: str
     tiles: Mapping[Dim, int]
     snapshot: int
-    """Which snapshot of the fusion it is, counted from 0."""
+    """The number of the snapshot of the fusion, from 0."""
     runner: "Runner"
 
     @property

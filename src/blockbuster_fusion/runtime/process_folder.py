@@ -1,4 +1,4 @@
-"""A folder of this process alone, which goes when it ends."""
+"""A folder for this process alone, removed at its end."""
 
 import atexit
 import os
@@ -10,7 +10,7 @@ _made: dict[int, Path | None] = {}
 
 
 def process_folder(*, make: bool = True) -> Path | None:
-    """The folder; None where there is no room for one, or none yet. A forked child has its own."""
+    """The folder, or None if it cannot be created. A forked child has its own."""
     own = os.getpid()
     folder = _made.get(own)
     if folder is None or not os.path.isdir(folder):  # noqa: PTH112 (which raises nothing)

@@ -1,4 +1,4 @@
-"""A bounded mapping in memory, for what follows from the form of a call."""
+"""A bounded mapping in memory, for results that depend on shapes and strides alone."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""PyTorch's tensors as kernels see them."""
+"""The tensors of PyTorch as kernels see them."""
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
@@ -20,7 +20,7 @@ _NUMPY = NumpyArrays()
 
 
 def is_tensor(x: object) -> bool:
-    """Whether `x` is one of PyTorch's tensors."""
+    """True if `x` is a tensor of PyTorch."""
     return isinstance(x, torch.Tensor)
 
 
@@ -32,7 +32,7 @@ def address(x: torch.Tensor) -> int:
     """The address of a tensor's first element, or NoMemory."""
     try:
         found = x.data_ptr()
-    except RuntimeError as error:  # PyTorch's word for tensors that only stand for others
+    except RuntimeError as error:  # for tensors that stand for others
         raise _no_memory(x, "it stands for another tensor, as in torch.vmap") from error
     return found if found >= LOW else checked_address(x, found)
 
@@ -52,14 +52,14 @@ def _no_memory(x: torch.Tensor, reason: str) -> NoMemory:
 
 
 class TorchArrays:
-    """Tensors on one device. NumPy arrays among them are taken as well, where it is the CPU."""
+    """Tensors on one device; on the CPU, NumPy arrays are accepted too."""
 
     def __init__(self, device: torch.device, *, handles: bool) -> None:
         self.device = device
         self.name: Hashable = (str(device), handles)
         self.is_prompt = device.type == "cpu"
         self.handles = handles
-        """Whether kernels take addresses rather than tensors."""
+        """True if kernels take addresses rather than tensors."""
 
     def seen(self, x: Any) -> Hashable:
         return x.shape, x.stride(), x.dtype, x.device
@@ -76,7 +76,7 @@ class TorchArrays:
         if x.dtype is not STORED[dtype]:
             problem = f"has the dtype {x.dtype}, and the kernel takes {dtype}; convert it first"
             raise BadInput(name=name, problem=problem)
-        return x.resolve_neg()  # a view that is to be negated when it is read
+        return x.resolve_neg()  # a view that is negated when it is read
 
     def _from_host(self, name: str, x: object, dtype: DType) -> torch.Tensor:
         if self.device.type != "cpu" and isinstance(x, np.ndarray):
@@ -125,12 +125,12 @@ class TorchArrays:
         return made
 
     def from_numpy(self, x: NumpyArray, dtype: DType) -> torch.Tensor:
-        # `torch.tensor` copies: what an executor gives may be its own
+        # `torch.tensor` copies: an executor may keep its results
         return torch.tensor(x, dtype=STORED[dtype], device=self.device)
 
 
 def check_untraced() -> None:
-    """Untraceable while PyTorch records operators, among which a kernel would be missing."""
+    """Untraceable while PyTorch records operators: the record would lack a kernel."""
     if torch._C._is_tracing():
         raise Untraceable(tracer="torch.jit.trace")
     if torch._C._len_torch_dispatch_stack() and get_proxy_mode() is not None:
@@ -138,7 +138,7 @@ def check_untraced() -> None:
 
 
 def library_for(given: Sequence[object], device: str) -> TorchArrays:
-    """The library for tensors on a kind of device: the one on which the first of them is."""
+    """The library for tensors on a kind of device: on that of the first such tensor."""
     check_untraced()
     handles = device == "cpu"
     for x in given:
@@ -164,9 +164,9 @@ def through_numpy(
     dtypes: Sequence[DType],
     run: Callable[[list[Any]], Sequence[NumpyArray]],
 ) -> list[torch.Tensor]:
-    """What `run` makes of NumPy arrays, as tensors of these dtypes where the first tensor is.
+    """The results of `run` on NumPy arrays, as tensors on the device of the first tensor.
 
-    Results in float64 stay so: then all was computed in it.
+    Their dtypes are `dtypes`; results in float64 stay so, because all was computed in it.
     """
     check_untraced()
     devices = (x.device for x in given if isinstance(x, torch.Tensor))

@@ -1,4 +1,4 @@
-"""Folders and files whose content may be executed: nobody else can have written them."""
+"""Trusted folders and files, whose content may be executed: nobody else can write them."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def distrust(folder: Path) -> str | None:
-    """The reason not to execute what lies in a folder; None where there is none.
+    """The reason not to execute files of a folder, or None.
 
     The folder, those above it and the links on the way belong to this user or to root, and nobody
     else can write there. A folder above may be open to all where it is sticky, as /tmp is.
@@ -50,14 +50,14 @@ def _reason(path: Path, status: os.stat_result, *, is_folder: bool) -> str | Non
 
 
 def is_trusted(status: os.stat_result) -> bool:
-    """Whether an open file or folder belongs to this user or to root, and is theirs to write."""
+    """True if only this user or root owns an open file or folder and can write to it."""
     if not hasattr(os, "geteuid"):
         return True
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & _OTHERS
 
 
 def _is_private_group(number: int) -> bool:
-    """Whether a group has no member but this user, as many systems give each user one."""
+    """True if a group has no member but this user, as many systems give each user one."""
     with contextlib.suppress(KeyError):
         user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(number)
         return group.gr_name == user and set(group.gr_mem) <= {user}

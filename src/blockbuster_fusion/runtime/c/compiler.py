@@ -21,7 +21,7 @@ from blockbuster_fusion.runtime.cache import CacheEntry, cached, digest, find
 
 FLAGS = (
     *("-O2", "-march=native", "-std=gnu11", "-fPIC", "-shared"),
-    # What -ffast-math has beyond these reorders sums and breaks the polynomial of exp; and with
+    # The rest of -ffast-math reorders sums and breaks the polynomial of exp; and with
     # -fno-signed-zeros, which gains nothing, gcc takes NaN * 0 for 0 in vectors.
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
     # Contractions use the widest vectors anyway, so the rest may as well.
@@ -121,7 +121,7 @@ def compiler() -> tuple[str, ...]:
 
 
 def time_limit() -> float:
-    """How many seconds a compiler may take: $BLOCKBUSTER_COMPILER_SECONDS, or 600."""
+    """The time limit of a compiler in seconds: $BLOCKBUSTER_COMPILER_SECONDS, or 600."""
     given = os.environ.get(SECONDS_VARIABLE, "")
     if not given:
         return DEFAULT_SECONDS
@@ -224,7 +224,7 @@ def _file(command: tuple[str, ...]) -> str:
 
 @cache
 def _version(command: tuple[str, ...], file: str) -> str:
-    """What a compiler says of itself, and the version of the C library."""
+    """The version text of a compiler, and the version of the C library."""
     _, said = _output([*command, "--version"])
     library = ""
     with contextlib.suppress(AttributeError, ValueError, OSError):
@@ -236,7 +236,7 @@ _OPENMP_TEST = "int f(int n) {\n#pragma omp parallel num_threads(n)\n    {}\n   
 
 
 def _has_openmp(command: tuple[str, ...]) -> bool:
-    """Whether a compiler has OpenMP now; asked where a library was made without."""
+    """True if a compiler has OpenMP now; asked if a library was compiled without it."""
     return _openmp_of(command, _file(command))
 
 
@@ -252,7 +252,7 @@ def _openmp_of(command: tuple[str, ...], file: str) -> bool:
 
 @cache
 def _cpu() -> str:
-    """What -march=native depends on: the model of the CPU and what it can do."""
+    """The facts that -march=native depends on: the model of the CPU and its features."""
     if sys.platform != "linux":
         return f"{platform.machine()} {platform.processor()}"
     try:

@@ -22,14 +22,14 @@ from blockbuster_fusion.runtime.c.library import load_library
 from blockbuster_fusion.runtime.cache import discard
 
 ALONE = 1 << 14
-"""Up to so many elements one thread is done before others would have woken up."""
+"""The number of elements up to which one thread is faster than several."""
 
 
 class _Threads:
     """The most threads that kernels of this process may use.
 
-    The threads of OpenMP's pool do not survive a fork, and the pool waits for them for ever: in a
-    child that was forked, kernels run on one thread.
+    The threads of OpenMP's pool do not survive a fork, and the pool would wait for them for ever.
+    So kernels run on one thread in a forked child.
     """
 
     most = 1 << 30
@@ -53,7 +53,7 @@ class CpuKernels:
 
     Each is `int NAME(void *const *buffers, const int64_t *strides, const int64_t *sizes, int
     threads)`: the addresses of its global buffers, their strides in elements one after the other,
-    and the sizes that it depends on; what it returns is 0, or says what has failed.
+    and the sizes that it depends on. It returns 0, or the code of an error.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class CpuKernels:
         *,
         elements: int,
     ) -> "CpuLaunch":
-        """A launch for buffers that lie like this: it takes their addresses."""
+        """A launch for buffers with these strides; it takes their addresses."""
         threads = self.threads if elements > ALONE else 1
         flat = [stride for one in strides for stride in one]
         values = [sizes[symbol] for symbol in self.symbols[kernel.name]]
@@ -95,7 +95,7 @@ class CpuKernels:
 
 
 class CpuLaunch:
-    """A kernel for buffers that lie in a certain way: called with their addresses, it runs."""
+    """A kernel for buffers of certain strides: called with their addresses, it runs."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class CpuLaunch:
 
 
 def failure(code: int, name: str) -> BlockbusterError:
-    """What a kernel means by the code that it has returned."""
+    """The error that a kernel reports by its return code."""
     if code == OUTSIDE:
         return PlaceOutside(name=name)
     return LaunchFailed(name=name, problem="there is not enough memory for its buffers")
@@ -142,7 +142,7 @@ def loaded(source: str, *, sanitize: bool = False) -> Any:
 
 
 def _all_threads() -> int:
-    """As many as OpenMP would take."""
+    """The number of threads that OpenMP takes by default."""
     named = os.environ.get("OMP_NUM_THREADS", "")
     if named.isdigit() and int(named) > 0:
         return int(named)

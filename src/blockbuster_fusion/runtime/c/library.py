@@ -1,4 +1,4 @@
-"""Shared libraries from memory: what is loaded is what was hashed, whatever happens to files."""
+"""Shared libraries from memory: the bytes that were hashed are loaded, never a file."""
 
 import ctypes
 import itertools
@@ -14,7 +14,7 @@ _count = itertools.count(1)
 
 
 def load_library(content: bytes) -> ctypes.CDLL:
-    """The library with this content, or OSError where it is none."""
+    """The library with this content, or OSError if it is none."""
     if sys.platform == "linux":
         if not is_whole(content):
             raise OSError("it is no whole library")
@@ -26,7 +26,7 @@ def load_library(content: bytes) -> ctypes.CDLL:
 
 
 def _from_memory(content: bytes) -> ctypes.CDLL:
-    """The library from a file in memory, which needs no room on a disk and no right to execute."""
+    """The library from a file in memory, which needs no disk and no permission to execute."""
     file = os.memfd_create("blockbuster", os.MFD_CLOEXEC)
     with os.fdopen(file, "wb") as opened:
         opened.write(content)
@@ -52,7 +52,7 @@ def _from_copy(content: bytes) -> ctypes.CDLL:
 
 
 def is_whole(content: bytes) -> bool:
-    """Whether an ELF library has all that its headers speak of: a piece of one ends a process."""
+    """True if an ELF library is complete: loading a truncated one kills the process."""
     if len(content) < 64 or content[:4] != b"\x7fELF" or content[4] not in (1, 2):
         return False
     wide, order = content[4] == 2, "<" if content[5] == 1 else ">"

@@ -1,4 +1,4 @@
-"""Whether Triton's kernels can run here."""
+"""Finds out if this machine can run Triton's kernels."""
 
 import torch
 from triton import knobs
@@ -7,7 +7,7 @@ NO_GPU = "PyTorch finds no GPU here"
 
 
 def has_gpu() -> bool:
-    """Whether PyTorch finds one."""
+    """True if PyTorch finds a GPU."""
     return torch.cuda.is_available()
 
 
@@ -20,5 +20,5 @@ def capability() -> int | None:
 
 
 def can_launch() -> bool:
-    """Whether there is a GPU, or Triton's interpreter stands in for it."""
+    """True if there is a GPU, or Triton's interpreter replaces it."""
     return has_gpu() or bool(knobs.runtime.interpret)

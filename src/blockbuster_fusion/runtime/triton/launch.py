@@ -1,4 +1,4 @@
-"""Triton kernels loaded, launched, and compiled for machines that are not there."""
+"""Triton kernels: loading, launching, and compiling for GPUs of other machines."""
 
 import linecache
 import logging
@@ -49,8 +49,8 @@ POINTERS = {
 class TritonKernels:
     """The kernels of a nest, ready to be launched.
 
-    `tiles` and `options` (num_warps, num_stages, group) are what launches take that name none.
-    `shared` is how many bytes of shared memory one program may take.
+    `tiles` and `options` (num_warps, num_stages, group) are the defaults of launches. `shared` is
+    the number of bytes of shared memory that one program may take.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class TritonKernels:
         *,
         elements: int = 0,
     ) -> Callable[[Sequence[torch.Tensor]], None]:
-        """A launch for tensors that lie like this, in the order of the kernel's global buffers.
+        """A launch for tensors with these strides, in the order of the kernel's global buffers.
 
-        Where the GPU has too little for it, the kernel gets fewer stages, and then smaller tiles.
+        If the GPU lacks resources for it, the kernel gets fewer stages, and then smaller tiles.
         """
         launcher = self._launchers[id(kernel)]
         named = {symbol.name: size for symbol, size in sizes.items()}
@@ -106,10 +106,10 @@ class TritonKernels:
 
 
 def load(source: str) -> ModuleType:
-    """The printed module: the text that is given is executed, never a file.
+    """The module of a printed text; the text itself is executed, never a file.
 
-    Triton reads the source of its functions from `linecache`, where this text stays. A copy lies
-    in the cache for people, under the same name.
+    Triton reads the source of its functions from `linecache`, where this text stays. The cache has
+    a copy for readers, under the same name.
     """
     _protect_triton_cache()
     key = digest("triton", source)
@@ -125,7 +125,7 @@ def load(source: str) -> ModuleType:
 
 @cache
 def _protect_triton_cache() -> None:
-    """Keep Triton from executing what others can write: its cache is looked at like ours."""
+    """Keeps Triton from executing files that others can write: its cache is checked like ours."""
     folder = Path(os.environ.get("TRITON_CACHE_DIR") or triton.knobs.cache.dir)
     parents = [folder.absolute(), *folder.absolute().parents]
     there = next(path for path in parents if os.path.lexists(path))
@@ -145,7 +145,7 @@ def _write(file: Path, source: str) -> None:
 
 
 class Launcher(LaunchPlanner):
-    """One kernel: what its function is called with."""
+    """One kernel, and the arguments of its function."""
 
     def __init__(self, kernel: Kernel, function: Any, shared: int = USUAL_SHARED) -> None:
         super().__init__(kernel, shared)
@@ -181,7 +181,7 @@ class Launcher(LaunchPlanner):
 
 
 class FittingLaunch:
-    """A launch of a kernel that is made smaller as long as the GPU has too little for it."""
+    """A launch of a kernel that is made smaller until the GPU has the resources for it."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ def _scratch(buffer: Buffer, shape: tuple[int, ...], device: torch.device) -> to
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one program of a kernel takes; `stack` is where registers are spilled to."""
+    """The resources of one program of a kernel; registers are spilled to `stack`."""
 
     shared: int
     registers: int
