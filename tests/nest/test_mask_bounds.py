@@ -9,12 +9,12 @@ from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arg, call, cast, const, postorder, size
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.mask_bounds import (
+    Bound,
     Bounds,
-    Edge,
     Facts,
     Sum,
     Truth,
-    edge_expr,
+    bound_expr,
     terms_of,
 )
 from blockbuster_fusion.nest.nest import Compute, Index, Positions, Span, Tile
@@ -85,9 +85,9 @@ def evaluated(expr: Expr, values: list[int]) -> int:
     return made[expr]
 
 
-def edge_at(edge: Edge, where: dict[object, int]) -> int:
+def edge_at(edge: Bound, where: dict[object, int]) -> int:
     leaves = terms_of(edge)
-    expr = edge_expr(edge, {leaf: arg(at) for at, leaf in enumerate(leaves)})
+    expr = bound_expr(edge, {leaf: arg(at) for at, leaf in enumerate(leaves)})
     return evaluated(expr, [where[leaf] for leaf in leaves])
 
 

@@ -14,7 +14,7 @@ from blockbuster_fusion.nest.analysis.masked_values import (
     ANY,
     FALSE,
     MASKED,
-    NOTHING,
+    MINUS_INFINITY,
     ONE,
     SCORE_LIMIT,
     SIZE,
@@ -48,7 +48,7 @@ def some_interval(r: random.Random) -> Interval:
 
 
 def some_number(r: random.Random) -> Abstract:
-    known = [ZERO, ONE, SIZE, NOTHING, ANY, Kept(ACCUMULATOR)]
+    known = [ZERO, ONE, SIZE, MINUS_INFINITY, ANY, Kept(ACCUMULATOR)]
     running = [Kept(ACCUMULATOR, least) for least in (-math.inf, -3.4e38, -1.0, 0.0)]
     return r.choice([*known, *running, *(some_interval(r) for _ in range(6))])
 
@@ -167,7 +167,7 @@ def test_contractions_with_zeros_keep_the_accumulator() -> None:
 def test_numbers() -> None:
     assert number(True) is TRUE
     assert number(0.0) == ZERO
-    assert number(-math.inf) == NOTHING
+    assert number(-math.inf) == MINUS_INFINITY
     assert number(math.inf) is ANY
     assert number(math.nan) is ANY
     masked = number(-3.4028235e38)

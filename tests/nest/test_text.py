@@ -4,7 +4,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.errors import BadText
-from blockbuster_fusion.nest.text import DEEPEST, nest_from_text, nest_to_text
+from blockbuster_fusion.nest.text import MAX_NESTING, nest_from_text, nest_to_text
 from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.schedule.defaults import default_tiles
@@ -110,6 +110,6 @@ def test_hostile_texts(text: str) -> None:
 
 
 def test_deep_nesting() -> None:
-    deep = "-".join(["x0"] * (DEEPEST + 5))
-    with pytest.raises(BadText, match=f"more than {DEEPEST} levels of nesting"):
+    deep = "-".join(["x0"] * (MAX_NESTING + 5))
+    with pytest.raises(BadText, match=f"more than {MAX_NESTING} levels of nesting"):
         nest_from_text(SCALE.replace("exp(x0) * 2.0", deep))

@@ -21,9 +21,9 @@ from blockbuster_fusion.nest.nest import (
     Load,
     Lookup,
     Nest,
+    NestStep,
     Positions,
     Statement,
-    Step,
     Store,
     Tile,
     Window,
@@ -40,7 +40,7 @@ def show_nest(nest: Nest | Kernel) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _step(step: Step) -> list[str]:
+def _step(step: NestStep) -> list[str]:
     match step:
         case Kernel():
             return _kernel(step)
@@ -126,8 +126,8 @@ def _for(loop: For) -> str:
     words = [f"for {loop.index.name} in {loop.index.dim.label}"]
     if loop.first:
         words.append(f"from {loop.first}")
-    if loop.part is not None:
-        words.append(f"part {loop.part.index.name} of {loop.part.parts}")
+    if loop.share is not None:
+        words.append(f"part {loop.share.index.name} of {loop.share.parts}")
     if loop.window is not None:
         words += _within(loop.window)
     return " ".join(words) + ":"

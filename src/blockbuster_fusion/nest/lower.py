@@ -23,10 +23,10 @@ from blockbuster_fusion.ir.ops import (
 )
 from blockbuster_fusion.naming import word
 from blockbuster_fusion.nest.lower_body import (
+    BodyBuilder,
     Counted,
-    Frame,
-    Listed,
-    Place,
+    InMemory,
+    Placement,
     buffer_axes,
     open_slots,
 )
@@ -35,9 +35,9 @@ from blockbuster_fusion.nest.nest import (
     Call,
     Kernel,
     Nest,
+    NestStep,
     Space,
     Span,
-    Step,
     View,
 )
 
@@ -61,8 +61,8 @@ class _Program:
         self.graph, self.name, self.grid = graph, word(name, "kernel"), grid
         self.names = Names(graph)
         self.light = _light(graph)
-        self.places: dict[Value, Place] = {}
-        self.steps: list[Step] = []
+        self.places: dict[Value, Placement] = {}
+        self.steps: list[NestStep] = []
 
     def nest(self) -> Nest:
         graph = self.graph
@@ -73,7 +73,7 @@ class _Program:
         for i, op, name in zip(graph.inputs, inputs, names, strict=False):
             buffer = Buffer(name, buffer_axes(op.type), op.type.dtype)
             given.append(buffer)
-            self.places[Value(i)] = Listed(buffer, op.type.dims)
+            self.places[Value(i)] = InMemory(buffer, op.type.dims)
         self.wanted = dict[Value, str]()
         for out, name in zip(graph.outputs, names[len(inputs) :], strict=True):
             self.wanted.setdefault(out.value, name)
@@ -93,28 +93,28 @@ class _Program:
 
     def view(self, out: Output) -> View:
         place = self.places[out.value]
-        assert isinstance(place, Listed)
+        assert isinstance(place, InMemory)
         return View(place.buffer, self.graph.type(out.value).axes)
 
-    def home(self, value: Value) -> Listed:
+    def home(self, value: Value) -> InMemory:
         """A new buffer for a value of the top graph."""
         kind = self.graph.type(value)
         name = self.wanted.get(value) or self.names.numbered("I")
         buffer = Buffer(name, buffer_axes(kind), kind.dtype)
-        return Listed(buffer, open_slots(buffer, {}))
+        return InMemory(buffer, open_slots(buffer, {}))
 
     def step(self, group: Sequence[int]) -> None:
         first = self.graph[group[0]]
         if isinstance(first.op, Rename):
             place = self.places[first.inputs[0]]
-            assert isinstance(place, Listed)
+            assert isinstance(place, InMemory)
             self.places[Value(group[0])] = place.renamed(first.op.old, first.op.new)
         elif isinstance(first.op, Pick):
             place = self.places[first.inputs[0]]
             if isinstance(place, Counted):
                 self.places[Value(group[0])] = Counted(Span(first.op.dim, first.op.index))
             else:
-                assert isinstance(place, Listed)
+                assert isinstance(place, InMemory)
                 self.places[Value(group[0])] = place.at(first.op.dim, first.op.index)
         elif isinstance(first.op, Iota):
             self.places[Value(group[0])] = Counted(None)
@@ -127,7 +127,7 @@ class _Program:
         operands = []
         for value in node.inputs:
             place = self.places[value]
-            assert isinstance(place, Listed)
+            assert isinstance(place, InMemory)
             operands.append(View(place.buffer, self.graph.type(value).axes))
         results = []
         for port, kind in enumerate(node.types):
@@ -139,10 +139,10 @@ class _Program:
     def kernel(self, group: Sequence[int]) -> None:
         """A map, or a run of other nodes, which have no grid."""
         inside = set(group)
-        frame = Frame(self.graph, self.names, dict(self.places), grid=self.grid)
+        frame = BodyBuilder(self.graph, self.names, dict(self.places), grid=self.grid)
         for i in self.light_before(group):
             frame.node(i, self.graph[i])
-        homes: dict[Value, Listed] = {}
+        homes: dict[Value, InMemory] = {}
         for i in group:
             for port in range(len(self.graph[i].types)):
                 value = Value(i, port)
@@ -211,7 +211,7 @@ def _groups(graph: Graph, light: frozenset[int]) -> list[list[int]]:
     return [*made, run] if run else made
 
 
-def _global_buffers(step: Step) -> Iterable[Buffer]:
+def _global_buffers(step: NestStep) -> Iterable[Buffer]:
     if isinstance(step, Kernel):
         return [b for b in step.buffers if b.space is Space.GLOBAL]
     if isinstance(step, Call):
@@ -219,10 +219,10 @@ def _global_buffers(step: Step) -> Iterable[Buffer]:
     return [step.buffer]
 
 
-def _named(steps: Sequence[Step], name: str) -> tuple[Step, ...]:
+def _named(steps: Sequence[NestStep], name: str) -> tuple[NestStep, ...]:
     """The kernels with names: that of the program, numbered where there are several."""
     kernels = [step for step in steps if isinstance(step, Kernel)]
-    made: list[Step] = []
+    made: list[NestStep] = []
     number = 0
     for step in steps:
         if isinstance(step, Kernel):

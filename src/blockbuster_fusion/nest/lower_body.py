@@ -51,26 +51,26 @@ from blockbuster_fusion.nest.nest import (
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class InMemory:
     """A list, or an item that lies in memory: along each axis of the buffer a block, or all."""
 
     buffer: Buffer
     slots: tuple[Span | Dim, ...]
 
-    def at(self, dim: Dim, at: Index | int) -> "Listed":
+    def at(self, dim: Dim, at: Index | int) -> "InMemory":
         """What a loop over `dim` sees of it in one iteration."""
         open_slots = [i for i, s in enumerate(self.slots) if isinstance(s, Dim) and dim.iterates(s)]
         slots = list(self.slots)
         slots[open_slots[0]] = Span(dim, at)
-        return Listed(self.buffer, tuple(slots))
+        return InMemory(self.buffer, tuple(slots))
 
-    def renamed(self, old: Axis, new: Axis) -> "Listed":
+    def renamed(self, old: Axis, new: Axis) -> "InMemory":
         def rename(slot: Span | Dim) -> Span | Dim:
             if isinstance(slot, Dim):
                 return Dim(new if slot.axis is old else slot.axis, None, slot.packed)
             return slot
 
-        return Listed(self.buffer, tuple(rename(s) for s in self.slots))
+        return InMemory(self.buffer, tuple(rename(s) for s in self.slots))
 
     @property
     def access(self) -> Access:
@@ -86,7 +86,7 @@ class Counted:
     span: Span | None
 
 
-Place = Tile | Listed | Counted
+Placement = Tile | InMemory | Counted
 
 
 def buffer_axes(kind: Type) -> tuple[BufferAxis, ...]:
@@ -112,25 +112,25 @@ def open_slots(buffer: Buffer, current: Mapping[Dim, Index]) -> tuple[Span | Dim
     )
 
 
-class Frame:
+class BodyBuilder:
     """A graph while its statements are written: the kernel's own, or the body of a loop."""
 
     def __init__(
         self,
         graph: Graph,
         names: Names,
-        places: dict[Value, Place],
+        places: dict[Value, Placement],
         *,
         grid: str | None = None,
-        around: "Frame | None" = None,
+        around: "BodyBuilder | None" = None,
         loop: Index | None = None,
     ) -> None:
         self.graph, self.names, self.places = graph, names, places
         self.grid, self.around = grid, around
         self.block: list[Statement] = []
         self.grid_indices: list[Index] = []
-        self.homes: dict[Value, Listed] = {}
-        self.stores: dict[Value, list[Listed]] = {}
+        self.homes: dict[Value, InMemory] = {}
+        self.stores: dict[Value, list[InMemory]] = {}
         self.loaded: dict[Access | tuple[Access, Tile], Tile] = {}
         self.current: dict[Dim, Index] = {} if around is None else dict(around.current)
         if loop is not None:
@@ -139,7 +139,7 @@ class Frame:
 
     # -------------------------------------------------------------- where values go
 
-    def send(self, value: Value, target: Listed) -> None:
+    def send(self, value: Value, target: InMemory) -> None:
         """Have a value of this graph put into a place in memory, as soon as it is there."""
         node = self.graph[value.node]
         makes = isinstance(node.op, Map | Join) and node.types[value.port].is_list
@@ -150,13 +150,13 @@ class Frame:
         else:
             self.stores.setdefault(value, []).append(target)
 
-    def home(self, value: Value) -> Listed:
+    def home(self, value: Value) -> InMemory:
         """Where a list of this graph is built: where it is wanted, or in scratch memory."""
         if value not in self.homes:
             kind = self.graph.type(value)
             name = self.names.numbered("I")
             buffer = Buffer(name, buffer_axes(kind), kind.dtype, Space.SCRATCH)
-            self.homes[value] = Listed(buffer, open_slots(buffer, self.current))
+            self.homes[value] = InMemory(buffer, open_slots(buffer, self.current))
         return self.homes[value]
 
     def tile(self, value: Value) -> Tile:
@@ -175,7 +175,7 @@ class Frame:
         self.places[value] = tile
         return tile
 
-    def load(self, place: Listed, kind: Type) -> Tile:
+    def load(self, place: InMemory, kind: Type) -> Tile:
         access = place.access
         known = self.known(access)
         if known is not None:
@@ -232,13 +232,13 @@ class Frame:
                 self.places[value] = self.walked(node.inputs[0], op.dim, op.index)
             case Rename() as op:
                 place = self.places[node.inputs[0]]
-                assert isinstance(place, Listed)
+                assert isinstance(place, InMemory)
                 self.places[value] = place.renamed(op.old, op.new)
             case Join() as op:
                 home = self.places[value] = self.home(value)
                 rest = self.places[node.inputs[1]]
                 if rest != home:
-                    assert isinstance(rest, Listed)
+                    assert isinstance(rest, InMemory)
                     self.copy(rest, home, node.types[0])
                 self.put(node.inputs[0], home.at(op.dim, 0))
             case Iota():
@@ -271,7 +271,7 @@ class Frame:
     def take(self, node: Node, op: Take) -> Tile:
         """What lies in a table at some places."""
         table, places = self.places[node.inputs[0]], self.tile(node.inputs[1])
-        assert isinstance(table, Listed)
+        assert isinstance(table, InMemory)
         along = [isinstance(slot, Dim) and slot.axis is op.axis for slot in table.slots].index(True)
         source, kind = table.access, node.types[0]
         known = self.known((source, places))
@@ -283,17 +283,17 @@ class Frame:
         self.loaded[source, places] = tile
         return tile
 
-    def put(self, value: Value, target: Listed) -> None:
+    def put(self, value: Value, target: InMemory) -> None:
         """A value into a place in memory."""
         kind = self.graph.type(value)
         if kind.is_list:
             place = self.places[value]
-            assert isinstance(place, Listed)
+            assert isinstance(place, InMemory)
             self.copy(place, target, kind)
         else:
             self.block.append(Store(target.access, self.tile(value)))
 
-    def copy(self, source: Listed, target: Listed, kind: Type) -> None:
+    def copy(self, source: InMemory, target: InMemory, kind: Type) -> None:
         """A list copied block by block, along dims of its own where it has none."""
         if not kind.is_list:
             tile = self.load(source, kind)
@@ -302,16 +302,16 @@ class Frame:
         dim = kind.lists[0]
         walked = Dim(dim.axis, 0, dim.packed) if dim.is_free else dim
         index = Index(self.names.variable(walked, self.loops), walked)
-        inner = Frame(self.graph, self.names, {}, around=self, loop=index)
+        inner = BodyBuilder(self.graph, self.names, {}, around=self, loop=index)
         inner.copy(source.at(walked, index), target.at(walked, index), kind.iterate(walked))
         self.block.append(For(index, tuple(inner.block)))
 
-    def walked(self, value: Value, dim: Dim, at: Index | int) -> Place:
+    def walked(self, value: Value, dim: Dim, at: Index | int) -> Placement:
         """What a loop over `dim` sees of a list in one iteration."""
         place = self.places[value]
         if isinstance(place, Counted):
             return Counted(Span(dim, at))
-        assert isinstance(place, Listed)
+        assert isinstance(place, InMemory)
         return place.at(dim, at)
 
     # ------------------------------------------------------------------------ loops
@@ -323,7 +323,7 @@ class Frame:
         around = self.names.variables.get(op.dim, ()) if in_grid else self.loops
         index = Index(self.names.variable(op.dim, (*self.loops, *around)), op.dim)
         inner_grid = self.grid if in_grid and not (self.grid == "outer" and op.dim.packed) else None
-        places: dict[Value, Place] = {}
+        places: dict[Value, Placement] = {}
         for port, value in enumerate(node.inputs):
             target = Value(op.body.inputs[port])
             if op.iterated[port]:
@@ -332,7 +332,7 @@ class Frame:
                 places[target] = self.tile(value)  # before the loop, not in it
             else:
                 places[target] = self.places[value]
-        inner = Frame(op.body, self.names, places, grid=inner_grid, around=self, loop=index)
+        inner = BodyBuilder(op.body, self.names, places, grid=inner_grid, around=self, loop=index)
         coming: list[tuple[Value, Combiner]] = []
         for port, (out, mode) in enumerate(zip(op.body.outputs, op.modes, strict=True)):
             if mode is None:
@@ -382,11 +382,11 @@ class Frame:
         index = Index(self.names.variable(op.dim, self.loops), op.dim)
         makers = [self.graph.op(v.node) for v in node.inputs]
         first = max([m.first for m in makers if isinstance(m, Map) and m.dim is op.dim], default=0)
-        inner = Frame(self.graph, self.names, {}, around=self, loop=index)
+        inner = BodyBuilder(self.graph, self.names, {}, around=self, loop=index)
         tiles = []
         for value in node.inputs:
             place = self.walked(value, op.dim, index)
-            assert isinstance(place, Listed)
+            assert isinstance(place, InMemory)
             tiles.append(inner.load(place, self.graph.type(value).iterate(op.dim)))
         made = inner.fold(index, op.combiner, tiles)
         self.block += made.fills

@@ -35,7 +35,7 @@ from blockbuster_fusion.nest.nest import (
 )
 
 
-class Numbers(Protocol):
+class TileNames(Protocol):
     """Gives out names: t1, t2, …"""
 
     def numbered(self, letter: str) -> str: ...
@@ -48,7 +48,7 @@ class Accumulation:
     combiner: Combiner
     tiles: tuple[Tile, ...]
     coming: tuple[Tile, ...]
-    names: Numbers
+    names: TileNames
     updates: list[Statement] = field(default_factory=list)
 
     @property
@@ -95,7 +95,7 @@ def _base(combiner: Combiner) -> str | None:
 def combine(
     combiner: Combiner,
     coming: Sequence[Tile],
-    names: Numbers,
+    names: TileNames,
     into: tuple[Tile, ...] | None = None,
 ) -> Accumulation:
     """Accumulators for what comes, new ones or those given, and the statements that update them."""
@@ -130,7 +130,7 @@ def _is_needed(expr: Expr, combiner: Combiner) -> bool:
 class _Shared:
     """Parts of a combiner's expressions that are tiles of their own."""
 
-    def __init__(self, arguments: Sequence[Tile], names: Numbers) -> None:
+    def __init__(self, arguments: Sequence[Tile], names: TileNames) -> None:
         self.arguments, self.names = arguments, names
         self.tiles: dict[Expr, Tile] = {}
         self.statements: list[Statement] = []

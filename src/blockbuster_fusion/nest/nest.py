@@ -225,7 +225,7 @@ UNSEEN = -5e19
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Share:
     """The share of a loop's blocks that one program of a split reduction has."""
 
     index: Index
@@ -236,7 +236,7 @@ class Part:
 class For:
     """A serial loop over the blocks of a dim, from block `first` on.
 
-    `window` narrows it to what a mask leaves; `part` to the share of one program. `gathered` are
+    `window` narrows it to what a mask leaves; `share` to the share of one program. `gathered` are
     its accumulators, with the combiner that each group of them follows.
     """
 
@@ -244,7 +244,7 @@ class For:
     body: "Body"
     first: int = 0
     window: Window | None = None
-    part: Part | None = None
+    share: Share | None = None
     gathered: tuple[tuple[Combiner, tuple[Tile, ...]], ...] = ()
 
 
@@ -347,7 +347,7 @@ class Clear:
     buffer: Buffer
 
 
-Step = Kernel | Call | Clear
+NestStep = Kernel | Call | Clear
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +355,7 @@ class Nest:
     """A whole program: what is run in order, and the arrays around it."""
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[NestStep, ...]
     inputs: tuple[Buffer, ...]
     outputs: tuple["View", ...]
     layouts: tuple[tuple[Axis, ...], ...] = ()

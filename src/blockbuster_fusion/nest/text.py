@@ -39,10 +39,10 @@ from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arg, cast, const, postor
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Access, Buffer, Index, Nest, Span, Tile
 
-DEEPEST = 200
+MAX_NESTING = 200
 """Levels of nesting that a text may have."""
-WIDTH = 100
-LONG = 24
+LINE_WIDTH = 100
+LONGEST_PART = 24
 """Parts of an expression with more nodes than this are definitions of their own."""
 
 _DTYPES = {dtype.name: dtype for dtype in DType}
@@ -137,7 +137,8 @@ class _Writer:
         deeper = indent + 4
         items = [self.text(item, deeper) for item in value]
         is_body = len(value) > 1 and _is_call(value[0], items[0])
-        if indent + len(flat) <= WIDTH and not is_body and not any("\n" in item for item in items):
+        is_broken = is_body or any("\n" in item for item in items)
+        if indent + len(flat) <= LINE_WIDTH and not is_broken:
             return flat
         lines = [f"{' ' * deeper}{item}," for item in items]
         return "\n".join(["[", *lines, f"{' ' * indent}]"])
@@ -203,8 +204,8 @@ class _Writer:
         for node in nodes:
             lengths[node] = 1 + sum(lengths[a] for a in node.args)
             made[node] = self.names.get(node) or self.node(node, [made[a] for a in node.args])
-            is_shared = uses[node] > 1 and lengths[node] > LONG // 4
-            if node.args and node is not whole and (is_shared or lengths[node] > LONG):
+            is_shared = uses[node] > 1 and lengths[node] > LONGEST_PART // 4
+            if node.args and node is not whole and (is_shared or lengths[node] > LONGEST_PART):
                 if node not in self.names:
                     self.names[node] = self.claim("e")
                     self.lines.append(f"{self.names[node]} = {_bare(made[node])}")
@@ -262,8 +263,8 @@ def _parsed(text: str) -> list[ast.stmt]:
     pending: list[tuple[ast.AST, int]] = [(node, 0) for node in found]
     while pending:
         node, depth = pending.pop()
-        if depth > DEEPEST:
-            raise _bad(node, f"more than {DEEPEST} levels of nesting")
+        if depth > MAX_NESTING:
+            raise _bad(node, f"more than {MAX_NESTING} levels of nesting")
         pending += [(inner, depth + 1) for inner in ast.iter_child_nodes(node)]
     return found
 

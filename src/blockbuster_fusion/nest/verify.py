@@ -44,9 +44,9 @@ class _Kernel:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.parts = {
-            s.index: s.part.index
+            s.index: s.share.index
             for s in kernel.statements
-            if isinstance(s, For) and s.part is not None
+            if isinstance(s, For) and s.share is not None
         }
 
     def fail(self, statement: Statement, problem: str) -> None:

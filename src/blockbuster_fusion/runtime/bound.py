@@ -14,7 +14,7 @@ from blockbuster_fusion.host.numbers import NumericMode
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.nest import Along, Buffer, Call, Clear, Kernel, Nest, Step
+from blockbuster_fusion.nest.nest import Along, Buffer, Call, Clear, Kernel, Nest, NestStep
 from blockbuster_fusion.nest.shapes import buffer_shape, layout_order
 from blockbuster_fusion.runtime.arrays import ArrayLibrary
 from blockbuster_fusion.runtime.executable import Sizes
@@ -100,7 +100,7 @@ class CompiledNest:
         return tuple(found)
 
 
-def _global_buffers(step: Step) -> tuple[Buffer, ...]:
+def _global_buffers(step: NestStep) -> tuple[Buffer, ...]:
     """The buffers that a step takes as arguments."""
     match step:
         case Kernel():

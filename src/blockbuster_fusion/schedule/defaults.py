@@ -26,7 +26,7 @@ WORTH_IT = 1.02
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class TargetModel:
     """What the choice knows of a target."""
 
     tile: int
@@ -54,14 +54,14 @@ class Machine:
 MACHINES = {
     # One core: 8-wide fused multiply-adds at 3 GHz; its L2 cache and a share of the L3; the rate
     # at which that gives blocks back.
-    "cpu": Machine(128, 256, 16, 256, 2048, 4 << 20, 1e11, 2e10),
+    "cpu": TargetModel(128, 256, 16, 256, 2048, 4 << 20, 1e11, 2e10),
     # A large GPU: tensor cores in 16 bits; shared memory and registers of one processor; its L2.
-    "cuda": Machine(64, 64, 16, 128, 128, 200 * 1024, 6e14, 1e13),
-    "interpret": Machine(DEFAULT_TILE, DEFAULT_TILE, 16, 256, 2048, 4 << 20, 1e11, 2e10),
+    "cuda": TargetModel(64, 64, 16, 128, 128, 200 * 1024, 6e14, 1e13),
+    "interpret": TargetModel(DEFAULT_TILE, DEFAULT_TILE, 16, 256, 2048, 4 << 20, 1e11, 2e10),
 }
 
 
-def machine_for(target: str) -> Machine:
+def machine_for(target: str) -> TargetModel:
     """What is assumed of a target, or BadTarget."""
     if target not in MACHINES:
         raise BadTarget(name=target, problem=f"unknown; known are {', '.join(MACHINES)}")
@@ -172,7 +172,7 @@ def is_tiled(dim: Dim) -> bool:
     return dim.packed and not dim.unit and not dim.is_free
 
 
-def _first_tile(axis: Axis, machine: Machine, *, is_rows: bool = False) -> int:
+def _first_tile(axis: Axis, machine: TargetModel, *, is_rows: bool = False) -> int:
     """The tile to start with: no longer than an axis of known length needs; two blocks of rows."""
     usual = machine.rows if is_rows else machine.tile
     if not isinstance(axis.extent, int):

@@ -18,22 +18,22 @@ from blockbuster_fusion.nest.nest import Compute, Index, Positions, Span, Statem
 
 
 @dataclass(frozen=True, slots=True)
-class Quotient:
+class FloorQuotient:
     """A sum, divided by a number and rounded down."""
 
     inner: "Sum"
     by: int
 
 
-Term = Span | Tile | Quotient
-"""What stands in a sum: a position of an axis, a whole number that was computed, a quotient."""
+SumTerm = Span | Tile | FloorQuotient
+"""A term of a sum: a position of an axis, a whole number that was computed, or a quotient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
     """A sum of terms, each times a whole number, and of sizes and numbers."""
 
-    terms: tuple[tuple[Term, int], ...]
+    terms: tuple[tuple[SumTerm, int], ...]
     rest: Expr
 
     def plus(self, other: "Sum", factor: int = 1) -> "Sum":
@@ -63,11 +63,11 @@ def _times(a: Expr, factor: int) -> Expr:
     return a if factor == 1 else -a if factor == -1 else a * factor
 
 
-def number(value: int) -> Sum:
+def constant_sum(value: int) -> Sum:
     return Sum((), const(value))
 
 
-ZERO, ONE = number(0), number(1)
+ZERO, ONE = constant_sum(0), constant_sum(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,16 @@ class Extreme:
     """The least or the largest of some edges."""
 
     op: Literal["minimum", "maximum"]
-    parts: tuple["Edge", ...]
+    parts: tuple["Bound", ...]
 
 
-Edge = Sum | Extreme
+Bound = Sum | Extreme
 Side = Literal["low", "high"]
 
 
-def extreme(op: Literal["minimum", "maximum"], parts: Collection[Edge]) -> Edge:
+def extreme(op: Literal["minimum", "maximum"], parts: Collection[Bound]) -> Bound:
     """The least or the largest of some edges, without those that are known not to be it."""
-    best: dict[object, Edge] = {}
+    best: dict[object, Bound] = {}
     for part in parts:
         key, own = _place(part)
         if key in best and own is not None:
@@ -97,8 +97,8 @@ def extreme(op: Literal["minimum", "maximum"], parts: Collection[Edge]) -> Edge:
     return left[0] if len(left) == 1 else Extreme(op, left)
 
 
-def _place(edge: Edge) -> tuple[object, int | None]:
-    """What edges have in common that differ by a number, and the number."""
+def _place(edge: Bound) -> tuple[object, int | None]:
+    """The part that edges share if they differ by a constant, and the constant."""
     if isinstance(edge, Sum) and isinstance(edge.rest.value, int):
         return frozenset(edge.terms), edge.rest.value
     return edge, None
@@ -114,12 +114,12 @@ class Bounds:
     `exact`: wherever it is between them, the mask holds.
     """
 
-    lows: tuple[Edge, ...] = ()
-    highs: tuple[Edge, ...] = ()
+    lows: tuple[Bound, ...] = ()
+    highs: tuple[Bound, ...] = ()
     nowhere: bool = False
     exact: bool = False
 
-    def edges(self, side: Side) -> tuple[Edge, ...]:
+    def edges(self, side: Side) -> tuple[Bound, ...]:
         return self.lows if side == "low" else self.highs
 
     def both(self, other: "Bounds") -> "Bounds":
@@ -134,8 +134,8 @@ class Bounds:
         """Where at least one of two masks holds."""
         if self.nowhere or other.nowhere:
             return other if self.nowhere else self
-        lows: tuple[Edge, ...] = ()
-        highs: tuple[Edge, ...] = ()
+        lows: tuple[Bound, ...] = ()
+        highs: tuple[Bound, ...] = ()
         if self.lows and other.lows:
             lows = (extreme("minimum", [extreme("maximum", b.lows) for b in (self, other)]),)
         if self.highs and other.highs:
@@ -226,7 +226,7 @@ class Facts:
                 factor = _value(a)
                 return a.times(_value(b) or 0) if factor is None else b.times(factor)
             case "floordiv", [a, b] if (by := _value(b)) is not None and by > 0:
-                return Sum(((Quotient(a, by), 1),), const(0))
+                return Sum(((FloorQuotient(a, by), 1),), const(0))
             case "cast", [a] if node.value in _WHOLE:
                 return a
             case "le", [a, b]:
@@ -254,19 +254,19 @@ class Facts:
         ((term, count),) = own
         others = Sum(tuple(part for part in total.terms if part[0] != term), total.rest)
         edge = others.times(-1) if count == 1 else others
-        if isinstance(term, Quotient):
+        if isinstance(term, FloorQuotient):
             if not self._is_plain(term.inner):
                 return ANYWHERE
             # q <= e and q >= e of the rounded quotient, for the position itself
-            edge = edge.times(term.by).plus(number(term.by - 1 if count == 1 else 0))
+            edge = edge.times(term.by).plus(constant_sum(term.by - 1 if count == 1 else 0))
             moved = tuple(part for part in term.inner.terms if not self._mentions(part[0]))
             edge = edge.plus(Sum(moved, term.inner.rest), -1)
         if not all(self._stands_still(term) for term, _ in edge.terms):
             return ANYWHERE
         return Bounds(highs=(edge,), exact=True) if count == 1 else Bounds((edge,), exact=True)
 
-    def _mentions(self, term: Term) -> bool:
-        if isinstance(term, Quotient):
+    def _mentions(self, term: SumTerm) -> bool:
+        if isinstance(term, FloorQuotient):
             return any(self._mentions(inner) for inner, _ in term.inner.terms)
         return isinstance(term, Span) and term.at is self.index
 
@@ -275,9 +275,9 @@ class Facts:
         own = [part for part in total.terms if self._mentions(part[0])]
         return len(own) == 1 and isinstance(own[0][0], Span) and own[0][1] == 1
 
-    def _stands_still(self, term: Term) -> bool:
+    def _stands_still(self, term: SumTerm) -> bool:
         """Whether a term is known before the loop."""
-        if isinstance(term, Quotient):
+        if isinstance(term, FloorQuotient):
             return all(self._stands_still(inner) for inner, _ in term.inner.terms)
         if isinstance(term, Span):
             return isinstance(term.at, int) or term.at in self.around
@@ -288,7 +288,7 @@ _WHOLE = frozenset({DType.int32, DType.int64})
 
 
 def _value(total: Sum) -> int | None:
-    """The number that a sum is, if it is one."""
+    """The number that a sum is, if it is constant."""
     value = total.rest.value
     return value if not total.terms and type(value) is int else None
 
@@ -296,17 +296,17 @@ def _value(total: Sum) -> int | None:
 # -------------------------------------------------------------------------- computing
 
 
-def edge_expr(edge: Edge, leaf: Mapping[Term, Expr]) -> Expr:
+def bound_expr(edge: Bound, leaf: Mapping[SumTerm, Expr]) -> Expr:
     """An edge as an expression; `leaf` has the positions and tiles in it."""
     if isinstance(edge, Extreme):
-        made = edge_expr(edge.parts[0], leaf)
+        made = bound_expr(edge.parts[0], leaf)
         for part in edge.parts[1:]:
-            made = call(edge.op, made, edge_expr(part, leaf))
+            made = call(edge.op, made, bound_expr(part, leaf))
         return made
     total: Expr | None = None
     for term, count in sorted(edge.terms, key=lambda part: part[1] < 0):
-        if isinstance(term, Quotient):
-            part_expr = call("floordiv", edge_expr(term.inner, leaf), const(term.by))
+        if isinstance(term, FloorQuotient):
+            part_expr = call("floordiv", bound_expr(term.inner, leaf), const(term.by))
         else:
             part_expr = leaf[term]
         if abs(count) != 1:
@@ -323,12 +323,12 @@ def edge_expr(edge: Edge, leaf: Mapping[Term, Expr]) -> Expr:
     return total - const(-value) if type(value) is int and value < 0 else total + edge.rest
 
 
-def terms_of(edge: Edge) -> list[Span | Tile]:
+def terms_of(edge: Bound) -> list[Span | Tile]:
     """The positions and tiles that an edge is made of."""
     if isinstance(edge, Extreme):
         found = [term for part in edge.parts for term in terms_of(part)]
     else:
         found = []
         for term, _ in edge.terms:
-            found += terms_of(term.inner) if isinstance(term, Quotient) else [term]
+            found += terms_of(term.inner) if isinstance(term, FloorQuotient) else [term]
     return list(dict.fromkeys(found))

@@ -81,7 +81,7 @@ class Known(Enum):
 Abstract = Interval | Kept | Known
 FALSE, TRUE, ANY = Known.FALSE, Known.TRUE, Known.ANY
 ZERO, ONE = Interval(0.0, 0.0), Interval(1.0, 1.0)
-NOTHING = Interval(-math.inf, -math.inf)
+MINUS_INFINITY = Interval(-math.inf, -math.inf)
 SIZE = Interval(1.0, LARGEST_SIZE)
 
 
@@ -118,7 +118,7 @@ def _rounded(*ends: float) -> Abstract:
 # ---------------------------------------------------------------- transfer functions
 
 
-def add(a: Abstract, b: Abstract) -> Abstract:
+def _add(a: Abstract, b: Abstract) -> Abstract:
     if ZERO in (a, b):
         return b if a == ZERO else a
     if isinstance(b, Interval) and not isinstance(a, Interval):
@@ -131,7 +131,7 @@ def add(a: Abstract, b: Abstract) -> Abstract:
     return ANY
 
 
-def subtract(a: Abstract, b: Abstract) -> Abstract:
+def _subtract(a: Abstract, b: Abstract) -> Abstract:
     match a, b:
         case Kept(), Kept() if a == b:
             return ZERO
@@ -140,17 +140,17 @@ def subtract(a: Abstract, b: Abstract) -> Abstract:
         case Interval(), Interval() if math.isfinite(b.low):
             return _rounded(a.low - b.high, a.high - b.low)
         case Interval(is_masked=True), Kept(least=float() as least):
-            if a == NOTHING and least > -math.inf:
+            if a == MINUS_INFINITY and least > -math.inf:
                 return a
             return _rounded(-math.inf, a.high + SCORE_LIMIT)
     return ANY
 
 
-def negative(a: Abstract) -> Abstract:
+def _negative(a: Abstract) -> Abstract:
     return _interval(-a.high, -a.low) if isinstance(a, Interval) else ANY
 
 
-def multiply(a: Abstract, b: Abstract) -> Abstract:
+def _multiply(a: Abstract, b: Abstract) -> Abstract:
     if {ZERO, FALSE} & {a, b}:
         is_finite = not any(isinstance(x, Interval) and x.low == -math.inf for x in (a, b))
         return ZERO if is_finite else ANY
@@ -161,84 +161,84 @@ def multiply(a: Abstract, b: Abstract) -> Abstract:
     return ANY
 
 
-def divide(a: Abstract, b: Abstract) -> Abstract:
+def _divide(a: Abstract, b: Abstract) -> Abstract:
     if isinstance(a, Interval) and isinstance(b, Interval) and b.low > 0:
         return _rounded(*(x / y for x in (a.low, a.high) for y in (b.low, b.high)))
     return ANY
 
 
-def square_root(a: Abstract) -> Abstract:
+def _square_root(a: Abstract) -> Abstract:
     if isinstance(a, Interval) and a.low >= 0:
         return _rounded(a.low**0.5, a.high**0.5)
     return ANY
 
 
-def power(a: Abstract, b: Abstract) -> Abstract:
+def _power(a: Abstract, b: Abstract) -> Abstract:
     exponent = b.low if isinstance(b, Interval) and b.low == b.high else math.inf
     if isinstance(a, Interval) and a.low > 0 and abs(exponent) <= LARGEST_POWER:
         return _rounded(a.low**exponent, a.high**exponent)
     return ANY
 
 
-def exponential(a: Abstract) -> Abstract:
+def _exponential(a: Abstract) -> Abstract:
     if isinstance(a, Interval) and a.high <= NO_EXPONENTIAL:
         return ZERO
     return ONE if a == ZERO else ANY
 
 
-def maximum(a: Abstract, b: Abstract) -> Abstract:
+def _maximum(a: Abstract, b: Abstract) -> Abstract:
     match (b, a) if isinstance(b, Kept) else (a, b):
         case Interval() as one, Interval() as other:
             return Interval(max(one.low, other.low), max(one.high, other.high))
         case Kept(least=float() as least) as kept, Interval() as other:
             return kept if other.high <= least or other.is_masked else ANY
-    return either(a, b)
+    return _either(a, b)
 
 
-def minimum(a: Abstract, b: Abstract) -> Abstract:
+def _minimum(a: Abstract, b: Abstract) -> Abstract:
     intervals = [x for x in (a, b) if isinstance(x, Interval)]
     if len(intervals) == 2:
         return Interval(min(x.low for x in intervals), min(x.high for x in intervals))
     if intervals and ANY in (a, b):
         return Interval(-math.inf, intervals[0].high)
-    return both(a, b)
+    return _both(a, b)
 
 
-def where(condition: Abstract, a: Abstract, b: Abstract) -> Abstract:
+def _where(condition: Abstract, a: Abstract, b: Abstract) -> Abstract:
     if condition in (FALSE, TRUE):
         return a if condition is TRUE else b
     return join(a, b)
 
 
-def opposite(a: Abstract) -> Abstract:
+def _opposite(a: Abstract) -> Abstract:
     return TRUE if a is FALSE else FALSE if a is TRUE else ANY
 
 
-def either(a: Abstract, b: Abstract) -> Abstract:
+def _either(a: Abstract, b: Abstract) -> Abstract:
     if TRUE in (a, b):
         return TRUE
     return b if a is FALSE else a if b is FALSE else ANY
 
 
-def both(a: Abstract, b: Abstract) -> Abstract:
+def _both(a: Abstract, b: Abstract) -> Abstract:
     if FALSE in (a, b):
         return FALSE
     return b if a is TRUE else a if b is TRUE else ANY
 
 
-def equal(a: Abstract, b: Abstract) -> Abstract:
-    return TRUE if a == b == NOTHING else ANY
+def _equal(a: Abstract, b: Abstract) -> Abstract:
+    return TRUE if a == b == MINUS_INFINITY else ANY
 
 
-def unequal(a: Abstract, b: Abstract) -> Abstract:
-    return opposite(equal(a, b))
+def _unequal(a: Abstract, b: Abstract) -> Abstract:
+    return _opposite(_equal(a, b))
 
 
-def infinite(a: Abstract) -> Abstract:
-    return TRUE if a == NOTHING else ANY
+def _infinite(a: Abstract) -> Abstract:
+    return TRUE if a == MINUS_INFINITY else ANY
 
 
-def converted(a: Abstract, dtype: DType) -> Abstract:
+def _converted(a: Abstract, dtype: DType) -> Abstract:
     """A value as another dtype."""
     match a:
         case Known.FALSE | Known.TRUE:
@@ -255,25 +255,25 @@ def converted(a: Abstract, dtype: DType) -> Abstract:
 
 
 TRANSFER: Mapping[str, Callable[..., Abstract]] = {
-    "add": add,
-    "sub": subtract,
-    "neg": negative,
-    "mul": multiply,
-    "div": divide,
-    "sqrt": square_root,
-    "pow": power,
-    "exp": exponential,
-    "exp2": exponential,
-    "maximum": maximum,
-    "minimum": minimum,
-    "where": where,
-    "not_": opposite,
-    "or_": either,
-    "and_": both,
-    "eq": equal,
-    "ne": unequal,
-    "gt": unequal,
-    "isinf": infinite,
+    "add": _add,
+    "sub": _subtract,
+    "neg": _negative,
+    "mul": _multiply,
+    "div": _divide,
+    "sqrt": _square_root,
+    "pow": _power,
+    "exp": _exponential,
+    "exp2": _exponential,
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "where": _where,
+    "not_": _opposite,
+    "or_": _either,
+    "and_": _both,
+    "eq": _equal,
+    "ne": _unequal,
+    "gt": _unequal,
+    "isinf": _infinite,
 }
 
 
@@ -292,7 +292,7 @@ def contracted(total: Abstract, left: Abstract, right: Abstract) -> Abstract:
 def applied(node: Expr, operands: Sequence[Abstract]) -> Abstract:
     """The value of an operator of an expression, whose leaves are known."""
     if isinstance(node.value, DType):
-        return converted(operands[0], node.value)
+        return _converted(operands[0], node.value)
     return TRANSFER[node.op](*operands) if node.op in TRANSFER else ANY
 
 
@@ -307,5 +307,5 @@ def assumption(op: str, operands: Sequence[Abstract]) -> Tile | None:
             pass
         case _:
             return None
-    is_safe = low == NOTHING and least > -math.inf if op == "sub" else low.high <= least
+    is_safe = low == MINUS_INFINITY and least > -math.inf if op == "sub" else low.high <= least
     return None if is_safe else kept.tile

@@ -23,8 +23,7 @@ from blockbuster_fusion.nest.nest import (
     written,
 )
 from blockbuster_fusion.nest.rewrite import rebuilt
-
-NARROW = (DType.float16, DType.bfloat16)
+from blockbuster_fusion.safety.storage import NARROW
 
 
 def fold_casts(kernel: Kernel) -> Kernel:

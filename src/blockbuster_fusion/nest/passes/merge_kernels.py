@@ -21,10 +21,10 @@ from blockbuster_fusion.nest.nest import (
     Load,
     Lookup,
     Nest,
+    NestStep,
     Positions,
     Span,
     Statement,
-    Step,
     Store,
     Tile,
     accesses,
@@ -40,7 +40,7 @@ Straight = Load | Lookup | Compute | Positions | Fold | Fill | Store
 
 def merge_kernels(nest: Nest, blocks: Mapping[Dim, int], most: int = MOST_STATEMENTS) -> Nest:
     """The nest with neighbours of equal grids in one kernel; `blocks` are the tiles of dims."""
-    steps: list[Step] = []
+    steps: list[NestStep] = []
     for step in nest.steps:
         last = steps[-1] if steps else None
         if isinstance(last, Kernel) and isinstance(step, Kernel):

@@ -14,14 +14,14 @@ from blockbuster_fusion.ir.combiner import MAX, MIN
 from blockbuster_fusion.ir.expr import Expr, arg, fold, postorder
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.mask_bounds import (
+    Bound,
     Bounds,
-    Edge,
     Fact,
     Facts,
     Side,
     Sum,
     Truth,
-    edge_expr,
+    bound_expr,
     extreme,
     terms_of,
 )
@@ -102,7 +102,7 @@ class _Narrowing:
             if written(statement) in self.fixed:
                 facts.visit(statement)
         masked = _Masked(loop, facts, self.kernel)
-        edges: dict[Side, list[Edge]] = {"low": [], "high": []}
+        edges: dict[Side, list[Bound]] = {"low": [], "high": []}
         assumed: dict[Tile, None] = {}
         for side, edge in masked.candidates():
             needed = masked.neutral(side, edge)
@@ -123,7 +123,7 @@ class _Narrowing:
         return [*statements, replace(loop, window=Window(None, low, high, seen))]
 
     def edge(
-        self, side: Side, edges: list[Edge], above: list[Statement], made: list[Statement]
+        self, side: Side, edges: list[Bound], above: list[Statement], made: list[Statement]
     ) -> Expr | Tile | None:
         """The first or the last position that some row sees."""
         if not edges:
@@ -131,9 +131,9 @@ class _Narrowing:
         whole = extreme("maximum" if side == "low" else "minimum", edges)
         leaves = terms_of(whole)
         if not leaves:
-            return edge_expr(whole, {})
+            return bound_expr(whole, {})
         operands = [x if isinstance(x, Tile) else self.positions(x, above, made) for x in leaves]
-        expr = edge_expr(whole, {leaf: arg(i) for i, leaf in enumerate(leaves)})
+        expr = bound_expr(whole, {leaf: arg(i) for i, leaf in enumerate(leaves)})
         spans = tuple(dict.fromkeys(span for tile in operands for span in tile.spans))
         tile = operands[0]
         if expr is not arg(0):
@@ -155,7 +155,7 @@ class _Narrowing:
         return tile
 
 
-def _beside_rows(lows: list[Edge], highs: list[Edge], seen: tuple[Tile, ...]) -> Window | None:
+def _beside_rows(lows: list[Bound], highs: list[Bound], seen: tuple[Tile, ...]) -> Window | None:
     """The window as one that moves with the rows, if it is one."""
     rows: set[Span] = set()
     moved: list[Expr | None] = []
@@ -198,9 +198,9 @@ class _Masked:
     def computed(self) -> Iterator[Compute]:
         return (s for s in walk(self.loop.body) if isinstance(s, Compute))
 
-    def candidates(self) -> list[tuple[Side, Edge]]:
+    def candidates(self) -> list[tuple[Side, Bound]]:
         """The edges that masks in the loop have."""
-        found: dict[tuple[Side, Edge], None] = {}
+        found: dict[tuple[Side, Bound], None] = {}
         if not self.floors:
             return []
         for statement in self.computed():
@@ -210,7 +210,7 @@ class _Masked:
                         found.update(dict.fromkeys((side, edge) for edge in bounds.edges(side)))
         return list(found)
 
-    def neutral(self, side: Side, edge: Edge) -> Sequence[Tile] | None:
+    def neutral(self, side: Side, edge: Bound) -> Sequence[Tile] | None:
         """What must be above UNSEEN, if blocks beyond the edge leave the accumulators as they were.
 
         None where they do not.
@@ -227,7 +227,7 @@ class _Masked:
 
     # ------------------------------------------------------- who else leaves a row nothing
 
-    def tells(self, edges: Mapping[Side, Sequence[Edge]]) -> bool:
+    def tells(self, edges: Mapping[Side, Sequence[Bound]]) -> bool:
         """Whether a row has seen something if its edges leave it some position.
 
         Not if something else masks as well, or if scores come from memory: a mask may be in them.
@@ -267,7 +267,7 @@ class _Masked:
         return False
 
 
-def _within(bounds: Bounds, edges: Mapping[Side, Sequence[Edge]]) -> bool:
+def _within(bounds: Bounds, edges: Mapping[Side, Sequence[Bound]]) -> bool:
     return all(edge in edges[side] for side in ("low", "high") for edge in bounds.edges(side))
 
 
@@ -285,7 +285,7 @@ class _Beyond:
 
     facts: Facts
     side: Side
-    edge: Edge
+    edge: Bound
     assumed: dict[Tile, None] = field(default_factory=dict)
     """Running maxima that were taken to be above UNSEEN."""
 

@@ -24,11 +24,11 @@ from blockbuster_fusion.nest.nest import (
     Kernel,
     Load,
     Nest,
-    Part,
+    NestStep,
+    Share,
     Space,
     Span,
     Statement,
-    Step,
     Store,
     Tile,
     walk,
@@ -39,7 +39,7 @@ from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt
 
 def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) -> Nest:
     """The nest with reductions over an axis shared out among `parts` programs each."""
-    steps: list[Step] = []
+    steps: list[NestStep] = []
     for step in nest.steps:
         at = _reduction(step, axis) if isinstance(step, Kernel) else None
         if isinstance(step, Kernel) and at is not None:
@@ -64,7 +64,7 @@ def _reduction(kernel: Kernel, axis: str) -> int | None:
             continue  # the second kernel could not see it
         if any(combiner is ANY for combiner, _ in statement.gathered):
             continue  # an empty share has nothing to give
-        if statement.index.dim.name == axis and statement.part is None:
+        if statement.index.dim.name == axis and statement.share is None:
             return at
     return None
 
@@ -82,14 +82,14 @@ class _Split:
             raise NoKernel(what=what, remedy="split it without atomic additions")
         name = loop.index.dim.name
         dim = Dim(Axis(f"{name}_parts", parts), 0, packed=False)
-        self.part = Part(Index(f"{loop.index.name}_part", dim), parts)
+        self.share = Share(Index(f"{loop.index.name}_part", dim), parts)
         self.buffers = {
             tile: self.buffer(tile) for _, gathered in loop.gathered for tile in gathered
         }
 
     def buffer(self, tile: Tile) -> Buffer:
         """Where the shares of an accumulator lie: a block for each program."""
-        own = [] if self.atomic else [BufferAxis(self.part.index.dim, Along.BLOCKS)]
+        own = [] if self.atomic else [BufferAxis(self.share.index.dim, Along.BLOCKS)]
         kept = {span.dim for span in tile.spans}
         own += [BufferAxis(i.dim, Along.BLOCKS) for i in self.kernel.grid if i.dim not in kept]
         own += [BufferAxis(span.dim, Along.AXIS) for span in tile.spans]
@@ -97,37 +97,37 @@ class _Split:
 
     def access(self, tile: Tile, part: Index) -> Access:
         indices = {index.dim: index for index in self.kernel.grid}
-        indices[self.part.index.dim] = part
+        indices[self.share.index.dim] = part
         spans = {span.dim: span for span in tile.spans}
         buffer = self.buffers[tile]
         places = [spans.get(a.dim) or Span(a.dim, indices[a.dim]) for a in buffer.axes]
         return Access(buffer, tuple(places))
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[NestStep]:
         kernel, body = self.kernel, self.kernel.body
         shares: list[Statement] = [
-            Store(self.access(tile, self.part.index), tile, self.atomic) for tile in self.buffers
+            Store(self.access(tile, self.share.index), tile, self.atomic) for tile in self.buffers
         ]
-        loop = replace(self.loop, part=self.part)
+        loop = replace(self.loop, share=self.share)
         before = rebuilt(body[: self.at], _without_results)
         first = Kernel(
-            f"{kernel.name}_parts", (*kernel.grid, self.part.index), (*before, loop, *shares)
+            f"{kernel.name}_parts", (*kernel.grid, self.share.index), (*before, loop, *shares)
         )
         gathering = self.loaded() if self.atomic else self.combined()
         filled = [s for s in body[: self.at] if not (self.atomic and self.is_start(s))]
         second = replace(kernel, body=(*filled, *gathering, *body[self.at + 1 :]))
-        clears: list[Step] = [Clear(b) for b in self.buffers.values()] if self.atomic else []
+        clears: list[NestStep] = [Clear(b) for b in self.buffers.values()] if self.atomic else []
         return [*clears, remove_dead_code(first), remove_dead_code(second)]
 
     def is_start(self, statement: Statement) -> bool:
         return isinstance(statement, Fill) and statement.tile in self.buffers
 
     def loaded(self) -> list[Statement]:
-        return [Load(tile, self.access(tile, self.part.index)) for tile in self.buffers]
+        return [Load(tile, self.access(tile, self.share.index)) for tile in self.buffers]
 
     def combined(self) -> list[Statement]:
         """The accumulators from the shares, one after the other; they were filled before."""
-        index = Index(self.part.index.name, self.part.index.dim)
+        index = Index(self.share.index.name, self.share.index.dim)
         names = FreshNames(self.kernel)
         inner: list[Statement] = []
         for combiner, gathered in self.loop.gathered:

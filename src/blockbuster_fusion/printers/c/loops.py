@@ -17,9 +17,9 @@ def looping(out: KernelText, loop: For) -> Iterator[None]:
     index, dim = loop.index, loop.index.dim
     first, last = str(loop.first), layout.count(dim)
     name = layout.name(index)
-    if loop.part is not None:
-        chunk = f"BLOCKS({last}, {loop.part.parts})"
-        share = f"{layout.name(loop.part.index)} * {chunk}"
+    if loop.share is not None:
+        chunk = f"BLOCKS({last}, {loop.share.parts})"
+        share = f"{layout.name(loop.share.index)} * {chunk}"
         begin, end = (layout.id((w, index), f"{name}_{w}") for w in ("first", "last"))
         out.line(f"const int64_t {begin} = MAX({first}, {share});")
         out.line(f"const int64_t {end} = MIN({last}, {share} + {chunk});")

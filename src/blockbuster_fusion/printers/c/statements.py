@@ -61,7 +61,7 @@ def _folds_along(out: KernelText, compute: Compute, fold: Fold) -> bool:
 def _write_statement(out: KernelText, statement: Statement) -> None:
     layout = out.layout
     if isinstance(statement, For):
-        is_plain = statement.part is None and statement.window is None
+        is_plain = statement.share is None and statement.window is None
         with nullcontext() if is_plain else out.braces(""), looping(out, statement):
             write_body(out, statement.body)
         return

@@ -54,10 +54,10 @@ def _pass_lines(
 def _share_lines(loop: For, first: str, last: str, values: TileValues) -> tuple[list[str], str]:
     of = _variables(loop, values)
     lines: list[str] = []
-    if loop.part is not None:
-        part = values.variables.names.indices[loop.part.index]
+    if loop.share is not None:
+        part = values.variables.names.indices[loop.share.index]
         whole = last if first == "0" else f"{last} - {first}"
-        lines.append(f"{of('share')} = tl.cdiv({whole}, {loop.part.parts})")
+        lines.append(f"{of('share')} = tl.cdiv({whole}, {loop.share.parts})")
         start = f"{part} * {of('share')}"
         start = start if first == "0" else f"{first} + {start}"
         end = f"tl.minimum({start} + {of('share')}, {last})"
