@@ -5,9 +5,14 @@ from dataclasses import replace
 
 from blockbuster_fusion.nest.nest import (
     Body,
+    Compute,
+    Contract,
+    Fold,
     For,
     Kernel,
+    Lookup,
     Statement,
+    Store,
     Tile,
     read,
     tiles,
@@ -32,6 +37,28 @@ def all_written(statement: Statement) -> set[Tile]:
 def all_read(statement: Statement) -> set[Tile]:
     """The tiles that a statement reads, inside a loop as well."""
     return {tile for s in walk((statement,)) for tile in read(s)}
+
+
+def reading(statement: Statement, old: Tile, new: Tile) -> Statement:
+    """The statement with one tile that it reads replaced."""
+
+    def other(tile: Tile) -> Tile:
+        return new if tile is old else tile
+
+    match statement:
+        case Lookup():
+            return replace(statement, places=other(statement.places))
+        case Compute():
+            return replace(statement, operands=tuple(other(t) for t in statement.operands))
+        case Fold():
+            return replace(statement, operand=other(statement.operand))
+        case Contract():
+            return replace(statement, left=other(statement.left), right=other(statement.right))
+        case Store():
+            return replace(statement, tile=other(statement.tile))
+        case For():
+            return replace(statement, body=tuple(reading(s, old, new) for s in statement.body))
+    return statement
 
 
 class FreshNames:

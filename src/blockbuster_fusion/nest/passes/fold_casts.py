@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from blockbuster_fusion.ir.expr import arg
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.lower_combiner import reading
 from blockbuster_fusion.nest.nest import (
     Body,
     Compute,
@@ -22,7 +21,7 @@ from blockbuster_fusion.nest.nest import (
     read,
     written,
 )
-from blockbuster_fusion.nest.rewrite import rebuilt
+from blockbuster_fusion.nest.rewrite import reading, rebuilt
 from blockbuster_fusion.safety.storage import NARROW
 
 
