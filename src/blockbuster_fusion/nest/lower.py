@@ -16,7 +16,6 @@ from blockbuster_fusion.ir.ops import (
     Map,
     Misc,
     Node,
-    Output,
     Pick,
     Rename,
     Value,
@@ -28,6 +27,7 @@ from blockbuster_fusion.nest.lower_body import (
     InMemory,
     Placement,
     buffer_axes,
+    in_memory,
     open_slots,
 )
 from blockbuster_fusion.nest.nest import (
@@ -79,7 +79,7 @@ class _Program:
             self.wanted.setdefault(out.value, name)
         for group in _groups(graph, self.light):
             self.step(group)
-        outputs = [self.view(out) for out in graph.outputs]
+        outputs = [self.view(out.value) for out in graph.outputs]
         known = {*given, *(view.buffer for view in outputs)}
         between = [b for step in self.steps for b in _global_buffers(step) if b not in known]
         return Nest(
@@ -91,10 +91,9 @@ class _Program:
             tuple(dict.fromkeys(between)),
         )
 
-    def view(self, out: Output) -> View:
-        place = self.places[out.value]
-        assert isinstance(place, InMemory)
-        return View(place.buffer, self.graph.type(out.value).axes)
+    def view(self, value: Value) -> View:
+        """The buffer that holds a value, with the value's own axes."""
+        return View(in_memory(self.places, value).buffer, self.graph.type(value).axes)
 
     def home(self, value: Value) -> InMemory:
         """A new buffer for a value of the top graph."""
@@ -106,16 +105,15 @@ class _Program:
     def step(self, group: Sequence[int]) -> None:
         first = self.graph[group[0]]
         if isinstance(first.op, Rename):
-            place = self.places[first.inputs[0]]
-            assert isinstance(place, InMemory)
-            self.places[Value(group[0])] = place.renamed(first.op.old, first.op.new)
+            source = in_memory(self.places, first.inputs[0])
+            self.places[Value(group[0])] = source.renamed(first.op.old, first.op.new)
         elif isinstance(first.op, Pick):
-            place = self.places[first.inputs[0]]
-            if isinstance(place, Counted):
-                self.places[Value(group[0])] = Counted(Span(first.op.dim, first.op.index))
+            dim, index = first.op.dim, first.op.index
+            if isinstance(self.places[first.inputs[0]], Counted):
+                self.places[Value(group[0])] = Counted(Span(dim, index))
             else:
-                assert isinstance(place, InMemory)
-                self.places[Value(group[0])] = place.at(first.op.dim, first.op.index)
+                source = in_memory(self.places, first.inputs[0])
+                self.places[Value(group[0])] = source.at(dim, index)
         elif isinstance(first.op, Iota):
             self.places[Value(group[0])] = Counted(None)
         elif isinstance(first.op, Misc):
@@ -124,11 +122,7 @@ class _Program:
             self.kernel(group)
 
     def call(self, i: int, node: Node, op: Misc) -> None:
-        operands = []
-        for value in node.inputs:
-            place = self.places[value]
-            assert isinstance(place, InMemory)
-            operands.append(View(place.buffer, self.graph.type(value).axes))
+        operands = [self.view(value) for value in node.inputs]
         results = []
         for port, kind in enumerate(node.types):
             home = self.home(Value(i, port))

@@ -89,6 +89,13 @@ class Counted:
 Placement = Tile | InMemory | Counted
 
 
+def in_memory(placements: Mapping[Value, Placement], value: Value) -> InMemory:
+    """The placement of a value that is known to lie in memory."""
+    found = placements[value]
+    assert isinstance(found, InMemory), f"{value} does not lie in memory"
+    return found
+
+
 def buffer_axes(kind: Type) -> tuple[BufferAxis, ...]:
     """The axes of the array that holds a list: those the items lack have one entry per block.
 
@@ -210,18 +217,9 @@ class BodyBuilder:
             case Elementwise() as op:
                 self.places[value] = self.compute(op.expr, node)
             case BlockReduce() as op:
-                operand = self.tile(node.inputs[0])
-                span = next(s for s in operand.spans if s.dim is op.dim)
-                tile = self.new_tile(_ordered(node.types[0], [operand]), node.types[0].dtype)
-                self.block.append(Fold(tile, operand, span, op.combiner))
-                self.places[value] = tile
+                self.places[value] = self.block_reduce(node, op)
             case Dot() as op:
-                left, right = (self.tile(v) for v in node.inputs)
-                span = next(s for s in left.spans if s.dim is op.dim)
-                kind = node.types[0]
-                tile = self.new_tile(_ordered(kind, [left, right]), kind.dtype)
-                self.block += [Fill(tile, 0.0), Contract(tile, left, right, span)]
-                self.places[value] = tile
+                self.places[value] = self.dot(node, op)
             case Take() as op:
                 self.places[value] = self.take(node, op)
             case Map() as op:
@@ -231,14 +229,12 @@ class BodyBuilder:
             case Pick() as op:
                 self.places[value] = self.walked(node.inputs[0], op.dim, op.index)
             case Rename() as op:
-                place = self.places[node.inputs[0]]
-                assert isinstance(place, InMemory)
-                self.places[value] = place.renamed(op.old, op.new)
+                table = in_memory(self.places, node.inputs[0])
+                self.places[value] = table.renamed(op.old, op.new)
             case Join() as op:
                 home = self.places[value] = self.home(value)
-                rest = self.places[node.inputs[1]]
+                rest = in_memory(self.places, node.inputs[1])
                 if rest != home:
-                    assert isinstance(rest, InMemory)
                     self.copy(rest, home, node.types[0])
                 self.put(node.inputs[0], home.at(op.dim, 0))
             case Iota():
@@ -268,10 +264,22 @@ class BodyBuilder:
         )
         return tile
 
+    def block_reduce(self, node: Node, op: BlockReduce) -> Tile:
+        (operand,), (kind,) = [self.tile(v) for v in node.inputs], node.types
+        tile = self.new_tile(_ordered(kind, [operand]), kind.dtype)
+        self.block.append(Fold(tile, operand, _span_over(op.dim, operand), op.combiner))
+        return tile
+
+    def dot(self, node: Node, op: Dot) -> Tile:
+        (left, right), (kind,) = [self.tile(v) for v in node.inputs], node.types
+        tile = self.new_tile(_ordered(kind, [left, right]), kind.dtype)
+        span = _span_over(op.dim, left)
+        self.block += [Fill(tile, 0.0), Contract(tile, left, right, span)]
+        return tile
+
     def take(self, node: Node, op: Take) -> Tile:
         """What lies in a table at some places."""
-        table, places = self.places[node.inputs[0]], self.tile(node.inputs[1])
-        assert isinstance(table, InMemory)
+        table, places = in_memory(self.places, node.inputs[0]), self.tile(node.inputs[1])
         along = [isinstance(slot, Dim) and slot.axis is op.axis for slot in table.slots].index(True)
         source, kind = table.access, node.types[0]
         known = self.known((source, places))
@@ -287,9 +295,7 @@ class BodyBuilder:
         """A value into a place in memory."""
         kind = self.graph.type(value)
         if kind.is_list:
-            place = self.places[value]
-            assert isinstance(place, InMemory)
-            self.copy(place, target, kind)
+            self.copy(in_memory(self.places, value), target, kind)
         else:
             self.block.append(Store(target.access, self.tile(value)))
 
@@ -308,11 +314,9 @@ class BodyBuilder:
 
     def walked(self, value: Value, dim: Dim, at: Index | int) -> Placement:
         """What a loop over `dim` sees of a list in one iteration."""
-        place = self.places[value]
-        if isinstance(place, Counted):
+        if isinstance(self.places[value], Counted):
             return Counted(Span(dim, at))
-        assert isinstance(place, InMemory)
-        return place.at(dim, at)
+        return in_memory(self.places, value).at(dim, at)
 
     # ------------------------------------------------------------------------ loops
 
@@ -385,9 +389,8 @@ class BodyBuilder:
         inner = BodyBuilder(self.graph, self.names, {}, around=self, loop=index)
         tiles = []
         for value in node.inputs:
-            place = self.walked(value, op.dim, index)
-            assert isinstance(place, InMemory)
-            tiles.append(inner.load(place, self.graph.type(value).iterate(op.dim)))
+            block = in_memory(self.places, value).at(op.dim, index)
+            tiles.append(inner.load(block, self.graph.type(value).iterate(op.dim)))
         made = inner.fold(index, op.combiner, tiles)
         self.block += made.fills
         gathered = ((op.combiner, made.tiles),)
@@ -410,6 +413,11 @@ def _compute(tile: Tile, expr: Expr, operands: Sequence[Tile]) -> Compute:
     used = sorted(arguments(expr))
     numbered = substitute(expr, {old: arg(new) for new, old in enumerate(used)})
     return Compute(tile, numbered, tuple(operands[i] for i in used))
+
+
+def _span_over(dim: Dim, tile: Tile) -> Span:
+    """The span of a tile over a dim."""
+    return next(span for span in tile.spans if span.dim is dim)
 
 
 def _walked(dim: Dim, spans: Mapping[Dim, Span]) -> Dim:

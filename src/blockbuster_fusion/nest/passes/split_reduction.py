@@ -41,9 +41,9 @@ def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) 
     """The nest with reductions over an axis shared out among `parts` programs each."""
     steps: list[NestStep] = []
     for step in nest.steps:
-        at = _reduction(step, axis) if isinstance(step, Kernel) else None
-        if isinstance(step, Kernel) and at is not None:
-            steps += _Split(step, at, parts, atomic).steps()
+        found = _reduction(step, axis) if isinstance(step, Kernel) else None
+        if isinstance(step, Kernel) and found is not None:
+            steps += _Split(step, *found, parts, atomic).steps()
         else:
             steps.append(step)
     if len(steps) == len(nest.steps):
@@ -55,8 +55,8 @@ def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) 
     return replace(nest, steps=tuple(steps), between=tuple(between))
 
 
-def _reduction(kernel: Kernel, axis: str) -> int | None:
-    """Where the loop over an axis stands among the kernel's statements, if it gathers."""
+def _reduction(kernel: Kernel, axis: str) -> tuple[int, For] | None:
+    """The first loop over an axis in the kernel's body that gathers, with its position."""
     for at, statement in enumerate(kernel.body):
         if not isinstance(statement, For) or not statement.gathered:
             continue
@@ -65,18 +65,15 @@ def _reduction(kernel: Kernel, axis: str) -> int | None:
         if any(combiner is ANY for combiner, _ in statement.gathered):
             continue  # an empty share has nothing to give
         if statement.index.dim.name == axis and statement.share is None:
-            return at
+            return at, statement
     return None
 
 
 class _Split:
     """One kernel while it is made into two."""
 
-    def __init__(self, kernel: Kernel, at: int, parts: int, atomic: bool) -> None:
-        self.kernel, self.at, self.atomic = kernel, at, atomic
-        loop = kernel.body[at]
-        assert isinstance(loop, For)
-        self.loop = loop
+    def __init__(self, kernel: Kernel, at: int, loop: For, parts: int, atomic: bool) -> None:
+        self.kernel, self.at, self.loop, self.atomic = kernel, at, loop, atomic
         if atomic and any(combiner is not ADD for combiner, _ in loop.gathered):
             what = f"{kernel.name} gathers more than sums along {loop.index.dim.name}"
             raise NoKernel(what=what, remedy="split it without atomic additions")
