@@ -126,7 +126,7 @@ def test_exact_as_compiled_by_default(name: str) -> None:
 
 
 def run(name: str, **given: np.ndarray) -> np.ndarray:
-    """What a form in blocks of 8 gives."""
+    """The result of a form in blocks of 8."""
     wide = {n: x.astype(np.float32) if x.dtype == np.float64 else x for n, x in given.items()}
     return small(name)(**wide)[0]
 

@@ -1,4 +1,4 @@
-"""A loop nest as a listing: what a printer is given, on a page."""
+"""Listings of loop nests, for people to read."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ from blockbuster_fusion.nest.nest import (
 
 
 def show_nest(nest: Nest | Kernel) -> str:
-    """The nest as text."""
+    """The listing of a nest."""
     if isinstance(nest, Kernel):
         return "\n".join(_kernel(nest)) + "\n"
     blocks = ["\n".join(_step(step)) for step in nest.steps]
@@ -80,7 +80,7 @@ def _body(body: Body, depth: int, lines: list[str], known: set[Tile]) -> None:
 
 
 def statement_text(statement: Statement, *, guards: bool = True) -> str:
-    """One statement, without the types of its tiles."""
+    """The listing of one statement, without the types of its tiles."""
     if not guards and isinstance(statement, Fold):
         statement = replace(statement, guarded=False)
     if not guards and isinstance(statement, Contract):
@@ -147,7 +147,7 @@ def _within(window: Window) -> list[str]:
 
 
 def _typed(tile: Tile, known: set[Tile]) -> str:
-    """A tile where it is first written, with its axes and dtype."""
+    """The name of a tile, with its axes and dtype where it is first written."""
     if tile in known:
         return tile.name
     axes = ",".join(str(span.dim) for span in tile.spans)

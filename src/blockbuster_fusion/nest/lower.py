@@ -1,7 +1,7 @@
-"""From a block program to its loop nest: one kernel for each map at the top.
+"""Lowering of a block program to its loop nest, with one kernel for each map at the top.
 
-The grid is the map at the top and those below it that do nothing but yield what it yields; what
-stands between them is computed by every program again. Lists that no output needs are scratch.
+The grid is the map at the top and the maps below it whose results are all that it yields. Nodes
+between them are computed by every program again. Lists inside a kernel lie in scratch memory.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,20 +42,20 @@ from blockbuster_fusion.nest.nest import (
 )
 
 MOST_LIGHT = 16
-"""An item that takes more operators than this is stored, not computed again."""
+"""An item that takes more operators than this is stored rather than computed again."""
 
 
 def lower_to_nest(graph: Graph, name: str = "kernel", *, grid: str = "all") -> Nest:
     """The program as kernels, before any pass over them.
 
-    `grid`: how much of a nest of parallel loops is the grid: "all" of it, which gives the most
-    programs, or the "outer" ones down to the first with blocks, which computes nothing twice.
+    `grid` is the part of nested parallel loops that becomes the grid. "all" gives the most
+    programs. "outer" ends with the first loop over blocks, so that nothing is computed twice.
     """
     return _Program(graph, name, grid).nest()
 
 
 class _Program:
-    """The steps in the making, and where the values of the top graph lie."""
+    """The lowering of one program: its steps, and the placements of the top graph's values."""
 
     def __init__(self, graph: Graph, name: str, grid: str) -> None:
         self.graph, self.name, self.grid = graph, word(name, "kernel"), grid
@@ -131,7 +131,7 @@ class _Program:
         self.steps.append(Call(op, tuple(operands), tuple(results)))
 
     def kernel(self, group: Sequence[int]) -> None:
-        """A map, or a run of other nodes, which have no grid."""
+        """Lowers a map, or a run of other nodes, which have no grid, to a kernel."""
         inside = set(group)
         frame = BodyBuilder(self.graph, self.names, dict(self.places), grid=self.grid)
         for i in self.light_before(group):
@@ -164,9 +164,9 @@ class _Program:
 
 
 def _light(graph: Graph) -> frozenset[int]:
-    """Items that are cheaper to compute again than to store: of inputs and positions, by element.
+    """Elementwise items of inputs and positions that are cheaper to compute again than to store.
 
-    Weights that are widened as they are loaded are such items, and masks of one block.
+    Weights that are widened as they are loaded are such items, and so are masks of one block.
     """
     found: dict[int, int] = {}
     """The light items, each with the number of operators that compute it."""
@@ -185,7 +185,7 @@ def _light(graph: Graph) -> frozenset[int]:
 
 
 def _groups(graph: Graph, light: frozenset[int]) -> list[list[int]]:
-    """What becomes one step: each map, each misc operator, and what lies between them."""
+    """The nodes of each step: a map, a misc operator, or the other nodes between them."""
     made: list[list[int]] = []
     run: list[int] = []
     weight = 0
@@ -214,7 +214,7 @@ def _global_buffers(step: NestStep) -> Iterable[Buffer]:
 
 
 def _named(steps: Sequence[NestStep], name: str) -> tuple[NestStep, ...]:
-    """The kernels with names: that of the program, numbered where there are several."""
+    """The steps with kernels named after the program, and numbered if there are several."""
     kernels = [step for step in steps if isinstance(step, Kernel)]
     made: list[NestStep] = []
     number = 0

@@ -1,4 +1,4 @@
-"""The statements of a kernel from the nodes of a graph: what lies where, loads, loops, stores."""
+"""Lowering of the nodes of a graph to the loads, loops, stores and arithmetic of a kernel."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,13 +52,13 @@ from blockbuster_fusion.nest.nest import (
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """A list, or an item that lies in memory: along each axis of the buffer a block, or all."""
+    """A list or an item in memory: along each axis of its buffer one block, or all of them."""
 
     buffer: Buffer
     slots: tuple[Span | Dim, ...]
 
     def at(self, dim: Dim, at: Index | int) -> "InMemory":
-        """What a loop over `dim` sees of it in one iteration."""
+        """The element of the list that a loop over `dim` is at."""
         open_slots = [i for i, s in enumerate(self.slots) if isinstance(s, Dim) and dim.iterates(s)]
         slots = list(self.slots)
         slots[open_slots[0]] = Span(dim, at)
@@ -74,14 +74,14 @@ class InMemory:
 
     @property
     def access(self) -> Access:
-        """The block that it is, once every list dim has been walked; whole axes have one block."""
+        """The block of an item, whose list dims all have an index; a whole axis is one block."""
         spans = tuple(s if isinstance(s, Span) else Span(s.as_unit, 0) for s in self.slots)
         return Access(self.buffer, spans)
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The positions along an axis, computed where they are used."""
+    """Positions along an axis, which are computed where they are used."""
 
     span: Span | None
 
@@ -97,10 +97,10 @@ def in_memory(placements: Mapping[Value, Placement], value: Value) -> InMemory:
 
 
 def buffer_axes(kind: Type) -> tuple[BufferAxis, ...]:
-    """The axes of the array that holds a list: those the items lack have one entry per block.
+    """The axes of the buffer that holds a list; those that the items lack have an entry per block.
 
-    Of an axis that is cut into blocks but is no list, the items have one block: the one that a
-    loop around is at, or one that was picked.
+    An axis of the items that the list does not iterate has one block: that of a loop around, or
+    one that was picked.
     """
 
     def along(dim: Dim) -> Along:
@@ -112,7 +112,7 @@ def buffer_axes(kind: Type) -> tuple[BufferAxis, ...]:
 
 
 def open_slots(buffer: Buffer, current: Mapping[Dim, Index]) -> tuple[Span | Dim, ...]:
-    """A new buffer along all its axes; where it holds one block, that of the loop around."""
+    """The slots of a new buffer: its dims, or the block of the loop around where it holds one."""
     return tuple(
         Span(axis.dim, current.get(axis.dim, 0)) if axis.along is Along.BLOCK else axis.dim
         for axis in buffer.axes
@@ -120,7 +120,7 @@ def open_slots(buffer: Buffer, current: Mapping[Dim, Index]) -> tuple[Span | Dim
 
 
 class BodyBuilder:
-    """A graph while its statements are written: the kernel's own, or the body of a loop."""
+    """Builds the statements of a graph: those of a kernel, or of the body of a loop."""
 
     def __init__(
         self,
@@ -144,10 +144,10 @@ class BodyBuilder:
             self.current[loop.dim] = loop
         self.loops = tuple(index.name for index in self.current.values())
 
-    # -------------------------------------------------------------- where values go
+    # ------------------------------------------------------------------ placements
 
     def send(self, value: Value, target: InMemory) -> None:
-        """Have a value of this graph put into a place in memory, as soon as it is there."""
+        """Has a value of this graph stored in memory as soon as it is computed."""
         node = self.graph[value.node]
         makes = isinstance(node.op, Map | Join) and node.types[value.port].is_list
         if makes and value not in self.homes:
@@ -158,7 +158,7 @@ class BodyBuilder:
             self.stores.setdefault(value, []).append(target)
 
     def home(self, value: Value) -> InMemory:
-        """Where a list of this graph is built: where it is wanted, or in scratch memory."""
+        """The memory in which a list of this graph is built: as requested, or scratch memory."""
         if value not in self.homes:
             kind = self.graph.type(value)
             name = self.names.numbered("I")
@@ -167,7 +167,7 @@ class BodyBuilder:
         return self.homes[value]
 
     def tile(self, value: Value) -> Tile:
-        """A value as a tile: loaded just before its first use where it lies in memory."""
+        """The tile of a value, which is loaded just before its first use if it lies in memory."""
         place = self.places[value]
         if isinstance(place, Tile):
             return place
@@ -194,7 +194,7 @@ class BodyBuilder:
         return tile
 
     def known(self, source: Access | tuple[Access, Tile]) -> Tile | None:
-        """The tile that holds a block, or what was looked up in one, here or around."""
+        """The tile into which a block was loaded, or a lookup made, here or in a loop around."""
         frame = self
         while source not in frame.loaded and frame.around is not None:
             frame = frame.around
@@ -247,7 +247,7 @@ class BodyBuilder:
                 self.put(Value(i, port), target)
 
     def compute(self, expr: Expr, node: Node) -> Tile:
-        """An expression of the operands; a large one is computed in parts."""
+        """Computes an expression of the operands, and a large one in parts."""
         operands = [self.tile(v) for v in node.inputs]
         spans = _ordered(node.types[0], operands)
         parts, rest = split_expression(expr)
@@ -278,7 +278,7 @@ class BodyBuilder:
         return tile
 
     def take(self, node: Node, op: Take) -> Tile:
-        """What lies in a table at some places."""
+        """Looks up elements of a table."""
         table, places = in_memory(self.places, node.inputs[0]), self.tile(node.inputs[1])
         along = [isinstance(slot, Dim) and slot.axis is op.axis for slot in table.slots].index(True)
         source, kind = table.access, node.types[0]
@@ -292,7 +292,7 @@ class BodyBuilder:
         return tile
 
     def put(self, value: Value, target: InMemory) -> None:
-        """A value into a place in memory."""
+        """Stores a value in memory."""
         kind = self.graph.type(value)
         if kind.is_list:
             self.copy(in_memory(self.places, value), target, kind)
@@ -300,7 +300,7 @@ class BodyBuilder:
             self.block.append(Store(target.access, self.tile(value)))
 
     def copy(self, source: InMemory, target: InMemory, kind: Type) -> None:
-        """A list copied block by block, along dims of its own where it has none."""
+        """Copies a list block by block, in loops over its dims."""
         if not kind.is_list:
             tile = self.load(source, kind)
             self.block.append(Store(target.access, tile))
@@ -313,7 +313,7 @@ class BodyBuilder:
         self.block.append(For(index, tuple(inner.block)))
 
     def walked(self, value: Value, dim: Dim, at: Index | int) -> Placement:
-        """What a loop over `dim` sees of a list in one iteration."""
+        """The element of a list that a loop over `dim` is at."""
         if isinstance(self.places[value], Counted):
             return Counted(Span(dim, at))
         return in_memory(self.places, value).at(dim, at)
@@ -361,7 +361,7 @@ class BodyBuilder:
     def accumulate(
         self, index: Index, coming: Sequence[tuple[Value, Combiner]]
     ) -> list[Accumulation]:
-        """What one iteration adds to the accumulators of the loop, at the end of its block."""
+        """Adds the values of one iteration to the loop's accumulators, at the end of its body."""
         groups: list[Accumulation] = []
         at = 0
         while at < len(coming):
@@ -399,7 +399,7 @@ class BodyBuilder:
             self.places[Value(i, port)] = tile
 
     def yields_only(self, i: int) -> bool:
-        """Whether all that leaves this graph is what a map stacks, and nothing else needs it."""
+        """True if a map's lists are all that leaves this graph, and no other node reads them."""
         if self.around is None:
             return True
         others = (j for j in self.graph.nodes if j != i and j not in self.graph.inputs)
@@ -409,7 +409,7 @@ class BodyBuilder:
 
 
 def _compute(tile: Tile, expr: Expr, operands: Sequence[Tile]) -> Compute:
-    """The statement with the operands alone that the expression uses."""
+    """The statement with only the operands that the expression uses."""
     used = sorted(arguments(expr))
     numbered = substitute(expr, {old: arg(new) for new, old in enumerate(used)})
     return Compute(tile, numbered, tuple(operands[i] for i in used))
@@ -421,7 +421,7 @@ def _span_over(dim: Dim, tile: Tile) -> Span:
 
 
 def _walked(dim: Dim, spans: Mapping[Dim, Span]) -> Dim:
-    """The dim under which an axis of an item has been walked: a whole axis has one block."""
+    """The dim of an item's axis in an access, which is a unit dim for a whole axis."""
     return dim if dim in spans else dim.as_unit
 
 

@@ -1,13 +1,12 @@
-"""What a loop gathers: combiners written out as statements on accumulators.
+"""Lowering of combiners to statements on accumulators.
 
-A combiner's expressions mix what has been gathered with what comes. Parts that vary along fewer
-axes than the whole (the two exponentials of a rescaled sum) are computed once, into tiles of their
-own.
+A combiner's expressions mix accumulators with incoming values. Parts that vary along fewer axes
+than the whole (the two exponentials of a rescaled sum) are computed once, into tiles of their own.
 
-Where sums are rescaled by a running exponent t, what comes may as well be computed with the new t
-in the first place: S·e^t is the same number for any t. Then nothing that comes has to be rescaled,
-and a contraction adds straight into its accumulator. This is done where every summand is shown to
-be proportional to e^-t.
+If sums are rescaled by a running exponent t, the incoming values may be computed with the new t in
+the first place: S·e^t is the same number for any t. Then no incoming value has to be rescaled, and
+a contraction adds straight into its accumulator. This is done if every summand is proportional to
+e^-t (analysis/proportional.py).
 """
 
 from collections.abc import Sequence
@@ -29,14 +28,14 @@ from blockbuster_fusion.nest.rewrite import reading
 
 
 class TileNames(Protocol):
-    """Gives out names: t1, t2, …"""
+    """A source of names for tiles: t1, t2, …"""
 
     def numbered(self, letter: str) -> str: ...
 
 
 @dataclass
 class Accumulation:
-    """The accumulators of one combiner: how they begin, and what an iteration does to them."""
+    """The accumulators of one combiner, and the statements of an iteration that update them."""
 
     combiner: Combiner
     tiles: tuple[Tile, ...]
@@ -74,7 +73,7 @@ class Accumulation:
 
 
 def _base(combiner: Combiner) -> str | None:
-    """The power by which sums are rescaled, `exp` or `exp2`, if one running exponent t does it."""
+    """The function that rescales sums, `exp` or `exp2`, if one running exponent t is used."""
     size = combiner.arity
     common = call("maximum", arg(0), arg(size))
     for base in ("exp", "exp2"):
@@ -91,7 +90,7 @@ def combine(
     names: TileNames,
     into: tuple[Tile, ...] | None = None,
 ) -> Accumulation:
-    """Accumulators for what comes, new ones or those given, and the statements that update them."""
+    """Accumulators for incoming values, new or given ones, and the statements that update them."""
     tiles = into or tuple(Tile(names.numbered("t"), t.spans, t.dtype) for t in coming)
     made = Accumulation(combiner, tiles, tuple(coming), names)
     if combiner is ANY:
@@ -116,12 +115,12 @@ def combine(
 
 
 def _is_needed(expr: Expr, combiner: Combiner) -> bool:
-    """Whether the new value of a component is a part of another's."""
+    """True if the new value of a component is a part of another's."""
     return any(expr in postorder(other) for other in combiner.combine if other is not expr)
 
 
 class _Shared:
-    """Parts of a combiner's expressions that are tiles of their own."""
+    """Parts of a combiner's expressions that have tiles of their own."""
 
     def __init__(self, arguments: Sequence[Tile], names: TileNames) -> None:
         self.arguments, self.names = arguments, names
@@ -145,7 +144,7 @@ class _Shared:
         return self.tiles[expr]
 
     def written_out(self, expr: Expr, spans: frozenset[Span]) -> tuple[Expr, tuple[Tile, ...]]:
-        """The expression over tiles: parts that lack some of `spans` are tiles of their own."""
+        """The expression over tiles; parts that lack some of `spans` have tiles of their own."""
         operands: dict[Tile, int] = {}
         made: dict[Expr, Expr] = {}
 

@@ -1,11 +1,11 @@
-"""The loop nest: what stands between block programs and every printer.
+"""The loop nest: the representation between block programs and printers.
 
 A kernel is a grid of independent programs. Each runs the same statements over *tiles* in local
-memory, which it loads from and stores to *buffers*. Everything that a printer would otherwise have
-to work out is decided here: which loops are the grid, where loads stand, what accumulates, where a
-ragged last block needs a guard, which blocks a mask lets a loop skip. Printers see no Graph.
+memory, which it loads from and stores to *buffers*. All decisions are in the nest: the loops of the
+grid, the order of loads, accumulators, masks for the tail of a last block, and the blocks that a
+loop skips. Printers see no Graph.
 
-Statements are immutable and tiles are compared by identity; a pass gives a new kernel.
+Statements are immutable and tiles are compared by identity. A pass returns a new kernel.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from blockbuster_fusion.ir.types import DType
 
 
 class Space(Enum):
-    """Where a buffer lies."""
+    """The memory of a buffer."""
 
     GLOBAL = "global"  # seen by every program of every kernel
     SCRATCH = "scratch"  # one copy for each program of the grid
@@ -28,7 +28,7 @@ class Space(Enum):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Index:
-    """The variable of a loop: at which block of a dim it is."""
+    """The variable of a loop over the blocks of a dim."""
 
     name: str
     dim: Dim
@@ -39,7 +39,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One block of a dim: the one a loop is at, or a fixed one. A unit dim has only block 0."""
+    """One block of a dim: that of a loop variable, or a fixed one. A unit dim has only block 0."""
 
     dim: Dim
     at: Index | int
@@ -50,7 +50,7 @@ class Span:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tile:
-    """A block in local memory: a variable. It has an axis for each span; without one, a number."""
+    """A variable that holds a block in local memory, with an axis for each span."""
 
     name: str
     spans: tuple[Span, ...]
@@ -61,7 +61,7 @@ class Tile:
 
 
 class Along(Enum):
-    """What an axis of a buffer counts."""
+    """The unit in which an axis of a buffer is counted."""
 
     AXIS = "axis"  # the elements of the whole axis
     BLOCKS = "blocks"  # the blocks of the dim: one entry for each
@@ -78,7 +78,7 @@ class BufferAxis:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Buffer:
-    """An array. Who launches the kernel says where it is and with which strides it lies there."""
+    """An array. The caller of a kernel gives its address and strides."""
 
     name: str
     axes: tuple[BufferAxis, ...]
@@ -102,9 +102,9 @@ class Access:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Load:
-    """A block into a tile; the tile's dtype is what is computed with, the buffer's what is stored.
+    """Loads a block into a tile, and converts it from the buffer's dtype to the tile's.
 
-    Axes of the tile are those of the buffer in any order. Beyond the end of an axis it is 0.
+    The tile has the axes of the buffer in any order. It is 0 beyond the end of an axis.
     """
 
     tile: Tile
@@ -113,10 +113,10 @@ class Load:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lookup:
-    """Elements of a buffer into a tile, as a load is, but along one axis at places that are data.
+    """Loads elements of a buffer at positions along one axis that are data (a gather).
 
-    `source` is whole along that axis, number `axis` of the buffer; the tile has the axes of the
-    places and the others of the block. Beyond the end of an axis nothing is read, and it is 0.
+    `source` is whole along that axis, number `axis` of the buffer. The tile has the axes of
+    `places` and the other axes of the block. It is 0 beyond the end of an axis.
     """
 
     tile: Tile
@@ -126,13 +126,13 @@ class Lookup:
 
     @property
     def along(self) -> Axis:
-        """The axis that the places are on."""
+        """The axis that `places` are positions on."""
         return self.source.spans[self.axis].dim.axis
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Store:
-    """A tile into a buffer, rounded to its dtype; `atomic`: added to what is there."""
+    """Stores a tile into a buffer, rounded to its dtype, or adds it to the buffer if `atomic`."""
 
     target: Access
     tile: Tile
@@ -141,9 +141,9 @@ class Store:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Compute:
-    """An expression for every element; operands broadcast along the axes that they lack.
+    """Computes an expression for every element; operands broadcast along the axes they lack.
 
-    The tile may be an accumulator, and one of the operands too.
+    The tile may also be an operand: then it is an accumulator.
     """
 
     tile: Tile
@@ -153,7 +153,7 @@ class Compute:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Positions:
-    """The positions along an axis: 0, 1, … of the whole axis, those of the tile's block."""
+    """The positions of a block within its whole axis: 0, 1, …"""
 
     tile: Tile
     span: Span
@@ -161,9 +161,9 @@ class Positions:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fold:
-    """A tile reduced along one of its axes.
+    """Reduces a tile along one of its axes.
 
-    `guarded`: what lies beyond the end of the axis is not neutral: it must be left out.
+    `guarded` says that elements beyond the end of the axis must be masked: they are not neutral.
     """
 
     tile: Tile
@@ -175,9 +175,9 @@ class Fold:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Contract:
-    """`tile += left · right`, summed over the span that both have; the tile was filled before.
+    """Adds `left · right`, summed over a span of both, to a tile that has been filled before.
 
-    `guarded` says of each operand whether what lies beyond the end of the axis must be cleared.
+    `guarded` says for each operand if its elements beyond the end of the axis must be masked.
     """
 
     tile: Tile
@@ -189,7 +189,7 @@ class Contract:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fill:
-    """A number in every element: how accumulators begin."""
+    """Fills a tile with a number; accumulators begin so."""
 
     tile: Tile
     value: float
@@ -197,15 +197,16 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which positions of a loop's axis can matter to the rows of a block: the rest is masked.
+    """The positions of a loop's axis that the rows of a block can see; the rest is masked.
 
     With `rows`, a row at position r sees those from r + low to r + high. Without, `low` and `high`
-    are the first and the last position that any row sees. Both are sums of sizes and numbers, or
-    else tiles: numbers that were computed before the loop.
+    are the first and the last position that any row sees. Both are expressions of sizes and
+    numbers, or tiles that were computed before the loop.
 
-    Where a row sees none at all, what is masked counts: it is averaged. `seen` are accumulators
-    that tell, after the blocks of the window: where one is not above UNSEEN, the other blocks are
-    visited as well. None: the edges tell, and nothing else masks. Empty: what is masked is nothing.
+    If the mask excludes every position of a row, softmax averages the masked scores, so no block
+    may be skipped. `seen` are running maxima that show this after the blocks of the window: if one
+    is not above UNSEEN, the other blocks are visited as well. None means that the edges show it,
+    since no other mask applies. Empty means that masked scores never count.
     """
 
     rows: Span | None
@@ -215,18 +216,18 @@ class Window:
 
     @property
     def tiles(self) -> tuple[Tile, ...]:
-        """The tiles that it depends on."""
+        """The tiles that the window depends on."""
         edges = (self.low, self.high)
         return (*(e for e in edges if isinstance(e, Tile)), *(self.seen or ()))
 
 
 UNSEEN = -5e19
-"""Scores are above this; what masks fill in is below it."""
+"""A running maximum is above this if a row has seen a score; masks fill in smaller numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of a loop's blocks that one program of a split reduction has."""
+    """The share of a loop's blocks that belongs to one program of a split reduction."""
 
     index: Index
     parts: int
@@ -236,8 +237,8 @@ class Share:
 class For:
     """A serial loop over the blocks of a dim, from block `first` on.
 
-    `window` narrows it to what a mask leaves; `share` to the share of one program. `gathered` are
-    its accumulators, with the combiner that each group of them follows.
+    `window` narrows it to the positions that a mask leaves, `share` to the blocks of one program.
+    `gathered` are its accumulators, in groups, each with its combiner.
     """
 
     index: Index
@@ -250,10 +251,10 @@ class For:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Cascade:
-    """Statements for a loop with many blocks: they keep its sums exact (passes/cascade_sums.py).
+    """Statements that sum a long loop over `index` in runs of blocks (passes/cascade_sums.py).
 
-    Beside the loop over `index`, the body runs once. `inside` it, the body runs after each run of
-    blocks; how long a run is depends on the number of blocks. With few blocks nothing runs.
+    Before or after the loop, the body runs once. `inside` the loop, it runs after each run of
+    blocks. The length of a run depends on the number of blocks. With few blocks nothing runs.
     """
 
     index: Index
@@ -283,7 +284,7 @@ class Kernel:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """The buffers that it reads and writes, in order of their first mention."""
+        """The buffers that the kernel reads and writes, in order of their first mention."""
         found: dict[Buffer, None] = {}
         for statement in self.statements:
             for access in accesses(statement):
@@ -292,12 +293,12 @@ class Kernel:
 
     @property
     def global_buffers(self) -> tuple[Buffer, ...]:
-        """The buffers that whoever launches it hands over, in order."""
+        """The buffers that the caller passes, in order."""
         return tuple(b for b in self.buffers if b.space is Space.GLOBAL)
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
-        """The sizes that it depends on, in order of their first mention."""
+        """The sizes that the kernel depends on, in order of their first mention."""
         extents = [dim.axis.extent for dim in self.dims]
         own = [b for b in self.buffers if b.space is not Space.GLOBAL]  # others come with strides
         extents += [axis.dim.axis.extent for buffer in own for axis in buffer.axes]
@@ -308,7 +309,7 @@ class Kernel:
 
     @property
     def dims(self) -> tuple[Dim, ...]:
-        """The dims of its grid, loops, tiles and buffers, in order of their first mention."""
+        """The dims of the grid, loops, tiles and buffers, in order of their first mention."""
         found = dict.fromkeys(index.dim for index in self.grid)
         for statement in self.statements:
             if isinstance(statement, For):
@@ -325,7 +326,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A misc operator between kernels: (operator, operands, results), each a whole buffer."""
+    """A call of a misc operator between kernels, on whole buffers."""
 
     op: Misc
     operands: tuple["View", ...]
@@ -334,7 +335,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A buffer with its axes under the names that a program has for them."""
+    """A buffer with its axes under the names of a program."""
 
     buffer: Buffer
     axes: tuple[Axis, ...]
@@ -342,7 +343,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """A buffer set to 0, for those that are added to atomically."""
+    """Sets a buffer to 0, before atomic additions."""
 
     buffer: Buffer
 
@@ -352,7 +353,7 @@ NestStep = Kernel | Call | Clear
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """A whole program: what is run in order, and the arrays around it."""
+    """A whole program: its steps in order, and its arrays."""
 
     name: str
     steps: tuple[NestStep, ...]
@@ -384,9 +385,9 @@ def written(statement: Statement) -> Tile | None:
 
 
 def read(statement: Statement) -> tuple[Tile, ...]:
-    """The tiles that a statement itself reads; a contraction reads what it adds to.
+    """The tiles that a statement itself reads.
 
-    A loop reads what says which blocks it goes through.
+    A contraction reads the tile that it adds to, a loop the tiles of its window.
     """
     match statement:
         case Store():

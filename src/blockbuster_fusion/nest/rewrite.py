@@ -1,4 +1,4 @@
-"""Rewriting bodies: what every pass over a loop nest needs."""
+"""Rewriting of bodies, for passes over loop nests."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ from blockbuster_fusion.nest.nest import (
 
 
 def rebuilt(body: Body, rewrite: Callable[[Body], Body]) -> Body:
-    """The body with `rewrite` done to the bodies of its loops, innermost first, then to itself."""
+    """The body after `rewrite` of the bodies of its loops, innermost first, and then of itself."""
     inner = tuple(
         replace(s, body=rebuilt(s.body, rewrite)) if isinstance(s, For) else s for s in body
     )

@@ -1,4 +1,4 @@
-"""How long buffers are, and in which order their axes lie, once sizes are known."""
+"""Shapes, axis orders and strides of buffers, once sizes are known."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from blockbuster_fusion.nest.nest import Along, Buffer, View
 
 
 def buffer_shape(buffer: Buffer, tiling: Tiling) -> tuple[int, ...]:
-    """How long a buffer is along each of its axes."""
+    """The length of a buffer along each of its axes."""
     return tuple(
         len(tiling.starts(axis.dim))
         if axis.along is Along.BLOCKS and axis.dim.packed
@@ -18,14 +18,14 @@ def buffer_shape(buffer: Buffer, tiling: Tiling) -> tuple[int, ...]:
 
 
 def layout_order(view: View, layout: Sequence[Axis]) -> tuple[int, ...]:
-    """The axes of a buffer in the order of a layout, which has the program's names for them."""
+    """The numbers of a buffer's axes in the order of a layout, which has the program's axes."""
     own = tuple(axis.dim.axis for axis in view.buffer.axes)
     names = own if set(own) == set(view.axes) else view.axes
     return tuple(names.index(axis) for axis in layout)
 
 
 def contiguous(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
-    """The strides of an array without gaps whose axes lie in an order, the last one fastest."""
+    """The strides of a contiguous array whose axes lie in some order, the last one innermost."""
     strides, step = [0] * len(shape), 1
     for at in reversed(range(len(shape)) if order is None else order):
         strides[at] = step

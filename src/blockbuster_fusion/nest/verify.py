@@ -1,4 +1,4 @@
-"""The rules of loop nests: what every pass keeps and every printer relies on."""
+"""The rules of loop nests, which every pass keeps and every printer relies on."""
 
 from collections.abc import Iterable
 
@@ -33,13 +33,13 @@ from blockbuster_fusion.nest.nest import (
 
 
 def verify_nest(nest: Nest | Kernel) -> None:
-    """Raise InvalidNest where a kernel breaks a rule; it names the kernel and the statement."""
+    """Raises InvalidNest, with the kernel and the statement, if a kernel breaks a rule."""
     for kernel in nest.kernels if isinstance(nest, Nest) else (nest,):
         _Kernel(kernel).body(kernel.body, set(), set(kernel.grid))
 
 
 class _Kernel:
-    """One kernel while it is checked."""
+    """The check of one kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -54,7 +54,7 @@ class _Kernel:
         raise InvalidNest(kernel=self.kernel.name, statement=text, problem=problem)
 
     def body(self, body: Body, known: set[Tile], indices: set[Index]) -> None:
-        """The statements of a body, given the tiles that are there and the loops around."""
+        """Checks the statements of a body, given the tiles written before and the loops around."""
         for statement in body:
             for tile in read(statement):
                 if tile not in known:
@@ -123,7 +123,7 @@ class _Kernel:
             self.fail(statement, f"{tile} has no axis {span.dim.label}")
 
     def races(self, statement: Store) -> None:
-        """Two programs must not write the same block, unless they add to it."""
+        """Checks that two programs write the same block only by atomic additions."""
         if statement.atomic or statement.target.buffer.space is not Space.GLOBAL:
             return
         named = {span.at for span in statement.target.spans}

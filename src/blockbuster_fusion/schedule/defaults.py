@@ -1,9 +1,9 @@
-"""The tiles, unit axes and snapshot that a program gets when nobody says otherwise.
+"""Default tiles, unit axes and snapshot of a program.
 
-The rule is local memory and nothing else. Tiles start large and are halved, the largest first,
-until the items that live at one time fit into it. Short axes of known length have one block:
-so the width of an attention head is never cut. Which snapshot is best is estimated from what it
-computes and what it moves. Tuning does better; this is what it starts from.
+Local memory decides. Tiles start large and are halved, the largest first, until the items that are
+live at one time fit into it. Short axes of known length have one block, so the width of an
+attention head is never cut. The best snapshot is estimated from its operations and its traffic.
+Tuning does better, and starts from these defaults.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,35 +19,35 @@ from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.nest.nest import Nest
 
 ASSUMED = 512
-"""How long an axis is taken to be whose length is not known."""
+"""The length that is assumed of an axis of unknown length."""
 ASSUMED_BATCH = 4
 WORTH_IT = 1.02
-"""The factor by which a snapshot by other rules has to be faster to be taken."""
+"""The factor by which a snapshot by other rules must be faster to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetModel:
-    """What the choice knows of a target."""
+    """The properties of a target that the choice depends on."""
 
     tile: int
-    """The tile that every axis starts with."""
+    """The initial tile of every axis."""
     rows: int
-    """The same for the rows of outputs: what is read for a block of them is read that seldom."""
+    """The initial tile of the rows of outputs, each block of which reads the inputs again."""
     smallest: int
-    """No tile is halved below this: narrower blocks waste vector registers or tensor cores."""
+    """The smallest tile; narrower blocks waste vector registers or tensor cores."""
     short: int
-    """Axes up to this length may have one block."""
+    """The longest axis that may have one block."""
     row: int
-    """And so may axes that an input's rows are long, up to this length: a row is then read once."""
+    """The longest row of an input that may have one block, so that it is read once."""
     local: int
     """Bytes of local memory."""
     flops: float
-    """Operations in a second."""
+    """Operations per second."""
     bandwidth: float
-    """Bytes in a second from where blocks are read again and again: a cache, not the memory."""
+    """Bytes per second from the cache that holds blocks which are read repeatedly."""
 
     def seconds(self, flops: float, moved: float) -> float:
-        """The estimated time of a program that computes and moves so much."""
+        """The estimated time for some number of operations and of bytes moved."""
         return flops / self.flops + moved / self.bandwidth
 
 
@@ -62,19 +62,18 @@ MACHINES = {
 
 
 def machine_for(target: str) -> TargetModel:
-    """What is assumed of a target, or BadTarget."""
+    """The model of a target, or BadTarget."""
     if target not in MACHINES:
         raise BadTarget(name=target, problem=f"unknown; known are {', '.join(MACHINES)}")
     return MACHINES[target]
 
 
 def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
-    """The axes that may have one block: short ones of known length, but no rows of an output.
+    """The axes that may have one block: short axes of known length, except rows of an output.
 
-    The first axis of an output that lies in blocks is its rows: cut into blocks, they are what runs
-    in parallel. What an input, or a lookup, has beside these rows (the width of what is normalised
-    or projected) may be longer. On a GPU a block is a power of two long, so an axis that is none is
-    cut.
+    The rows of an output are its first axis that is cut into blocks; they run in parallel. Axes
+    that an input or a lookup has beside these rows may be longer. On a GPU a block has a length
+    that is a power of two, so an axis of another length is cut.
     """
     machine = machine_for(target)
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
@@ -92,7 +91,7 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
 
 
 def _lookups(graph: Graph) -> Iterable[Node]:
-    """What looks up rows of a table, which are read as those of an input are."""
+    """The nodes that look up rows of a table, which are read as those of an input are."""
     nodes = (node for _, inner in graph.walk() for node in inner.nodes.values())
     return (node for node in nodes if isinstance(node.op, Take))
 
@@ -105,7 +104,7 @@ def _is_short(axis: Axis, limit: int, target: str) -> bool:
 
 
 def _output_axes(graph: Graph) -> Iterable[list[Axis]]:
-    """The axes of each output, without those that are walked one index at a time."""
+    """The axes of each output, without those whose blocks have one element."""
     for out in graph.outputs:
         kind = graph.type(out.value)
         packed = {dim.axis for dim in kind.dims if dim.packed}
@@ -115,9 +114,9 @@ def _output_axes(graph: Graph) -> Iterable[list[Axis]]:
 def default_tiles(
     graph: Graph, target: str, given: Mapping[Dim, int] | None = None
 ) -> dict[Dim, int]:
-    """A tile for every dim that is walked in blocks, within the target's local memory.
+    """A tile for every dim that loops cut into blocks, within the target's local memory.
 
-    Those that are given stay as they are. Tiles are powers of two.
+    Given tiles stay as they are. Others are powers of two.
     """
     machine, fixed = machine_for(target), dict(given or {})
     loops = sorted((d for d in graph.dims if is_tiled(d)), key=lambda d: d.label)
@@ -145,9 +144,9 @@ def default_tiles(
 
 
 def _measured_alone(graph: Graph) -> list[Graph]:
-    """Programs whose largest need of local memory is that of the whole: its maps, if it can be.
+    """Programs whose largest need of local memory is that of the whole: its maps, if possible.
 
-    Items at the top live across maps; with none, every map has the local memory to itself.
+    Items at the top are live across maps. Without them, each map has the local memory to itself.
     """
     kinds = [t for node in graph.nodes.values() for t in node.types]
     if not all(t.is_list for t in kinds):
@@ -168,12 +167,12 @@ def _measured_alone(graph: Graph) -> list[Graph]:
 
 
 def is_tiled(dim: Dim) -> bool:
-    """Whether loops over a dim walk blocks whose size has to be chosen."""
+    """True if loops over a dim have blocks whose size must be chosen."""
     return dim.packed and not dim.unit and not dim.is_free
 
 
 def _first_tile(axis: Axis, machine: TargetModel, *, is_rows: bool = False) -> int:
-    """The tile to start with: no longer than an axis of known length needs; two blocks of rows."""
+    """The initial tile: no longer than an axis of known length needs, with two blocks of rows."""
     usual = machine.rows if is_rows else machine.tile
     if not isinstance(axis.extent, int):
         return usual
@@ -183,7 +182,7 @@ def _first_tile(axis: Axis, machine: TargetModel, *, is_rows: bool = False) -> i
 
 
 def all_tiles(nest: Nest, tiles: Mapping[Dim, int], target: str) -> dict[Dim, int]:
-    """The tiles with those of dims that only the loop nest has: they are tiled as the axis is."""
+    """The tiles, and those of dims that only the loop nest has, which follow their axis."""
     made = dict(tiles)
     by_axis = {dim.axis: tile for dim, tile in tiles.items()}
     for kernel in nest.kernels:
@@ -207,18 +206,18 @@ def assumed_lengths(graph: Graph, nest: Nest) -> dict[str, int]:
 
 
 def peak_local(graph: Graph, tiles: Mapping[Dim, int]) -> int:
-    """The most bytes of items that live at one time."""
+    """The largest number of bytes of items that are live at one time."""
     return _peak(graph, assumed_sizes(graph), tiles)
 
 
 def _peak(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-    """The same for given sizes; a program may have some of them, and of the tiles, only."""
+    """The same for given sizes; a program may depend on some of the sizes and tiles only."""
     own = {name: sizes[name] for name in assumed_sizes(graph)}
     return meter(graph, own, {d: tiles[d] for d in graph.dims if d in tiles}).peak_local
 
 
 def fits(graph: Graph, target: str) -> bool:
-    """Whether there are tiles with which a program stays within local memory."""
+    """True if a program stays within local memory with its default tiles."""
     return peak_local(graph, default_tiles(graph, target)) <= machine_for(target).local
 
 
@@ -234,9 +233,9 @@ def by_estimate(
     target: str,
     own: int | None = None,
 ) -> list[int]:
-    """The snapshots from the least estimated time on; of equals, the later one first.
+    """The snapshots in the order of their estimated times; of equals, the later one first.
 
-    Those after the first `own` are of other rules: they go before only where they gain something.
+    Those after the first `own` come from other rules, and must be faster by a factor.
     """
     first = len(snapshots) if own is None else own
     times = [estimated_seconds(g, t, target) for g, t in zip(snapshots, tiles, strict=True)]
@@ -247,7 +246,7 @@ def by_estimate(
 def chosen_units(
     graph: Graph, target: str, snapshots_for: Callable[[Collection[str]], Sequence[Graph]]
 ) -> tuple[str, ...]:
-    """The axes that have one block: short ones, less the longest, until some snapshot fits."""
+    """The axes that have one block: short ones, without the longest until some snapshot fits."""
     lengths = {dim.name: dim.axis.extent for dim in graph.dims}
     units = list(unit_axes(graph, target))
     while units and not any(fits(g, target) for g in snapshots_for(tuple(units))):

@@ -1,9 +1,12 @@
-"""What masks say of positions: between which edges the positions of a loop lie where one holds.
+"""Bounds on the positions of a loop at which a mask is true.
 
-A mask is made of comparisons of whole numbers. One that compares a position of the loop's axis with
-something that stands still in the loop (positions of rows, sizes, numbers that were loaded) bounds
-it on one side. "And" has the bounds of both, "or" the wider of the two; whatever is no such
-comparison says nothing. So the bounds hold where the mask does; the mask may hold in less.
+A mask consists of comparisons of whole numbers. A comparison of the loop's position with a loop
+invariant (positions of rows, sizes, numbers that were loaded) bounds the position on one side.
+
+The lattice. An element of Bounds stands for a set of positions, and a larger one for a larger set.
+ANYWHERE is the top, NOWHERE the bottom. A conjunction has the bounds of both masks, a disjunction
+the wider ones. A mask that is no such comparison may be true anywhere. So a mask is true only
+within its bounds, but it may be false there, unless they are exact.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -72,7 +75,7 @@ ZERO, ONE = constant_sum(0), constant_sum(1)
 
 @dataclass(frozen=True, slots=True)
 class Extreme:
-    """The least or the largest of some edges."""
+    """The least or the largest of some bounds."""
 
     op: Literal["minimum", "maximum"]
     parts: tuple["Bound", ...]
@@ -83,7 +86,7 @@ Side = Literal["low", "high"]
 
 
 def extreme(op: Literal["minimum", "maximum"], parts: Collection[Bound]) -> Bound:
-    """The least or the largest of some edges, without those that are known not to be it."""
+    """The least or the largest of some bounds, without those that are known to be neither."""
     best: dict[object, Bound] = {}
     for part in parts:
         key, own = _place(part)
@@ -98,7 +101,7 @@ def extreme(op: Literal["minimum", "maximum"], parts: Collection[Bound]) -> Boun
 
 
 def _place(edge: Bound) -> tuple[object, int | None]:
-    """The part that edges share if they differ by a constant, and the constant."""
+    """The part that bounds share if they differ by a constant, and the constant."""
     if isinstance(edge, Sum) and isinstance(edge.rest.value, int):
         return frozenset(edge.terms), edge.rest.value
     return edge, None
@@ -109,9 +112,9 @@ def _place(edge: Bound) -> tuple[object, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A position is at least each of `lows` and at most each of `highs`; or it is nowhere.
+    """The positions that are at least each of `lows` and at most each of `highs`.
 
-    `exact`: wherever it is between them, the mask holds.
+    `nowhere` stands for no position. `exact` says that the mask is true at all of them.
     """
 
     lows: tuple[Bound, ...] = ()
@@ -123,7 +126,7 @@ class Bounds:
         return self.lows if side == "low" else self.highs
 
     def both(self, other: "Bounds") -> "Bounds":
-        """Where two masks hold."""
+        """The positions at which two masks are both true."""
         if self.nowhere or other.nowhere:
             return NOWHERE
         lows, highs = ((*self.edges(s), *other.edges(s)) for s in ("low", "high"))
@@ -131,7 +134,7 @@ class Bounds:
         return Bounds(tuple(dict.fromkeys(lows)), tuple(dict.fromkeys(highs)), exact=exact)
 
     def either(self, other: "Bounds") -> "Bounds":
-        """Where at least one of two masks holds."""
+        """The positions at which one of two masks is true, or both are."""
         if self.nowhere or other.nowhere:
             return other if self.nowhere else self
         lows: tuple[Bound, ...] = ()
@@ -149,7 +152,7 @@ NOWHERE = Bounds(nowhere=True, exact=True)
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Where a mask holds, and where it does not."""
+    """The positions at which a mask is true, and those at which it is false."""
 
     yes: Bounds = ANYWHERE
     no: Bounds = ANYWHERE
@@ -159,10 +162,10 @@ Fact = Sum | Truth | None
 
 
 class Facts:
-    """What tiles say of the positions of one loop: sums of positions, or masks.
+    """Tiles as functions of the position of a loop: sums of positions, or masks.
 
-    `outside` are the tiles that were there before the loop and that nothing changes, `around` the
-    loops around it.
+    `outside` are the tiles that were computed before the loop and do not change in it. `around` are
+    the variables of the loops around it.
     """
 
     def __init__(self, index: Index, outside: Collection[Tile], around: Collection[Index]) -> None:
@@ -182,7 +185,7 @@ class Facts:
         return found
 
     def nodes(self, statement: Compute) -> Mapping[Expr, Fact]:
-        """What each part of an expression is."""
+        """The sum or the mask that each part of an expression is."""
 
         def step(node: Expr, inner: list[Fact]) -> Fact:
             if node.op == "arg":
@@ -243,11 +246,11 @@ class Facts:
         return None
 
     def _compared(self, a: Sum, b: Sum) -> Truth:
-        """Where a sum is at most another."""
+        """The mask `a <= b`."""
         return Truth(self._at_most_0(a.plus(b, -1)), self._at_most_0(b.plus(a, -1).plus(ONE)))
 
     def _at_most_0(self, total: Sum) -> Bounds:
-        """The bound that this is to the loop's position, if it stands there once."""
+        """The positions at which a sum is at most 0, if the sum has the loop's position once."""
         own = [(term, count) for term, count in total.terms if self._mentions(term)]
         if len(own) != 1 or abs(own[0][1]) != 1:
             return ANYWHERE
@@ -261,7 +264,7 @@ class Facts:
             edge = edge.times(term.by).plus(constant_sum(term.by - 1 if count == 1 else 0))
             moved = tuple(part for part in term.inner.terms if not self._mentions(part[0]))
             edge = edge.plus(Sum(moved, term.inner.rest), -1)
-        if not all(self._stands_still(term) for term, _ in edge.terms):
+        if not all(self._is_invariant(term) for term, _ in edge.terms):
             return ANYWHERE
         return Bounds(highs=(edge,), exact=True) if count == 1 else Bounds((edge,), exact=True)
 
@@ -271,14 +274,14 @@ class Facts:
         return isinstance(term, Span) and term.at is self.index
 
     def _is_plain(self, total: Sum) -> bool:
-        """Whether a sum has the loop's position once, as it is."""
+        """True if a sum has the loop's position once, with factor 1."""
         own = [part for part in total.terms if self._mentions(part[0])]
         return len(own) == 1 and isinstance(own[0][0], Span) and own[0][1] == 1
 
-    def _stands_still(self, term: SumTerm) -> bool:
-        """Whether a term is known before the loop."""
+    def _is_invariant(self, term: SumTerm) -> bool:
+        """True if a term is known before the loop."""
         if isinstance(term, FloorQuotient):
-            return all(self._stands_still(inner) for inner, _ in term.inner.terms)
+            return all(self._is_invariant(inner) for inner, _ in term.inner.terms)
         if isinstance(term, Span):
             return isinstance(term.at, int) or term.at in self.around
         return term in self.outside
@@ -297,7 +300,7 @@ def _value(total: Sum) -> int | None:
 
 
 def bound_expr(edge: Bound, leaf: Mapping[SumTerm, Expr]) -> Expr:
-    """An edge as an expression; `leaf` has the positions and tiles in it."""
+    """A bound as an expression, given expressions for the positions and tiles in it."""
     if isinstance(edge, Extreme):
         made = bound_expr(edge.parts[0], leaf)
         for part in edge.parts[1:]:
@@ -324,7 +327,7 @@ def bound_expr(edge: Bound, leaf: Mapping[SumTerm, Expr]) -> Expr:
 
 
 def terms_of(edge: Bound) -> list[Span | Tile]:
-    """The positions and tiles that an edge is made of."""
+    """The positions and tiles in a bound."""
     if isinstance(edge, Extreme):
         found = [term for part in edge.parts for term in terms_of(part)]
     else:

@@ -37,7 +37,7 @@ def accumulate_in_place(kernel: Kernel) -> Kernel:
 
 
 def _absorbed(body: Body, update: Compute, kernel: Kernel) -> Body:
-    """The body with the summand of `acc = acc*scale + summand` summed into acc, if that can be."""
+    """The body with the summand of `acc = acc*scale + summand` summed into acc, if possible."""
     found = _update(update)
     if found is None or update not in body:
         return body

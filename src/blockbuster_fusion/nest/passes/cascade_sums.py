@@ -1,11 +1,11 @@
-"""Cascades: the sums of long loops, gathered run by run.
+"""Cascaded sums: a long loop sums its blocks in runs, and the runs into totals.
 
-An accumulator that takes one block after the other loses accuracy with every addition. So a loop
-with many blocks sums a run of them at a time, and the runs into totals: with about √n runs of √n
-blocks, no number goes through more than 2√n additions. Each block is summed pairwise by itself.
+An accumulator loses accuracy with every addition. So a loop with n blocks sums runs of about √n
+blocks, and then the √n runs: no number goes through more than 2√n additions. Each block is summed
+pairwise.
 
 The totals of a rescaled sum have an exponent of their own. The accumulator's exponent is not reset
-after a run: it is still that of all blocks so far, which windows look at.
+after a run: it remains that of all blocks so far, which windows check.
 """
 
 from dataclasses import replace
@@ -18,13 +18,13 @@ from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt
 from blockbuster_fusion.safety.pairs.rescaled_sum import rescaled_sum
 
 FEW = 64
-"""So many blocks are summed one after the other."""
+"""The number of blocks that are summed without runs."""
 SHORT = FEW * 64
-"""An axis of known length up to this has few blocks, whatever its tiles are."""
+"""An axis of known length up to this has few blocks for any tiles."""
 
 
 def cascade_sums(kernel: Kernel) -> Kernel:
-    """The kernel with the sums of its long loops gathered in runs."""
+    """Sums the blocks of long loops in runs."""
     names = FreshNames(kernel)
 
     def rewrite(body: Body) -> Body:
@@ -37,7 +37,7 @@ def cascade_sums(kernel: Kernel) -> Kernel:
 
 
 def run_length(blocks: int, few: int = FEW) -> int:
-    """The length of a run in a loop over so many blocks: a power of two; 0 for few blocks."""
+    """The length of a run in a loop of so many blocks: a power of two, or 0 for few blocks."""
     if blocks <= few:
         return 0
     return 1 << ((blocks - 1).bit_length() + 1) // 2

@@ -1,9 +1,8 @@
-"""Small kernels that do not depend on one another, put side by side into one.
+"""Merging of small kernels that do not depend on one another.
 
-Triton takes about a tenth of a second for a kernel of any size, and then a hundredth for a load and
-what is done with it. So many small kernels take long to compile, and long to launch. They are put
-together as long as they have equal grids, and as long as a kernel has no more statements than are
-compiled in about a second.
+Triton compiles a kernel in about a tenth of a second, plus a hundredth for each load with its
+arithmetic. So many small kernels take long to compile and to launch. Neighbours with equal grids
+are merged, up to the number of statements that Triton compiles in about a second.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -39,7 +38,7 @@ Straight = Load | Lookup | Compute | Positions | Fold | Fill | Store
 
 
 def merge_kernels(nest: Nest, blocks: Mapping[Dim, int], most: int = MOST_STATEMENTS) -> Nest:
-    """The nest with neighbours of equal grids in one kernel; `blocks` are the tiles of dims."""
+    """Merges neighbouring kernels with equal grids; `blocks` are the tiles of dims."""
     steps: list[NestStep] = []
     for step in nest.steps:
         last = steps[-1] if steps else None
@@ -57,7 +56,7 @@ def _length(kernel: Kernel) -> int:
 
 
 def _on_grid_of(first: Kernel, second: Kernel, blocks: Mapping[Dim, int]) -> Kernel | None:
-    """The second kernel with the grid of the first, if they may run at the same time."""
+    """The second kernel on the grid of the first, if they may run at the same time."""
     grids = [[_form(index, blocks) for index in kernel.grid] for kernel in (first, second)]
     if grids[0] != grids[1] or not (_is_straight(first) and _is_straight(second)):
         return None
@@ -81,7 +80,7 @@ def _names(kernel: Kernel) -> set[str]:
 
 
 def _meet(first: Kernel, second: Kernel) -> bool:
-    """Whether one kernel writes what the other reads or writes."""
+    """True if one kernel writes a buffer that the other reads or writes."""
     (one, made), (other, also) = _touched(first), _touched(second)
     return not made.isdisjoint(other | also) or not also.isdisjoint(one)
 
@@ -96,7 +95,7 @@ def _touched(kernel: Kernel) -> tuple[set[Buffer], set[Buffer]]:
 
 @dataclass(frozen=True)
 class _Moving:
-    """Statements rewritten to count blocks by other indices; buffers stay as they are."""
+    """Rewrites statements to other indices; buffers stay as they are."""
 
     indices: Mapping[Index, Index]
 

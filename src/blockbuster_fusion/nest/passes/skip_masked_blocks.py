@@ -1,14 +1,16 @@
-"""Blocks that a mask leaves out: a loop need not visit what changes none of its accumulators.
+"""Loops that skip the blocks that a mask excludes.
 
-Masks bound the positions that rows see (masks.py). A block that lies beyond such an edge for every
-row may be skipped if each accumulator then keeps its value. That is worked out on abstract values:
-a number is zero, one, hugely negative, an accumulator as it was, or anything. Where it holds only
-for rows that have seen something, the window says which accumulators tell.
+Masks bound the positions that a row sees (analysis/mask_bounds.py). A loop may skip a block that
+lies beyond such a bound for every row if the block would change no accumulator. An abstract
+execution of the loop's body decides that (analysis/masked_values.py).
+
+If the mask excludes every key of a row, softmax averages the masked scores, so no block may be
+skipped. Then the window of the loop names the running maxima that show if a row has seen a key.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 from blockbuster_fusion.ir.combiner import MAX, MIN
 from blockbuster_fusion.ir.expr import Expr, arg, fold, postorder
@@ -57,14 +59,14 @@ from blockbuster_fusion.nest.nest import (
     Store,
     Tile,
     Window,
-    tiles,
     walk,
     written,
 )
+from blockbuster_fusion.nest.rewrite import FreshNames
 
 
 def skip_masked_blocks(kernel: Kernel) -> Kernel:
-    """The kernel with loops narrowed to the blocks that a mask leaves."""
+    """Narrows loops to the blocks that a mask leaves."""
     return replace(kernel, body=_Narrowing(kernel).body(kernel.body, [], kernel.grid))
 
 
@@ -73,15 +75,13 @@ class _Narrowing:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        taken = {tile.name for s in kernel.statements for tile in tiles(s)}
-        taken |= {buffer.name for buffer in kernel.buffers}
-        self.names = (name for i in count(1) if (name := f"t{i}") not in taken)
-        writes = [tile for s in kernel.statements if (tile := written(s)) is not None]
-        self.fixed = {tile for tile in writes if writes.count(tile) == 1}
-        """Tiles that are written once: no accumulators."""
+        self.names = FreshNames(kernel)
+        writes = Counter(tile for s in kernel.statements if (tile := written(s)) is not None)
+        self.fixed = {tile for tile, times in writes.items() if times == 1}
+        """Tiles that are written once, which accumulators are not."""
 
     def body(self, body: Body, above: list[Statement], around: tuple[Index, ...]) -> Body:
-        """A body whose loops are narrowed; `above` is what has been computed before it."""
+        """A body whose loops are narrowed; `above` are the statements before it."""
         made: list[Statement] = []
         for statement in body:
             if isinstance(statement, For):
@@ -95,7 +95,7 @@ class _Narrowing:
     def narrowed(
         self, loop: For, above: list[Statement], around: tuple[Index, ...]
     ) -> list[Statement]:
-        """The loop with a window, after what computes the window's edges."""
+        """The loop with a window, after the statements that compute the window's edges."""
         outside = {t for s in above if (t := written(s)) in self.fixed and t is not None}
         facts = Facts(loop.index, outside, around)
         for statement in (*above, *walk(loop.body)):
@@ -114,7 +114,7 @@ class _Narrowing:
         seen = tuple(assumed)
         window = _beside_rows(edges["low"], edges["high"], seen)
         if window is not None:
-            if seen and masked.tells(edges):
+            if seen and masked.edges_suffice(edges):
                 window = replace(window, seen=None)
             return [replace(loop, window=window)]
         statements: list[Statement] = []
@@ -137,11 +137,11 @@ class _Narrowing:
         spans = tuple(dict.fromkeys(span for tile in operands for span in tile.spans))
         tile = operands[0]
         if expr is not arg(0):
-            tile = Tile(next(self.names), spans, DType.int64)
+            tile = Tile(self.names.numbered("t"), spans, DType.int64)
             made.append(Compute(tile, expr, tuple(operands)))
         for span in spans:
             left = tuple(s for s in tile.spans if s != span)
-            folded = Tile(next(self.names), left, DType.int64)
+            folded = Tile(self.names.numbered("t"), left, DType.int64)
             made.append(Fold(folded, tile, span, MIN if side == "low" else MAX))
             tile = folded
         return tile
@@ -150,13 +150,13 @@ class _Narrowing:
         for statement in (*above, *made):
             if isinstance(statement, Positions) and statement.span == span:
                 return statement.tile
-        tile = Tile(next(self.names), (span,) if span.dim.packed else (), DType.int64)
+        tile = Tile(self.names.numbered("t"), (span,) if span.dim.packed else (), DType.int64)
         made.append(Positions(tile, span))
         return tile
 
 
 def _beside_rows(lows: list[Bound], highs: list[Bound], seen: tuple[Tile, ...]) -> Window | None:
-    """The window as one that moves with the rows, if it is one."""
+    """The window that moves with the rows, if these bounds are such a window."""
     rows: set[Span] = set()
     moved: list[Expr | None] = []
     for edges in (lows, highs):
@@ -174,11 +174,11 @@ def _beside_rows(lows: list[Bound], highs: list[Bound], seen: tuple[Tile, ...]) 
     return Window(rows.pop(), moved[0], moved[1], seen) if len(rows) == 1 else None
 
 
-# -------------------------------------------------------------- what a masked block does
+# --------------------------------------------------------- the effect of a masked block
 
 
 class _Masked:
-    """A loop, and what its blocks do where a mask holds nowhere."""
+    """A loop whose blocks may be masked for every row."""
 
     def __init__(self, loop: For, facts: Facts, kernel: Kernel) -> None:
         self.loop, self.facts = loop, facts
@@ -186,20 +186,20 @@ class _Masked:
         changed = {t for s in body if (t := written(s)) is not None}
         fills = [s for s in kernel.statements if isinstance(s, Fill) and s not in body]
         self.floors = {s.tile: float(s.value) for s in fills if s.tile in changed}
-        """The accumulators with what they begin with."""
+        """The initial values of the accumulators."""
         self.growing = {
             tile
             for combiner, gathered in loop.gathered
             for at, tile in enumerate(gathered)
             if combiner.combine[at] is Expr("maximum", (arg(at), arg(at + len(gathered))))
         }
-        """Accumulators that are a maximum."""
+        """Accumulators that are running maxima."""
 
     def computed(self) -> Iterator[Compute]:
         return (s for s in walk(self.loop.body) if isinstance(s, Compute))
 
     def candidates(self) -> list[tuple[Side, Bound]]:
-        """The edges that masks in the loop have."""
+        """The bounds of the masks in the loop."""
         found: dict[tuple[Side, Bound], None] = {}
         if not self.floors:
             return []
@@ -211,9 +211,9 @@ class _Masked:
         return list(found)
 
     def neutral(self, side: Side, edge: Bound) -> Sequence[Tile] | None:
-        """What must be above UNSEEN, if blocks beyond the edge leave the accumulators as they were.
+        """The running maxima that must be above UNSEEN for a loop to skip blocks beyond an edge.
 
-        None where they do not.
+        None if such blocks change an accumulator.
         """
         before: dict[Tile, Abstract] = {
             tile: Kept(tile, floor if tile in self.growing else None)
@@ -225,12 +225,12 @@ class _Masked:
         kept = all(after[tile] == value for tile, value in before.items())
         return tuple(beyond.assumed) if kept else None
 
-    # ------------------------------------------------------- who else leaves a row nothing
+    # -------------------------------------------------------------- rows that see nothing
 
-    def tells(self, edges: Mapping[Side, Sequence[Bound]]) -> bool:
-        """Whether a row has seen something if its edges leave it some position.
+    def edges_suffice(self, edges: Mapping[Side, Sequence[Bound]]) -> bool:
+        """True if a row has seen a key whenever its edges leave it some position.
 
-        Not if something else masks as well, or if scores come from memory: a mask may be in them.
+        That is not so if another mask applies as well, or if scores are loaded: they may be masked.
         """
         for statement in self.computed():
             facts = self.facts.nodes(statement)
@@ -243,10 +243,10 @@ class _Masked:
                 bounds = fact.no if _is_low(node.args[1]) else fact.yes
                 if not bounds.exact or not _within(bounds, edges):
                     return False
-        return not self._from_memory()
+        return not self._loads_scores()
 
-    def _from_memory(self) -> bool:
-        """Whether what is compared with the accumulators was loaded, and not multiplied first."""
+    def _loads_scores(self) -> bool:
+        """True if scores are loaded, rather than computed by a contraction."""
         makers: dict[Tile, list[Statement]] = {}
         for statement in walk(self.loop.body):
             made = written(statement)

@@ -1,8 +1,8 @@
-"""What a grid would compute again for each of its inner programs, as a kernel of its own.
+"""Prologues that each program of a grid would repeat, moved into a kernel of their own.
 
-A map whose body prepares something (row statistics, a normalised block) and then walks a second
-parallel dim may have both dims in its grid; each program then prepares it anew. Here it is prepared
-once, by a map of its own, and read back: the inverse of fusing the two maps.
+A map may compute a prologue (row statistics, a normalised block) before a map over a second
+parallel dim. If both dims are in the grid, each program computes the prologue again. This pass
+computes it once, in a map of its own, and loads it: the inverse of fusing the two maps.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from blockbuster_fusion.ir.ops import Input, Iota, Map, Node, Output, Value
 
 
 def split_prologue(graph: Graph) -> Graph:
-    """The program with such maps taken apart, wherever what is prepared takes a loop."""
+    """Splits maps whose prologue has a loop."""
     ids = count(graph.max_id + 1)
-    return _Apart(ids).graph(graph)
+    return _Splitting(ids).graph(graph)
 
 
-class _Apart:
+class _Splitting:
     def __init__(self, ids: "count[int]") -> None:
         self.ids = ids
 
     def graph(self, graph: Graph) -> Graph:
-        """A graph with its maps taken apart, innermost first."""
+        """A graph with its maps split, innermost first."""
         made = graph
         for i, op in graph.maps():
             if op.reduces or op.first:
@@ -32,11 +32,11 @@ class _Apart:
             body = self.graph(op.body)
             if body is not op.body:
                 made = made.edit(add={i: with_body(made[i], body)})
-            made = self.taken_apart(made, i)
+            made = self.split(made, i)
         return made
 
-    def taken_apart(self, graph: Graph, i: int) -> Graph:
-        """Map number `i` as one that prepares and one that goes on; the first again, if it can."""
+    def split(self, graph: Graph, i: int) -> Graph:
+        """Splits map `i` into its prologue and the rest, and the prologue again if possible."""
         op, node = graph.map(i), graph[i]
         main = _main(op.body)
         if main is None:
@@ -48,23 +48,23 @@ class _Apart:
         prepared = list(dict.fromkeys([*crossing, *(v for v in leaving if v.node != main)]))
         first, second = next(self.ids), next(self.ids)
         places = {v: Value(first, port) for port, v in enumerate(prepared)}
-        before = self.preparing(op, node, main, prepared)
-        after = self.going_on(op, node, main, {v: places[v] for v in crossing})
+        before = self.prologue(op, node, main, prepared)
+        after = self.rest(op, node, main, {v: places[v] for v in crossing})
         ends = [v for v in leaving if v.node == main]
         places |= {v: Value(second, port) for port, v in enumerate(ends)}
         moved = {Value(i, port): places[v] for port, v in enumerate(leaving)}
         made = graph.edit(drop=[i], add={first: before, second: after}, redirect=moved)
-        return self.taken_apart(made, first)
+        return self.split(made, first)
 
-    def preparing(self, op: Map, node: Node, main: int, prepared: Sequence[Value]) -> Node:
-        """The map that prepares, and stacks what is needed of it."""
+    def prologue(self, op: Map, node: Node, main: int, prepared: Sequence[Value]) -> Node:
+        """The map that computes the prologue, and stacks the values that the rest needs."""
         outputs = [Output("", value) for value in prepared]
         nodes = {j: n for j, n in op.body.nodes.items() if j != main}
         body = Graph(nodes, op.body.inputs, outputs).without_dead_nodes()
         return _pruned(Map(op.dim, body, op.iterated, (None,) * len(outputs)), node.inputs)
 
-    def going_on(self, op: Map, node: Node, main: int, ports: dict[Value, Value]) -> Node:
-        """The map that goes on with what was prepared."""
+    def rest(self, op: Map, node: Node, main: int, ports: dict[Value, Value]) -> Node:
+        """The map that computes the rest from the prologue."""
         body = op.body
         shared = [j for j in body.nodes if j in body.inputs or isinstance(body.op(j), Iota)]
         known = {Value(j): Value(next(self.ids)) for j in shared}
@@ -85,7 +85,7 @@ class _Apart:
 
 
 def _main(body: Graph) -> int | None:
-    """The last parallel map that only yields, where a loop comes before it."""
+    """The last parallel map whose results are only yielded, if a loop comes before it."""
     makers = [out.value.node for out in body.outputs]
     for main in sorted(set(makers), key=makers.index, reverse=True):
         op = body.op(main)

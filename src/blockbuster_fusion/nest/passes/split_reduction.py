@@ -1,8 +1,8 @@
-"""Split reductions: the blocks of a serial loop shared out among more programs.
+"""Split reductions: the blocks of a serial loop, shared among more programs.
 
-One kernel gathers each share and stores what it has gathered; a second combines the shares and goes
-on from there. Flash-decoding falls out of this. Where everything gathered is a plain sum, the
-shares may be added into one buffer atomically instead.
+One kernel reduces each share and stores its accumulators. A second kernel combines the shares and
+does the rest. Flash-decoding is an instance. If all accumulators are plain sums, the shares may be
+added into one buffer atomically instead.
 """
 
 from dataclasses import replace
@@ -38,7 +38,7 @@ from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt
 
 
 def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) -> Nest:
-    """The nest with reductions over an axis shared out among `parts` programs each."""
+    """Shares each reduction over an axis among `parts` programs."""
     steps: list[NestStep] = []
     for step in nest.steps:
         found = _reduction(step, axis) if isinstance(step, Kernel) else None
@@ -70,7 +70,7 @@ def _reduction(kernel: Kernel, axis: str) -> tuple[int, For] | None:
 
 
 class _Split:
-    """One kernel while it is made into two."""
+    """The split of one kernel into two."""
 
     def __init__(self, kernel: Kernel, at: int, loop: For, parts: int, atomic: bool) -> None:
         self.kernel, self.at, self.loop, self.atomic = kernel, at, loop, atomic
@@ -85,7 +85,7 @@ class _Split:
         }
 
     def buffer(self, tile: Tile) -> Buffer:
-        """Where the shares of an accumulator lie: a block for each program."""
+        """The buffer for the shares of an accumulator, with a block for each program."""
         own = [] if self.atomic else [BufferAxis(self.share.index.dim, Along.BLOCKS)]
         kept = {span.dim for span in tile.spans}
         own += [BufferAxis(i.dim, Along.BLOCKS) for i in self.kernel.grid if i.dim not in kept]
@@ -123,7 +123,7 @@ class _Split:
         return [Load(tile, self.access(tile, self.share.index)) for tile in self.buffers]
 
     def combined(self) -> list[Statement]:
-        """The accumulators from the shares, one after the other; they were filled before."""
+        """The loop that combines the shares into accumulators, which were filled before."""
         index = Index(self.share.index.name, self.share.index.dim)
         names = FreshNames(self.kernel)
         inner: list[Statement] = []
@@ -138,7 +138,7 @@ class _Split:
 
 
 def _without_results(body: Body) -> Body:
-    """A body without what the second kernel stores as well."""
+    """A body without the stores to global memory, which the second kernel has as well."""
     return tuple(
         s for s in body if not (isinstance(s, Store) and s.target.buffer.space is Space.GLOBAL)
     )

@@ -1,7 +1,8 @@
-"""Which operations a ragged last block would spoil: what lies beyond the end of an axis.
+"""Tail masks: reductions and contractions that must mask elements beyond the end of an axis.
 
-A printer that runs loops to the exact end needs none of this. One that computes on whole tiles
-(Triton) has, beyond the end, zeros where it loaded, and what follows from them where it computed.
+A printer whose loops end exactly needs no masks. A printer that computes on whole tiles (Triton)
+loads zeros beyond the end, and computes on them. A mask is needed only where the resulting number
+is not neutral.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from blockbuster_fusion.nest.rewrite import rebuilt
 
 
 def tail_masks(kernel: Kernel) -> Kernel:
-    """The kernel with guards only where what lies beyond the end is not neutral."""
+    """Masks the tail of reductions and contractions only where it is not neutral."""
     beyond = _Beyond()
     for statement in kernel.statements:
         beyond.visit(statement)
@@ -53,7 +54,7 @@ def _guard(statement: Statement, beyond: "_Beyond") -> Statement:
 
 
 class _Beyond:
-    """What each tile has beyond the end of each of its axes: a number, or None if unknown."""
+    """The number that each tile has beyond the end of each axis, or None if it is not known."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Tile, Span], float | None] = {}
@@ -74,7 +75,7 @@ class _Beyond:
                 }
                 self.set(statement.tile, found)
             case Fold():
-                # the neighbours' numbers are reduced as well: a 0 stays a 0
+                # elements within the other axis are reduced as well: only a 0 stays the same
                 spans = statement.tile.spans
                 kept = {s: self.of(statement.operand, s) for s in spans}
                 self.set(statement.tile, {s: v if v == 0 else None for s, v in kept.items()})
@@ -88,12 +89,12 @@ class _Beyond:
     def set(self, tile: Tile, found: dict[Span, float | None]) -> None:
         for span, value in found.items():
             if (tile, span) in self.known and self.known[tile, span] != value:
-                value = None  # an accumulator: it has been something else before
+                value = None  # an accumulator that had another value before
             self.known[tile, span] = value
 
 
 def _constant(expr: Expr, operands: Sequence[Tile], span: Span, beyond: _Beyond) -> float | None:
-    """The value of an expression beyond the end of an axis, where that is a constant."""
+    """The value of an expression beyond the end of an axis, if it is a constant."""
 
     def step(node: Expr, inner: list[float | None]) -> float | None:
         if node.op == "arg":
