@@ -114,41 +114,39 @@ class _Writer:
     # ---------------------------------------------------------------- operators
 
     def operator(self, name: str, operator: Operator) -> _Named:
+        """The tensor of an operator, with the lines that compute it."""
         operands = [self.values[v] for v in operator.operands]
         attributes, dtype = dict(operator.attributes), operator.type.dtype
-        if operator.name == "elementwise":
-            expr = attributes["expr"]
-            assert isinstance(expr, Expr)
-            return self.elementwise(name, operands, expr, operator)
-        if operator.name == "matmul":
-            axis = attributes["axis"]
-            assert isinstance(axis, Axis)
-            return self.matmul(name, operands, axis, operator)
-        if operator.name == "index":
-            axis = attributes["axis"]
-            assert isinstance(axis, Axis)
-            text = f"torch.arange({self.size(axis)}, device={self.device})"
-            return self.assign(name, text, (axis,), dtype)
-        x = operands[0]
-        if operator.name == "rename":
-            old, new = attributes["old"], attributes["new"]
-            axes = tuple(new if a is old else a for a in x.axes)
-            return _Named(x.name, axes, dtype)  # type: ignore[arg-type]
-        if operator.name == "mean":
-            gone = attributes["axes"]
-            assert isinstance(gone, tuple)
-            at = [x.axes.index(a) for a in gone if isinstance(a, Axis)]
-            left = [a for a in x.axes if a not in gone]
-            return self.assign(name, f"{x.name}.mean({at})", left, dtype)
-        axis = attributes.get("axis")
-        if operator.name == "take" and isinstance(axis, Axis):
-            index, rest = operands[1], [a for a in x.axes if a is not axis]
-            if not any(a in index.axes for a in rest):
+        match operator.name, attributes:
+            case "elementwise", {"expr": Expr() as expr}:
+                return self.elementwise(name, operands, expr, operator)
+            case "matmul", {"axis": Axis() as axis}:
+                return self.matmul(name, operands, axis, operator)
+            case "index", {"axis": Axis() as axis}:
+                text = f"torch.arange({self.size(axis)}, device={self.device})"
+                return self.assign(name, text, (axis,), dtype)
+            case "rename", {"old": Axis() as old, "new": Axis() as new}:
+                x = operands[0]
+                return _Named(x.name, tuple(new if a is old else a for a in x.axes), dtype)
+            case "mean", {"axes": tuple(gone)}:
+                x = operands[0]
+                at = [x.axes.index(a) for a in gone if isinstance(a, Axis)]
+                left = [a for a in x.axes if a not in gone]
+                return self.assign(name, f"{x.name}.mean({at})", left, dtype)
+            case "take", {"axis": Axis() as axis} if self.is_free(operands, axis):
+                x, index, *_ = operands
+                rest = [a for a in x.axes if a is not axis]
                 text = f"{laid_out(x, [axis, *rest])}[{index.name}]"
                 return self.assign(name, text, [*index.axes, *rest], dtype)
-        if not isinstance(axis, Axis):
-            raise UnknownOperator(name=operator.name, remedy="it has no form in PyTorch here")
-        return self.along(name, operands, operator, x.axes.index(axis), attributes)
+            case _, {"axis": Axis() as axis}:
+                at_axis = operands[0].axes.index(axis)
+                return self.along(name, operands, operator, at_axis, attributes)
+        raise UnknownOperator(name=operator.name, remedy="it has no form in PyTorch here")
+
+    def is_free(self, operands: Sequence[_Named], axis: Axis) -> bool:
+        """True if the index of a lookup along an axis shares no other axis with its table."""
+        table, index = operands[:2]
+        return not any(a in index.axes for a in table.axes if a is not axis)
 
     def along(
         self,
@@ -333,7 +331,7 @@ def _known_functions() -> dict[Expr, str]:
     for function, text in functions:
         operators = trace(function, "M").operators
         if len(operators) == 1 and operators[0].name == "elementwise":
-            expr = dict(operators[0].attributes)["expr"]
-            assert isinstance(expr, Expr)
-            made[expr] = text
+            match dict(operators[0].attributes):
+                case {"expr": Expr() as expr}:
+                    made[expr] = text
     return made
