@@ -2,9 +2,11 @@
 
 import operator
 import sys
+from dataclasses import replace
 from typing import Any
 
 import sympy
+import torch
 from torch.fx import Node
 
 from blockbuster_fusion.torch.capture.nodes import operand, short_name, tensor_of, tensors_of
@@ -147,3 +149,36 @@ def reduced_dims(node: Node) -> tuple[Node, list[int]] | None:
     given: Any = node.args[1] if len(node.args) > 1 else None
     dims = [given] if isinstance(given, int) else [*(given or range(rank))]
     return source, [d % rank for d in dims]
+
+
+def overlap(band: Band, at: SymbolicInt, end: SymbolicInt) -> tuple[SymbolicInt, SymbolicInt]:
+    """The positions that a band and a piece have in common, or CannotMove if sizes decide."""
+    if band.period is not None:
+        raise CannotMove
+    before, behind = band.start - at, band.stop - end
+    if not (before.is_nonpositive or before.is_nonnegative):
+        raise CannotMove
+    if not (behind.is_nonpositive or behind.is_nonnegative):
+        raise CannotMove
+    start = at if before.is_nonpositive else band.start
+    stop = end if behind.is_nonnegative else band.stop
+    width = stop - start
+    if width.is_nonpositive:
+        return at, at
+    if width.is_positive or width.is_nonnegative:
+        return start, stop
+    raise CannotMove
+
+
+def broadcast_bands(bands: Bands, result: torch.Tensor, operand: torch.Tensor) -> Bands:
+    """Bands of a result as bands of an operand that is broadcast to it, or CannotMove."""
+    lengths, own = extents(result), extents(operand)
+    missing = len(lengths) - len(own)
+    found = []
+    for band in bands:
+        at = band.dim - missing
+        if at >= 0 and own[at] != 1:
+            if own[at] != lengths[band.dim]:
+                raise CannotMove
+            found.append(replace(band, dim=at))
+    return tuple(found)

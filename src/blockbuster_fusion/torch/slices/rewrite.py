@@ -23,7 +23,6 @@ from blockbuster_fusion.torch.capture.operators import are_of_one_dtype, concate
 from blockbuster_fusion.torch.slices.band import (
     Band,
     Bands,
-    SymbolicInt,
     bands_through_view,
     extents,
     in_order,
@@ -36,7 +35,9 @@ from blockbuster_fusion.torch.slices.dims import (
     RESHAPING,
     CannotMove,
     NodeSlice,
+    broadcast_bands,
     lost_dim,
+    overlap,
     reduced_dims,
     slice_of,
     source_dim,
@@ -295,6 +296,7 @@ class SliceMotion:
         return self.squeezed(node, self.sliced(source, in_order(made)))
 
     def moved_cat(self, node: Node, bands: Bands) -> Node:
+        """A concatenation of slices of the pieces; one that is left needs none."""
         pieces, dim = concatenated(node)
         along, *more = [*(b for b in bands if b.dim == dim), None]
         others = tuple(b for b in bands if b.dim != dim)
@@ -307,7 +309,7 @@ class SliceMotion:
             if along is None:
                 found.append(self.sliced(piece, others))
             else:
-                start, stop = _overlap(along, at, end)
+                start, stop = overlap(along, at, end)
                 if start != stop:
                     band = Band(dim, start - at, stop - at)
                     found.append(self.sliced(piece, in_order([band, *others])))
@@ -317,6 +319,7 @@ class SliceMotion:
         return self.new.emit(aten.cat.default, (found, dim), node)
 
     def moved_view(self, node: Node, bands: Bands) -> Node:
+        """A view of a slice of the viewed array."""
         source = tensor_operands(node)[0]
         before, after = extents(tensor_of(source)), extents(tensor_of(node))
         name, lengths = short_name(node), lengths_after(after, bands)
@@ -339,30 +342,21 @@ class SliceMotion:
         return self.new.emit(node.target, (made, *node.args[1:]), node, node.kwargs)
 
     def moved_pointwise(self, node: Node, bands: Bands) -> Node:
-        (tensor,) = tensors_of(node)
-        lengths = extents(tensor)
+        """An elementwise operator on slices of its operands."""
 
         def moved(given: Any) -> Any:
             if not isinstance(given, Node):
                 return given
             if not tensors_of(given):
                 return self.new.counterparts[given]
-            own = extents(tensor_of(given))
-            less = len(lengths) - len(own)
-            found = []
-            for band in bands:
-                at = band.dim - less
-                if at >= 0 and own[at] != 1:
-                    if own[at] != lengths[band.dim]:
-                        raise CannotMove
-                    found.append(replace(band, dim=at))
-            return self.sliced(given, tuple(found))
+            return self.sliced(given, broadcast_bands(bands, tensor_of(node), tensor_of(given)))
 
         arguments = tuple(moved(a) for a in node.args)
         options = {k: moved(v) for k, v in node.kwargs.items()}
         return self.new.emit(node.target, arguments, node, options)
 
     def moved_reduction(self, node: Node, bands: Bands) -> Node:
+        """A reduction of a slice; along the sliced dimension only a softmax can move."""
         found = reduced_dims(node)
         if found is None:
             raise CannotMove
@@ -379,6 +373,7 @@ class SliceMotion:
         return self.new.emit(node.target, (made, *node.args[1:]), node, node.kwargs)
 
     def moved_product(self, node: Node, bands: Bands) -> Node:
+        """A product with a slice of the weight, of the rows, or of both."""
         name = short_name(node)
         is_plain = name in ("mm", "addmm", "bmm") and not node.kwargs
         if not is_plain or not self.splits or not self.analysis.has_weight(node):
@@ -389,32 +384,12 @@ class SliceMotion:
         of_y = [replace(b, dim=last) for b in bands if b.dim == last]
         of_y += [b for b in bands if name == "bmm" and b.dim == 0]
         arguments = [self.sliced(x, of_x), self.sliced(y, in_order(of_y))]
-        for b in bias:
-            lengths = extents(tensor_of(b))
-            less = 2 - len(lengths)
-            own = [replace(c, dim=c.dim - less) for c in bands if c.dim >= less]
-            arguments.insert(0, self.sliced(b, tuple(c for c in own if lengths[c.dim] != 1)))
-        return self.new.emit(node.target, tuple(arguments), node)
+        shifts = [
+            self.sliced(b, broadcast_bands(bands, tensor_of(node), tensor_of(b))) for b in bias
+        ]
+        return self.new.emit(node.target, (*shifts, *arguments), node)
 
     def moved_full(self, node: Node, bands: Bands) -> Node:
+        """A smaller constant."""
         sizes = [self.new.size(s) for s in lengths_after(extents(tensor_of(node)), bands)]
         return self.new.emit(node.target, (sizes, *node.args[1:]), node, node.kwargs)
-
-
-def _overlap(band: Band, at: SymbolicInt, end: SymbolicInt) -> tuple[SymbolicInt, SymbolicInt]:
-    """The positions that a band and a piece have in common, or CannotMove if sizes decide."""
-    if band.period is not None:
-        raise CannotMove
-    before, behind = band.start - at, band.stop - end
-    if not (before.is_nonpositive or before.is_nonnegative):
-        raise CannotMove
-    if not (behind.is_nonpositive or behind.is_nonnegative):
-        raise CannotMove
-    start = at if before.is_nonpositive else band.start
-    stop = end if behind.is_nonnegative else band.stop
-    width = stop - start
-    if width.is_nonpositive:
-        return at, at
-    if width.is_positive or width.is_nonnegative:
-        return start, stop
-    raise CannotMove
