@@ -85,7 +85,7 @@ class PartBuilder:
         self.storage: dict[str, DType] = {}
         self.elided: dict[Node, ElidedCast] = {}
         self.covered: dict[Node, None] = {}
-        self.names: dict[str, Node] = {}
+        self.inputs = 0
 
     def part(self, results: Sequence[Node]) -> PartProgram:
         """The program of the part with these results; or Unexpressed."""
@@ -197,24 +197,15 @@ class PartBuilder:
         (tensor,) = tensors_of(node)[:1]
         if tensor.dtype not in DTYPES:
             raise NotExpressible(what=f"an input of {tensor.dtype}")
-        name = self.input_name(node)
+        name = self.input_name()
         wide = computed(tensor.dtype)
         self.storage[node.name] = DTYPES[tensor.dtype]
         return self.program.input(name, [as_size(s) for s in tensor.shape], wide, node.name)
 
-    def input_name(self, node: Node) -> str:
-        """A distinct name for an input, equal in equal layers."""
-        name = "x"
-        if node.op == "placeholder":
-            words = str(node.meta.get("title") or node.name).split("_")
-            known = [w for w in words if not w.isdigit()]
-            name = "_".join(known[-3:]) if node.meta.get("title") else "x"
-        base, number = name, 1
-        while name in self.names:
-            number += 1
-            name = f"{base}{number}"
-        self.names[name] = node
-        return name
+    def input_name(self) -> str:
+        """A new name for an input, equal in equal layers: x, x2, x3, …"""
+        self.inputs += 1
+        return "x" if self.inputs == 1 else f"x{self.inputs}"
 
     def expressed(self, node: Node) -> Any:
         """The value of a node, by its row of the operator table."""
@@ -333,7 +324,7 @@ class PartBuilder:
             return value
         if isinstance(value, torch.SymInt):
             if node not in self.values:
-                name = self.input_name(node)
+                name = self.input_name()
                 self.storage[node.name] = DType.int64
                 self.values[node] = self.program.input(name, (), DType.int64, node.name)
             return self.values[node]
