@@ -159,7 +159,7 @@ def test_a_maximum_without_its_place() -> None:
     assert watched.explanation.misc == []
 
 
-def test_a_constant_that_has_no_row_is_worked_out() -> None:
+def test_a_constant_without_a_row_is_evaluated() -> None:
     def packed(x: Tensor) -> Tensor:
         position = torch.arange(x.shape[0])
         before = torch.cat((position[:1] - 1, position[:-1]))
@@ -172,7 +172,7 @@ def test_a_constant_that_has_no_row_is_worked_out() -> None:
     assert "aten.cumsum.default" in [left.operator for left in uneven.explanation.misc]
 
 
-def test_numbers_along_two_axes_are_taken_in_twice() -> None:
+def test_numbers_along_two_axes_are_two_inputs() -> None:
     """A mask of texts that are packed: where two words belong to the same one."""
 
     def masked(scores: Tensor, text: Tensor, v: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ def test_a_product_is_not_split_where_nothing_meets() -> None:
     assert sum(products) == 1
 
 
-def test_a_norm_of_what_is_turned() -> None:
+def test_a_norm_of_a_rotated_product() -> None:
     """The mean needs all of the product, so the product stays whole."""
 
     def normed(x: Tensor, cos: Tensor, w: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ def test_a_slice_from_a_place_that_is_given() -> None:
     assert watched.explanation.fallbacks == []
 
 
-def test_an_operator_of_somebodys_own_is_called_each_time() -> None:
+def test_a_custom_operator_is_called_each_time() -> None:
     calls = []
 
     @torch.library.custom_op("blockbuster_tests::tick", mutates_args=())
@@ -270,7 +270,7 @@ def test_an_operator_of_somebodys_own_is_called_each_time() -> None:
     assert [float(watched(torch.zeros(4))[0]) for _ in range(3)] == [1, 2, 3]
 
 
-def test_what_goes_wrong_with_pieces_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_while_slices_move_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model runs as it is, and the explanation says why."""
 
     def broken(*_: object, **__: object) -> None:
@@ -344,7 +344,7 @@ def test_as_eager_for_any_length(name: str) -> None:
     watched.check(numbers(4, 6), tolerance=LOOSE)
 
 
-def test_a_node_that_is_joined_of_parts_of_which_one_has_no_form() -> None:
+def test_a_divided_node_with_a_slice_that_cannot_move() -> None:
     """A rotation of computed numbers whose first length is a symbol: the slices stay."""
 
     def rotated(x: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ class Case:
 
 SHORT = (
     Case("llama", "float32", "eager"),
-    Case("qwen3", "bfloat16", "sdpa", dynamic=True),
+    Case("qwen3", "bfloat16", "sdpa"),
     Case("qwen2", "float32", "sdpa"),
     Case("mistral", "float32", "sdpa"),
     Case("gemma2", "bfloat16", "eager"),
