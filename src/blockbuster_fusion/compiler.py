@@ -49,7 +49,7 @@ Program = Callable[..., Any] | ArrayProgram | Graph
 
 @dataclass(frozen=True)
 class Request:
-    """A program, and all that a caller says about how it is compiled; see `compile`."""
+    """A program and the options of its compilation, as `compile` describes them."""
 
     program: Program
     specs: tuple[Spec, ...] = ()
@@ -111,7 +111,7 @@ class Request:
         return with_known_sizes(graph, self.sizes or {}), self.name or name
 
     def _check_alone(self) -> None:
-        """WrongKind where specs, or a dtype to declare, come with a program that is traced."""
+        """Raises WrongKind if specs, or a dtype to declare, come with a program that is traced."""
         given = [*map(str, self.specs), *self.named]
         if given:
             remedy = "give specs for a function only"
@@ -183,7 +183,7 @@ def compile(
 
 @dataclass(frozen=True)
 class Choice:
-    """A snapshot with its tiles: all that is decided before kernels are made."""
+    """A snapshot with its tiles and schedule: all decisions before kernels are made."""
 
     graph: Graph
     snapshot: int
@@ -286,7 +286,7 @@ def first_with_kernels(choices: Sequence[Choice], make: Callable[[Choice], T]) -
 
 
 def check_target(target: str) -> None:
-    """BadTarget where this machine cannot run what is compiled for a target."""
+    """Raises BadTarget if this machine cannot run programs for a target."""
     machine_for(target)
     if target != "cuda":
         return
@@ -299,7 +299,7 @@ def check_target(target: str) -> None:
 
 
 def _capability() -> int | None:
-    """The compute capability of the GPU that there is, if there is one."""
+    """The compute capability of the GPU, if there is one."""
     from blockbuster_fusion.runtime.triton.device import capability
 
     return capability()
@@ -312,12 +312,12 @@ def lacks(target: str, error: ImportError) -> BadTarget:
 
 
 def unfused(program: ArrayProgram, sizes: Mapping[str, int]) -> Graph:
-    """The program as it is written, numerically safe, with some sizes fixed: what to compare to."""
+    """The program before fusion, numerically safe, with some sizes fixed: the reference."""
     return make_safe(with_known_sizes(lower(program), sizes)).graph
 
 
 class _Snapshots:
-    """The snapshots of a program as they are run: stored as a dtype, and made safe."""
+    """The snapshots of a program that can be run: stored in a dtype, and made safe."""
 
     def __init__(self, fusion: SafeFusion) -> None:
         self.fusion = fusion
@@ -330,13 +330,13 @@ class _Snapshots:
         return [safe.graph for safe in self.safe]
 
     def with_base(self) -> "_Snapshots":
-        """The same with the snapshots of the base that differ: a default is chosen from all."""
+        """These snapshots and those of the base that differ; the default is chosen from all."""
         if len(self.safe) == self.own:
             self.safe += self.fusion.others
         return self
 
     def wanted(self, snapshot: Snapshot, ordered: Callable[[], list[int]]) -> list[int]:
-        """The snapshots to try, in order; without a wish, careful ones only, if there are any."""
+        """The snapshots to try, in order; by default only careful ones, if there are any."""
         if snapshot is None:
             found = ordered()
             careful = [number for number in found if self.safe[number].precision.careful]

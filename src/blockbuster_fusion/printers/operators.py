@@ -1,7 +1,7 @@
-"""One table of operators: the text of every scalar function in C and in Triton.
+"""The table of operators: the text of every scalar function in C and in Triton.
 
-A new function has a row in `OPERATORS`. Numbers raised to a constant power are the only case that
-each printer treats on its own.
+A new function gets a row in `OPERATORS`. Only powers with a constant exponent are treated by each
+printer on its own.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ ATOM, POWER, UNARY, TIMES, PLUS, AND, OR, COMPARE, CHOICE = 10, 8, 7, 6, 5, 4, 3
 class TextForm:
     """The text of a function: a pattern in which `{0}` is the first operand.
 
-    C knows more places: `{f}` is the suffix of float32 functions, `{dtype}` the dtype of the
+    C has more placeholders: `{f}` is the suffix of float32 functions, `{dtype}` the dtype of the
     operands, and `{type}` their C type.
     """
 
@@ -51,7 +51,7 @@ class TextForm:
     """The function of the C prelude or Triton helper that the text calls."""
     libdevice: bool = False
     truths: bool = False
-    """True if operands that are no booleans are compared with 0 first."""
+    """True if operands are booleans; others are compared with 0 first."""
 
     def need(self, operand: int) -> int:
         """The binding strength that an operand needs."""
@@ -68,11 +68,11 @@ class Spelling:
 
     floats: TextForm
     whole: TextForm | None = None
-    """For whole numbers and booleans, where they differ from floats."""
+    """For integers and booleans, if they differ from floats."""
     truths: TextForm | None = None
-    """For booleans, where they differ from whole numbers."""
+    """For booleans, if they differ from integers."""
     double: TextForm | None = None
-    """For float64, where it differs from other floats."""
+    """For float64, if it differs from other floats."""
 
     def of(self, dtype: DType) -> TextForm:
         """The form for operands of a dtype."""
@@ -116,7 +116,7 @@ def _both(form: TextForm) -> OperatorTexts:
 
 
 def _libm(name: str, triton: TextForm, *, c: str | None = None) -> OperatorTexts:
-    """A function of the C library, which leaves whole numbers as they are."""
+    """A function of the C library; integers are left as they are."""
     function = _call(f"{c or name}{{f}}", FUNCTIONS[name].arity)
     whole = None if FUNCTIONS[name].result == "float" else SAME
     return OperatorTexts(Spelling(function, whole=SAME), Spelling(triton, whole=whole))
@@ -127,13 +127,13 @@ def _in_triton(name: str) -> OperatorTexts:
 
 
 def _in_libdevice(name: str, c: str | None = None) -> OperatorTexts:
-    """A function that C and CUDA's libdevice call alike."""
+    """A function with the same name in C and in CUDA's libdevice."""
     called = _call(f"libdevice.{c or name}", FUNCTIONS[name].arity, libdevice=True)
     return _libm(name, called, c=c)
 
 
 def _extremum(name: str, sign: str, binds: int) -> OperatorTexts:
-    """A maximum or minimum: NaN where an operand is NaN."""
+    """A maximum or minimum; NaN if an operand is NaN."""
     floats = TextForm(f"tl.{name}({{0}}, {{1}}, propagate_nan=tl.PropagateNan.ALL)")
     whole, truths = _call(f"tl.{name}", 2), _infix(sign, binds)
     return OperatorTexts(Spelling(_prelude(name)), Spelling(floats, whole, truths))

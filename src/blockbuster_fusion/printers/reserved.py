@@ -1,4 +1,4 @@
-"""Names that generated C and Triton files have already: no array, axis or program gets them."""
+"""Names that are reserved in generated C and Triton files, for both printers and all files."""
 
 import ast
 import builtins
@@ -131,7 +131,7 @@ C = Reserved(
         r"|W(IF|EXIT|STOP|TERM|NO|CO|UN|CORE)[A-Z]+"
     ),
 )
-"""The names of a C file."""
+"""The reserved names of a C file."""
 
 TRITON = Reserved(
     frozenset(
@@ -146,11 +146,11 @@ TRITON = Reserved(
     ),
     re.compile(r"array_\w*[^\W_]"),
 )
-"""The names of a Triton file."""
+"""The reserved names of a Triton file."""
 
 
 def kernel_name(name: str) -> str:
-    """The name of a program as one that a function may have in C and in Python."""
+    """The name of a program as a valid function name in C and in Python."""
     made = word(name, "kernel")
     for reserved in (C, TRITON):
         if made in reserved or reserved.avoided(made) != made:

@@ -1,7 +1,7 @@
 """Standalone kernel files: the source of a program's kernels, with a small test of itself.
 
-The test fills the inputs with numbers that any language can make again, runs the kernels and
-compares some elements of the outputs with what the unfused program gives in float64.
+The test fills the inputs with reproducible numbers, runs the kernels, and compares some elements of
+the outputs with the results of the unfused program in float64.
 """
 
 import math
@@ -114,11 +114,11 @@ class FileTest:
     nest: Nest
     tiling: Tiling
     wanted: Sequence[ExpectedElements]
-    """For each output."""
+    """The expected elements of each output."""
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Every array that has to be made, the inputs first."""
+        """Every array that is allocated, the inputs first."""
         found = dict.fromkeys(self.nest.inputs)
         found |= dict.fromkeys(view.buffer for view in self.nest.outputs)
         return list(found | dict.fromkeys(self.nest.between))
@@ -145,7 +145,7 @@ class FileTest:
 
     @property
     def outputs(self) -> list[tuple[Buffer, ExpectedElements]]:
-        """The outputs whose arrays are made: each once, and no inputs."""
+        """The outputs that are allocated: each once, and no inputs."""
         found: dict[Buffer, ExpectedElements] = {}
         for view, wanted in zip(self.nest.outputs, self.wanted, strict=True):
             if view.buffer not in self.nest.inputs:
@@ -213,7 +213,7 @@ class Lengths:
 
 
 def header(lines: Sequence[str], listing: str, nest: Nest) -> list[str]:
-    """The comment at the top: how the file was made, the block program and the loop nest."""
+    """The comment at the top: the commands, the block program and the loop nest."""
     made = [*lines, "", "The block program:", "", *_indented(listing)]
     return [*made, "", "The loop nest, whose names the code uses:", "", *_indented(show_nest(nest))]
 
@@ -228,7 +228,7 @@ def array_name(buffer: Buffer) -> str:
 
 
 def wrapped(line: str, width: int = 100) -> list[str]:
-    """A long line of numbers on several."""
+    """A long line broken into several."""
     lines, rest, margin = [], line, " " * 12
     while len(rest) > width and ", " in rest[:width].lstrip():
         at = rest.rindex(", ", 0, width)

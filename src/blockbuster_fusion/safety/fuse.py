@@ -69,7 +69,7 @@ class SafeFusion(Fusion):
         return [safe for graph, safe in found if graph.digest not in known]
 
     def _made_safe(self, made: Fusion) -> list[Safe]:
-        """The programs of a fusion by the safety pass, with what its rules have lost."""
+        """The programs of a fusion made safe, with the precision that its rules lose."""
         safe = [make_safe(self._as_stored(graph)) for graph in made.fused]
         found = zip(safe, made.fused, made.trace.snapshots, strict=True)
         return [
@@ -86,7 +86,7 @@ class SafeFusion(Fusion):
 
 
 def _with_careless_steps(precision: Precision, trace: Trace, steps: int) -> Precision:
-    """A precision class, and a loss for each of the first steps that a caution would refuse."""
+    """A precision class, with a loss for each of the first steps that a caution would refuse."""
     careless = [(index, guard) for index, guard in trace.careless if index <= steps]
     losses = []
     for index, guard in careless:

@@ -51,11 +51,11 @@ class Contender:
 
     name: str
     seconds: float
-    """The median."""
+    """The median time of a round."""
     quartiles: tuple[float, float]
-    """Of the rounds, half took a time between these."""
+    """The first and third quartile of the times."""
     error: float
-    """Relative to the largest number of a row, in float64."""
+    """The largest error, relative to the largest number of a row, against float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Result:
     listing: str = ""
     """The block program that runs."""
     skipped: Sequence[str] = ()
-    """Why somebody did not take part, or took part differently."""
+    """Reasons why contenders were left out, or ran differently."""
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def ratio(self, name: str) -> float:
@@ -100,7 +100,7 @@ class Result:
         return f"{threads}median of {_counted(self.rounds, 'round')}{noise}"
 
     def as_json(self) -> str:
-        """All of it, with the machine and the date."""
+        """The result as JSON data, with the machine and the date."""
         machine = {"machine": platform.machine(), "processor": processor()}
         return json.dumps(
             {"date": date.today().isoformat(), **machine, **asdict(self)}, indent=2, default=str
@@ -134,7 +134,7 @@ def bench(
     seconds: float = 2.0,
     with_compile: bool = True,
 ) -> Result:
-    """A program compiled, against PyTorch's eager operators and torch.compile.
+    """Compares a compiled program with PyTorch's eager operators and with torch.compile.
 
     An example that PyTorch has a function for, as attention, runs against that as well.
 
@@ -227,7 +227,7 @@ class _Race:
             self.runs["torch.compile"] = torch.compiled
 
     def errors(self) -> dict[str, float]:
-        """The error of each; who fails is left out."""
+        """The error of each contender; those that fail are left out."""
         errors = {}
         for name in list(self.runs):
             try:
@@ -254,7 +254,7 @@ ALLOWED = {"cpu": 1e-4, "cuda": 3e-2}
 
 
 def demo() -> Iterator[str]:
-    """Three programs as they are written, fused, compiled for this machine, checked and timed."""
+    """Fuses, compiles, checks and times three programs on this machine; yields the text."""
     targets = ["cpu", *(["cuda"] if _has_gpu() else [])]
     for name, sizes in DEMO.items():
         program = examples.find(name)
@@ -294,7 +294,7 @@ def _has_gpu() -> bool:
 def interleaved(
     runs: Mapping[str, Callable[[], Any]], wait: Callable[[], None], seconds: float
 ) -> dict[str, list[float]]:
-    """The times of each, round after round."""
+    """The times of each contender, measured in interleaved rounds."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():  # once more: caches are warm, memory is there
         run()
@@ -310,7 +310,7 @@ def interleaved(
 
 
 def default_lengths(program: ArrayProgram, target: str, given: Mapping[str, int]) -> dict[str, int]:
-    """A length for every axis of the inputs: what is given by symbol or axis, or the usual."""
+    """A length for every axis of the inputs: the given one, by symbol or axis, or the default."""
     axes = dict.fromkeys(axis for i in program.inputs for axis in i.type.axes)
     known = given_extents(axes, given)
     batch, usual = LENGTHS[target]

@@ -1,4 +1,4 @@
-"""Standalone kernel files of a program: what `blockbuster emit` writes."""
+"""Standalone kernel files of a program, for `blockbuster emit`."""
 
 import shlex
 from collections.abc import Mapping
@@ -67,9 +67,9 @@ def emit(
 ) -> Emitted:
     """The text of a standalone kernel file, which can test itself.
 
-    `sizes` are fixed in the kernels; the others are arguments, and in the test of one and a half
-    blocks (2 for batches). `file` is where the text will be, for the commands that it shows.
-    Nothing is compiled.
+    `sizes` are fixed in the kernels; other sizes are arguments. In the test these are one and a
+    half blocks long (2 for batches). `file` is the path of the file, for the commands in its
+    comment. Nothing is compiled.
     """
     if target not in ("cpu", "cuda"):
         raise BadTarget(name=target, problem="a file is for cpu (C) or cuda (Triton)")
@@ -120,7 +120,7 @@ def _how_to_test(
 
 
 def _test(made: Printed, reference: Graph) -> FileTest:
-    """The test of a file: its sizes, and what the unfused program gives in float64."""
+    """The test of a file: its sizes, and the results of the unfused program in float64."""
     ops = [op for i in reference.inputs if isinstance(op := reference.op(i), Input)]
     lengths = _test_lengths(reference, made.tiles)
     extents, inputs = Extents(), []
@@ -142,7 +142,7 @@ def _test(made: Printed, reference: Graph) -> FileTest:
 
 
 def _test_lengths(reference: Graph, tiles: Mapping[Dim, int]) -> dict[Symbol, int]:
-    """One and a half blocks and a bit: several blocks, with a ragged end. Batches are 2."""
+    """Lengths of a little over one and a half blocks, so that the last is ragged; 2 for batches."""
     found: dict[Symbol, int] = {}
     for dim, tile in tiles.items():
         if isinstance(dim.axis.extent, Symbol):

@@ -40,7 +40,7 @@ def write_contract(out: KernelText, statement: Contract, *, fresh: bool = False)
 
 
 def _contract_plainly(out: KernelText, statement: Contract) -> None:
-    """Element by element: for vectors, axes that both operands keep, and whole numbers."""
+    """Writes a contraction as plain loops: for vectors, batch axes and integers."""
     layout = out.layout
     order, sides = layout.order(statement.tile), (statement.left, statement.right)
     held = {layout.held(t) for t in (*sides, statement.tile)}

@@ -1,4 +1,4 @@
-"""Expressions as C: typed, with what depends on sizes alone computed once."""
+"""Expressions as C: typed; parts that depend on sizes alone are computed once."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ from blockbuster_fusion.ir.types import DType, promote
 from blockbuster_fusion.printers.operators import ATOM, C_TYPES, OPERATORS, TIMES, TextForm
 
 Need = tuple[str, ...]
-"""A part of the prelude: its name and the types it is for."""
+"""A part of the prelude that a kernel needs: its name and types."""
 
 _SQUARE = TextForm("{0} * {0}", TIMES)
 _ROOT = TextForm("sqrt{f}({0})")
@@ -20,7 +20,7 @@ _RECIPROCAL_ROOT = TextForm("1.0{f} / sqrt{f}({0})", TIMES)
 class ExpressionWriter:
     """Writes expressions; `size` gives the text of an axis's extent.
 
-    What it needs of the prelude is noted in `needs`.
+    The parts of the prelude that they call are noted in `needs`.
     """
 
     def __init__(self, size: Callable[[Axis], str], needs: set[Need]) -> None:
@@ -29,16 +29,16 @@ class ExpressionWriter:
     def write(
         self, expr: Expr, texts: Sequence[str], dtypes: Sequence[DType], wanted: DType
     ) -> tuple[str, list[str]]:
-        """The expression over operands with these texts, and what is defined before its loop."""
+        """The expression over operands with these texts, and the definitions before its loop."""
         made = _Written(self, texts, node_dtypes(expr, dtypes), varying(expr))
         return made.text(expr, _held(wanted)), made.definitions
 
     def inline(self, expr: Expr, wanted: DType) -> str:
-        """An expression of sizes and numbers, in one piece."""
+        """An expression of sizes and numbers, without definitions."""
         return _Written(self, [], node_dtypes(expr, []), set(), named=False).text(expr, wanted)
 
     def combined(self, expr: Expr, texts: Sequence[str], dtype: DType) -> str:
-        """A combiner's expression."""
+        """The expression of a combiner."""
         return self.write(expr, texts, [dtype] * len(texts), dtype)[0]
 
 
@@ -94,7 +94,7 @@ class _Written:
         return own
 
     def operand(self, node: Expr, wanted: DType) -> str:
-        """The text of a node whose own operands have theirs."""
+        """The text of a node; those of its operands are known."""
         own = self.dtypes[node]
         if node.op == "arg":
             return self.texts[node.index]
@@ -110,7 +110,7 @@ class _Written:
         return made
 
     def constant(self, text: str, wanted: DType) -> str:
-        """A name for a part that is the same for every element."""
+        """A variable for a part that is the same for every element."""
         name = f"c{len(self.definitions) + 1}"
         self.definitions.append(f"const {C_TYPES[wanted]} {name} = {bare(text)};")
         return name
@@ -144,7 +144,7 @@ class _Written:
         return None
 
     def compared(self, node: Expr) -> DType:
-        """In which type the operands of a comparison meet: whole numbers and others, in double."""
+        """The type in which operands are compared: double for integers with floats."""
         kinds = [self.dtypes[a] or number_dtype(a) for a in node.args]
         if any(k.is_float for k in kinds) and not all(k.is_float for k in kinds):
             return DType.float64
@@ -155,7 +155,7 @@ class _Written:
         return text if own is DType.bool_ else f"({text} != 0)"
 
     def as_float(self, node: Expr, text: str, dtype: DType) -> str:
-        """An operand of a quotient, which is none of whole numbers."""
+        """An operand of a quotient, as a float: C would divide integers as integers."""
         own = self.dtypes[node]
         return text if own is None or own.is_float else f"({C_TYPES[dtype]}){text}"
 
@@ -177,7 +177,7 @@ class _Written:
 
 
 def bare(text: str) -> str:
-    """A text without parentheses around the whole of it."""
+    """A text without its outer parentheses."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     depth = 0
@@ -208,6 +208,6 @@ def number(value: int | float, dtype: DType) -> str:
 
 
 def _shortest(x: float) -> str:
-    """The shortest decimal that is this number as a float."""
+    """The shortest decimal that gives this float."""
     text = repr(float(str(np.float32(x)))) if abs(x) < 3.4e38 else repr(x)
     return f"{text}f"

@@ -39,7 +39,7 @@ class KernelText:
     def over(
         self, spans: Sequence[Span], *, simd: str = "simd", around: int = 0
     ) -> Iterator[dict[Span, str]]:
-        """Loops over elements of spans, the innermost in vectors; `around` others stand around."""
+        """Loops over elements of spans, the innermost in vectors, within `around` other loops."""
         variables = {span: f"i{around + number + 1}" for number, span in enumerate(spans)}
         start = self.depth
         for span, i in variables.items():
@@ -56,7 +56,7 @@ class KernelText:
         self.depth = start
 
     def line_length(self, index: Index) -> None:
-        """The length of the block that an index is at; the last block may be shorter."""
+        """Writes the length of the block of an index; the last block may be shorter."""
         layout, dim = self.layout, index.dim
         if dim.packed:
             block = layout.block(dim)

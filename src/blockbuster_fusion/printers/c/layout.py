@@ -38,9 +38,9 @@ from blockbuster_fusion.printers.reserved import C
 
 DEFAULT_TILE = 64
 PART = 32
-"""Sums across the vectors are made in parts of so many rows."""
+"""The number of rows of a partial sum across the vectors."""
 LONG = 128
-"""Rows of so many elements are worth reading where they lie."""
+"""The least length of a row that is read in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Layout:
         return f"{at} * {self.block(span.dim)}" if span.dim.packed else at
 
     def held(self, tile: Tile) -> str:
-        """The C type of a tile's elements; positions are short."""
+        """The C type of a tile's elements; positions have 32 bits."""
         return "int32_t" if tile in self.counted else C_TYPES[tile.dtype]
 
     def is_borrowed(self, tile: Tile, source: Access) -> bool:
@@ -169,7 +169,7 @@ class Layout:
         return " * ".join([*sizes, self.row(order[-1].dim, self.held(tile))])
 
     def row(self, dim: Dim, held: str) -> str:
-        """The length of a row of a tile along a dim, padded; it has a name."""
+        """The variable with the padded length of a row of a tile along a dim."""
         if (dim, held) not in self.padded:
             name = self.blocks.get(dim, word(dim.name)).lower()
             if held != "float":
@@ -206,7 +206,7 @@ class Layout:
         return self.held(tile), self.reserved(tile)
 
     def reserved(self, tile: Tile) -> str:
-        """The memory of a tile, in elements; the totals of a loop need none where it is short."""
+        """The memory of a tile, in elements; the totals of a short loop need none."""
         room = self.room(tile)
         dim = self.for_runs.get(tile)
         return room if dim is None else f"({self.run(dim)} ? {room} : 0)"
@@ -219,7 +219,7 @@ class Layout:
         return self.runs[dim]
 
     def part_name(self, statement: Fold | Contract) -> str | None:
-        """The room for a part of a sum that runs across the vectors, where it may be long."""
+        """The variable of a partial sum across the vectors; None if the sum is short."""
         dim = statement.span.dim
         length = dim.axis.extent if dim.unit else self.tiles.get(dim, DEFAULT_TILE)
         is_long = not isinstance(length, int) or length > 2 * PART
@@ -308,7 +308,7 @@ class Layout:
         return ContractionPlan(rows, columns, broadcast, vectors[0])
 
     def turned_name(self, statement: Contract) -> str | None:
-        """The room for an operand that is transposed first: its columns are not innermost."""
+        """The variable of a transposed operand; None if its columns are innermost already."""
         plan = self.contraction(statement)
         if plan is None or self.step(plan.vectors, plan.columns) == "1":
             return None
@@ -316,7 +316,7 @@ class Layout:
 
 
 def _for_runs(kernel: Kernel) -> dict[Tile, Dim]:
-    """The tiles that only a long loop needs, with its dim."""
+    """The tiles that only the totals of a long loop need, with its dim."""
     everywhere = {tile: 0 for s in kernel.statements for tile in tiles_of(s)}
     inside: dict[Tile, tuple[int, Dim]] = {}
     for statement in kernel.statements:
@@ -330,7 +330,7 @@ def _for_runs(kernel: Kernel) -> dict[Tile, Dim]:
 
 
 def _short_positions(kernel: Kernel) -> set[Tile]:
-    """Positions that 32 bits do for: they are added and compared, never multiplied."""
+    """Positions that fit 32 bits: they are added and compared, never multiplied."""
     found = {s.tile for s in kernel.statements if isinstance(s, Positions)}
     for statement in kernel.statements:
         if isinstance(statement, Compute):
@@ -357,7 +357,7 @@ def factor(text: str) -> str:
 
 
 def _block_names(dims: Sequence[Dim]) -> dict[Dim, str]:
-    """A name for each dim: that of its axis, numbered where an axis is cut in several ways."""
+    """A name for each dim: that of its axis, numbered if an axis has several dims."""
     made: dict[Dim, str] = {}
     for dim in dims:
         name = word(dim.name)

@@ -42,7 +42,7 @@ def looping(out: KernelText, loop: For) -> Iterator[None]:
 def _visits(
     out: KernelText, loop: For, seen: Sequence[Tile], ends: Sequence[str]
 ) -> Iterator[None]:
-    """The blocks of a window, then, where a row has seen nothing, those before and after it."""
+    """Visits the blocks of a window; if a row saw nothing there, also those before and after."""
     layout = out.layout
     name = layout.name(loop.index)
     first, begin, end, last = ends
@@ -69,7 +69,7 @@ def _visits(
 def _seen_window(
     out: KernelText, loop: For, window: Window, first: str, last: str
 ) -> tuple[str, str]:
-    """The blocks that some row sees, whether or not every row sees one."""
+    """The range of blocks that some row sees, even if another row sees none."""
     layout = out.layout
     index, block = loop.index, layout.block(loop.index.dim)
     begin, end = (layout.id((w, index), f"{layout.name(index)}_{w}") for w in ("low", "high"))
@@ -87,7 +87,7 @@ def _seen_window(
 
 
 def _window(out: KernelText, loop: For, window: Window, first: str, last: str) -> tuple[str, str]:
-    """The blocks that some row of the block of rows sees; all, if a row sees none."""
+    """The range of blocks that some row of a block sees; all blocks if a row sees none."""
     layout = out.layout
     assert window.rows is not None
     index, block = loop.index, layout.block(loop.index.dim)

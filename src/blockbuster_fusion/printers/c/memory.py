@@ -16,12 +16,12 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.rewrite import all_read, all_written
 
 TileKind = tuple[str, str]
-"""The type of a tile's elements and how many they are: tiles of one kind can share memory."""
+"""The type and number of a tile's elements: tiles of one kind can share memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TileSharing:
-    """The first tile in each piece of memory, and for each other tile whose memory it takes."""
+    """The tiles that own memory, and for each other tile the owner of its memory."""
 
     owners: tuple[Tile, ...]
     taken: dict[Tile, Tile]
@@ -42,7 +42,7 @@ class _Sharing:
         self.free: dict[TileKind, list[Tile]] = {}
 
     def body(self, body: Body) -> None:
-        """A tile that is first written here lives until it was last used here or in a loop here."""
+        """Places the tiles of a body: each lives from its first write to its last use."""
         body = tuple(inner for s in body for inner in (s.body if isinstance(s, Cascade) else (s,)))
         placed: set[Tile] = set(self.taken) | set(self.owners)
         made = [tile for s in body if (tile := written(s)) is not None]
@@ -77,7 +77,7 @@ class _Sharing:
     def in_place(
         self, statement: Statement, tile: Tile, at: int, last: dict[Tile, int], own: list[Tile]
     ) -> Tile | None:
-        """An operand of the same shape that nobody needs afterwards."""
+        """An operand of the same shape that is not used afterwards."""
         if not isinstance(statement, Compute):
             return None
         for operand in statement.operands:

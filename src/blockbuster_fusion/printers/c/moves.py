@@ -108,7 +108,7 @@ def write_store(out: KernelText, statement: Store) -> None:
 def _rows(
     out: KernelText, tile: Tile, access: Access
 ) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], str]]]:
-    """Loops over all but the last two axes of a tile, and what moving these two needs."""
+    """Loops over all but the last two axes of a tile; gives addresses, lengths and strides."""
     layout = out.layout
     *outer, last = layout.order(tile)
     inner = outer[-1:]

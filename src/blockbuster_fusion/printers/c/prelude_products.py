@@ -120,7 +120,7 @@ static __attribute__((noinline)) void contract_{c_type}(
 
 
 def sums(c_type: str) -> str:
-    """Sums of a row and of the products of two, pairwise."""
+    """Pairwise sums of a row, and of the products of two rows."""
     vector = f"{c_type}_vector"
     return f"""\
 /* The lanes of four vectors, added in pairs. */

@@ -12,7 +12,7 @@ from blockbuster_fusion.printers.c.layout import PART
 
 
 def write_compute(out: KernelText, statement: Compute, fold: Fold | None = None) -> None:
-    """An expression for every element, and a reduction of it along the way."""
+    """Writes an expression for every element, and a reduction of it in the same loop."""
     layout = out.layout
     order = layout.order(statement.tile)
     if fold is not None:
@@ -40,7 +40,7 @@ def write_compute(out: KernelText, statement: Compute, fold: Fold | None = None)
 
 
 def write_fold(out: KernelText, statement: Fold) -> None:
-    """A reduction: row upon row in vectors, or along them, one partial result to a lane."""
+    """Writes a reduction: across the vectors, row upon row, or along them with partial results."""
     layout = out.layout
     order, span = layout.order(statement.operand), statement.span
     if layout.is_across(statement):
@@ -88,7 +88,7 @@ def _start_fold(out: KernelText, statement: Fold) -> None:
 
 
 def summand(out: KernelText, statement: Fold | Contract, variables: Mapping[Span, str]) -> str:
-    """An element of a sum, or of the part of it that is being made."""
+    """An element of a sum, or of its partial sum."""
     layout = out.layout
     total = layout.at(statement.tile, variables)
     return (layout.part_name(statement) or layout.name(statement.tile)) + total[total.index("[") :]
@@ -98,7 +98,7 @@ def summand(out: KernelText, statement: Fold | Contract, variables: Mapping[Span
 def summed(
     out: KernelText, order: Sequence[Span], statement: Fold | Contract | None
 ) -> Iterator[dict[Span, str]]:
-    """Loops over elements that are summed along the way: a long sum is made in parts."""
+    """Loops over elements that are summed; a long sum is made of partial sums."""
     layout = out.layout
     if statement is None or layout.part_name(statement) is None:
         along = statement is not None and statement.span == order[-1]
@@ -120,7 +120,7 @@ def summed(
 
 
 def _folded(out: KernelText, statement: Fold, variables: Mapping[Span, str], value: str) -> str:
-    """One more element in a reduction."""
+    """The statement that combines one more element."""
     total, expr = summand(out, statement, variables), statement.combiner.combine[0]
     made = out.writer.combined(expr, [total, value], statement.tile.dtype)
     return f"{total} = {bare(made)};"

@@ -63,7 +63,7 @@ class RunFunction:
 
     @cached_property
     def names(self) -> Scope:
-        """The names of parameters: sizes keep theirs, in the order in which they are passed."""
+        """The names of parameters, in the order in which they are passed; sizes keep theirs."""
         names = Scope(C, {kernel.name for kernel in self.test.nest.kernels} | {self.name})
         for symbol in self.symbols:
             names(symbol, symbol.name)
@@ -101,7 +101,7 @@ class RunFunction:
     # ----------------------------------------------------------- declarations
 
     def declarations(self) -> list[str]:
-        """The prototypes, with how they are called."""
+        """The prototypes, with comments on their parameters."""
         lines = ["#ifdef __cplusplus", 'extern "C" {', "#endif", "", *self._comment()]
         lines += [*self._head(";"), ""]
         lines.append("/* The kernels, for arrays with any strides. These are in elements: of every")
@@ -187,7 +187,7 @@ class RunFunction:
 
 
 def _passed(buffer: Buffer) -> str:
-    """The C type of an array's elements where it is passed."""
+    """The C type of an array's elements as a parameter."""
     return "void" if buffer.dtype in NARROW else C_STORED[buffer.dtype]
 
 

@@ -46,7 +46,7 @@ class BodyPrinter:
         self.seen_maxima = seen_maxima(kernel)
 
     def lines(self) -> list[str]:
-        """The kernel's body."""
+        """The body of the kernel."""
         return self.body(self.kernel.body)
 
     def body(self, body: Body) -> list[str]:
@@ -148,7 +148,7 @@ class BodyPrinter:
         return [*before, *made]
 
     def cascade(self, statement: Cascade) -> list[str]:
-        """Statements for a loop with many blocks, beside it or after a run of them."""
+        """The statements that move a partial sum into the total of a long loop."""
         run = self.variables.use(self.variables.names.runs[statement.index.dim])
         inner = [f"    {line}" for line in self.body(statement.body)]
         if not statement.inside:

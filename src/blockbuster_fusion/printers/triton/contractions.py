@@ -58,7 +58,7 @@ def _dot(values: TileValues, statement: Contract, fresh: bool) -> str:
 
 
 def _merged_sum(values: TileValues, statement: Contract, texts: Sequence[str], fresh: bool) -> str:
-    """A product of too many axes to be multiplied one by one, in which no side has its own."""
+    """A wide product in which one operand has no axes of its own, with merged axes."""
     product, tile, span = product_of(statement), statement.tile, statement.span
     by_side = dict(zip((statement.left, statement.right), texts, strict=True))
     batch, rows = product.batch, product.rows
@@ -75,7 +75,7 @@ def _merged_sum(values: TileValues, statement: Contract, texts: Sequence[str], f
 def _merged(
     values: TileValues, text: str, spans: Sequence[Span], groups: Sequence[tuple[Span, ...]]
 ) -> str:
-    """A tile with its axes in an order, those of each group merged into one."""
+    """A tile with the axes of each group merged into one."""
     variables = values.variables
     groups = [group for group in groups if group]
     made = aligned(text, spans, [span for group in groups for span in group])
@@ -86,14 +86,14 @@ def _merged(
 
 
 def _parted(values: TileValues, text: str, spans: Sequence[Span], tile: Tile) -> str:
-    """A product whose merged axes are those of a tile again."""
+    """A product with its merged axes split into those of a tile."""
     variables = values.variables
     lengths = ", ".join(variables.block(span.dim) for span in spans)
     return aligned(f"tl.reshape({text}, [{lengths}])", spans, tile.spans)
 
 
 def _dotted(values: TileValues, tile: Tile, dtype: DType, guard: bool, span: Span) -> str:
-    """An operand of a dot, in the dtype that the dot takes."""
+    """An operand of a dot, in the dtype of the dot."""
     own = values.dots.narrow.get(tile, tile.dtype)
     text = values.aliases.get(tile, tile.name)
     if guard:

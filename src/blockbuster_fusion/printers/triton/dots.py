@@ -1,4 +1,4 @@
-"""Contractions on tensor cores: which are dots, and in which dtype their operands go in."""
+"""Dots: contractions on tensor cores, and the dtypes of their operands."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ NARROW = (DType.float16, DType.bfloat16)
 
 
 MOST_AXES = 3
-"""Triton multiplies and sums tiles with so many axes; beyond that they are merged."""
+"""The most axes of tiles that Triton multiplies and sums; more are merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ def is_dot(statement: Contract) -> bool:
 
 
 class Dots:
-    """The loads that go into dots as they are stored, and what each dot computes with.
+    """The loads that are operands of dots without conversion, and the dtype of each dot.
 
-    `narrow` are tiles that stay as loaded; where they are computed with, they are widened. `again`
-    names the second variable of those that a loop loads twice.
+    `narrow` are tiles that stay as loaded; other uses widen them. `again` names the second variable
+    of a tile that a loop loads twice.
     """
 
     def __init__(self, kernel: Kernel, again: Callable[[Tile], str]) -> None:
@@ -110,7 +110,7 @@ class Dots:
         return self.loads.get(tile, tile.dtype)
 
     def mode(self, statement: Contract) -> tuple[DType, str | None]:
-        """(the dtype of a dot's operands, its `input_precision`)."""
+        """The dtype of a dot's operands, and its `input_precision`."""
         sides = (statement.left, statement.right)
         stored = [self.stored(side) for side in sides]
         if DType.float64 in stored:

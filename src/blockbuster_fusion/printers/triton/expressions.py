@@ -1,4 +1,4 @@
-"""Expression trees as Triton writes them."""
+"""Expressions as Triton."""
 
 import math
 from collections import Counter
@@ -42,7 +42,7 @@ _NEGATIVE_ZERO = TextForm("negative_zero()", part="negative_zero")
 
 
 def number_text(value: float, dtype: DType = DType.float32) -> str:
-    """A number as Python writes it; one that float32 cannot tell from its largest is that."""
+    """A number as a Python literal; beyond 1e30 it is rounded to float32."""
     if isinstance(value, bool | int) and not dtype.is_float:
         return repr(value)
     value = float(value)
@@ -55,13 +55,13 @@ def number_text(value: float, dtype: DType = DType.float32) -> str:
 
 
 DEEP, LENGTHY = 24, 400
-"""A part of an expression with so many levels, or so long and used twice, is a variable."""
+"""A part with more levels than this, or longer and used twice, becomes a variable."""
 
 
 class ExpressionWriter:
     """Writes expressions; `size` gives the text of an axis' extent, and whether it is constant.
 
-    `fresh` gives names for parts that become variables: Python refuses what is nested too deeply.
+    `fresh` gives names for parts that become variables: Python refuses deeply nested expressions.
     The lines that define them are in `defined`, until `definitions` takes them.
     """
 
@@ -74,7 +74,7 @@ class ExpressionWriter:
         self.defined: list[str] = []
 
     def definitions(self) -> list[str]:
-        """The lines that stand before what was written last."""
+        """The definitions that the last expression needs before it."""
         lines, self.defined = self.defined, []
         return lines
 
@@ -108,7 +108,7 @@ class ExpressionWriter:
     # ---------------------------------------------------------------------- numbers
 
     def number(self, expr: Expr, wide: DType, made: Mapping[Expr, Fragment]) -> Fragment:
-        """Numbers and sizes of axes alone; `made` has the operands."""
+        """An expression of numbers and sizes alone; `made` has its operands."""
         axes = axes_in(expr)
         dtype = result_dtype(expr, ())
         if all(isinstance(axis.extent, int) for axis in axes):
@@ -187,7 +187,7 @@ class ExpressionWriter:
         return self.filled(form, inner)
 
     def filled(self, form: TextForm, inner: Sequence[Fragment]) -> Fragment:
-        """A form with its operands in place; what it calls is noted."""
+        """A form with its operands filled in; the helpers that it calls are noted."""
         if form.part is not None:
             self.helpers.add(form.part)
         self.libdevice |= form.libdevice
@@ -254,7 +254,7 @@ def _held(fragment: Fragment, needed: int) -> str:
 
 
 def _as_float(fragment: Fragment, dtype: DType | None) -> Fragment:
-    """An operand of a function that takes no whole numbers."""
+    """An operand as a float, for a function that takes no integers."""
     if dtype is None or dtype.is_float:
         return fragment
     return f"tl.cast({fragment[0]}, tl.float32)", ATOM

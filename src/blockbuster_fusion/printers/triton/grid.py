@@ -5,10 +5,10 @@ from blockbuster_fusion.printers.triton.variables import Variables
 
 
 def grid_lines(kernel: Kernel, variables: Variables) -> list[str]:
-    """The program's number taken apart into the grid's indices.
+    """The lines that compute the indices of the grid from the number of a program.
 
-    The two fastest are walked in groups: GROUP blocks of the one for each block of the other, so
-    that programs that run together share what they read. Rows that see the most come first.
+    The two fastest indices go in groups: GROUP blocks of the one for each block of the other. So
+    programs that run together share what they read. Rows that see the most blocks come first.
     """
     lines = ["pid = tl.program_id(0)"] if kernel.grid or variables.names.copies else []
     rest = "pid"

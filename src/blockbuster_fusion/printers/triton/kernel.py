@@ -13,7 +13,7 @@ from blockbuster_fusion.printers.triton.variables import Variables
 def print_triton(nest: Nest, constant: Collection[str] = ()) -> str:
     """The source of a module with the kernels of a nest.
 
-    `constant` names the sizes that are compiled in; a new value means compiling again.
+    `constant` names the sizes that are compile-time constants.
     """
     helpers, libdevice, functions = kernels_in_triton(nest, constant)
     head = ["import triton", "import triton.language as tl"]

@@ -30,8 +30,8 @@ SMALLEST, USUAL = 16, 64
 """The shortest block that a dot takes, and the default length of a block."""
 OPTIONS = {"num_stages": 3, "group": 8}
 FEW_DOTS = 512
-"""So many blocks are summed one after the other where they come out of dots: a loop that does
-nothing else between them is the faster, and the sums of a block are exact to begin with."""
+"""The most blocks that are summed without partial sums if they come from dots: such loops are
+faster without, and the sums within a block are accurate."""
 FEW_WARPS, MOST_WARPS = 4, 8
 MOST_ACCUMULATED = 72
 """The most numbers that a thread of four warps accumulates; beyond that there are eight warps."""
@@ -88,7 +88,7 @@ class LaunchPlan:
 class LaunchPlanner:
     """Plans the launches of one kernel: names its parameters, and gives those that are numbers.
 
-    `shared` is how many bytes of shared memory one program may take.
+    `shared` is the shared memory that one program may take, in bytes.
     """
 
     def __init__(self, kernel: Kernel, shared: int = USUAL_SHARED) -> None:
@@ -114,7 +114,7 @@ class LaunchPlanner:
         return LaunchPlan((programs, 1, 1), scratch, constants, chosen)
 
     def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-        """Four, or eight where the accumulators of four would not stay in registers."""
+        """The number of warps: four, or eight if the accumulators of four would spill registers."""
         short = {dim for dim in self.long_dims if not self.run(dim, sizes, tiles)}
         total = sum(
             math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans)
@@ -123,7 +123,7 @@ class LaunchPlanner:
         return MOST_WARPS if total > MOST_ACCUMULATED * 32 * FEW_WARPS else FEW_WARPS
 
     def stages(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], warps: int) -> int:
-        """The usual number of stages, or the most below it for which shared memory suffices."""
+        """The number of stages: the default, or fewer if shared memory does not suffice."""
         lengths = {dim: block_length(dim, sizes, tiles) for dim in self.kernel.dims}
         for stages in range(OPTIONS["num_stages"], 1, -1):
             if self.memory.estimate(lengths.__getitem__, stages, warps) <= self.shared:
@@ -131,7 +131,7 @@ class LaunchPlanner:
         return 1
 
     def accumulators(self, short: Collection[Dim]) -> list[Tile]:
-        """The tiles that are written more than once where the loops over some dims are short."""
+        """The tiles that are written more than once, if the loops over some dims are short."""
         makes = [made for s in _running(self.kernel.body, short) if (made := written(s))]
         return [tile for tile in dict.fromkeys(makes) if makes.count(tile) > 1]
 
@@ -147,7 +147,7 @@ class LaunchPlanner:
 
     @cached_property
     def few(self) -> int:
-        """So many blocks are summed one after the other."""
+        """The most blocks that are summed without partial sums."""
         dots = any(isinstance(s, Contract) and is_dot(s) for s in self.kernel.statements)
         return FEW_DOTS if dots else FEW
 
@@ -169,7 +169,7 @@ class LaunchPlanner:
 
 
 def _running(body: Body, short: Collection[Dim]) -> Iterator[Statement]:
-    """The statements of a body that run where the loops over some dims are short."""
+    """The statements of a body that run if the loops over some dims are short."""
     for statement in body:
         if isinstance(statement, For):
             yield from _running(statement.body, short)

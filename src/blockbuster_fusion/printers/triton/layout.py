@@ -1,4 +1,4 @@
-"""The axes of tiles: brought into an order, and broadcast along those that a tile lacks."""
+"""Transposing and broadcasting of tiles."""
 
 from collections.abc import Iterable, Sequence
 

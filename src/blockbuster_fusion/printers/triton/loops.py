@@ -8,10 +8,10 @@ from blockbuster_fusion.printers.triton.values import TileValues
 
 
 def loop_lines(loop: For, values: TileValues) -> tuple[list[str], list[str], str]:
-    """(what is worked out before the loop, and within its passes, the range that it goes through).
+    """The lines before the loop, the lines within its passes, and its range.
 
-    A loop has passes where a row may have seen nothing in its window: then the blocks before and
-    after that are visited as well.
+    A loop has passes if a row may have seen nothing in its window: then the blocks before and
+    after the window are visited too.
     """
     of = _variables(loop, values)
     first, last = str(loop.first), values.variables.count(loop.index.dim)
@@ -30,7 +30,7 @@ def loop_lines(loop: For, values: TileValues) -> tuple[list[str], list[str], str
 
 
 def _variables(loop: For, values: TileValues) -> Callable[[str], str]:
-    """The names of the variables of a loop, by what they are for."""
+    """The names of the variables of a loop, by their purpose."""
     name = values.variables.names.indices[loop.index]
     return lambda kind: values.variables.names.local(kind, name)
 
@@ -96,7 +96,7 @@ def _window_lines(
 
 
 def _seen_lines(loop: For, window: Window, first: str, last: str, values: TileValues) -> list[str]:
-    """The blocks that some row sees, whether or not every row sees one."""
+    """The range of blocks that some row sees, even if another row sees none."""
     of = _variables(loop, values)
     block = values.variables.block(loop.index.dim) if loop.index.dim.packed else "1"
     low, high = (_edge(edge, values) for edge in (window.low, window.high))

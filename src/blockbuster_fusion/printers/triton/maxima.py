@@ -1,7 +1,7 @@
 """Maxima that only shift exponents, and those whose value matters.
 
 `tl.max` leaves NaN out. Where a maximum is subtracted within an exponential and used for nothing
-else, as in softmax, a NaN comes through the exponential anyway. Elsewhere it has to be looked for.
+else, as in softmax, a NaN comes through the exponential anyway. Elsewhere the kernel tests for it.
 """
 
 from blockbuster_fusion.ir.combiner import MAX, MIN
@@ -10,7 +10,7 @@ from blockbuster_fusion.nest.nest import Compute, Fold, Kernel, Statement, Tile,
 
 
 def seen_maxima(kernel: Kernel) -> frozenset[Fold]:
-    """The maxima and minima of a kernel whose value is seen, and not only exponentials of it."""
+    """The maxima and minima of a kernel whose value is used outside of exponentials."""
     readers: dict[Tile, list[Statement]] = {}
     for statement in kernel.statements:
         for tile in read(statement):

@@ -1,9 +1,8 @@
 """The shared memory that a Triton kernel takes.
 
 Triton keeps the operands of dots in shared memory. The same holds for the blocks that an innermost
-loop with a dot loads: some are on their way while others are computed with. What is needed at
-different times shares memory. The estimate is an upper one; for float32 it is mostly a few percent
-too high.
+loop with a dot loads: some are being loaded while others are used. Blocks with disjoint lifetimes
+share memory. The estimate is an upper bound; for float32 it is mostly a few percent too high.
 """
 
 import math
@@ -39,16 +38,16 @@ SHARED = {
 }
 """The bytes of shared memory that one program may take, by compute capability."""
 USUAL_SHARED = SHARED[80]
-"""The same where the GPU is not known: what every large one has."""
+"""The same if the GPU is not known: the least of all large ones."""
 PARTIAL = 4
-"""The bytes in which a warp hands over its share of a fold."""
+"""The bytes of a warp's partial result of a reduction."""
 
 BlockLength = Callable[[Dim], int]
 """The length of the blocks of a dim."""
 
 
 def shared_limit(capability: int) -> int:
-    """The bytes that one program may take; on a GPU that is not known, the least of all."""
+    """The bytes that one program may take; the least of all for an unknown GPU."""
     return SHARED.get(capability, min(SHARED.values()))
 
 
@@ -76,7 +75,7 @@ class SharedMemory:
         return held + max(shares, default=0)
 
     def _held(self, body: Body, length: BlockLength, stages: int, *, is_loop: bool) -> int:
-        """The most that the statements of a body hold at one time."""
+        """The most bytes that the statements of a body hold at one time."""
         loops = [s for s in body if isinstance(s, For | Cascade)]
         inner = [
             self._held(s.body, length, stages, is_loop=isinstance(s, For) and _repeats(s, length))
@@ -106,7 +105,7 @@ class SharedMemory:
         return sum(kept.values()) + sum(ahead.values()) + most
 
     def _loaded_ahead(self, body: Body, length: BlockLength, stages: int) -> dict[Tile, int]:
-        """The bytes for the blocks of each load, those on their way included.
+        """The bytes for the blocks of each load, including those that are being loaded.
 
         One more block of a 16-bit array is in use: tensor cores read it while others arrive.
         """

@@ -79,7 +79,7 @@ def _mask(
 
 
 def _spans(access: Access) -> list[Span]:
-    """The blocks of a buffer that have an axis."""
+    """The spans of an access along which its tile has an axis."""
     pairs = zip(access.buffer.axes, access.spans, strict=True)
     return [s for axis, s in pairs if axis.along is not Along.BLOCKS and s.dim.packed]
 

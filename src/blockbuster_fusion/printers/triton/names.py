@@ -18,7 +18,7 @@ from blockbuster_fusion.printers.reserved import TRITON
 
 
 class ParameterNames:
-    """The names of one kernel's parameters, whether it needs them all or not."""
+    """The names of all parameters that a kernel may have."""
 
     def __init__(self, kernel: Kernel) -> None:
         own = {tile.name for s in kernel.statements for tile in tiles(s)}
@@ -49,7 +49,7 @@ class ParameterNames:
         return self._scope((kind, of), f"{kind}_{of}")
 
     def again(self, tile: Tile) -> str:
-        """A tile that is loaded a second time."""
+        """The variable of the second load of a tile."""
         return self._scope(("again", tile), f"{tile}_again")
 
     def part(self) -> str:
@@ -57,7 +57,7 @@ class ParameterNames:
         return self._scope.claim("part")
 
     def _variable(self, index: Index) -> str:
-        """Loops side by side may share a name, as long as they are over one dim."""
+        """The variable of an index; consecutive loops over one dim may share it."""
         for other, name in self.indices.items():
             if other in self._grid or index in self._grid:
                 continue  # what a program is about holds before, in and after every loop

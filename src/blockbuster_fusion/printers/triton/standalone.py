@@ -105,7 +105,7 @@ class RunFunction:
         return [*lines, f"    return {', '.join(given)}"]
 
     def _sizes(self) -> list[str]:
-        """The names of the sizes that tensors show."""
+        """The names of the sizes that follow from the inputs."""
         axes = [axis.dim.axis.extent for b in self.test.nest.inputs for axis in b.axes]
         return list(dict.fromkeys(self.id(e) for e in axes if isinstance(e, Symbol)))
 
@@ -165,11 +165,11 @@ class RunFunction:
         return f"torch.empty({count}, dtype=torch.{buffer.dtype}, device={device})"
 
     def _long(self, planner: LaunchPlanner) -> list[Dim]:
-        """The dims of long loops, in an order that is the same in every process."""
+        """The dims of long loops, in a deterministic order."""
         return sorted(planner.long_dims, key=lambda dim: dim.label)
 
     def _run(self, planner: LaunchPlanner, dim: Dim) -> LengthText:
-        """As LaunchPlanner.run: how many blocks are summed before they go into totals."""
+        """As LaunchPlanner.run: the number of blocks of a partial sum."""
         blocks = self.lengths.count(dim)
         if isinstance(blocks, int):
             return run_length(blocks, planner.few)

@@ -12,7 +12,7 @@ from blockbuster_fusion.printers.triton.launches import MOST_WARPS, SMALLEST, bl
 from blockbuster_fusion.printers.triton.memory import SharedMemory
 
 OVERLAPPED = 2
-"""The fewest stages with which blocks are loaded while others are computed with."""
+"""The least number of stages with which loads overlap with computation."""
 
 TileLengths = Mapping[Dim, int]
 
@@ -22,7 +22,7 @@ def fitted(
 ) -> dict[Dim, int]:
     """The tiles with which every kernel has enough shared memory; those that are given stay.
 
-    TileLengths that are longer than their axes are halved too, as far as dots allow that.
+    Tiles that are longer than their axes are halved too, as far as dots allow.
     """
     made = dict(tiles)
     for kernel in nest.kernels:
@@ -38,7 +38,7 @@ class Halving:
     kernel: Kernel
     sizes: Mapping[str, int]
     kept: frozenset[Dim]
-    """The dims whose tiles stay as they are."""
+    """The dims whose tiles are not changed."""
     beside: tuple[Kernel, ...] = ()
     """The kernels that have the same tiles: their dots need as many elements too."""
 
@@ -51,14 +51,14 @@ class Halving:
         return tuple(sorted(self.kernel.dims, key=lambda dim: dim.label))
 
     def no_longer_than_axes(self, tiles: TileLengths) -> dict[Dim, int]:
-        """Tiles of which half would not hold the axis."""
+        """Tiles halved as long as half still holds the axis."""
         made = dict(tiles)
         while short := [dim for dim in self.halvable(made) if _holds(made[dim] // 2, dim)]:
             made[short[0]] //= 2
         return made
 
     def within(self, tiles: TileLengths, shared: int) -> dict[Dim, int]:
-        """Tiles with which the kernel takes no more than so many bytes, where there are any."""
+        """Tiles with which the kernel takes at most `shared` bytes, if there are any."""
         made = dict(tiles)
         while (now := self.estimate(made)) > shared:
             dims = self.halvable(made)

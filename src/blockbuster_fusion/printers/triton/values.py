@@ -58,7 +58,7 @@ class TileValues:
         return f"tl.where({inside}, {text}, {other})"
 
     def least(self, tile: Tile) -> str:
-        """The least number of a tile; what lies beyond the end of an axis does not count."""
+        """The least element of a tile; elements beyond the end of an axis are masked."""
         text = self.value(tile)
         for span in tile.spans:
             inside = f"{self.variables.inside(span)}{position(tile.spans, span)}"

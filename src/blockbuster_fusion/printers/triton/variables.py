@@ -1,4 +1,4 @@
-"""The variables of a Triton kernel that are no tiles: sizes, blocks, positions along axes."""
+"""The scalar and position variables of a Triton kernel: sizes, blocks, positions, tail masks."""
 
 from collections.abc import Collection
 
@@ -18,12 +18,12 @@ class Variables:
         self.used: set[str] = set()
         self.offsets: dict[Dim, str] = {}
         self.declared: dict[Index | None, dict[str, str]] = {None: {}}
-        """For each loop, and for the whole kernel: the variables that it begins with."""
+        """The variables that are defined at the beginning of each loop, or of the kernel (None)."""
         self.grid = set(kernel.grid)
         self.expr = ExpressionWriter(self.size, self.names.part)
 
     def use(self, name: str) -> str:
-        """A parameter, which the kernel then has."""
+        """A parameter; it is noted as used."""
         self.used.add(name)
         return name
 
@@ -52,7 +52,7 @@ class Variables:
         return f"tl.cdiv({self.extent(dim.axis)}, {self.block(dim)})"
 
     def whole(self, expr: Expr) -> str:
-        """A sum of sizes and numbers, which may stand in another sum."""
+        """A sum of sizes and numbers as a term of another sum."""
         text = self.expr.write(expr, (), ())
         return text if text.isidentifier() or text.lstrip("-").isdigit() else f"({text})"
 
@@ -85,7 +85,7 @@ class Variables:
         return self._declare(span, "start", f"tl.cast({at}, tl.int64) * {self.block(span.dim)}")
 
     def positions(self, span: Span) -> str:
-        """The positions along the axis that the block has."""
+        """The positions of a block along its axis."""
         at, offset = self.at(span), self.offset(span.dim)
         if span.dim.unit or span.at == 0:
             return offset
@@ -99,7 +99,7 @@ class Variables:
         return self._declare(span, "in", f"inside({positions}, {extent}, {even})")
 
     def _declare(self, span: Span, kind: str, value: str) -> str:
-        """A variable of the loop whose block it is about, or of the whole kernel."""
+        """A variable of the loop over the block, or of the whole kernel."""
         if isinstance(span.at, Index):
             name = self.names.local(kind, self.names.indices[span.at])
             home = None if span.at in self.grid else span.at
@@ -110,7 +110,7 @@ class Variables:
         return name
 
     def declarations(self, loop: Index | None) -> list[str]:
-        """The variables that a loop's body begins with, or the kernel."""
+        """The definitions at the beginning of a loop's body, or of the kernel."""
         return [f"{name} = {value}" for name, value in self.declared.get(loop, {}).items()]
 
     def preamble(self) -> list[str]:

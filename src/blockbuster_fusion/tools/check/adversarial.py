@@ -33,7 +33,7 @@ def huge(x: Array, rng: Rng) -> Array:
 
 
 def huge_beside_tiny(x: Array, rng: Rng) -> Array:
-    """One row 1e8 times as large as the others: nobody may share its exponent."""
+    """One row 1e8 times as large as the others: no other row may share its exponent."""
     x = x * np.float32(1e-4)
     x[..., :1, :] *= np.float32(1e8)
     return x
@@ -84,14 +84,14 @@ def far_column(x: Array, rng: Rng) -> Array:
 
 
 def far_first_block(x: Array, rng: Rng) -> Array:
-    """The first third of the columns around 1e4, as sinks are: no pivot for the others."""
+    """The first third of the columns around 1e4, like attention sinks: no pivot for others."""
     x = x.copy()
     x[..., : -(-x.shape[-1] // 3)] += np.float32(1e4)
     return x
 
 
 def saturated(x: Array, rng: Rng) -> Array:
-    """-1000 beside 5: the exponential of either's negative is inf or nearly 0."""
+    """-1000 beside 5: exp(-x) is inf for one and nearly 0 for the other."""
     return np.where(rng.random(x.shape) < 0.5, np.float32(-1000), np.float32(5))
 
 
@@ -147,7 +147,7 @@ SCALARS: dict[str, float] = {"100": 100.0, "-1e4": -1e4, "1e5": 1e5, "1e-3": 1e-
 
 
 def infinite_mask(shape: Sequence[int], rng: Rng) -> Array:
-    """-inf in half of the places, and in all but one of the first row."""
+    """-inf in half of the elements, and in all but one of the first row."""
     mask = np.where(rng.random(shape) < 0.5, np.float32(-np.inf), np.float32(0))
     np.atleast_2d(mask)[..., :1, 1:] = -np.inf
     mask[..., 0] = 0
@@ -155,7 +155,7 @@ def infinite_mask(shape: Sequence[int], rng: Rng) -> Array:
 
 
 def hidden_rows(shape: Sequence[int], rng: Rng) -> Array:
-    """-1e30 in half of the places, and all along the first row: an even mean is left of it."""
+    """-1e30 in half of the elements, and in the whole first row, which softmax then averages."""
     mask = np.where(rng.random(shape) < 0.5, np.float32(-1e30), np.float32(0))
     np.atleast_2d(mask)[..., :1, :] = -1e30
     return mask

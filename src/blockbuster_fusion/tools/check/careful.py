@@ -1,8 +1,8 @@
-"""The careful program: what an unfused program gives when every operator is computed with care.
+"""The careful program: an unfused program in which every operator is computed as exactly as usual.
 
-Whole arrays, every axis in one block. Each result is rounded to its dtype, sums are made in pairs,
-variances in two passes, and every exponential is shifted by its own maximum before it is summed.
-Nothing is recognised by name: `numbers.py` has the sums, `terms.py` the exponents.
+Arrays are whole: every axis has one block. Each result is rounded to its dtype, sums are pairwise,
+variances take two passes, and every exponential is shifted by its own maximum before it is summed.
+No operator is recognised by name: `numbers.py` has the sums, `terms.py` the exponents.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ Array = NDArray[Any]
 NARROW = (DType.float16, DType.bfloat16)
 SAMPLES = 7
 NAN = 2
-"""The mark of NaN in `special`."""
+"""The code of NaN in the result of `special`."""
 _UFUNCS = {MUL: np.multiply, MAX: np.maximum, MIN: np.minimum}
 
 
@@ -69,7 +69,7 @@ def largest_of(dtype: DType) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The results of a program without rounding, and what rounding costs each element."""
+    """The results of a program without rounding, and the rounding error of each element."""
 
     exact: dict[str, Array]
     spread: dict[str, Array]
@@ -80,14 +80,14 @@ class Reference:
 
 
 def careful(graph: Graph, inputs: Mapping[str, Array], dtype: DType) -> dict[str, Array]:
-    """The results of the careful program, computed and stored as `dtype` is."""
+    """The results of the careful program, computed and stored in `dtype`."""
     compute = np.float64 if dtype is DType.float64 else np.float32
     run = _Run(graph, inputs, Rounding(compute))
     return {name: x[0] for name, x in run.outputs(rounded=True).items()}
 
 
 def reference(graph: Graph, inputs: Mapping[str, Array], dtype: DType, seed: int = 0) -> Reference:
-    """The careful program in wider numbers: float64, or what is beyond that for float64."""
+    """The results of the careful program in float64, or in longdouble for float64."""
     double = dtype is DType.float64
     wide = np.longdouble if double else np.float64
 
@@ -114,7 +114,7 @@ def reference(graph: Graph, inputs: Mapping[str, Array], dtype: DType, seed: int
 
 
 def special(x: Array) -> Array:
-    """NaN and infinities, told apart; 0 for numbers."""
+    """Codes of elements: 1 and -1 for infinities, `NAN` for NaN, 0 for finite numbers."""
     return np.where(np.isnan(x), NAN, np.where(np.isinf(x), np.sign(x), 0))
 
 
@@ -204,7 +204,7 @@ class _Run:
         )
 
     def mapped(self, op: Map, operands: list[CarefulTerm]) -> list[CarefulTerm]:
-        """A loop: packed axes have one block, and others stay axes of the arrays."""
+        """The outputs of a loop: packed axes have one block, other axes stay axes of arrays."""
         values = self.graph_values(op.body, operands)
         made: list[CarefulTerm] = []
         for out, mode in zip(op.body.outputs, op.modes, strict=True):
@@ -225,7 +225,7 @@ class _Run:
         axis: Axis,
         combiner: Combiner,
     ) -> list[CarefulTerm]:
-        """A list reduced to one item: over blocks, of which there is one, or over elements."""
+        """A list reduced to one item; a packed dim has one block, which is the item."""
         if packed:
             return operands
         return [self.reduced(x, axis, combiner) for x in operands]

@@ -36,7 +36,7 @@ from blockbuster_fusion.tools.check.careful import (
 Array = NDArray[Any]
 
 BLOCKS = 3
-"""Axes are cut into at least so many blocks, so that what blocks share is tried."""
+"""The least number of blocks of an axis, so that values shared between blocks are tested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Sentences that say which snapshot loses what on which inputs."""
+        """Sentences that name the snapshots, inputs and errors of all failures."""
         cases, snapshots = {row.case for row in self.rows}, {row.snapshot for row in self.rows}
         if not self.failures:
             counts = f"{_count(len(snapshots), 'snapshot')} on {_count(len(cases), 'case')}"
@@ -237,7 +237,7 @@ def _float_dtype(dtype: str | DType) -> DType:
 
 
 def small_tiles(graph: Graph, inputs: Mapping[str, Array]) -> Tiles:
-    """A tile for every loop, so that there are several blocks, the last of them short."""
+    """Tiles with which every loop has several blocks, the last of them short."""
     lengths: dict[object, int] = {}
     for i in graph.inputs:
         kind = graph[i].types[0]
@@ -264,7 +264,7 @@ class Judge:
         self.numbers = NumericMode(exact=dtype is DType.float64)
 
     def on(self, inputs: Mapping[str, Any]) -> "Judged":
-        """The measure for one set of inputs, which are rounded to the dtype first."""
+        """The expected results for one set of inputs, which are rounded to the dtype first."""
         given = {
             name: self.numbers.rounded(x, self.dtype) if x.dtype.kind == "f" else x
             for name, x in ((name, np.asarray(x)) for name, x in inputs.items())
@@ -277,10 +277,10 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The measure for one set of inputs.
+    """The expected results for one set of inputs.
 
-    What is not finite counts where the program as it is written, the careful program, and the
-    latter in float64 agree on it: elsewhere there are several right answers.
+    Infinities and NaN count if the unfused program, the careful program, and the careful program
+    in float64 agree on them. Elsewhere there are several right answers.
     """
 
     dtype: DType
@@ -318,7 +318,7 @@ class Judged:
         return error, careful_error, max(2 * careful_error, self.floor)
 
     def _unlike(self, name: str, found: Array, exact: Array, own: Array) -> Array:
-        """The places with something else than the infinity or NaN that all others agree on.
+        """True for elements that differ from the infinity or NaN that all others agree on.
 
         An infinity may be found for NaN: which of them is left of inf - inf depends on the order.
         """

@@ -35,7 +35,7 @@ from blockbuster_fusion.tools.check.values import (
 )
 
 LARGEST = 12
-"""A polynomial of more monomials is evaluated."""
+"""The most monomials of a polynomial; a larger one is evaluated."""
 OVERFLOWING = (
     *(np.exp, np.exp2, np.expm1, np.sinh, np.cosh, np.square),
     *(np.add, np.subtract, np.multiply, np.true_divide, np.power),
@@ -58,7 +58,7 @@ class SampledArithmetic:
         return Number(x.axes, x.array.astype(self.rounding.dtype))
 
     def aligned(self, x: Number, axes: AxisOrder) -> Array:
-        """The array of a number under other axes, of length 1 where it lacks one."""
+        """The array of a number with other axes; those that it lacks have length 1."""
         array = self.array(x)
         if x.axes == axes:
             return array
@@ -68,7 +68,7 @@ class SampledArithmetic:
         return turned.reshape([turned.shape[0], *(lengths.get(a, 1) for a in axes)])
 
     def spread(self, x: Number, axes: AxisOrder) -> Number:
-        """A number with all these axes."""
+        """A number broadcast to these axes."""
         if x.axes == axes:
             return x
         array = self.aligned(x, axes)
@@ -80,7 +80,7 @@ class SampledArithmetic:
     def apply(
         self, function: Callable[..., Any], *operands: Number, exact: bool = False, **made: Any
     ) -> Number:
-        """A function of every element; `exact` says that nothing is rounded."""
+        """Applies a function to every element; nothing is rounded if `exact`."""
         axes = union(operands)
         arrays = [self.aligned(x, axes) for x in operands]
         if any(x.dtype.kind == "f" for x in arrays):
@@ -133,7 +133,7 @@ class SampledArithmetic:
         return bool(self.rounding.samples) and self.array(x).shape[0] > 1
 
     def _copies(self, x: Number, y: Number) -> tuple[Number, Number]:
-        """Two factors as they are when what both depend on is computed for each of them.
+        """Two factors with independent errors, as if each computed their common operands anew.
 
         The errors of x and of a norm of x cancel in their quotient, but not those of two copies.
         """
@@ -172,14 +172,14 @@ class SampledArithmetic:
         return self.apply(np.negative, x, exact=True)
 
     def undecided(self, x: Number, where: Number) -> Number:
-        """A number that the samples do not agree on, where there are several right answers."""
+        """A number whose samples disagree where there are several right answers."""
         array, hidden = self.array(x), self.aligned(where, x.axes).any(axis=0)
         if not self.rounding.samples or not hidden.any():
             return x
         return Number(x.axes, self.rounding.in_doubt(array, np.asarray(hidden)))
 
     def narrowed(self, x: Number, dtype: DType) -> Number:
-        """A number as it is stored in 16 bits; what is going to cancel is stored in full."""
+        """A number rounded to 16 bits; a polynomial of moments, which may cancel, is not."""
         if x.sums is not None:
             return x
         array = self.rounding.narrowed(self.array(x), dtype)
@@ -222,7 +222,7 @@ class SampledArithmetic:
         return Number(axes, sums=made)
 
     def array(self, x: Number) -> Array:
-        """The array that a number is."""
+        """The array of a number; it is computed if need be."""
         if x.array is None:
             assert x.sums is not None
             x.array = self.spread(self.evaluated(x.sums), x.axes).array
@@ -230,7 +230,7 @@ class SampledArithmetic:
         return x.array
 
     def evaluated(self, given: MomentPolynomial) -> Number:
-        """The value of a polynomial, after what cancels has been taken out."""
+        """The value of a polynomial; moments that cancel are replaced by centred ones first."""
         made = dict(given)
         parts: list[Number] = []
         for monomial in list(given):
@@ -271,7 +271,7 @@ class SampledArithmetic:
         return made
 
     def product(self, count: Fraction, moments: Sequence[Moment], centred: Number | None) -> Number:
-        """A monomial's value."""
+        """The value of a monomial."""
         factors = [Number(m.axes, self.moment_array(m)) for m in moments]
         if centred is not None:
             factors.append(centred)
@@ -311,7 +311,7 @@ class SampledArithmetic:
         return Number(moment.axes, moment.centred)
 
     def summed(self, x: Number, axes: AxisOrder, array: Array) -> Array:
-        """The sum over the axes that are not left, in pairs."""
+        """The pairwise sum over all axes but these."""
         gone = [1 + at for at, axis in enumerate(x.axes) if axis not in axes]
         left = [at for at in range(array.ndim) if at not in gone]
         turned = array.transpose(left + gone).reshape([array.shape[at] for at in left] + [-1])
@@ -331,7 +331,7 @@ class SampledArithmetic:
         return self.aligned(Number(tuple(kept), moved), axes)
 
     def reduce(self, function: np.ufunc, x: Number, axis: Axis, identity: float) -> Number:
-        """A reduction by another function than a sum."""
+        """A reduction by a function other than addition."""
         at = 1 + x.axes.index(axis)
         rest = tuple(a for a in x.axes if a is not axis)
         array = self.array(x)
@@ -344,7 +344,7 @@ class SampledArithmetic:
         return Number(rest, made if exact else self.rounding.moved(made))
 
     def dot(self, x: Number, y: Number, axis: Axis) -> Number:
-        """The sum over an axis of the products of two numbers; other axes of both stay, once."""
+        """The contraction of two numbers over an axis; axes that both have are batch axes."""
         axes = tuple(a for a in union((x, y)) if a is not axis)
         shared = tuple(a for a in axes if a in x.axes and a in y.axes)
         rows, columns = (tuple(a for a in axes if a in n.axes and a not in shared) for n in (x, y))
@@ -365,7 +365,7 @@ class SampledArithmetic:
         return Number(axes, self.aligned(Number(order, made.reshape(shape)), axes))
 
     def _matrix(self, x: Number, order: AxisOrder, shared: int, *, last: bool) -> Array:
-        """An array as matrices for a product along its last axis, or along that before others."""
+        """An array as a batch of matrices: summed along its last axis, or along the first."""
         array = self.aligned(x, order)
         if array.dtype.kind == "f":
             array = array.astype(self.rounding.dtype, copy=False)

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 CHUNK = 64
-"""So many products of a dot are summed in one piece; the pieces are summed in pairs."""
+"""The number of products of a dot that are summed in one piece; pieces are summed in pairs."""
 
 
 def product_in_pairs(left: Array, right: Array) -> Array:
-    """A product of matrices: sums of so many products as a chunk has, and those summed in pairs."""
+    """A product of matrices: sums of `CHUNK` products each, which are summed in pairs."""
     length = left.shape[-1]
     sums: list[tuple[int, Array]] = []
     """Partial sums, each with its number of chunks."""
@@ -30,7 +30,7 @@ def product_in_pairs(left: Array, right: Array) -> Array:
 
 
 def _product_of(left: Array, right: Array) -> Array:
-    """A product of matrices; libraries of linear algebra may take 0 times inf for 0."""
+    """A product of matrices; BLAS may compute 0 times inf as 0, so infinities go through einsum."""
     if np.isfinite(left).all() and np.isfinite(right).all():
         return np.asarray(np.matmul(left, right))
     return np.asarray(np.einsum("...ij,...jk->...ik", left, right))

@@ -12,7 +12,7 @@ ExponentSum = tuple[tuple[Number, float], ...]
 class Power:
     """`significand · e^exponent`; None stands for 1.
 
-    `plain` is the same as it is written, where no sum has gone through the exponential.
+    `plain` is its value as the program computes it, if no sum was taken of the exponential.
     """
 
     significand: Number | None
@@ -32,7 +32,7 @@ CarefulTerm = Number | Power | Moved
 
 
 def plus(a: ExponentSum, b: ExponentSum, factor: float = 1.0) -> ExponentSum:
-    """a + factor·b; what cancels is gone."""
+    """a + factor·b; arrays that cancel are dropped."""
     made = {id(atom): (atom, count) for atom, count in a}
     for atom, count in b:
         old = made.get(id(atom), (atom, 0.0))[1]

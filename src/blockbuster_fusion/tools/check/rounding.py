@@ -27,7 +27,7 @@ class Rounding:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def moved(self, x: Array, sizes: Array | None = None, eps: float | None = None) -> Array:
-        """A result as it is rounded: every sample but the first is changed at random."""
+        """A rounded result: every sample but the first is changed at random."""
         if x.dtype.kind != "f":
             return x
         if x.dtype != self.dtype:
@@ -43,7 +43,7 @@ class Rounding:
             return np.asarray(np.where(np.isfinite(x) & np.isfinite(change), x + change, x))
 
     def given(self, x: Array) -> Array:
-        """An input: exact, but for denormal numbers, which have the digits that they have."""
+        """An input: exact, but denormal numbers are known to half of their last digit only."""
         kind = x.dtype
         x = x.astype(self.dtype)
         denormal = (np.abs(x) < np.finfo(kind).tiny) & (x != 0) if kind.kind == "f" else None
@@ -55,9 +55,9 @@ class Rounding:
         return np.asarray(x + np.where(denormal, noise * unit, 0.0))
 
     def unless_overflowed(self, x: Array, operands: Sequence[Array]) -> Array:
-        """A result that the samples do not agree on where the dtype cannot hold it.
+        """A result whose samples disagree where it overflows the dtype.
 
-        Division by 0 gives an infinity that is right.
+        An infinity from a division by 0 is right and stays.
         """
         if x.dtype.kind != "f":
             return x
@@ -72,7 +72,7 @@ class Rounding:
         return self.in_doubt(x, np.asarray(beyond))
 
     def error_of(self, x: Array) -> Array:
-        """The distance, in eps, of a computed number from itself computed once more."""
+        """The error of a computed number, in eps: its magnitude, or the spread of its samples."""
         with np.errstate(all="ignore"):
             spread = np.sqrt(np.mean((x[1:] - x[0]) ** 2, axis=0))
         return np.asarray(
@@ -80,7 +80,7 @@ class Rounding:
         )
 
     def in_doubt(self, x: Array, where: Array) -> Array:
-        """An array whose samples are 1 or NaN by turns at some places."""
+        """An array whose samples alternate between 1 and NaN for some elements."""
         if not where.any():
             return x
         made = np.broadcast_to(x, (self.samples, *x.shape[1:])).copy()
@@ -89,7 +89,7 @@ class Rounding:
         return made
 
     def narrowed(self, x: Array, dtype: DType) -> Array:
-        """An array as it is stored in 16 bits."""
+        """An array rounded to a 16-bit dtype."""
         if self.samples:
             return self.moved(x, eps=self.narrow_eps[dtype])
         if dtype is DType.float16:

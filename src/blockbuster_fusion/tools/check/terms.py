@@ -52,7 +52,7 @@ class Careful:
                 return self.numbers.add(self.total(x.exponent), x.value)
 
     def _closed(self, x: Power) -> Number:
-        """A power as one number, in two steps: neither overflows where the result does not."""
+        """The value of a power, in two steps that overflow only if the result does."""
         total = self.total(x.exponent)
         if x.significand is None:
             made = self.numbers.apply(np.exp, total)
@@ -71,9 +71,9 @@ class Careful:
         return Number(made.axes, self.numbers.array(made), made=("power", x))
 
     def _less_infinity(self, x: Number, exponent: ExponentSum) -> Number:
-        """A number from whose exponent a maximum was subtracted that may be inf.
+        """A number whose exponent was shifted by a maximum that may be inf; there it is undecided.
 
-        As written, what is finite is 0 beside inf; with a shift by inf it is NaN.
+        The program as written gives 0 beside inf; a shift by inf gives NaN.
         """
         for atom, factor in exponent:
             if factor < 0 and atom.infinite is not None and atom.infinite.any():
@@ -81,7 +81,7 @@ class Careful:
         return x
 
     def total(self, exponent: ExponentSum) -> Number:
-        """The exponent as one array; a maximum is subtracted from what it is the maximum of."""
+        """The exponent as one array; a maximum is subtracted from its own array first."""
         numbers, left = self.numbers, list(exponent)
         parts: list[Number] = []
         for top, factor in exponent:
@@ -213,7 +213,7 @@ class Careful:
         return self.together(name, a, b)
 
     def together(self, name: str, a: Number | Power, b: Number | Power) -> CarefulTerm:
-        """A sum or difference at one exponent."""
+        """A sum or difference of powers, brought to one exponent."""
         numbers = self.numbers
         powers = [p if isinstance(p, Power) else Power(p, ()) for p in (a, b)]
         exponents = [{(id(atom), factor) for atom, factor in p.exponent} for p in powers]
@@ -276,7 +276,7 @@ class Careful:
         return self.plain(made) if few else made
 
     def log1p(self, _: str, a: CarefulTerm) -> CarefulTerm | None:
-        """log(1 + e^t) = max(t, 0) + log1p(e^-|t|) where t is all that there is."""
+        """log(1 + e^t) = max(t, 0) + log1p(e^-|t|), for a power without a significand."""
         if not isinstance(a, Power):
             return None
         numbers = self.numbers
@@ -307,7 +307,7 @@ class Careful:
     def where(
         self, _: str, condition: CarefulTerm, a: CarefulTerm, b: CarefulTerm
     ) -> CarefulTerm | None:
-        """An exponential or 0: where it is 0 its exponent is that of nothing."""
+        """A choice between an exponential and 0; where it is 0, the exponent is -inf."""
         for term, other, first in ((a, b, True), (b, a, False)):
             zero = isinstance(other, Number) and other.constant == 0
             if not isinstance(term, Power) or not zero:
@@ -351,7 +351,7 @@ class Careful:
         return Power(made, exponent) if exponent else made
 
     def _operand(self, term: CarefulTerm, axis: Axis) -> tuple[Number, ExponentSum]:
-        """An operand of a dot, and the exponent that comes out of it."""
+        """An operand of a dot, and the exponent that is factored out of it."""
         if not isinstance(term, Power):
             return self.plain(term), ()
         shared = self.shared(term, axis)
@@ -359,7 +359,7 @@ class Careful:
         return shared.significand, shared.exponent
 
     def shared(self, x: Power, axis: Axis) -> Power:
-        """The same power with one exponent all along an axis: every exponent has met its maximum.
+        """The same power with one exponent along an axis: each was shifted by its maximum.
 
         Several exponents are shifted each by its own maximum before they are added.
         """

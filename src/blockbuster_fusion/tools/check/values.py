@@ -16,7 +16,7 @@ AxisOrder = tuple[Axis, ...]
 
 @dataclass(eq=False, slots=True)
 class Moment:
-    """The sum of an array over some axes; `factors` are the two that it is the product of."""
+    """The sum of an array over some axes; `factors` are two arrays of which it is the product."""
 
     axes: AxisOrder
     over: frozenset[Axis]
@@ -34,7 +34,7 @@ MomentPolynomial = dict[MomentProduct, Fraction]
 class Number:
     """An array, known or to be computed.
 
-    `sums` is the polynomial of moments that it is. `factors` are two arrays of which it is the
+    `sums` is its polynomial of moments, if it has one. `factors` are two arrays of which it is the
     product. `made` is the operator and the operands that it was computed from.
     """
 
@@ -51,7 +51,7 @@ class Number:
 
 
 def constant(value: float) -> Number:
-    """A number of the program's text."""
+    """A literal of the program."""
     exact = Fraction(value) if np.isfinite(value) else None
     return Number((), np.asarray(value).reshape(1), constant=exact)
 
