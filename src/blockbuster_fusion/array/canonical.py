@@ -49,15 +49,13 @@ def masked_scale(expr: Expr, inner: Expr) -> Scaled | None:
         case _:
             return None
     match inner:
-        case Expr("where", (Expr("arg", (), condition), Expr("arg", (), kept), left_out)):
+        case Expr("where", (Expr("arg") as condition, Expr("arg") as kept, left_out)):
             pass
         case _:
             return None
     if not _is(left_out, math.isinf) or not _is(factor, lambda c: 0 < c < math.inf):
         return None
-    assert isinstance(condition, int)
-    assert isinstance(kept, int)
-    return Scaled(condition, kept, factor, left_out)
+    return Scaled(condition.index, kept.index, factor, left_out)
 
 
 def turned_choice(expr: Expr) -> tuple[int, Expr] | None:
@@ -66,11 +64,10 @@ def turned_choice(expr: Expr) -> tuple[int, Expr] | None:
     The new choice is for the opposite of the condition.
     """
     match expr:
-        case Expr("where", (Expr("arg", (), condition), Expr("const") as number, x)):
+        case Expr("where", (Expr("arg") as condition, Expr("const") as number, x)):
             if x.op == "const":
                 return None
-            assert isinstance(condition, int)
-            return condition, call("where", expr.args[0], x, number)
+            return condition.index, call("where", condition, x, number)
     return None
 
 
@@ -108,7 +105,7 @@ def _rewritten(node: Expr, dtypes: Sequence[DType]) -> Expr | None:
         case Expr("mul", (x, y)) if _is_number(x, -1):
             return -y
         case Expr("div", (x, y)) if _is(y, _has_exact_inverse):
-            return x * const(1 / _value(y))
+            return x * const(1 / y.number)
         case Expr("div", (one, Expr("sqrt", (x,)))) if _is_number(one, 1):
             return x**-0.5
         case Expr("pow", (x, y)) if _is_number(y, 0.5):
@@ -133,17 +130,12 @@ def _are_whole(dtypes: Sequence[DType], *nodes: Expr) -> bool:
 def _folded(node: Expr) -> Expr | None:
     if any(isinstance(a.value, bool) for a in node.args):
         return None
-    x, y = map(_value, node.args)
+    x, y = (a.number for a in node.args)
     return const(x + y if node.op == "add" else x - y)
 
 
-def _value(x: Expr) -> int | float:
-    assert isinstance(x.value, int | float)
-    return x.value
-
-
 def _is(x: Expr, holds: Callable[[float], bool]) -> bool:
-    return x.op == "const" and not isinstance(x.value, bool) and holds(_value(x))
+    return x.op == "const" and not isinstance(x.value, bool) and holds(x.number)
 
 
 def _is_number(x: Expr, wanted: float | bool) -> bool:

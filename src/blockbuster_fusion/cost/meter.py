@@ -142,35 +142,14 @@ class _Counter:
         for slot, shape in zip(step.operands, operands, strict=True):
             known.update(zip(types[slot].dims, shape.sizes, strict=True))
         match step.action:
-            case DoElementwise() as action:
+            case DoElementwise() | DoBlockReduce() | DoDot() | DoTake() as functional:
                 made = _Shape(tuple(known[dim] for dim in types[step.results[0]].items))
-                self.tally.flops += action.operations * _total(made.sizes, loops)
-                return [made]
-            case DoBlockReduce():
-                self.tally.flops += _total(operands[0].sizes, loops)
-                return [_Shape(tuple(known[dim] for dim in types[step.results[0]].items))]
-            case DoDot():
-                self.tally.flops += 2 * _total(list(known.values()), loops)
-                return [_Shape(tuple(known[dim] for dim in types[step.results[0]].items))]
-            case DoTake() as action:
-                made = _Shape(tuple(known[dim] for dim in types[step.results[0]].items))
-                place = operands[0].place
-                assert place is not None
-                self.tally.load(place, _total(made.sizes, loops) * action.bytes)
+                self._functional(functional, operands, made, known, loops)
                 return [made]
             case DoMap() as action:
                 return self._map(frame, step, action, operands, loops)
             case DoReduce() as action:
-                loop = _Loop(len(loops) + 1, self.tiling.starts(action.dim))
-                inner = (*loops, loop)
-                made_all = []
-                for walk, listed, component in zip(
-                    action.walks, operands, action.gather.components, strict=True
-                ):
-                    made = self._element(walk, listed, loop, inner)
-                    self.tally.flops += component.operations * _total(made.sizes, inner)
-                    made_all.append(made)
-                return made_all
+                return self._reduce(action, operands, loops)
             case DoRename() as action:
                 if not action.stored:
                     return operands
@@ -189,6 +168,39 @@ class _Counter:
                 return [_Shape((self.tiling.extents.of(action.axis),))]
             case DoMisc() as action:
                 return self._misc(frame, step, action, operands, known, loops)
+
+    def _functional(
+        self,
+        action: DoElementwise | DoBlockReduce | DoDot | DoTake,
+        operands: list[_Shape],
+        made: _Shape,
+        known: Mapping[Dim, _Size],
+        loops: _Loops,
+    ) -> None:
+        """Tally the operations of a functional operator, or the loads of a lookup."""
+        match action:
+            case DoElementwise():
+                self.tally.flops += action.operations * _total(made.sizes, loops)
+            case DoBlockReduce():
+                self.tally.flops += _total(operands[0].sizes, loops)
+            case DoDot():
+                self.tally.flops += 2 * _total(list(known.values()), loops)
+            case DoTake():
+                place = operands[0].place
+                assert place is not None
+                self.tally.load(place, _total(made.sizes, loops) * action.bytes)
+
+    def _reduce(self, action: DoReduce, operands: list[_Shape], loops: _Loops) -> list[_Shape]:
+        loop = _Loop(len(loops) + 1, self.tiling.starts(action.dim))
+        inner = (*loops, loop)
+        made_all = []
+        for walk, listed, component in zip(
+            action.walks, operands, action.gather.components, strict=True
+        ):
+            made = self._element(walk, listed, loop, inner)
+            self.tally.flops += component.operations * _total(made.sizes, inner)
+            made_all.append(made)
+        return made_all
 
     def _element(self, walk: Walk, listed: _Shape, at: _Size, loops: _Loops) -> _Shape:
         """An element of a list in the innermost of `loops`; its loads are tallied."""

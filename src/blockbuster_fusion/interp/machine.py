@@ -187,15 +187,7 @@ class BlockMachine:
             tally.live = kept
         tally.live = before
         if action.first >= count:
-            outputs = self._imagined(action, ports)
-            for stack in action.stacks:
-                place = frame.places[step.results[stack.output]]
-                stacked[stack.output] = self._allocate(action, stack, outputs[stack.output], place)
-            for group, gather in action.reduced:
-                made = [outputs[o] for o in group]  # equal for all blocks, so also for none
-                if gather.combiner is not ANY:
-                    made = self.arithmetic.identities(gather, [x.shape for x in made])
-                gathered.update(zip(group, made, strict=True))
+            self._map_of_nothing(frame, step, action, ports, stacked, gathered)
         for (group, gather), part in zip(action.reduced, parts, strict=True):
             whole = part.result() if part else [gathered[output] for output in group]
             made = self.arithmetic.finished(gather, whole)
@@ -204,6 +196,26 @@ class BlockMachine:
             stacked[output] if output in stacked else gathered[output]
             for output in range(len(step.results))
         ]
+
+    def _map_of_nothing(
+        self,
+        frame: PlanFrame,
+        step: PlanStep,
+        action: DoMap,
+        ports: Sequence[tuple[Walk | None, Any]],
+        stacked: dict[int, StoredList],
+        gathered: dict[int, NumpyArray],
+    ) -> None:
+        """Adds the results of a map without blocks: empty lists, and identities."""
+        outputs = self._imagined(action, ports)
+        for stack in action.stacks:
+            place = frame.places[step.results[stack.output]]
+            stacked[stack.output] = self._allocate(action, stack, outputs[stack.output], place)
+        for group, gather in action.reduced:
+            made = [outputs[o] for o in group]  # equal for all blocks, so also for none
+            if gather.combiner is not ANY:
+                made = self.arithmetic.identities(gather, [x.shape for x in made])
+            gathered.update(zip(group, made, strict=True))
 
     def _imagined(self, action: DoMap, ports: Sequence[tuple[Walk | None, Any]]) -> Values:
         """The untallied outputs of the body for an empty block, for their shapes."""
