@@ -14,6 +14,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.runtime import cache
 from blockbuster_fusion.runtime.c import compiler as cc
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
+from blockbuster_fusion.runtime.compiled import Compiled
 from helpers.compiled import (
     EXACT,
     NAMES,
@@ -141,6 +142,25 @@ def test_empty_axes(empty: str) -> None:
         reference = bb.compile(program, unit=unit, target="interpret")
         found = kernel(**inputs)[0].numpy()
         np.testing.assert_allclose(found, reference(**inputs)[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)], ids=str)
+def test_empty_reductions(shape: tuple[int, int]) -> None:
+    """The kernels of the unfused program give the identities, also of integers."""
+
+    def reduced(X, I):  # noqa: E741
+        return X.sum(-1), X.max(-1), X.min(0), I.max(-1), I.min(0), I.sum(-1)
+
+    program = bb.trace(reduced, X="M N", I=bb.array("M", "N", dtype="int64"))
+    given = np.zeros(shape, np.float32), np.zeros(shape, np.int64)
+    kernel = bb.compile(program)
+    found, wanted = kernel(*given), bb.compile(program, target="interpret")(*given)
+    assert [x.dtype for x in found] == [x.dtype for x in wanted]
+    for x, identity in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(x, identity)
+    assert isinstance(kernel.runner, Compiled)
+    assert isinstance(kernel.runner.unfused, Compiled)
+    assert kernel.runner.unfused.unfused is None
 
 
 def test_many_threads_at_once() -> None:
