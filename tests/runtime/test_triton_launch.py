@@ -75,8 +75,8 @@ def test_there_is_one_stage_less_first(caplog: pytest.LogCaptureFixture) -> None
     assert [asked["num_stages"] for asked in device.asked] == [3, 2, 1, 1]
     assert {asked["BLOCK_M"] for asked in device.asked} == {64}
     first, second = caplog.messages
-    assert first.startswith("kernel kernel_program gets 2 instead of 3 stages: out of resource")
-    assert second.startswith("kernel kernel_program gets 1 instead of 2 stages: out of resource")
+    assert first.startswith("kernel program gets 2 instead of 3 stages: out of resource")
+    assert second.startswith("kernel program gets 1 instead of 2 stages: out of resource")
 
 
 def test_then_the_longest_tile_is_halved(caplog: pytest.LogCaptureFixture) -> None:
