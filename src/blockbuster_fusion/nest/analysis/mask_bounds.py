@@ -171,6 +171,7 @@ class Facts:
     def __init__(self, index: Index, outside: Collection[Tile], around: Collection[Index]) -> None:
         self.index, self.outside, self.around = index, outside, around
         self.known: dict[Tile, Fact] = {}
+        self._nodes: dict[Compute, Mapping[Expr, Fact]] = {}
 
     def visit(self, statement: Statement) -> None:
         if isinstance(statement, Positions):
@@ -185,8 +186,15 @@ class Facts:
         return found
 
     def nodes(self, statement: Compute) -> Mapping[Expr, Fact]:
-        """The sum or the mask that each part of an expression is."""
+        """The sum or the mask that each part of an expression is.
 
+        The statements that compute its operands must have been visited.
+        """
+        if statement not in self._nodes:
+            self._nodes[statement] = self._worked_out(statement)
+        return self._nodes[statement]
+
+    def _worked_out(self, statement: Compute) -> Mapping[Expr, Fact]:
         def step(node: Expr, inner: list[Fact]) -> Fact:
             if node.op == "arg":
                 return self.of(statement.operands[node.index])
