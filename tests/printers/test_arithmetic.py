@@ -142,4 +142,4 @@ def test_a_product_with_zero_needs_a_guard():
     graph = bb.fuse(bb.lower(bb.trace(lambda X: (X * ops.log(X)).sum(-1), X="M N"))).snapshots[-1]
     folds = [s for k in scheduled(graph).kernels for s in k.statements if isinstance(s, Fold)]
     assert folds
-    assert all(fold.guarded for fold in folds)
+    assert all(fold.tail_masked for fold in folds)

@@ -79,12 +79,12 @@ def _body(body: Body, depth: int, lines: list[str], known: set[Tile]) -> None:
             _body(statement.body, depth + 1, lines, known)
 
 
-def statement_text(statement: Statement, *, guards: bool = True) -> str:
+def statement_text(statement: Statement, *, tail_masks: bool = True) -> str:
     """The listing of one statement, without the types of its tiles."""
-    if not guards and isinstance(statement, Fold):
-        statement = replace(statement, guarded=False)
-    if not guards and isinstance(statement, Contract):
-        statement = replace(statement, guarded=(False, False))
+    if not tail_masks and isinstance(statement, Fold):
+        statement = replace(statement, tail_masked=False)
+    if not tail_masks and isinstance(statement, Contract):
+        statement = replace(statement, tail_masked=(False, False))
     return _statement(statement, set(tiles(statement)))
 
 
@@ -104,14 +104,14 @@ def _statement(statement: Statement, known: set[Tile]) -> str:
         case Positions():
             return f"{_typed(statement.tile, known)} = index({statement.span.at})"
         case Fold():
-            guard = ", guarded" if statement.guarded else ""
-            over = f"over {statement.span.dim}{guard}"
+            mask = ", masked" if statement.tail_masked else ""
+            over = f"over {statement.span.dim}{mask}"
             word = f"{statement.combiner.name}({statement.operand}, {over})"
             return f"{_typed(statement.tile, known)} = {word}"
         case Contract():
             sides = (statement.left, statement.right)
-            named = zip(sides, statement.guarded, strict=True)
-            texts = [f"guarded {side}" if guard else str(side) for side, guard in named]
+            named = zip(sides, statement.tail_masked, strict=True)
+            texts = [f"masked {side}" if mask else str(side) for side, mask in named]
             return f"{statement.tile} += dot({', '.join(texts)}, over {statement.span.dim})"
         case Fill():
             return f"{_typed(statement.tile, known)} = {format_number(statement.value)}"

@@ -163,28 +163,28 @@ class Positions:
 class Fold:
     """Reduces a tile along one of its axes.
 
-    `guarded` says that elements beyond the end of the axis must be masked: they are not neutral.
+    `tail_masked` says that elements beyond the end of the axis are not neutral: they are masked.
     """
 
     tile: Tile
     operand: Tile
     span: Span
     combiner: Combiner
-    guarded: bool = True
+    tail_masked: bool = True
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Contract:
     """Adds `left · right`, summed over a span of both, to a tile that has been filled before.
 
-    `guarded` says for each operand if its elements beyond the end of the axis must be masked.
+    `tail_masked` says for each operand if its elements beyond the end of the axis must be masked.
     """
 
     tile: Tile
     left: Tile
     right: Tile
     span: Span
-    guarded: tuple[bool, bool] = (True, True)
+    tail_masked: tuple[bool, bool] = (True, True)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -123,7 +123,7 @@ class _Moving:
                 return Positions(tile(s.tile), self.span(s.span))
             case Fold():
                 span = self.span(s.span)
-                return Fold(tile(s.tile), tile(s.operand), span, s.combiner, s.guarded)
+                return Fold(tile(s.tile), tile(s.operand), span, s.combiner, s.tail_masked)
             case Fill():
                 return Fill(tile(s.tile), s.value)
         raise AssertionError(s)

@@ -34,21 +34,21 @@ def tail_masks(kernel: Kernel) -> Kernel:
         beyond.visit(statement)
 
     def rewrite(body: Body) -> Body:
-        return tuple(_guard(s, beyond) for s in body)
+        return tuple(_with_mask(s, beyond) for s in body)
 
     return replace(kernel, body=rebuilt(kernel.body, rewrite))
 
 
-def _guard(statement: Statement, beyond: "_Beyond") -> Statement:
+def _with_mask(statement: Statement, beyond: "_Beyond") -> Statement:
     if isinstance(statement, Fold):
         found = beyond.of(statement.operand, statement.span)
-        return replace(statement, guarded=found != statement.combiner.identity[0])
+        return replace(statement, tail_masked=found != statement.combiner.identity[0])
     if isinstance(statement, Contract):
         sides = (statement.left, statement.right)
         left, right = (beyond.of(side, statement.span) for side in sides)
         return replace(
             statement,
-            guarded=(left is None, right is None) if 0.0 in (left, right) else (True, True),
+            tail_masked=(left is None, right is None) if 0.0 in (left, right) else (True, True),
         )
     return statement
 

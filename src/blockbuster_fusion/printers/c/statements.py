@@ -33,12 +33,12 @@ def write_body(out: KernelText, body: Body) -> None:
         following = rest[0] if rest else None
         match statement, following:
             case Fill(), Contract() if _starts_sum(out, statement, following):
-                out.comment(f"{statement_text(following, guards=False)}, from 0")
+                out.comment(f"{statement_text(following, tail_masks=False)}, from 0")
                 write_contract(out, following, fresh=True)
                 pending = rest[1:]
             case Compute(), Fold() if _folds_along(out, statement, following):
-                out.comment(statement_text(statement, guards=False))
-                out.comment(statement_text(following, guards=False))
+                out.comment(statement_text(statement, tail_masks=False))
+                out.comment(statement_text(following, tail_masks=False))
                 write_compute(out, statement, following)
                 pending = rest[1:]
             case _:
@@ -68,7 +68,7 @@ def _write_statement(out: KernelText, statement: Statement) -> None:
     if isinstance(statement, Cascade):
         _write_cascade(out, statement)
         return
-    out.comment(statement_text(statement, guards=False))
+    out.comment(statement_text(statement, tail_masks=False))
     match statement:
         case Load():
             write_load(out, statement.tile, statement.source)

@@ -112,7 +112,7 @@ class BodyPrinter:
         if operand.dtype is DType.bool_:
             text = f"{text}.to(tl.int32)"
             identity = min(max(identity, 0), 1)
-        if statement.guarded:
+        if statement.tail_masked:
             is_float = operand.dtype.is_float
             other = (
                 number_text(identity, operand.dtype) if is_float else self.values.limit(identity)

@@ -18,7 +18,9 @@ def contract(values: TileValues, statement: Contract, fresh: bool) -> str:
         values.guarded(values.value(side), side.spans, statement.span, "0.0")
         if guard
         else values.value(side)
-        for side, guard in zip((statement.left, statement.right), statement.guarded, strict=True)
+        for side, guard in zip(
+            (statement.left, statement.right), statement.tail_masked, strict=True
+        )
     )
     product = product_of(statement)
     if product.is_wide and not product.columns:
@@ -34,7 +36,7 @@ def contract(values: TileValues, statement: Contract, fresh: bool) -> str:
 
 def _dot(values: TileValues, statement: Contract, fresh: bool) -> str:
     (dtype, precision), tile = values.dots.mode(statement), statement.tile
-    guards = dict(zip((statement.left, statement.right), statement.guarded, strict=True))
+    guards = dict(zip((statement.left, statement.right), statement.tail_masked, strict=True))
     product, summed = product_of(statement), (statement.span,)
     batch, rows, columns = product.batch, product.rows, product.columns
     groups = ((batch, rows, summed), (batch, summed, columns))

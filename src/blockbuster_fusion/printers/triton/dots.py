@@ -146,5 +146,5 @@ class Dots:
         if not isinstance(statement, Contract) or not is_dot(statement):
             return False
         dtype, precision = self.mode(statement)
-        guard = statement.guarded[statement.right is tile]
+        guard = statement.tail_masked[statement.right is tile]
         return precision != "ieee" and not guard and self.stored(tile) is dtype

@@ -91,7 +91,7 @@ class SharedMemory:
         for product in products:
             dtype, precision = self.dots.mode(product)
             now = 0
-            for side, guard in zip((product.left, product.right), product.guarded, strict=True):
+            for side, guard in zip((product.left, product.right), product.tail_masked, strict=True):
                 size = _elements(side, length) * dtype.bytes
                 as_loaded = side in ahead and not guard and self.dots.stored(side) is dtype
                 if as_loaded and product_of(product).is_plain:
