@@ -1,7 +1,7 @@
 """Compiles the parts of a graph, each to kernels; what is left to PyTorch has a reason."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -89,6 +89,9 @@ class Joined:
 
 Group = Fused | Unfused | Joined
 """Operators that are run together."""
+
+KernelNames = dict[tuple[int, str], str]
+"""The name of each kernel in a model, by the id of its executable and its own name."""
 
 
 class PartCompiler:
@@ -238,12 +241,12 @@ def part_name(nodes: Sequence[Node]) -> str:
     return name[:MOST_LETTERS].rstrip("_")
 
 
-def distinct_names(groups: Iterable[Group]) -> dict[tuple[int, str], str]:
+def distinct_names(groups: Iterable[Group]) -> KernelNames:
     """A distinct name for each kernel, by its executable's id and its own name.
 
     It is the kernel's own name, with a number if other kernels have it too.
     """
-    found: dict[tuple[int, str], str] = {}
+    found: KernelNames = {}
     used: set[str] = set()
     for part in (g for g in groups if isinstance(g, Fused)):
         nest = part.executable.nest
@@ -264,7 +267,7 @@ output_code = getArtifactLogger("torch.blockbuster_fusion", "output_code")
 """The log that TORCH_LOGS=output_code shows; PyTorch has handlers for its own loggers alone."""
 
 
-def log_sources(groups: Iterable[Group], names: Mapping[tuple[int, str], str]) -> None:
+def log_sources(groups: Iterable[Group], names: KernelNames) -> None:
     """Logs the source of each executable once, with the names of its kernels."""
     logs = [logger for logger in (log, output_code) if logger.isEnabledFor(logging.DEBUG)]
     if not logs:

@@ -28,7 +28,7 @@ from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
 if TYPE_CHECKING:
     from blockbuster_fusion.torch.explain import Explanation
 
-FUNCTION = "the exported program"
+_FUNCTION = "the exported program"
 WRITTEN = (
     OutputKind.BUFFER_MUTATION,
     OutputKind.PARAMETER_MUTATION,
@@ -70,7 +70,7 @@ class Domain:
         for slot, argument in self.constants:
             if argument.value != inputs[slot] and repr(argument.value) != repr(inputs[slot]):
                 raise WrongKind(
-                    function=FUNCTION,
+                    function=_FUNCTION,
                     wanted=f"{argument.name} = {argument.value!r}, as it was exported with",
                     given=repr(inputs[slot]),
                     remedy="export it again for another value",
@@ -80,7 +80,7 @@ class Domain:
             x = inputs[slot]
             if not isinstance(x, torch.Tensor) or x.dtype is not dtype or x.device != device:
                 raise WrongKind(
-                    function=FUNCTION,
+                    function=_FUNCTION,
                     wanted=f"{name} as a tensor of {dtype} on {device}",
                     given=_kind(x),
                     remedy="convert it, or export the model for what it is called with",
@@ -92,7 +92,7 @@ class Domain:
         if reason is not None:
             shapes = (f"{name} ({', '.join(map(str, x))})" for _, name, x in self.tensors)
             raise WrongKind(
-                function=FUNCTION,
+                function=_FUNCTION,
                 wanted=f"{', '.join(shapes)}{reason}",
                 given=", ".join(_shown(x) for x in given),
                 remedy="export it with dynamic_shapes that allow it",
@@ -188,7 +188,7 @@ class ExportedModel:
         flat, spec = pytree.tree_flatten((arguments, named))
         if spec != wanted:
             raise WrongKind(
-                function=FUNCTION,
+                function=_FUNCTION,
                 wanted=f"arguments as it was exported with: {wanted}",
                 given=str(spec),
                 remedy="call it as you called torch.export.export",

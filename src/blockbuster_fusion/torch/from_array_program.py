@@ -93,7 +93,7 @@ class _Writer:
         for number, operator in enumerate(program.operators):
             self.values.append(self.operator(f"v{number + 1}", operator))
         results = [
-            laid_out(self.values[out.value], self.whole(out.value, out.axes))
+            with_axes(self.values[out.value], self.whole(out.value, out.axes))
             for out in program.outputs
         ]
         results += [self.values[len(given) + number].name for number in sorted(watched)]
@@ -136,7 +136,7 @@ class _Writer:
             case "take", {"axis": Axis() as axis} if self.is_free(operands, axis):
                 x, index, *_ = operands
                 rest = [a for a in x.axes if a is not axis]
-                text = f"{laid_out(x, [axis, *rest])}[{index.name}]"
+                text = f"{with_axes(x, [axis, *rest])}[{index.name}]"
                 return self.assign(name, text, [*index.axes, *rest], dtype)
             case _, {"axis": Axis() as axis}:
                 at_axis = operands[0].axes.index(axis)
@@ -170,7 +170,7 @@ class _Writer:
         if operator.name not in ("layernorm", "rmsnorm"):
             raise UnknownOperator(name=operator.name, remedy="it has no form in PyTorch here")
         moved = (*(a for i, a in enumerate(x.axes) if i != at), x.axes[at])
-        text, parameters = laid_out(x, moved), [p.name for p in operands[1:]]
+        text, parameters = with_axes(x, moved), [p.name for p in operands[1:]]
         shape, eps = f"({self.size(x.axes[at])},)", float(attributes["eps"])
         if operator.name == "rmsnorm":
             weight = parameters[0] if parameters else None
@@ -200,7 +200,7 @@ class _Writer:
         lead = [a for a in natural if a not in (row, column)]
         # a side that has no batch axes stays a matrix, as a user would have it
         sides = [
-            laid_out(x, [*(lead if any(a in x.axes for a in lead) else []), *own])
+            with_axes(x, [*(lead if any(a in x.axes for a in lead) else []), *own])
             for x, own in ((left, (row, axis)), (right, (axis, column)))
         ]
         text = f"{sides[0]} @ {sides[1]}"
@@ -219,7 +219,7 @@ class _Writer:
         most = max(operands, key=lambda x: len(x.axes), default=_Named("", (), DType.float32))
         missing = [a for a in operator.type.axes if a not in most.axes]
         axes = [*missing, *most.axes]
-        texts = [laid_out(x, axes) for x in operands]
+        texts = [with_axes(x, axes) for x in operands]
         texts = [_without_leading_ones(t) for t in texts]
         known = _known_functions().get(expr)
         if known is not None:
@@ -291,7 +291,7 @@ def _infix(infix: str, args: Sequence[str]) -> str:
     return f"({infix}{args[0]})" if len(args) == 1 else f"({args[0]} {infix.strip()} {args[1]})"
 
 
-def laid_out(x: _Named, axes: Sequence[Axis]) -> str:
+def with_axes(x: _Named, axes: Sequence[Axis]) -> str:
     """A tensor with its axes in another order; where it lacks one, of length 1."""
     order = [x.axes.index(a) for a in axes if a in x.axes]
     text = x.name

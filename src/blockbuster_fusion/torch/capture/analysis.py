@@ -13,7 +13,7 @@ from blockbuster_fusion.torch.capture.nodes import (
     CASTS,
     GIVEN,
     has_effect,
-    is_empty,
+    is_empty_tensor,
     name_of,
     operand,
     short_name,
@@ -118,7 +118,9 @@ class Analysis:
         if row is None:
             known = row_for(node.target)
             is_view = known is not None and known.kind is Kind.VIEW
-            return Kind.VIEW if is_view and all(map(is_empty, tensors_of(node))) else Kind.MISC
+            return (
+                Kind.VIEW if is_view and all(map(is_empty_tensor, tensors_of(node))) else Kind.MISC
+            )
         if short_name(node) == "index" and not has_counted_indices(node):
             return Kind.MISC if lookup_axis(node) is None else Kind.POINTWISE
         if short_name(node) == "convolution" and not is_patchwise(node):

@@ -55,7 +55,7 @@ def storages_of(node: Node) -> set[int]:
     return {int(t.untyped_storage()._cdata) for t in tensors}
 
 
-def is_empty(tensor: torch.Tensor) -> bool:
+def is_empty_tensor(tensor: torch.Tensor) -> bool:
     """True if a tensor is known to have no elements."""
     return any(isinstance(s, int) and s == 0 for s in tensor.shape)
 

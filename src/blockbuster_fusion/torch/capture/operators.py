@@ -8,7 +8,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import (
-    is_empty,
+    is_empty_tensor,
     operand,
     short_name,
     tensor_of,
@@ -45,7 +45,7 @@ def refusal(node: Node) -> str | None:
             return "sparse and nested tensors are not laid out in strides"
         if tensor.is_sparse or tensor.is_quantized:
             return "sparse and quantised tensors are not laid out in strides"
-        if is_empty(tensor):
+        if is_empty_tensor(tensor):
             return "an axis of length 0"
         if any(isinstance(s, torch.SymInt) and free_unbacked_symbols(s) for s in tensor.shape):
             return "sizes that depend on data"
@@ -93,7 +93,7 @@ def concatenated(cat: Node) -> tuple[list[Node], int]:
     """The pieces of a concatenation that are not empty, and its dimension."""
     given: Any = cat.args[0]
     dim: Any = cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)
-    pieces = [p for p in given if isinstance(p, Node) and not is_empty(tensor_of(p))]
+    pieces = [p for p in given if isinstance(p, Node) and not is_empty_tensor(tensor_of(p))]
     return pieces, dim % tensor_of(cat).dim()
 
 

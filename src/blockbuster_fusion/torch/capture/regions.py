@@ -4,7 +4,7 @@ from torch.fx import Graph, Node
 
 from blockbuster_fusion.torch.capture.nodes import GIVEN
 
-Path = tuple[str, ...]
+ModulePath = tuple[str, ...]
 """The names of the modules around a node, from the outermost one."""
 
 
@@ -19,7 +19,7 @@ def regions_of(graph: Graph) -> dict[Node, str]:
     return found
 
 
-def _module_path(node: Node) -> Path:
+def _module_path(node: Node) -> ModulePath:
     """The path of a node: `L['self'].model.layers.3.mlp` without `L` and `self`."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
@@ -28,7 +28,7 @@ def _module_path(node: Node) -> Path:
     return tuple(word for word in path.split(".") if word not in ("", "L", "self"))
 
 
-def _layer(path: Path, inner: set[Path]) -> str:
+def _layer(path: ModulePath, inner: set[ModulePath]) -> str:
     """The first module of a path that is an element of a list and has modules of its own."""
     for end, word in enumerate(path, 1):
         if word.isdigit() and path[:end] in inner:

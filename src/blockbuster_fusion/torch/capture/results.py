@@ -15,7 +15,7 @@ from blockbuster_fusion.torch.capture.fakes import fake_result, inserted, meta_l
 from blockbuster_fusion.torch.capture.nodes import (
     GIVEN,
     has_effect,
-    is_empty,
+    is_empty_tensor,
     tensor_of,
     tensors_of,
 )
@@ -67,7 +67,7 @@ def _looked_up(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch
     given = [index.expand(shape) for index in known]
     along = dict(zip(at, given, strict=True))
     made: torch.Tensor = aten.index.Tensor(x, [along.get(i) for i in range(len(indices))])
-    if is_empty(made):
+    if is_empty_tensor(made):
         return made
     rank, first = len(shape), at[0] if at[-1] - at[0] < len(at) else 0
     strides = [x.stride(i) for i in others]

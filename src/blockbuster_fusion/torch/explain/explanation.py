@@ -18,11 +18,17 @@ from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
-from blockbuster_fusion.torch.compile_parts import Fused, Joined, Unfused, distinct_names
+from blockbuster_fusion.torch.compile_parts import (
+    Fused,
+    Joined,
+    KernelNames,
+    Unfused,
+    distinct_names,
+)
 from blockbuster_fusion.torch.explain.flash import is_flash
 from blockbuster_fusion.torch.explain.source_lines import source_lines
 from blockbuster_fusion.torch.explain.traffic import traffic
-from blockbuster_fusion.torch.plan.cuda_graph import device_of, obstacle
+from blockbuster_fusion.torch.plan.cuda_graph import obstacle, plan_device
 from blockbuster_fusion.torch.to_array_program import ElidedCast
 
 
@@ -171,7 +177,7 @@ class Explanation:
     @cached_property
     def unreplayed(self) -> list[str]:
         """The reasons why CUDA graphs cannot hold some graphs on a GPU."""
-        plans = [g.plan for g in self.graphs if device_of(g.plan).type == "cuda"]
+        plans = [g.plan for g in self.graphs if plan_device(g.plan).type == "cuda"]
         reasons = [obstacle(plan) for plan in plans]
         return [reason for reason in reasons if reason is not None]
 
@@ -241,11 +247,8 @@ def _is_operator(node: Node) -> bool:
     return node.op == "call_function" and isinstance(node.target, torch._ops.OperatorBase)
 
 
-Names = Mapping[tuple[int, str], str]
-
-
 def _kernels(
-    graph: CompiledGraph, fused: Fused, names: Names, seconds: Mapping[int, float]
+    graph: CompiledGraph, fused: Fused, names: KernelNames, seconds: Mapping[int, float]
 ) -> Iterator[KernelReport]:
     nest = fused.executable.nest
     if nest is None:
@@ -272,7 +275,9 @@ def _tiling(graph: CompiledGraph, fused: Fused) -> Tiling:
     return Tiling(extents, fused.executable.tiles)
 
 
-def _regions(graph: CompiledGraph, names: Names, seconds: Mapping[int, float]) -> Iterator[Region]:
+def _regions(
+    graph: CompiledGraph, names: KernelNames, seconds: Mapping[int, float]
+) -> Iterator[Region]:
     run: list[Fused] = []
 
     def region() -> Region:

@@ -24,13 +24,13 @@ MOST_GRAPHS = 16
 MOST_COUNTED = 256
 """The number of forms of inputs that are remembered to have been there once."""
 
-Run = Callable[[], list[Any]]
+PlanCall = Callable[[], list[Any]]
 
 
 class Graphs(Protocol):
     """Captures and replays on a device."""
 
-    def captured(self, run: Run) -> tuple[Callable[[], None], list[Any]]:
+    def captured(self, run: PlanCall) -> tuple[Callable[[], None], list[Any]]:
         """A function that replays `run`, and the results that it fills; nothing is computed yet."""
 
     def follow(self) -> bool:
@@ -45,7 +45,7 @@ class CudaGraphs:
         self.pool = torch.cuda.graph_pool_handle()
         self.last: torch.cuda.Stream | None = None
 
-    def captured(self, run: Run) -> tuple[Callable[[], None], list[Any]]:
+    def captured(self, run: PlanCall) -> tuple[Callable[[], None], list[Any]]:
         graph = torch.cuda.CUDAGraph()
         new_stream: Any = torch.cuda.Stream  # untyped
         capturing = torch.cuda.graph(
@@ -70,7 +70,7 @@ class CudaGraphs:
 
 def replayed(plan: ModelPlan) -> "ModelPlan | ReplayedPlan":
     """The plan as CUDA graphs if it runs on a GPU and they can hold it, else as it is."""
-    device = device_of(plan)
+    device = plan_device(plan)
     if device.type != "cuda":
         return plan
     reason = obstacle(plan)
@@ -192,7 +192,7 @@ def _fresh(results: Sequence[Any]) -> list[Any]:
 # ---------------------------------------------------------------- obstacles
 
 
-def device_of(plan: ModelPlan) -> torch.device:
+def plan_device(plan: ModelPlan) -> torch.device:
     """The device of the first kernel of a plan."""
     found = (step.device for step in plan.steps if isinstance(step, KernelStep))
     return next(found, torch.device("cpu"))

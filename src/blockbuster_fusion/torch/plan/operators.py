@@ -8,7 +8,7 @@ import torch
 from torch._ops import OpOverload
 
 from blockbuster_fusion.torch.capture.nodes import is_pure_operator
-from blockbuster_fusion.torch.plan.steps import OperatorStep, Slot, as_array, with_strides
+from blockbuster_fusion.torch.plan.steps import OperatorStep, Slot, as_tensor, with_strides
 
 _DATA_DEPENDENT = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 INDEX = torch.ops.aten.index.Tensor
@@ -21,7 +21,7 @@ SIZES = (
 """Operators that depend on the shape and strides of an array, and not on its contents."""
 _PURE = (
     *(torch.Tensor.reshape, torch.Tensor.permute, torch.Tensor.unsqueeze, torch.Tensor.expand),
-    *(torch.Tensor.clone, as_array, with_strides),
+    *(torch.Tensor.clone, as_tensor, with_strides),
 )
 
 

@@ -1,6 +1,6 @@
 """Turns the groups of a graph into the steps of a plan."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,14 @@ from blockbuster_fusion.torch.capture.operators import concatenated
 from blockbuster_fusion.torch.capture.results import ResultPlacements, storage_of, strides_of
 from blockbuster_fusion.torch.capture.sizes import SymbolTable
 from blockbuster_fusion.torch.capture.symbolic import as_size
-from blockbuster_fusion.torch.compile_parts import Fused, Group, Joined, Unfused, device_of
+from blockbuster_fusion.torch.compile_parts import (
+    Fused,
+    Group,
+    Joined,
+    KernelNames,
+    Unfused,
+    device_of,
+)
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.steps import (
     AllocateStep,
@@ -48,7 +55,7 @@ class Planner:
         static: Sequence[int],
         groups: Sequence[Group],
         placements: ResultPlacements,
-        names: Mapping[tuple[int, str], str],
+        names: KernelNames,
     ) -> None:
         """`names` has the name of each kernel, by its executable's id and its own name."""
         self.analysis, self.static, self.groups = analysis, frozenset(static), groups

@@ -39,7 +39,7 @@ from blockbuster_fusion.torch.plan.steps import (
     Piece,
     PlanStep,
     Slot,
-    as_array,
+    as_tensor,
     atoms,
     merged,
     merging,
@@ -225,8 +225,8 @@ class Recording:
         if dtype is None:
             return slot
         wanted = (dtype, torch.device("cpu"))
-        step = OperatorStep("convert", as_array, (Slot(slot), *wanted), {}, self.new_slot())
-        self.operator(step, as_array(values[slot], *wanted), values)
+        step = OperatorStep("convert", as_tensor, (Slot(slot), *wanted), {}, self.new_slot())
+        self.operator(step, as_tensor(values[slot], *wanted), values)
         return step.output
 
     # ---------------------------------------------------------------- operators

@@ -245,7 +245,7 @@ class BoundCopy:
         self.place(values).copy_(values[self.source])
 
 
-def as_array(x: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def as_tensor(x: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A number, or an array of another dtype, as an array of a dtype on a device."""
     if isinstance(x, torch.Tensor):
         return x.to(device, dtype)
@@ -307,7 +307,7 @@ class BoundKernel:
         for slot, shape, dtype in self.inputs:
             x = values[slot]
             if dtype is not None:
-                x = as_array(x, dtype, self.step.device)
+                x = as_tensor(x, dtype, self.step.device)
             elif x.is_neg():
                 x = x.resolve_neg()
             given.append(x if shape is None else x.view(shape))

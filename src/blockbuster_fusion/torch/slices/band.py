@@ -69,7 +69,7 @@ def extents(tensor: torch.Tensor) -> list[SymbolicInt]:
     return [symbolic(s) for s in tensor.shape]
 
 
-def in_order(bands: Iterable[Band]) -> Bands:
+def by_dim(bands: Iterable[Band]) -> Bands:
     """Bands in the order of their dimensions."""
     return tuple(sorted(bands, key=lambda band: band.dim))
 
@@ -110,7 +110,7 @@ def bands_through_view(
         found.append(moved)
         shown[band.dim] = band.length(shown[band.dim])
         viewed[moved.dim] = moved.length(viewed[moved.dim])
-    return in_order(found)
+    return by_dim(found)
 
 
 def through_view(

@@ -24,7 +24,9 @@ from blockbuster_fusion.torch.slices.band import (
 )
 from blockbuster_fusion.torch.slices.dims import RESHAPING, CannotMove, source_dim
 
-LOOKUPS = frozenset({"embedding", "index_select", "gather", "index", "constant_pad_nd", "cat"})
+NOT_ELEMENTWISE = frozenset(
+    {"embedding", "index_select", "gather", "index", "constant_pad_nd", "cat"}
+)
 """Pointwise operators that read their operands at other positions than they write."""
 
 
@@ -116,7 +118,7 @@ class Concatenations:
             return self._of_cat(node)
         if kind is Kind.VIEW and not self.analysis.is_indexed(node):
             return self._of_view(node)
-        if kind is not Kind.POINTWISE or name in LOOKUPS or node in self.undivided:
+        if kind is not Kind.POINTWISE or name in NOT_ELEMENTWISE or node in self.undivided:
             return None
         rank = len(tensor_of(node).shape)
         found: Boundaries | None = None

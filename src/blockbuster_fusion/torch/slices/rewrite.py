@@ -24,12 +24,12 @@ from blockbuster_fusion.torch.slices.band import (
     Band,
     Bands,
     bands_through_view,
+    by_dim,
     extents,
-    in_order,
     lengths_after,
     symbolic,
 )
-from blockbuster_fusion.torch.slices.boundaries import LOOKUPS, Concatenations
+from blockbuster_fusion.torch.slices.boundaries import NOT_ELEMENTWISE, Concatenations
 from blockbuster_fusion.torch.slices.build import CounterpartBuilder
 from blockbuster_fusion.torch.slices.dims import (
     RESHAPING,
@@ -258,7 +258,7 @@ class SliceMotion:
             return self.moved_cat(node, bands)
         if kind is Kind.VIEW:
             return self.moved_view(node, bands)
-        if kind is Kind.POINTWISE and name not in LOOKUPS:
+        if kind is Kind.POINTWISE and name not in NOT_ELEMENTWISE:
             return self.moved_pointwise(node, bands)
         if kind is Kind.REDUCTION:
             return self.moved_reduction(node, bands)
@@ -293,7 +293,7 @@ class SliceMotion:
                 made.append(band)
             else:
                 made[0] = inner = within
-        return self.squeezed(node, self.sliced(source, in_order(made)))
+        return self.squeezed(node, self.sliced(source, by_dim(made)))
 
     def moved_cat(self, node: Node, bands: Bands) -> Node:
         """A concatenation of slices of the pieces; one that is left needs none."""
@@ -312,7 +312,7 @@ class SliceMotion:
                 start, stop = overlap(along, at, end)
                 if start != stop:
                     band = Band(dim, start - at, stop - at)
-                    found.append(self.sliced(piece, in_order([band, *others])))
+                    found.append(self.sliced(piece, by_dim([band, *others])))
             at = end
         if len(found) == 1:
             return found[0]
@@ -329,7 +329,7 @@ class SliceMotion:
                 raise CannotMove
         else:
             dims = [(source_dim(node, b.dim), b) for b in bands]
-            found = in_order(replace(b, dim=dim) for dim, b in dims if dim is not None)
+            found = by_dim(replace(b, dim=dim) for dim, b in dims if dim is not None)
         made = self.sliced(source, found)
         if name in RESHAPING:
             return self.new.reshaped(made, lengths, node)
@@ -383,7 +383,7 @@ class SliceMotion:
         of_x = tuple(b for b in bands if b.dim != last)
         of_y = [replace(b, dim=last) for b in bands if b.dim == last]
         of_y += [b for b in bands if name == "bmm" and b.dim == 0]
-        arguments = [self.sliced(x, of_x), self.sliced(y, in_order(of_y))]
+        arguments = [self.sliced(x, of_x), self.sliced(y, by_dim(of_y))]
         shifts = [
             self.sliced(b, broadcast_bands(bands, tensor_of(node), tensor_of(b))) for b in bias
         ]

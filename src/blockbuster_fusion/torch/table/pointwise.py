@@ -12,7 +12,7 @@ from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.expr import Expr, call, const
 from blockbuster_fusion.ir.expr import cast as cast_expr
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.torch.table.row import DTYPES, Entry, pointwise
+from blockbuster_fusion.torch.table.row import DTYPES, EmitFunction, pointwise
 
 
 def _simple(names: str, make: Callable[..., Expr], cheap: bool = True) -> None:
@@ -87,7 +87,7 @@ def _is_bool(x: Operand) -> bool:
     return isinstance(x, bool) or (isinstance(x, PositionalArray) and x.dtype is DType.bool_)
 
 
-def _logical(name: str) -> Entry:
+def _logical(name: str) -> EmitFunction:
     def entry(p: PositionalBuilder, x: Operand, y: Operand) -> PositionalArray:
         def made(a: Expr, b: Expr) -> Expr:
             left = a if _is_bool(x) else _truth(a)
@@ -103,7 +103,7 @@ for _word, _ours in (("and", "and_"), ("or", "or_"), ("xor", "ne")):
     pointwise(f"logical_{_word}")(_logical(_ours))
 
 
-def _bitwise(name: str) -> Entry:
+def _bitwise(name: str) -> EmitFunction:
     def entry(p: PositionalBuilder, *operands: Operand) -> PositionalArray:
         if not all(map(_is_bool, operands)):
             raise NotExpressible(what="bit arithmetic on whole numbers")

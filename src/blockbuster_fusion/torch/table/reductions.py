@@ -12,7 +12,7 @@ from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import Expr, call, const
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.torch.table.pointwise import converted, function
-from blockbuster_fusion.torch.table.row import DTYPES, Entry, reduction
+from blockbuster_fusion.torch.table.row import DTYPES, EmitFunction, reduction
 
 
 def axes_of(x: PositionalArray, dims: int | Sequence[int] | None) -> list[int]:
@@ -35,7 +35,7 @@ def _summed_as(
     return converted(p, x, DTYPES[dtype])
 
 
-def _reduced(combiner: Combiner) -> Entry:
+def _reduced(combiner: Combiner) -> EmitFunction:
     def entry(
         p: PositionalBuilder,
         x: PositionalArray,
@@ -249,7 +249,7 @@ def _var_mean_all(
     return _variance(p, x, None, int(unbiased), keepdim=False)
 
 
-def _first(entry: Entry) -> Entry:
+def _first(entry: EmitFunction) -> EmitFunction:
     return lambda *arguments, **options: entry(*arguments, **options)[0]
 
 

@@ -19,8 +19,8 @@ import torch
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.select.parts import Kind
 
-Entry = Callable[..., Any]
-E = TypeVar("E", bound=Entry)
+EmitFunction = Callable[..., Any]
+E = TypeVar("E", bound=EmitFunction)
 
 DTYPES = {getattr(torch, str(dtype)): dtype for dtype in DType}
 """The dtypes that kernels compute with or store."""
@@ -31,7 +31,7 @@ class Row:
     """A row of the table: how an operator is expressed, and what kind of operator it is."""
 
     kind: Kind
-    emit: Entry
+    emit: EmitFunction
     cheap: bool = False
     """True if computing it again costs less than storing it."""
 
