@@ -62,7 +62,7 @@ def torch_source(program: ArrayProgram, watched: Collection[int] = ()) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A tensor by its name, with the axes that it has."""
+    """A tensor by its name, with its axes."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -70,7 +70,7 @@ class _Named:
 
 
 class _Writer:
-    """One function in the making."""
+    """Writes the text of one function."""
 
     def __init__(self, program: ArrayProgram) -> None:
         self.program = program
@@ -233,7 +233,7 @@ class _Writer:
         return self.assign(name, text, axes, operator.type.dtype)
 
     def written(self, name: str, expr: Expr, operands: Sequence[str]) -> str:
-        """An expression as Python text; what is used several times gets a name."""
+        """An expression as Python text; subexpressions that are used several times get names."""
         uses: dict[Expr, int] = {}
         nodes = list(postorder(expr))
         for node in nodes:
@@ -292,7 +292,7 @@ def _infix(infix: str, args: Sequence[str]) -> str:
 
 
 def with_axes(x: _Named, axes: Sequence[Axis]) -> str:
-    """A tensor with its axes in another order; where it lacks one, of length 1."""
+    """A tensor with its axes in another order; an axis that it lacks has length 1."""
     order = [x.axes.index(a) for a in axes if a in x.axes]
     text = x.name
     if order != sorted(order):

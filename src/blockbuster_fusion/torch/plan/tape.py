@@ -111,7 +111,7 @@ class _Assembly:
         if not any(isinstance(action, Launched) for action in self.actions):
             raise Untaped("no kernel runs")
         self.spans: dict[Base | int, tuple[int, int]] = {}
-        """When a base or a slot is first and last used."""
+        """The first and the last action that use each base or slot."""
         for at, action in enumerate(self.actions):
             for thing in self.used(action):
                 self.spans[thing] = (self.spans.get(thing, (at, at))[0], at)
@@ -142,7 +142,7 @@ class _Assembly:
         return self.placements[slot].base if slot in self.placements else slot
 
     def held_at(self, slot: int) -> list[tuple[int, int]]:
-        """A slot with the number of the base that its tensor is, if that is used at all."""
+        """The slot with the number of the base that its tensor is, if a launch uses that."""
         base = self.thing(slot)
         is_own = isinstance(base, Base) and base.slot == slot and base in self.address
         return [(slot, self.address[base].base)] if isinstance(base, Base) and is_own else []
@@ -175,7 +175,7 @@ class _Assembly:
         return [Address(place.base, place.offset + offset) for place, offset in found]
 
     def fresh(self, base: Base) -> _Fresh:
-        """The tensor for a base: in the shape of what it shows, if that is all of it."""
+        """The tensor for a base, in the shape of a tensor that is all of it, if there is one."""
         shown = {slot: self.placements[slot] for slot in base.shown}
         shape = next((x.shape for x in shown.values() if x.is_whole), base.shape)
         views = tuple((slot, _view(x, shape)) for slot, x in shown.items())
@@ -189,7 +189,7 @@ def _view(x: Placement, shape: tuple[int, ...]) -> _View | None:
 
 
 def _rows(actions: Sequence[Launched | Ran]) -> list[list[Launched | Ran]]:
-    """Launches one after the other together, and each of the others alone."""
+    """Actions in groups: consecutive launches together, and each of the others alone."""
     rows: list[list[Launched | Ran]] = []
     for action in actions:
         if rows and isinstance(action, Launched) and isinstance(rows[-1][0], Launched):

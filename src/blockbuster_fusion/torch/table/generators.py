@@ -1,4 +1,4 @@
-"""Arrays that are made from numbers."""
+"""Generators: arrays that are made from numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -46,7 +46,7 @@ def _arange(p: PositionalBuilder, *bounds: Any, **options: Any) -> PositionalArr
 def counted(
     p: PositionalBuilder, extent: Size, start: Operand, step: Operand, dtype: DType
 ) -> PositionalArray:
-    """start, start + step, …"""
+    """The array start, start + step, …"""
     made = p.counting(extent)
     if not is_number(step, 1):
         made = p.elementwise(lambda t, s: t * s, made, step)

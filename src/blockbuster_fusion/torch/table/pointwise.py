@@ -1,4 +1,4 @@
-"""Operators that compute every element by itself, conversions among them."""
+"""Elementwise operators, including conversions."""
 
 import math
 from collections.abc import Callable

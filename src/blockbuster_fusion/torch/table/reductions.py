@@ -1,4 +1,4 @@
-"""Operators that combine along some positions: sums, softmax, norms."""
+"""Reductions along some positions: sums, softmax, norms."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def axes_of(x: PositionalArray, dims: int | Sequence[int] | None) -> list[int]:
 def _summed_as(
     p: PositionalBuilder, x: PositionalArray, dtype: torch.dtype | None
 ) -> PositionalArray:
-    """`x` in the dtype that a sum is asked for in."""
+    """`x` in the dtype of a sum."""
     if dtype is None:
         return x
     if dtype not in DTYPES:
@@ -116,7 +116,7 @@ def _log_softmax(p: PositionalBuilder, x: PositionalArray, dim: int, *_: object)
 def _of_equals(
     p: PositionalBuilder, x: PositionalArray, at: Sequence[int], share: Callable[[Expr], Expr]
 ) -> PositionalArray:
-    """A function of the number of elements that are softened, all of them equal.
+    """A function of the number of elements of a softmax, all of them equal.
 
     `x - x` is 0, or NaN where softmax is: of an infinity, and of NaN.
     """
@@ -209,7 +209,7 @@ def _variance(
     total = p.reduce(ADD, p.elementwise(lambda t: t**2, shifted), at, keep=True)
 
     def corrected(t: Expr, rest: Expr) -> Expr:
-        """Takes out of the squares what the rounded mean has left in the differences."""
+        """Subtracts from the squares the error of the rounded mean."""
         count = p.size(factors)
         freedom = call("maximum", count - less, 0.0)  # as PyTorch: never negative
         return (t - rest**2 / count) / freedom
