@@ -112,7 +112,7 @@ class PrimitiveStep:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """The result of a step, as table entries handle it."""
+    """The result of a step, as entries of the table use it."""
 
     step: int
     type: ArrayType
@@ -198,9 +198,9 @@ class Primitives:
 
         The result has the axes of the index, then the other axes of the table; along axes of both,
         each element of the index looks into its own part of the table. Places count from 0
-        upwards: what lies beyond the axis, or is negative, is a mistake that kernels do not notice.
+        upwards; a place outside the axis is an error that kernels on a GPU do not notice.
 
-        A table that is computed elementwise is not made: what it is made of is looked up instead.
+        A table that is computed elementwise is not stored: its operands are looked up instead.
         """
         name = f"take along {axis}"
         if axis not in table.axes:
@@ -283,7 +283,7 @@ def _check(expr: Expr, dtypes: tuple[DType, ...]) -> None:
 
 
 def _used(expr: Expr, operands: Sequence[Ref]) -> tuple[Expr, list[Ref]]:
-    """The expression over the operands that it uses, and these."""
+    """The expression renumbered over the operands that it uses, and these operands."""
     used = sorted(arguments(expr))
     numbered = substitute(expr, {old: arg(new) for new, old in enumerate(used)})
     return numbered, [operands[i] for i in used]

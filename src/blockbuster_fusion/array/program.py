@@ -26,7 +26,7 @@ Attribute = Plain | Expr | Axis | Combiner | ArrayType | tuple["Attribute", ...]
 
 @dataclass(frozen=True, slots=True)
 class ArrayInput:
-    """An array that the program is given."""
+    """An input of the program."""
 
     name: str
     type: ArrayType
@@ -47,7 +47,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class ArrayOutput:
-    """A value that the program gives back; `axes` is the order of the array's axes."""
+    """An output of the program; `axes` is the order of the array's axes."""
 
     name: str
     value: int
@@ -56,7 +56,7 @@ class ArrayOutput:
 
 @dataclass(frozen=True, slots=True)
 class ArrayProgram:
-    """A model as people write it: a list of operators, each giving one array."""
+    """A model: a list of operators, each with one array as its result."""
 
     name: str
     inputs: tuple[ArrayInput, ...]
@@ -88,7 +88,7 @@ def _shown(value: Attribute) -> str:
 
 
 def check_program(function: str, program: object) -> None:
-    """Raise WrongKind where something else was given than an array program."""
+    """WrongKind if `program` is no array program."""
     if not isinstance(program, ArrayProgram):
         given = type(program).__name__
         remedy = "bb.trace makes one from a function"

@@ -115,7 +115,7 @@ def _parse(op: str, part: Any) -> tuple[str | None, int | None]:
 
 
 class Tracing:
-    """One run of `trace`: what has been recorded so far."""
+    """One run of `trace`, and its record."""
 
     def __init__(self) -> None:
         self.inputs: list[ArrayInput] = []
@@ -159,7 +159,7 @@ class Tracing:
         return Array(self, self.new_value(kind), axes)
 
     def axis(self, op: str, part: str | int) -> Axis:
-        """The axis that a part of a spec names, or a new one of that extent without a name."""
+        """The axis that a part of a spec names, or a new unnamed one of that extent."""
         name, extent = _parse(op, part)
         if name is None:
             axis = self.fresh_axis("A", extent or 0)
@@ -174,7 +174,7 @@ class Tracing:
         return known
 
     def fresh_axis(self, stem: str, extent: int | Symbol) -> Axis:
-        """A new axis whose name nobody has."""
+        """A new axis with an unused name."""
         number = 1
         while f"{stem}_{number}" in self.axes:
             number += 1
@@ -182,13 +182,13 @@ class Tracing:
         return axis
 
     def another(self, axis: Axis) -> Axis:
-        """A new axis of the same extent, for a square array; it may become one with another."""
+        """A new axis of the same extent, for a square array; it may be merged with another."""
         made = self.fresh_axis(axis.name, axis.extent)
         self.anonymous.add(made)
         return made
 
     def finish(self, title: str, result: Any, batch: str | Iterable[str]) -> ArrayProgram:
-        """The program that gives `result`."""
+        """The program with these results."""
         if isinstance(result, Mapping):
             given = dict(result)
         elif isinstance(result, tuple | list):
@@ -225,7 +225,7 @@ class Tracing:
         return program
 
     def batch(self, title: str, names: str | Iterable[str]) -> frozenset[Axis]:
-        """The axes that are meant by `batch`."""
+        """The axes named by `batch`."""
         if not isinstance(names, Iterable):
             raise TraceError(op=title, problem=f"batch is a list of axis names, not {names!r}")
         made = []
@@ -272,7 +272,7 @@ class Tracing:
     # ---------------------------------------------------------------- recording
 
     def record(self, name: str, operands: Sequence[Array], /, **attributes: Attribute) -> int:
-        """A new operator; the number of its result. Its type is what its table entry gives."""
+        """Records an operator, typed by the lookup table; the number of its result."""
         given = [self.type(x) for x in operands]
         try:
             kind = result_type(name, given, attributes)
@@ -283,7 +283,7 @@ class Tracing:
         return self.new_value(kind, *given)
 
     def new_value(self, kind: ArrayType, *operands: ArrayType) -> int:
-        """The number of a new value, which an operator makes of operands."""
+        """The number of a new value, computed from operands of these types."""
         self.types.append(kind)
         self.meetings.append({axis for t in (kind, *operands) for axis in t.axes})
         return len(self.types) - 1
@@ -300,7 +300,7 @@ class Tracing:
     # ---------------------------------------------------------------- axes that have to agree
 
     def agree(self, op: str, x: Array, have: Axis, want: Axis, unify: bool = True) -> Array:
-        """`x` with its axis `have` made the axis `want`: the two are one, or one is renamed."""
+        """`x` with its axis `have` merged with `want`, or renamed to it."""
         have, want = self.resolve(have), self.resolve(want)
         if have is want:
             return x

@@ -73,7 +73,7 @@ class _Loop:
 
 
 _Size = int | _Loop
-"""The length of an array's axis: fixed, or that of the block at which a loop is."""
+"""The length of an array's axis: fixed, or that of a loop's current block."""
 _Loops = tuple[_Loop, ...]
 
 
@@ -122,7 +122,7 @@ class _Counter:
     # ---------------------------------------------------------------- bytes and operations
 
     def count(self, frame: PlanFrame, arguments: Sequence[_Shape], loops: _Loops) -> list[_Shape]:
-        """Tally a plan for all iterations of the loops around it; the shapes of its outputs."""
+        """Tallies a plan for all iterations of the loops around it; the shapes of its outputs."""
         plan = frame.plan
         shapes = [_Shape(())] * len(plan.types)
         self.shapes[frame] = shapes
@@ -177,7 +177,7 @@ class _Counter:
         known: Mapping[Dim, _Size],
         loops: _Loops,
     ) -> None:
-        """Tally the operations of a functional operator, or the loads of a lookup."""
+        """Tallies the operations of a functional operator, or the loads of a lookup."""
         match action:
             case DoElementwise():
                 self.tally.flops += action.operations * _total(made.sizes, loops)
@@ -280,7 +280,7 @@ class _Counter:
     # ---------------------------------------------------------------- local memory
 
     def peak(self, frame: PlanFrame) -> int:
-        """The most bytes of items that live in a plan, at the blocks where its loops stand."""
+        """The most bytes of items that live in a plan, for the current blocks of its loops."""
         live = most = 0
         for step in frame.plan.steps:
             live += self._bytes(frame, step.loaded)

@@ -78,7 +78,7 @@ class DoBlockReduce:
 
 @dataclass(frozen=True, slots=True)
 class DoDot:
-    """A contraction over `axes`; the numbers are einsum's, where a dim stays in both operands."""
+    """A contraction over `axes`; the other numbers are einsum's, for dims that both keep."""
 
     axes: tuple[int, int]
     left: tuple[int, ...]
@@ -90,9 +90,9 @@ class DoDot:
 
 @dataclass(frozen=True, slots=True)
 class DoTake:
-    """A lookup in a list, whose array has the axis that is looked along first.
+    """A lookup along the first axis of a list's array.
 
-    Its other axes are those of the result at `kept`; `places` turns the places to the result's.
+    The other axes are those of the result at `kept`; `places` aligns the places with the result.
     """
 
     axis: Axis
@@ -187,7 +187,7 @@ class PlanStep:
     operands: tuple[int, ...]
     results: tuple[int, ...]
     loaded: tuple[int, ...]
-    """Items that came in from outside and are used here first."""
+    """Items from outside that are first used here."""
     made: tuple[int, ...]
     """The results that are items."""
     dead: tuple[int, ...]
@@ -202,7 +202,7 @@ class GraphPlan:
 
     types: tuple[Type, ...]
     bytes: tuple[int, ...]
-    """Of one element of each slot, as declared."""
+    """The bytes of one element of each slot, as declared."""
     labels: tuple[str, ...]
     """The default name of each slot: the value, as text."""
     inputs: tuple[int, ...]
@@ -212,7 +212,7 @@ class GraphPlan:
     steps: tuple[PlanStep, ...]
     outputs: tuple[int, ...]
     loaded_last: tuple[int, ...]
-    """Items that came in and are only handed out."""
+    """Items from outside that are only outputs."""
     sites: int
     dims: frozenset[Dim]
     axes: frozenset[Axis]

@@ -56,7 +56,7 @@ _PLANS: WeakKeyDictionary[Graph, dict[tuple[bool, ...], GraphPlan]] = WeakKeyDic
 
 
 def plan_of(graph: Graph, owned: tuple[bool, ...]) -> GraphPlan:
-    """The plan of a graph; the inputs that are `owned` are loaded for it, the others are whole."""
+    """The plan of a graph; `owned` inputs are loaded for it, the others are passed whole."""
     made = _PLANS.setdefault(graph, {})
     if owned not in made:
         made[owned] = _Planner(graph, owned).plan()
@@ -317,7 +317,7 @@ def _sizes(expr: Expr) -> tuple[Axis, ...]:
 
 
 def alignment(source: Sequence[Dim], target: Sequence[Dim]) -> Alignment | None:
-    """The alignment of a block with the dims `source` to `target`; None where there is no need."""
+    """The alignment of a block with the dims `source` to `target`; None if they agree."""
     order = tuple(sorted(range(len(source)), key=lambda at: target.index(source[at])))
     present = [dim in source for dim in target]
     leading = present.index(True) if any(present) else len(target)

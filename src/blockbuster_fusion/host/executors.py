@@ -15,7 +15,7 @@ _EXECUTORS: dict[str, Executor] = {}
 
 
 def register_executor(namespace: str, run: Executor) -> None:
-    """Let `run(name, attributes, arrays)` compute all misc operators of a namespace from now on.
+    """Registers `run(name, attributes, arrays)` for all misc operators of a namespace.
 
     It gets full arrays (copies, in the layouts that the operator asks for) and returns a list of
     full arrays, one for each result that the operator declares.

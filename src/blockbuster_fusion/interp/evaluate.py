@@ -36,8 +36,8 @@ def evaluate(
 ) -> dict[str, NumpyArray]:
     """The program's outputs by name, computed on whole arrays, given by name or in order.
 
-    Dtypes are as in `interpret`: each result is rounded to what is declared, and when any array is
-    float64 all floats are.
+    Dtypes are as in `interpret`: each result is rounded to its declared dtype. If any array is
+    float64, all floats are.
     """
     check_program("evaluate", program)
     if not isinstance(inputs, Mapping):
@@ -113,7 +113,7 @@ class _Evaluation:
         return array
 
     def bind(self, array: NumpyArray, kind: ArrayType, owner: str) -> str | None:
-        """Note the lengths of an array's axes, or say why it cannot be of a type."""
+        """Binds the lengths of an array's axes; the reason why it is not of the type, or None."""
         if array.ndim != len(kind.axes):
             wanted = ", ".join(axis.name for axis in kind.axes)
             return f"has the shape {array.shape}, and the program wants the axes ({wanted})"

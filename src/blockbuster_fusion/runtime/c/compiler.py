@@ -36,7 +36,7 @@ SEARCHED = (
     *("CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
     *("SDKROOT", "MACOSX_DEPLOYMENT_TARGET", "CCC_OVERRIDE_OPTIONS"),
 )
-"""Variables that change what a compiler makes of a source."""
+"""Environment variables that change the output of a compiler."""
 _OPENMP_WORDS = ("openmp", "omp.h", "lomp", "lgomp")
 _NO_ROOM = tuple(
     (os.strerror(code).lower(), code)
@@ -49,7 +49,7 @@ _LONGEST_OUTPUT = 1 << 16
 def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False) -> CacheEntry:
     """A shared library of a C source, compiled once for this compiler and this CPU.
 
-    Without OpenMP in the compiler it is compiled for one thread, and again once that has OpenMP.
+    If the compiler lacks OpenMP, it is compiled for one thread, and again once OpenMP is there.
     """
     command = compiler()
     options = (*FLAGS, *OPENMP, *(SANITIZE if sanitize else ()), *flags, *LIBRARIES)
@@ -94,7 +94,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _key(source: str, command: tuple[str, ...], options: Sequence[str]) -> str:
-    """All that a library depends on: texts, options, compiler, C library, CPU, where it looks."""
+    """The key of a library: texts, options, compiler, C library, CPU and search paths."""
     searched = [f"{name}={os.environ.get(name, '')}" for name in SEARCHED]
     return digest(source, *options, *command, _version(command, _file(command)), *searched, _cpu())
 
@@ -103,7 +103,7 @@ def _key(source: str, command: tuple[str, ...], options: Sequence[str]) -> str:
 
 
 def compiler() -> tuple[str, ...]:
-    """The command of the C compiler: $CC, or the first of cc, gcc and clang that there is."""
+    """The command of the C compiler: $CC, or the first of cc, gcc and clang that exists."""
     given = os.environ.get("CC", "")
     try:
         named = shlex.split(given)
@@ -137,7 +137,7 @@ def time_limit() -> float:
 
 @doing("the C compiler")
 def _run(command: Sequence[str], options: Sequence[str], source: Path, library: Path) -> str | None:
-    """Compile; the first lines of what the compiler says where it fails."""
+    """Compiles; the first lines of the compiler's messages if it fails."""
     libraries = [option for option in options if option.startswith("-l")]
     others = [option for option in options if option not in libraries]
     arguments = [*command, *others, "-o", str(library), str(source), *libraries]
@@ -159,7 +159,7 @@ def _ending(status: int | None) -> str:
 
 
 def _output(arguments: Sequence[str], folder: Path | None = None) -> tuple[int | None, str]:
-    """The status of a command and what it says; None for one that did not end in time.
+    """The status of a command and its output; None if it did not end in time.
 
     It is told to speak English, and to put its temporary files into `folder`.
     """
@@ -196,7 +196,7 @@ def _output(arguments: Sequence[str], folder: Path | None = None) -> tuple[int |
 
 
 def _read(process: "subprocess.Popen[bytes]", end: float) -> bytes:
-    """The beginning of what a process says, until it ends or the time is up."""
+    """The beginning of a process's output, until it ends or the time is up."""
     assert process.stdout is not None
     said = bytearray()
     with selectors.DefaultSelector() as selector:
