@@ -89,23 +89,21 @@ class _Planner:
         inputs = tuple(slots[Value(i)] for i in graph.inputs)
         outputs = tuple(slots[out.value] for out in graph.outputs)
         first, last, last_seen = _uses(work, outputs)
-        made = {slot for _, _, results in work for slot in results}
         owned = {slot for slot, owns in zip(inputs, self.owned, strict=True) if owns}
-        items = {slot for slot in made | owned if not self.types[slot].is_list}
+        owned.update(slot for _, _, results in work for slot in results)
+        items = {slot for slot in owned if not self.types[slot].is_list}
         loaded = _by_step({slot: first[slot] for slot in inputs if slot in items & first.keys()})
         dead = _by_step({slot: at for slot, at in last.items() if slot in items})
         dropped = _by_step(last_seen)
         steps = tuple(
             PlanStep(
-                action,
-                operands,
-                results,
+                *node,
                 loaded.get(at, ()),
-                tuple(slot for slot in results if slot in items),
+                tuple(slot for slot in node[2] if slot in items),
                 dead.get(at, ()),
                 dropped.get(at, ()),
             )
-            for at, (action, operands, results) in enumerate(work)
+            for at, node in enumerate(work)
         )
         self.axes.update(dim.axis for dim in self.dims)
         return GraphPlan(

@@ -162,8 +162,7 @@ class BlockMachine:
             if walk is not None:
                 self._count("a map", walk, value)
         child, tally = frame.children[action.child], self.tally
-        stacked: dict[int, StoredList] = {}
-        gathered: dict[int, NumpyArray] = {}
+        results: dict[int, Any] = {}
         parts = [Gathered(self.arithmetic, gather) for _, gather in action.reduced]
         before = kept = tally.live
         for block in range(action.first, count):
@@ -174,9 +173,9 @@ class BlockMachine:
             outputs = self.run(child, arguments)
             for stack in action.stacks:
                 output, place = outputs[stack.output], frame.places[step.results[stack.output]]
-                if stack.output not in stacked:
-                    stacked[stack.output] = self._allocate(action, stack, output, place)
-                self._put(action, stack, stacked[stack.output], output, block)
+                if stack.output not in results:
+                    results[stack.output] = self._allocate(action, stack, output, place)
+                self._put(action, stack, results[stack.output], output, block)
                 if stack.is_item:
                     tally.store(place, output.size * stack.bytes)
             for (group, gather), part in zip(action.reduced, parts, strict=True):
@@ -187,15 +186,12 @@ class BlockMachine:
             tally.live = kept
         tally.live = before
         if action.first >= count:
-            self._map_of_nothing(frame, step, action, ports, stacked, gathered)
+            results = self._map_of_nothing(frame, step, action, ports)
         for (group, gather), part in zip(action.reduced, parts, strict=True):
-            whole = part.result() if part else [gathered[output] for output in group]
+            whole = part.result() if part else [results[output] for output in group]
             made = self.arithmetic.finished(gather, whole)
-            gathered.update(zip(group, made, strict=True))
-        return [
-            stacked[output] if output in stacked else gathered[output]
-            for output in range(len(step.results))
-        ]
+            results.update(zip(group, made, strict=True))
+        return [results[output] for output in range(len(step.results))]
 
     def _map_of_nothing(
         self,
@@ -203,19 +199,19 @@ class BlockMachine:
         step: PlanStep,
         action: DoMap,
         ports: Sequence[tuple[Walk | None, Any]],
-        stacked: dict[int, StoredList],
-        gathered: dict[int, NumpyArray],
-    ) -> None:
-        """Adds the results of a map without blocks: empty lists, and identities."""
+    ) -> dict[int, Any]:
+        """The results of a map without blocks: empty lists, and identities."""
+        results: dict[int, Any] = {}
         outputs = self._imagined(action, ports)
         for stack in action.stacks:
             place = frame.places[step.results[stack.output]]
-            stacked[stack.output] = self._allocate(action, stack, outputs[stack.output], place)
+            results[stack.output] = self._allocate(action, stack, outputs[stack.output], place)
         for group, gather in action.reduced:
             made = [outputs[o] for o in group]  # equal for all blocks, so also for none
             if gather.combiner is not ANY:
                 made = self.arithmetic.identities(gather, [x.shape for x in made])
-            gathered.update(zip(group, made, strict=True))
+            results.update(zip(group, made, strict=True))
+        return results
 
     def _imagined(self, action: DoMap, ports: Sequence[tuple[Walk | None, Any]]) -> Values:
         """The untallied outputs of the body for an empty block, for their shapes."""
