@@ -238,23 +238,21 @@ class Careful:
         """A sum with a moved number: exponents that may cancel are added first."""
         numbers = self.numbers
         a, b = (self.plain(term) if isinstance(term, Power) else term for term in (a, b))
-        if isinstance(a, Moved) and isinstance(b, Moved):
-            value = numbers.add(a.value, b.value) if sign > 0 else numbers.sub(a.value, b.value)
-            exponent = plus(a.exponent, b.exponent, sign)
-            return Moved(value, exponent) if exponent else value
-        for one, other in ((a, b), (b, a)):
-            if isinstance(one, Moved) and isinstance(other, Number) and other.constant is not None:
-                pair = (one.value, other) if one is a else (other, one.value)
-                value = numbers.add(*pair) if sign > 0 else numbers.sub(*pair)
-                return Moved(value, plus((), one.exponent, 1.0 if one is a else sign))
-        if isinstance(b, Moved):
-            assert isinstance(a, Number)
-            exponent = plus(((a, 1.0),), b.exponent, sign)
-            first = self._less_infinity(self.total(exponent), exponent)
-            return numbers.add(first, b.value) if sign > 0 else numbers.sub(first, b.value)
-        assert isinstance(a, Moved)
-        assert isinstance(b, Number)
-        return numbers.add(self.total(plus(a.exponent, ((b, 1.0),), sign)), a.value)
+        combine = numbers.add if sign > 0 else numbers.sub
+        match a, b:
+            case Moved(), Moved():
+                value, exponent = combine(a.value, b.value), plus(a.exponent, b.exponent, sign)
+                return Moved(value, exponent) if exponent else value
+            case Moved(), Number() if b.constant is not None:
+                return Moved(combine(a.value, b), plus((), a.exponent))
+            case Number(), Moved() if a.constant is not None:
+                return Moved(combine(a, b.value), plus((), b.exponent, sign))
+            case Number(), Moved():
+                exponent = plus(((a, 1.0),), b.exponent, sign)
+                return combine(self._less_infinity(self.total(exponent), exponent), b.value)
+            case Moved(), Number():
+                return numbers.add(self.total(plus(a.exponent, ((b, 1.0),), sign)), a.value)
+        return None
 
     def log(self, name: str, a: CarefulTerm) -> CarefulTerm | None:
         base, few = BASES[name], False
