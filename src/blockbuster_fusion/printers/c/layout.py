@@ -61,11 +61,13 @@ class Layout:
 
     def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int]) -> None:
         self.kernel, self.tiles = kernel, tiles
+        self.statements = tuple(kernel.statements)
+        self.stored_to = {s.target.buffer for s in self.statements if isinstance(s, Store)}
         self.id = Scope(C)
         for buffer in kernel.buffers:
             self.name(buffer)  # arrays first: theirs are the names to keep
         packed = [index.dim for index in kernel.grid if index.dim.packed]
-        contracts = any(isinstance(s, Contract) for s in kernel.statements)
+        contracts = any(isinstance(s, Contract) for s in self.statements)
         self.lanes = packed[-1] if packed and contracts else None
         self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
         self.counted = _short_positions(kernel)
@@ -76,7 +78,7 @@ class Layout:
         self.borrowed: dict[Tile, Access] = {}
         self.borrowed = {
             s.tile: s.source
-            for s in kernel.statements
+            for s in self.statements
             if isinstance(s, Load) and self.is_borrowed(s.tile, s.source)
         }
 
@@ -88,12 +90,8 @@ class Layout:
         extent = axis.extent
         return str(extent) if isinstance(extent, int) else self.id(extent, extent.name)
 
-    @property
-    def stored_to(self) -> set[Buffer]:
-        return {s.target.buffer for s in self.kernel.statements if isinstance(s, Store)}
-
     def spans(self) -> Iterator[Span]:
-        for statement in self.kernel.statements:
+        for statement in self.statements:
             for tile in tiles_of(statement):
                 yield from tile.spans
             if isinstance(statement, Positions):
@@ -147,7 +145,7 @@ class Layout:
             return False
         if source.buffer in self.stored_to:
             return False
-        users = [s for s in self.kernel.statements if tile in read(s)]
+        users = [s for s in self.statements if tile in read(s)]
         plans = [self.contraction(s) if isinstance(s, Contract) else None for s in users]
         return all(
             plan is not None and plan.broadcast is tile is not plan.vectors for plan in plans
@@ -277,7 +275,7 @@ class Layout:
 
     def passes(self, compute: Compute, fold: Fold) -> bool:
         """True if a tile is only used by a reduction that runs along: it needs no memory."""
-        readers = [s for s in self.kernel.statements if compute.tile in read(s)]
+        readers = [s for s in self.statements if compute.tile in read(s)]
         return readers == [fold] and self.is_across(fold)
 
     def is_across(self, fold: Fold) -> bool:
