@@ -22,7 +22,7 @@ from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Input, Map, Misc, Node, Reduce, Rename
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.ir.words import Written, write
+from blockbuster_fusion.ir.words import ItemText, write
 from blockbuster_fusion.tools import examples
 from helpers.programs import random_inputs, random_program
 from helpers.running import ragged_tiles
@@ -51,7 +51,7 @@ def _compact(graph: Graph, node: Node) -> str:
             return f"index {op.dim}"
         case op:
             types = [graph.type(v) for v in node.inputs]
-            names = [Written("xyzuvw"[i], t.axes) for i, t in enumerate(types)]
+            names = [ItemText("xyzuvw"[i], t.axes) for i, t in enumerate(types)]
             return write(op, names).text
 
 

@@ -27,7 +27,7 @@ from blockbuster_fusion.ir.ops import (
     Value,
 )
 from blockbuster_fusion.ir.types import DType, Type
-from blockbuster_fusion.ir.words import Written, write
+from blockbuster_fusion.ir.words import ItemText, write
 from helpers.listing import canonical
 
 Golden = Callable[[str], None]
@@ -709,10 +709,10 @@ def test_repeated_and_missing_names_of_inputs_and_outputs() -> None:
 
 # --------------------------------------------------------------- functional operators
 
-a_mk, a_km = Written("a", (M, K)), Written("a", (K, M))
-a_mnk = Written("a", (M, N, K))
-c_m, c_k, c_n = Written("c", (M,)), Written("c", (K,)), Written("c", (N,))
-scalar, b_mk, b_nk = Written("s", ()), Written("b", (M, K)), Written("b", (N, K))
+a_mk, a_km = ItemText("a", (M, K)), ItemText("a", (K, M))
+a_mnk = ItemText("a", (M, N, K))
+c_m, c_k, c_n = ItemText("c", (M,)), ItemText("c", (K,)), ItemText("c", (N,))
+scalar, b_mk, b_nk = ItemText("s", ()), ItemText("b", (M, K)), ItemText("b", (N, K))
 times, plus, minus, divided = (Elementwise(e) for e in (X * Y, X + Y, X - Y, X / Y))
 
 
@@ -757,18 +757,18 @@ times, plus, minus, divided = (Elementwise(e) for e in (X * Y, X + Y, X - Y, X /
         (Dot(n), (a_mnk, c_n), 'dot(a,c,axis="N")', (M, K)),
     ],
 )
-def test_words(op: Op, operands: tuple[Written, ...], text: str, axes: tuple[Axis, ...]) -> None:
+def test_words(op: Op, operands: tuple[ItemText, ...], text: str, axes: tuple[Axis, ...]) -> None:
     assert isinstance(op, Elementwise | BlockReduce | Dot)
-    assert write(op, operands) == Written(text, axes)
+    assert write(op, operands) == ItemText(text, axes)
 
 
 def test_words_follow_the_loops_where_the_operands_leave_it_open() -> None:
-    n_vector = Written("b", (N,))
+    n_vector = ItemText("b", (N,))
     at_most = Elementwise(call("le", X, Y))
-    assert write(at_most, (n_vector, c_m), (M, N)) == Written("b<=c", (M, N))
-    assert write(times, (n_vector, c_m), (M, N)) == Written("outer(c,b)", (M, N))
-    assert write(divided, (n_vector, c_m), (M, N)) == Written("outer(b,1/c)", (N, M))
-    assert write(times, (a_mk, b_nk), (M, N, K)) == Written("a*b", (M, N, K))
+    assert write(at_most, (n_vector, c_m), (M, N)) == ItemText("b<=c", (M, N))
+    assert write(times, (n_vector, c_m), (M, N)) == ItemText("outer(c,b)", (M, N))
+    assert write(divided, (n_vector, c_m), (M, N)) == ItemText("outer(b,1/c)", (N, M))
+    assert write(times, (a_mk, b_nk), (M, N, K)) == ItemText("a*b", (M, N, K))
 
 
 def test_rows_and_columns_are_those_of_the_listing(golden: Golden) -> None:
