@@ -145,47 +145,59 @@ def _part(
     program: Graph, group: Sequence[int], number: int, home: Mapping[int, int], ids: Iterator[int]
 ) -> ProgramPart:
     """One group as a program with inputs and outputs."""
-    nodes: dict[int, Node] = {}
-    operands: dict[Value, int] = {}
-    here: dict[Value, Value] = {}
-
-    def place(value: Value) -> Value:
-        """A value of the program in this part; views on the way are repeated."""
-        views: list[int] = []
-        source = value
-        while source not in here and _is_view(program[source.node]):
-            views.append(source.node)
-            if not program[source.node].inputs:
-                break
-            (source,) = program[source.node].inputs
-        if source not in here and not _is_view(program[source.node]):
-            kind = program.type(source)
-            old = program.op(source.node)
-            i = source.node if isinstance(old, Input) else next(ids)
-            nodes[i] = Node(Input(old.name if isinstance(old, Input) else "", kind), (), (kind,))
-            operands[source] = i
-            here[source] = Value(i)
-        for view in reversed(views):
-            i = next(ids)
-            nodes[i] = _over(program[view], here)
-            here[Value(view)] = Value(i)
-        return here[value]
-
+    copy = _Copy(program, ids)
     for i in group:
-        node = program[i]
-        for value in node.inputs:
-            place(value)
-        nodes[i] = _over(node, here)
-        here.update((Value(i, port), Value(i, port)) for port in range(len(node.types)))
+        copy.add(i)
     crossing, results = _results(program, group, number, home)
     if home[next(reversed(home))] == number:  # the last part has the views
         values = (out.value for out in program.outputs)
         results += dict.fromkeys(v for v in values if _is_view(program[v.node]))
-    outputs = [Output("", place(value)) for value in results]
-    graph = Graph(nodes, list(operands.values()), outputs)
-    crossing += [v for v in operands if v.node not in program.inputs]
+    outputs = [Output("", copy.value(value)) for value in results]
+    graph = Graph(copy.nodes, list(copy.operands.values()), outputs)
+    crossing += [v for v in copy.operands if v.node not in program.inputs]
     shared = frozenset(dim for value in crossing for dim in program.type(value).dims)
-    return ProgramPart(graph, tuple(operands), tuple(results), shared)
+    return ProgramPart(graph, tuple(copy.operands), tuple(results), shared)
+
+
+class _Copy:
+    """A copy of some nodes of a program; values from elsewhere become inputs."""
+
+    def __init__(self, program: Graph, ids: Iterator[int]) -> None:
+        self.program, self.ids = program, ids
+        self.nodes: dict[int, Node] = {}
+        self.operands: dict[Value, int] = {}
+        self.copies: dict[Value, Value] = {}
+
+    def add(self, i: int) -> None:
+        """Copies a node under its id."""
+        node = self.program[i]
+        for value in node.inputs:
+            self.value(value)
+        self.nodes[i] = _over(node, self.copies)
+        self.copies.update((Value(i, port), Value(i, port)) for port in range(len(node.types)))
+
+    def value(self, value: Value) -> Value:
+        """The copy of a value; views on the way to it are repeated."""
+        program, views, source = self.program, list[int](), value
+        while source not in self.copies and _is_view(program[source.node]):
+            views.append(source.node)
+            if not program[source.node].inputs:
+                break
+            (source,) = program[source.node].inputs
+        if source not in self.copies and not _is_view(program[source.node]):
+            self._input(source)
+        for view in reversed(views):
+            i = next(self.ids)
+            self.nodes[i] = _over(program[view], self.copies)
+            self.copies[Value(view)] = Value(i)
+        return self.copies[value]
+
+    def _input(self, source: Value) -> None:
+        kind, old = self.program.type(source), self.program.op(source.node)
+        i, name = (source.node, old.name) if isinstance(old, Input) else (next(self.ids), "")
+        self.nodes[i] = Node(Input(name, kind), (), (kind,))
+        self.operands[source] = i
+        self.copies[source] = Value(i)
 
 
 def _results(

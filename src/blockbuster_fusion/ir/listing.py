@@ -184,9 +184,7 @@ class _Listing:
     def value(self, scope: ListingScope, value: Value) -> ItemText:
         """A value as an operand."""
         if value.node in scope.inlined:
-            node = scope.graph[value.node]
-            assert isinstance(node.op, Elementwise | BlockReduce | Dot)
-            return self.call(scope, node.op, node)
+            return self.call(scope, scope.inlined[value.node], scope.graph[value.node])
         place = scope.places[value]
         if isinstance(place, Item):
             return self.load(scope.depth, place)
@@ -273,8 +271,8 @@ class _Listing:
         self.loop(scope.depth, op.dim, variable, max(peeled, default=0), serial=True)
         written: list[ItemText] = []
         for value in node.inputs:
-            item = scope.iterated(value, op.dim, variable)
-            assert isinstance(item, Item)
+            source = scope.slice_at(value, op.dim, variable)
+            item = Item(item_axes(scope.graph.type(value).iterate(op.dim)), source=source)
             written.append(self.load(scope.depth + 1, item))
         accumulators = [Item(()) for _ in node.types]
         self.fold(scope.depth + 1, op.combiner, accumulators, written)

@@ -12,6 +12,7 @@ from blockbuster_fusion.ir.combiner import SIMPLE, Combiner
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Join, Map, Misc, Output, Value
 from blockbuster_fusion.ir.types import Type
+from blockbuster_fusion.ir.words import Functional
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class ListingScope:
     folds: dict[int, list[Accumulation]] = field(
         default_factory=dict
     )  # by the node that completes them
-    inlined: set[int] = field(default_factory=set)  # nodes that are part of their accumulation
+    inlined: dict[int, Functional] = field(default_factory=dict)  # parts of an accumulation
     joined: set[int] = field(default_factory=set)  # joins whose operands are built in place
 
     @property
@@ -116,22 +117,24 @@ class ListingScope:
         """Plan an accumulation after the last of its values; `inline`: with its operator in it."""
         last = max((v.node for v in fold.values), key=self.graph.position.__getitem__)
         self.folds.setdefault(last, []).append(fold)
-        if (
-            inline
-            and fold.combiner in SIMPLE.values()
-            and isinstance(self.graph.op(last), Elementwise | BlockReduce | Dot)
-            and not self.graph.users[last]
-            and [out.value for out in self.graph.outputs].count(fold.values[0]) == 1
-        ):
-            self.inlined.add(last)
+        if not inline or fold.combiner not in SIMPLE.values() or self.graph.users[last]:
+            return
+        if [out.value for out in self.graph.outputs].count(fold.values[0]) != 1:
+            return
+        match self.graph.op(last):
+            case Elementwise() | BlockReduce() | Dot() as op:
+                self.inlined[last] = op
 
     def iterated(self, value: Value, dim: Dim, index: str) -> Location:
         """The part of a list that one iteration over `dim` reads."""
-        part, kind = self.places[value], self.graph.type(value)
-        walked = kind.list_dim(dim)
-        assert isinstance(part, ArraySlice)
-        assert walked is not None
-        return element(part.at(walked, index), kind.iterate(dim))
+        return element(self.slice_at(value, dim, index), self.graph.type(value).iterate(dim))
+
+    def slice_at(self, value: Value, dim: Dim, index: str) -> ArraySlice:
+        """The slice of a list at one index along `dim`."""
+        match self.places[value], self.graph.type(value).list_dim(dim):
+            case ArraySlice() as part, Dim() as walked:
+                return part.at(walked, index)
+        raise TypeError(f"{value} is not a list over {dim.label}")
 
 
 def element(part: ArraySlice, kind: Type) -> Location:

@@ -87,9 +87,8 @@ class _Frame:
         if outside is not None:
             assert self.around is not None
             outer, iterated = outside
-            op = self.nodes[value.node].op
-            assert isinstance(op, Input)
-            return self.port(self.around.element(outer, dim), iterated, op.name)
+            name = getattr(self.nodes[value.node].op, "name", "")
+            return self.port(self.around.element(outer, dim), iterated, name)
         node = self.nodes[value.node]
         if isinstance(node.op, Pick) and node.op.dim.unit and dim.label < node.op.dim.label:
             # one order for all, so that the same block is the same value
