@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from blockbuster_fusion.array.canonical import canonical, masked_scale, turned_choice
-from blockbuster_fusion.ir.expr import Expr, arg, call, const, evaluate, result_dtype
+from blockbuster_fusion.ir.expr import Expr, arg, call, const, evaluate
+from blockbuster_fusion.ir.expr_dtypes import result_dtype
 from blockbuster_fusion.ir.types import DType
 
 X, Y, M, N, P = (arg(i) for i in range(5))

@@ -6,7 +6,8 @@ import pytest
 
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import Combiner
-from blockbuster_fusion.ir.expr import Expr, arg, call, const, result_dtype
+from blockbuster_fusion.ir.expr import Expr, arg, call, const
+from blockbuster_fusion.ir.expr_dtypes import result_dtype
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Reduce
 from blockbuster_fusion.ir.types import DType

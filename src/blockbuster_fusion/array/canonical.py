@@ -8,7 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from blockbuster_fusion.ir.expr import Expr, call, const, result_dtype, rewrite
+from blockbuster_fusion.ir.expr import Expr, call, const, rewrite
+from blockbuster_fusion.ir.expr_dtypes import result_dtype
 from blockbuster_fusion.ir.types import DType
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")

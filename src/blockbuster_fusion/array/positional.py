@@ -42,7 +42,8 @@ from blockbuster_fusion.array.records import (
 )
 from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
-from blockbuster_fusion.ir.expr import Expr, arg, call, cast, const, contains, result_dtype
+from blockbuster_fusion.ir.expr import Expr, arg, call, cast, const, contains
+from blockbuster_fusion.ir.expr_dtypes import result_dtype
 from blockbuster_fusion.ir.types import DType, promote
 
 

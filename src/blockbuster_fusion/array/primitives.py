@@ -8,17 +8,8 @@ from blockbuster_fusion.array.program import ArrayType
 from blockbuster_fusion.errors import IllTyped
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
-from blockbuster_fusion.ir.expr import (
-    Expr,
-    arg,
-    arguments,
-    arity,
-    as_expr,
-    call,
-    cast,
-    result_dtype,
-    substitute,
-)
+from blockbuster_fusion.ir.expr import Expr, arg, arguments, arity, as_expr, call, cast, substitute
+from blockbuster_fusion.ir.expr_dtypes import result_dtype
 from blockbuster_fusion.ir.ops import Plain
 from blockbuster_fusion.ir.split_expr import split_expression
 from blockbuster_fusion.ir.types import DType, promote

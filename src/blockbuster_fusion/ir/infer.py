@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from blockbuster_fusion.errors import IllTyped
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD, MUL, Combiner
-from blockbuster_fusion.ir.expr import arity, result_dtype
+from blockbuster_fusion.ir.expr import arity
+from blockbuster_fusion.ir.expr_dtypes import result_dtype
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
     Dot,

@@ -4,7 +4,8 @@ from weakref import WeakKeyDictionary
 
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import Combiner
-from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arity, axes_in, node_dtypes, postorder
+from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, arity, axes_in, postorder
+from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
 
 _NOT_ON_BOOL = {"sub", "neg", "sign"}

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import Combiner
-from blockbuster_fusion.ir.expr import Expr, arg, arguments, result_dtype, substitute
+from blockbuster_fusion.ir.expr import Expr, arg, arguments, substitute
+from blockbuster_fusion.ir.expr_dtypes import result_dtype
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.ir.ops import (

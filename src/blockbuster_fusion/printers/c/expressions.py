@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, node_dtypes, number_dtype, varying
+from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, varying
+from blockbuster_fusion.ir.expr_dtypes import node_dtypes, number_dtype
 from blockbuster_fusion.ir.types import DType, promote
 from blockbuster_fusion.printers.operators import ATOM, C_TYPES, OPERATORS, TIMES, TextForm
 

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable
 
 from blockbuster_fusion.errors import NoKernel
-from blockbuster_fusion.ir.expr import arguments, node_dtypes
+from blockbuster_fusion.ir.expr import arguments
+from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import (
     Body,

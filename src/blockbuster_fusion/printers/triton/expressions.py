@@ -7,16 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.expr import (
-    FUNCTIONS,
-    Expr,
-    axes_in,
-    evaluate,
-    node_dtypes,
-    postorder,
-    result_dtype,
-    varying,
-)
+from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, axes_in, evaluate, postorder, varying
+from blockbuster_fusion.ir.expr_dtypes import node_dtypes, result_dtype
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.printers.operators import (
     ATOM,

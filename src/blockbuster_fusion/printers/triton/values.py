@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from blockbuster_fusion.ir.expr import node_dtypes, postorder
+from blockbuster_fusion.ir.expr import postorder
+from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Compute, Kernel, Span, Statement, Tile, accesses
 from blockbuster_fusion.printers.operators import TRITON_TYPES

@@ -18,7 +18,8 @@ from blockbuster_fusion.host.numbers import round_to_bfloat16
 from blockbuster_fusion.interp.arithmetic import looked_up, misplaced
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, ANY, MAX, MIN, MUL, Combiner
-from blockbuster_fusion.ir.expr import Expr, evaluate, fold, node_dtypes
+from blockbuster_fusion.ir.expr import Expr, evaluate, fold
+from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
