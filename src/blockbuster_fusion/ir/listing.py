@@ -1,7 +1,7 @@
 """Printing a block program as the paper's listings: `forall`/`for`, `load`/`store`, t1, I1.
 
-As in the paper, what a loop accumulates starts out as the combiner's identity (0 for a sum), and an
-item is loaded just before it is first used.
+As in the paper, accumulators start with the combiner's identity (0 for a sum), and an item is
+loaded just before its first use.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ from blockbuster_fusion.ir.places import (
 from blockbuster_fusion.ir.words import Functional, ItemText, write
 
 _LONG = 200
-"""Parts of an expression beyond which what it shares gets lines of its own."""
+"""The most parts of an expression without separate lines for shared parts."""
 
 
 def show(graph: Graph, *, reductions: str = "serial") -> str:
@@ -62,12 +62,12 @@ def show(graph: Graph, *, reductions: str = "serial") -> str:
 class Labels:
     """The names in the listing of a program: t5, I1, O.
 
-    A value is told by the maps that it is in and its own number there.
+    The key of a value is the path of its maps and its value there.
     """
 
     names: Mapping[tuple[Path, Value], str]
     lines: Mapping[tuple[Path, Value], str]
-    """The statement that makes a value: `t5 += row_sum(t4)`."""
+    """The statement that computes a value: `t5 += row_sum(t4)`."""
 
     def name(self, path: Path, value: Value) -> str:
         return self.names.get((path, value), "")
@@ -100,14 +100,14 @@ class _Listing:
         self.lock = lock
         self.lines: list[str] = []
         self.read: dict[Graph, frozenset[int]] = {}
-        self.scopes: list[ListingScope] = []  # they keep their items, so that ids stay theirs
-        self.made: dict[int, str] = {}  # by the id of an item: the statement that makes it
+        self.scopes: list[ListingScope] = []  # keep items alive, so that their ids stay unique
+        self.made: dict[int, str] = {}  # by the id of an item: its statement
 
     def line(self, depth: int, text: str) -> None:
         self.lines.append("    " * depth + text)
 
     def line_of(self, depth: int, item: Item, text: str) -> None:
-        """Prints the statement that makes an item."""
+        """Prints the statement that computes an item."""
         self.made[id(item)] = text
         self.line(depth, text)
 
@@ -192,7 +192,7 @@ class _Listing:
         return ItemText(self.text(place), items)
 
     def load(self, depth: int, item: Item) -> ItemText:
-        """The item by its name, after a line that loads it if it isn't there yet."""
+        """The name of an item, after a line that loads it if it is not loaded yet."""
         if not item.name:
             assert item.source is not None
             array, text = item.source.array, self.text(item.source)
@@ -216,7 +216,7 @@ class _Listing:
         return ItemText(f"take({table.text},{places.text})", axes)
 
     def store(self, scope: ListingScope, value: Value) -> None:
-        """Store a value, as soon as it is there, wherever it is wanted and was not built."""
+        """Stores a value in each requested place in which it was not built."""
         for target in scope.stores.get(value, ()):
             place, (text, axes) = scope.places[value], self.value(scope, value)
             target.array.axes = axes
@@ -297,7 +297,7 @@ class _Listing:
             self.fold_tuple(depth, combiner, names)
 
     def fold_tuple(self, depth: int, combiner: Combiner, names: list[str]) -> None:
-        """Components that depend on one another: what they share first, then all at once."""
+        """Prints dependent components: shared parts first, then all at once."""
         made = self.shared(depth, combiner.combine, names)
         results = ",".join(format_expr(e, names) for e in made)
         self.line(depth, f"{','.join(names[: combiner.arity])} = {results}")
@@ -358,7 +358,7 @@ class _Listing:
     def handed_over(
         self, scope: ListingScope, value: Value, layout: tuple[Axis, ...] | None
     ) -> str:
-        """An operand of a misc operator, transposed where it wants another order of axes."""
+        """An operand of a misc operator, transposed if it needs another order of axes."""
         place, (text, axes) = scope.places[value], self.value(scope, value)
         lists = tuple(dim.axis for dim in place.open) if isinstance(place, ArraySlice) else ()
         shown = (*lists, *(axis for axis in axes if axis not in lists))

@@ -1,8 +1,8 @@
 """The operators of a block program, on one screen.
 
-Functional operators work on items in local memory; `Map` and `Reduce` walk lists; `Rename`, `Pick`,
-`Join` and `Iota` are structural nodes, which the paper draws as edges or omits; `Misc` is every
-other operator. An operator holds no edges: a `Node` joins it to its operands.
+Functional operators work on items in local memory; `Map` and `Reduce` iterate lists; `Rename`,
+`Pick`, `Join` and `Iota` are structural nodes, which the paper draws as edges or omits; `Misc` is
+every other operator. An operator holds no edges: a `Node` joins it to its operands.
 """
 
 from dataclasses import dataclass
@@ -112,7 +112,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Iota:
-    """The positions along an axis, as a virtual list: computed where it is iterated."""
+    """The positions along an axis, as a virtual list, which is computed when it is iterated."""
 
     dim: Dim
 
@@ -125,7 +125,7 @@ Plain = int | float | bool | str | None | tuple["Plain", ...]
 class Misc:
     """Any other operator, known by name; executors are registered per namespace.
 
-    `layouts` gives the order of axes in which each operand is handed over; empty: as in its type.
+    `layouts` gives the order of axes of each operand; empty means the order of its type.
     """
 
     namespace: str

@@ -1,7 +1,7 @@
 """Placement of the values of a block program: in arrays, in local memory, or not yet loaded.
 
-A map stacks its results into lists, but it is an innermost map that stores them: so a graph is told
-from outside where its outputs go, and works out from that where its own lists are built.
+An innermost map stores the lists that the maps around it stack. So the place of each output of a
+graph comes from outside, and determines the places in which its own lists are built.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class MemoryArray:
 
 @dataclass(frozen=True, slots=True)
 class ArraySlice:
-    """An array with some of its indices given; a Dim stands for one that is open."""
+    """An array with some of its indices given; a Dim denotes an open one."""
 
     array: MemoryArray
     indices: tuple[str | Dim, ...]
@@ -41,7 +41,7 @@ class ArraySlice:
 
 @dataclass(slots=True)
 class Item:
-    """An item in local memory; while it has no name, it is still to be loaded from its source."""
+    """An item in local memory; without a name, it is not yet loaded from its source."""
 
     axes: tuple[Axis, ...]
     name: str = ""
@@ -67,10 +67,10 @@ class ListingScope:
     graph: Graph
     places: dict[Value, Location]
     loops: tuple[str, ...] = ()  # their variables, outermost first
-    axes: tuple[Axis, ...] = ()  # what they are over
+    axes: tuple[Axis, ...] = ()  # the axes of these loops
     path: Path = ()  # the maps that the graph is in
     homes: dict[Value, ArraySlice] = field(default_factory=dict)  # where lists are built
-    stores: dict[Value, list[ArraySlice]] = field(default_factory=dict)  # where else values go
+    stores: dict[Value, list[ArraySlice]] = field(default_factory=dict)  # other places of values
     folds: dict[int, list[Accumulation]] = field(
         default_factory=dict
     )  # by the node that completes them
@@ -89,7 +89,7 @@ class ListingScope:
         return self.homes[value]
 
     def send(self, value: Value, target: ArraySlice) -> None:
-        """Have the value built in `target`, or stored there where it can't be."""
+        """Builds the value in `target`, or stores it there if that is not possible."""
         op, kind = self.graph.op(value.node), self.graph.type(value)
         builds = isinstance(op, Map | Join) or (isinstance(op, Misc) and target.open == kind.lists)
         if kind.is_list and builds and value not in self.homes:
@@ -98,7 +98,7 @@ class ListingScope:
             self.stores.setdefault(value, []).append(target)
 
     def join_in_place(self) -> None:
-        """Build the operands of each join where the joined list goes, if a map makes the rest."""
+        """Builds the operands of joins in place, if a map computes the rest of the list."""
         for i in reversed(list(self.graph.nodes)):
             op = self.graph.op(i)
             if not isinstance(op, Join):
@@ -114,7 +114,7 @@ class ListingScope:
             self.send(first, home.at(op.dim, "0"))
 
     def accumulate(self, fold: Accumulation, *, inline: bool) -> None:
-        """Plan an accumulation after the last of its values; `inline`: with its operator in it."""
+        """Plans an accumulation after the last of its values; `inline` includes its operator."""
         last = max((v.node for v in fold.values), key=self.graph.position.__getitem__)
         self.folds.setdefault(last, []).append(fold)
         if not inline or fold.combiner not in SIMPLE.values() or self.graph.users[last]:
@@ -159,7 +159,7 @@ def laid_out(graph: Graph, out: Output) -> tuple[Dim, ...]:
 
 
 def inputs_read(graph: Graph, known: dict[Graph, frozenset[int]]) -> frozenset[int]:
-    """The inputs of a graph, by number, that something in it uses; `known` remembers bodies."""
+    """The inputs of a graph, by number, that a node or output uses; `known` caches bodies."""
     if graph not in known:
         used = {out.value.node for out in graph.outputs}
         for node in graph.nodes.values():

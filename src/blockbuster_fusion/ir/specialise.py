@@ -91,7 +91,7 @@ class _Frame:
             return self.port(self.around.element(outer, dim), iterated, name)
         node = self.nodes[value.node]
         if isinstance(node.op, Pick) and node.op.dim.unit and dim.label < node.op.dim.label:
-            # one order for all, so that the same block is the same value
+            # in one order of dims, so that equal blocks are the same value
             return self.element(self.element(node.inputs[0], dim), node.op.dim)
         i = next(self.ids)
         self.add(i, Pick(dim, 0), (value,))
@@ -103,7 +103,7 @@ def _copy(graph: Graph, frame: _Frame, known: _Known) -> None:
     for i, node in graph.nodes.items():
         op = node.op
         if Value(i) in known:
-            continue  # an input whose operand is there
+            continue  # an input that is known already
         if isinstance(op, Map) and op.dim.unit:
             _inline(i, node, op, frame, known)
             continue

@@ -3,9 +3,9 @@
 from blockbuster_fusion.ir.expr import Expr, arg, arity, postorder, varying, with_operands
 
 DEEPEST = 24
-"""Operators inside one another that a printed expression may have."""
+"""The most nested operators of a printed expression."""
 LARGEST = 64
-"""Operators that a printed expression may have, shared ones counted at every use."""
+"""The most operators of a printed expression; shared ones count at every use."""
 
 
 def split_expression(
@@ -19,7 +19,7 @@ def split_expression(
     first = arity(expr)
     parts: list[Expr] = []
     made: dict[Expr, Expr] = {}
-    """For each node: the same over the parts that have been split off."""
+    """Each node rewritten over the parts that have been split off."""
     sizes: dict[Expr, tuple[int, int]] = {}
     """Depth and size of each rebuilt node."""
     varies = varying(expr)

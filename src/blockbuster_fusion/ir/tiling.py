@@ -1,4 +1,4 @@
-"""Extents and tiles: how long each axis is, and into which blocks each dim cuts it."""
+"""Extents and tiles: the length of each axis, and the blocks of each dim."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,7 +13,7 @@ Tiles = Mapping[Dim | str, int]
 
 
 class Extents:
-    """The extents of axes; a symbol is bound once, and who bound it is remembered."""
+    """The extents of axes; a symbol is bound once, and its owner is kept for errors."""
 
     def __init__(self) -> None:
         self._bound: dict[Symbol, tuple[int, str]] = {}
@@ -30,11 +30,11 @@ class Extents:
 
     @property
     def sizes(self) -> dict[Symbol, int]:
-        """The symbols that are bound, and to what."""
+        """The symbols that are bound, with their values."""
         return {symbol: length for symbol, (length, _) in self._bound.items()}
 
     def bind(self, axis: Axis, length: int, owner: str) -> str | None:
-        """Note that `axis` of `owner` has this length; the reason why it cannot, if it cannot."""
+        """Binds the length of `axis` of `owner`; returns the reason if that fails."""
         extent = axis.extent
         if isinstance(extent, int):
             if extent == length:
@@ -47,7 +47,7 @@ class Extents:
 
 
 def given_extents(axes: Iterable[Axis], given: Mapping[str, int]) -> Extents:
-    """Extents from a mapping by symbol or axis name; BadExtent says what is wrong with it."""
+    """Extents from a mapping by symbol or axis name; raises BadExtent if it is wrong."""
     axes = sorted(axes, key=lambda axis: axis.name)
     meant = {axis.name: axis for axis in axes}
     meant |= {axis.extent.name: axis for axis in axes if isinstance(axis.extent, Symbol)}
@@ -66,7 +66,7 @@ def given_extents(axes: Iterable[Axis], given: Mapping[str, int]) -> Extents:
 def given_tiles(dims: Iterable[Dim], tiles: Tiles | None) -> dict[Dim, int]:
     """The tile of each dim that `tiles` names: by the dim, its label, or its axis's name.
 
-    An axis that no loop walks may be named all the same: fusion changes which loops there are.
+    An axis without a loop may be named as well, because fusion changes the loops.
     """
     dims = sorted(dims, key=lambda d: d.label)
     loops = [d for d in dims if not d.is_free]
@@ -96,7 +96,7 @@ def _is_count(number: object) -> bool:
 
 
 class Tiling:
-    """The blocks of each dim: all of the tile's size but the last, which may be shorter."""
+    """The blocks of each dim: all of the tile's size except the last, which may be shorter."""
 
     def __init__(self, extents: Extents, tiles: Mapping[Dim, int]) -> None:
         self.extents = extents
@@ -127,6 +127,6 @@ class Tiling:
 
 
 def nothing_to_pick(dim: Dim, index: int, count: int) -> BadTile:
-    """The error of a block that a program picks and a list lacks."""
+    """The error of a pick of a block that a list does not have."""
     problem = f"there are {count} blocks, and number {index} is picked; make the tile smaller"
     return BadTile(name=dim.label, problem=problem)
