@@ -91,6 +91,10 @@ class Graph:
             raise TypeError(f"node %{node} is {type(op).__name__}, not {kind.__name__}")
         return op
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes that are copied and pickled: not the kept results of analyses."""
+        return {name: x for name, x in self.__dict__.items() if name != "results"}
+
     def is_source(self, node: int) -> bool:
         """True if the node is an input or a generator."""
         return isinstance(self.nodes[node].op, Input | Iota)
