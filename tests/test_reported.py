@@ -1,14 +1,11 @@
 """Reported defects that no other test shows by what already existed then: each failed once.
 
 The other reported defects have their tests beside what was mended. Bounds are twice the error of
-eager float32 against float64, and no less than 4 eps of the size. The file runs on the version that
-had the defects too: it uses what both have, and knows both names of modules that were moved.
+eager float32 against float64, and no less than 4 eps of the size.
 """
 
 import cProfile
 import dataclasses
-import importlib
-import inspect
 import math
 import os
 import pstats
@@ -29,6 +26,9 @@ from torch import Tensor
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.array.arrays import elementwise
+from blockbuster_fusion.cli.main import main
+from blockbuster_fusion.torch.backend import backend
+from blockbuster_fusion.torch.from_array_program import torch_program
 
 ops = bb.ops
 EPS = 2.0**-23
@@ -51,30 +51,17 @@ def check_model(function: Callable[..., Tensor], *inputs: Tensor) -> None:
     assert_as_exact(compiled(function)(*inputs), eager, exact)
 
 
-def internal(*places: str) -> Any:
-    """What is at the first of these places that there is."""
-    for place in places:
-        module, _, name = f"blockbuster_fusion.{place}".rpartition(".")
-        try:
-            return getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError):
-            continue
-    raise LookupError(places)
-
-
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as a model that PyTorch compiles with these kernels."""
     torch._dynamo.reset()
-    backend = internal("torch.backend.backend", "frontends.torch.backend.backend")
     made = torch.compile(function, backend=partial(backend, options={"threads": 1}))
     return torch.no_grad()(made)
 
 
 def python(code: str, seconds: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Another process runs the code, which may use `internal`, for at most so many seconds."""
-    known = f"import importlib, sys\nfrom typing import Any\n{inspect.getsource(internal)}\n"
+    """Another process runs the code, for at most so many seconds."""
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", known + code],
+        [sys.executable, "-W", "ignore", "-c", code],
         env={**os.environ, "PYTHONPATH": SOURCE, **variables},
         capture_output=True,
         text=True,
@@ -190,9 +177,9 @@ IN_TRITON = """
 import torch
 import blockbuster_fusion as bb
 
-scheduled = internal("schedule.schedule.scheduled", "codegen.schedule.scheduled")
-print_triton = internal("printers.triton.kernel.print_triton", "codegen.triton.print_triton")
-Kernels = internal("runtime.triton.launch.TritonKernels", "runtime.triton_launch.TritonKernels")
+from blockbuster_fusion.schedule.schedule import scheduled
+from blockbuster_fusion.printers.triton.kernel import print_triton
+from blockbuster_fusion.runtime.triton.launch import TritonKernels as Kernels
 
 program = bb.trace(lambda X: X.sum(-1), X="M:16 N")
 nest = scheduled(bb.fuse(program).snapshots[-1])
@@ -295,15 +282,16 @@ def test_a_name_that_c_has(name: str, axis: str) -> None:
 
 
 FOR_A_GPU = """
+import sys
 from functools import partial
 from unittest import mock
 import torch
 
-backend = internal("torch.backend.backend", "frontends.torch.backend.backend")
-parts = internal("torch.compile_parts.PartCompiler", "frontends.torch.groups.Grouping")
-plan = internal("torch.plan.plan.ModelPlan", "runtime.torch_plan.Plan")
-launches = internal("runtime.triton.device.can_launch", "runtime.triton_device.can_launch")
-compile_for = internal("runtime.triton.launch.compile_for", "runtime.triton_launch.compile_for")
+from blockbuster_fusion.torch.backend import backend
+from blockbuster_fusion.torch.compile_parts import PartCompiler as parts
+from blockbuster_fusion.torch.plan.plan import ModelPlan as plan
+from blockbuster_fusion.runtime.triton.device import can_launch as launches
+from blockbuster_fusion.runtime.triton.launch import compile_for
 linear, patches, graphs = torch.nn.Linear(64, 64, bias=False), torch.nn.Conv2d(3, 384, 16, 16), []
 
 def projected(heads):
@@ -357,8 +345,9 @@ def test_python_reads_deep_triton_kernels() -> None:
         return made
 
     program = bb.trace(lambda X: {"O": elementwise(expression, X)}, X="M N")
-    scheduled = internal("schedule.schedule.scheduled", "codegen.schedule.scheduled")
-    printed = internal("printers.triton.kernel.print_triton", "codegen.triton.print_triton")
+    from blockbuster_fusion.printers.triton.kernel import print_triton as printed
+    from blockbuster_fusion.schedule.schedule import scheduled
+
     compile(printed(scheduled(bb.fuse(program).snapshots[-1])), "kernel", "exec")
 
 
@@ -422,8 +411,6 @@ def test_a_torch_program_executes_no_names(tmp_path: Path, monkeypatch: pytest.M
     traced = bb.trace(lambda X: {"O": ops.exp(X)}, X="M N")
     named = dataclasses.replace(traced.inputs[0], name="x=open('CANARY', 'w').close()")
     monkeypatch.chdir(tmp_path)
-    places = "torch.from_array_program", "frontends.torch.program"
-    torch_program = internal(*(f"{place}.torch_program" for place in places))
     made = torch_program(dataclasses.replace(traced, inputs=(named,)))
     assert list(tmp_path.iterdir()) == []
     assert torch.equal(made(torch.zeros(2, 3))[0], torch.ones(2, 3))
@@ -538,7 +525,7 @@ def test_the_cache_is_cleared_by_a_command(
     folder = tmp_path / "cache"
     assert added(1.0, folder) == "1.0"
     monkeypatch.setenv("BLOCKBUSTER_CACHE", str(folder))
-    assert internal("cli.main.main", "cli.main")(["cache", "--clear"]) == 0
+    assert main(["cache", "--clear"]) == 0
     assert str(folder) in capsys.readouterr().out
     assert libraries(folder) == []
 
