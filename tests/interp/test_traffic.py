@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blockbuster_fusion.cost.meter import meter
-from blockbuster_fusion.cost.traffic import Traffic
+from blockbuster_fusion.cost.tally import Traffic
 from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, Reduced

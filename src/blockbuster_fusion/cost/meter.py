@@ -21,7 +21,7 @@ from blockbuster_fusion.cost.plan import (
     Walk,
 )
 from blockbuster_fusion.cost.planner import plan_of
-from blockbuster_fusion.cost.traffic import Tally, Traffic
+from blockbuster_fusion.cost.tally import Tally, Traffic
 from blockbuster_fusion.errors import BadExtent
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph

@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 from typing import Any, overload
 
 from blockbuster_fusion.cost.meter import meter
-from blockbuster_fusion.cost.traffic import Traffic
+from blockbuster_fusion.cost.tally import Traffic
 from blockbuster_fusion.errors import (
     BadText,
     BadTrace,

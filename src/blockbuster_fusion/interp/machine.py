@@ -23,7 +23,7 @@ from blockbuster_fusion.cost.plan import (
     Stack,
     Walk,
 )
-from blockbuster_fusion.cost.traffic import Tally
+from blockbuster_fusion.cost.tally import Tally
 from blockbuster_fusion.errors import BadPlace, BadTile, IllTyped
 from blockbuster_fusion.host.misc import execute, imagined_results
 from blockbuster_fusion.host.numbers import NumericMode, NumpyArray
