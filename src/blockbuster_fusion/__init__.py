@@ -16,14 +16,12 @@ from blockbuster_fusion.array import ops
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import array, trace
-from blockbuster_fusion.compiler import RUNNERS
 from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.fusion.fuse import Fusion
 from blockbuster_fusion.fusion.trace import Trace
 from blockbuster_fusion.interp.evaluate import evaluate
 from blockbuster_fusion.interp.interpreter import interpret
-from blockbuster_fusion.interp.runner import interpreted
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import show
@@ -75,5 +73,3 @@ __all__ = [
     "trace",
     "verify",
 ]
-
-RUNNERS["interpret"] = interpreted

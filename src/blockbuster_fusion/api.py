@@ -1,4 +1,4 @@
-"""The public functions that need PyTorch; it is imported when one of them is called."""
+"""The public functions that choose among stages: PyTorch is imported when one needs it."""
 
 import sys
 from collections.abc import Mapping
@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from blockbuster_fusion import compiler
 from blockbuster_fusion.errors import MissingPackage
+from blockbuster_fusion.interp.runner import interpreted
 
 if TYPE_CHECKING:
     from blockbuster_fusion.torch.explain import Explanation
     from blockbuster_fusion.torch.export import ExportedModel
+
+compiler.RUNNERS["interpret"] = interpreted  # no stage imports the interpreter
 
 
 def explain(
