@@ -271,3 +271,21 @@ def test_an_unfused_sum_has_the_exponents_of_its_dtype() -> None:
     nodes = [node for _, inner in make_safe(raw).graph.walk() for node in inner.nodes.values()]
     (reduced,) = [node.op for node in nodes if isinstance(node.op, Reduce)]
     assert reduced.combiner is rescaled_sum(1)
+
+
+def test_exponents_of_repeated_sums_are_few() -> None:
+    """Rounds of Sinkhorn's algorithm add as many lists each: exponents do not pile up."""
+
+    def rounds(count: int) -> int:
+        def program(C):
+            kernel = bb.ops.exp(C)
+            u = 1 / bb.ops.sum(kernel, -1, keepdims=True)
+            for _ in range(count):
+                v = 1 / bb.ops.sum(kernel * u, 0, keepdims=True)
+                u = 1 / bb.ops.sum(kernel * v, -1, keepdims=True)
+            return {"O": u * kernel * v}
+
+        return len(bb.buffered(bb.fuse(bb.trace(program, C="M N")).snapshots[0]))
+
+    counts = [rounds(count) for count in (3, 4, 5)]
+    assert counts[2] - counts[1] == counts[1] - counts[0]

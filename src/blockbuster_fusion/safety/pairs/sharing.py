@@ -16,10 +16,14 @@ from blockbuster_fusion.safety.pairs.exponents import (
     is_of_two,
     log_of_size,
     power,
+    summed,
 )
 from blockbuster_fusion.safety.pairs.forms import PairForm, Powers, merged, plain
 from blockbuster_fusion.safety.pairs.pair_graph import PairGraph
 from blockbuster_fusion.safety.pairs.terms import ONE
+
+MOST = 3
+"""A sum shares so many exponents at most."""
 
 
 class Sharing:
@@ -90,7 +94,7 @@ class Sharing:
         left: Expr | None = None
         common: list[tuple[Value, float]] = []
         of_two = is_of_two(varying)
-        for atom, factor in varying:
+        for atom, factor in self._few(varying, of_two):
             size = abs(factor) / LOG2 if of_two else abs(factor)
             exponent = table.add(atom) if factor > 0 else -table.add(atom)
             both = exponent if left is None else (left if size == 1 else left / size) + exponent
@@ -112,6 +116,19 @@ class Sharing:
             value = call("where", is_nothing(own, left), 0.0, own * value * value)
         fixed = tuple(part for part in x.exponent if part not in varying)
         return x.but(table.emit(value), merged((*fixed, *common)))
+
+    def _few(self, exponent: Powers, of_two: bool) -> Powers:
+        """The exponents, with those behind the first few added up.
+
+        The first ones may be large, and lie apart so that they meet their own maxima. The others
+        are what earlier maxima left over. Without a limit each sum of sums would have one more.
+        """
+        if len(exponent) <= MOST:
+            return exponent
+        table, (*kept, _) = Arguments(self.graph), exponent[:MOST]
+        unit = LOG2 if of_two else 1.0
+        rest = [(table.add(atom), factor / unit) for atom, factor in exponent[len(kept) :]]
+        return (*kept, (table.emit(summed(rest)), unit))
 
     def _top(
         self,
