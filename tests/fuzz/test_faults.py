@@ -35,9 +35,9 @@ def test_a_seed_gives_one_case() -> None:
 def test_entries_that_are_not_looked_at_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the hash, damaged libraries are loaded: wrong answers or crashes."""
 
-    def trusting(entry: Path) -> cache.Entry | None:
+    def trusting(entry: Path) -> cache.CacheEntry | None:
         files = [*entry.glob("*")]
-        return cache.Entry(files[0].read_bytes(), files[0]) if files else None
+        return cache.CacheEntry(files[0].read_bytes(), files[0]) if files else None
 
     monkeypatch.setattr(cache, "_read", trusting)
     monkeypatch.setattr(library, "is_whole", lambda content: True)
