@@ -160,7 +160,7 @@ def static_cache(model):
 
 
 def graphs_kept(model):
-    """Whether graphs are really captured: what is kept in the plans' replays."""
+    """True if graphs are really captured: what is kept in the plans' replays."""
     from blockbuster_fusion.torch.plan import cuda_graph as torch_replay
 
     seen = []

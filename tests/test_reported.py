@@ -427,7 +427,7 @@ print(kernel(np.zeros((1, 1), np.float32))["O"][0, 0])
 
 
 def added(number: float, folder: Path, **variables: str) -> str:
-    """What a kernel of a new process gives for 0, with its cache in a folder."""
+    """The result that a kernel of a new process gives for 0, with its cache in a folder."""
     code = ADDED.replace("NUMBER", str(number))
     done = python(code, BLOCKBUSTER_CACHE=str(folder), **variables)
     return done.stdout.strip() or done.stderr

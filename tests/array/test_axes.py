@@ -580,7 +580,7 @@ class Chain:
 
 
 def is_broadcast(left: Sequence[Size], right: Sequence[Size]) -> bool:
-    """Whether two shapes go together, whatever the symbols are."""
+    """True if two shapes go together, whatever the symbols are."""
     pairs = zip(reversed(left), reversed(right), strict=False)
     return all(a == b or ONE in (a, b) for a, b in pairs)
 

@@ -316,7 +316,7 @@ OTHERS = {1: ["K"], 2: ["K N"], 3: ["H K N", "1 K N"], 4: ["B H K N", "B 1 K N",
 
 
 def fits(x: str, y: str) -> bool:
-    """Whether the batch axes of the operands broadcast."""
+    """True if the batch axes of the operands broadcast."""
     left, right = x.split()[:-2], y.split()[:-2]
     pairs = zip(reversed(left), reversed(right), strict=False)
     return all(a == b or "1" in (a, b) for a, b in pairs)

@@ -135,7 +135,7 @@ def source(number: int) -> str:
 
 
 def attempt(number: int) -> bool:
-    """Whether a library gives its answer; False where it is a sentence that says why not."""
+    """True if a library gives its answer; False where it is a sentence that says why not."""
     try:
         found = cpu.loaded(source(number)).answer()
     except BlockbusterError as error:

@@ -146,7 +146,7 @@ def shrunk(
 
 
 def _is_like(one: Failure, other: Failure) -> bool:
-    """Whether two failures are of one kind, and their causes begin alike."""
+    """True if two failures are of one kind, and their causes begin alike."""
     causes = (failure.cause.partition(":")[0] for failure in (one, other))
     return one.kind == other.kind and len({*causes}) == 1
 

@@ -26,7 +26,7 @@ class Form:
     specs: dict
     skips: bool = True
     checked: bool = False
-    """Whether a row may see nothing of its window for a reason that is only known at run time."""
+    """True if a row may see nothing of its window for a reason that is only known at run time."""
 
     def traced(self) -> ArrayProgram:
         name = self.function.__name__

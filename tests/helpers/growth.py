@@ -1,4 +1,4 @@
-"""How large fusing may make a program, and in how many steps: "It ends" in docs/architecture.md."""
+"""Bounds on the size of fused programs and on the steps: "It ends" in docs/architecture.md."""
 
 from collections.abc import Callable
 
@@ -10,12 +10,12 @@ from blockbuster_fusion.rules.recompute import LARGEST, Recompute
 
 
 def size(program: Graph) -> int:
-    """How many nodes a program has, those in its maps included."""
+    """The number of nodes of a program, those in its maps included."""
     return sum(len(graph.nodes) for _, graph in program.walk())
 
 
 def copies(fusion: bb.Fusion) -> int:
-    """How many producers were cloned."""
+    """The number of cloned producers."""
     return sum(step.rule == Recompute.name for step in fusion.trace)
 
 
@@ -25,7 +25,7 @@ def largest(fusion: bb.Fusion) -> int:
 
 
 def depth(program: Graph) -> int:
-    """How many loops there are around one another at most."""
+    """The depth of the deepest nest of loops."""
     return max(len(path) for path, _ in program.walk())
 
 
@@ -48,7 +48,7 @@ def passages(program: Graph) -> int:
 
 
 def _holds(node: Node, wanted: Callable[[Op], bool]) -> int:
-    """How many operators of a kind a node is, or holds in its loops."""
+    """The number of operators of a kind in a node: itself, and those in its loops."""
     if not isinstance(node.op, Map):
         return int(wanted(node.op))
     nodes = (inner for _, graph in node.op.body.walk() for inner in graph.nodes.values())
@@ -71,7 +71,7 @@ def _is_linear(op: Op) -> bool:
 
 
 def allowed(fusion: bb.Fusion) -> int:
-    """What no snapshot may exceed."""
+    """The bound on the size of a snapshot."""
     made = 4 + 3 * depth(fusion.initial)  # four operators, each with operands that come into loops
     return (
         2 * size(fusion.initial)
@@ -81,6 +81,6 @@ def allowed(fusion: bb.Fusion) -> int:
 
 
 def allowed_steps(fusion: bb.Fusion) -> int:
-    """How many steps there may be."""
+    """The bound on the number of steps."""
     made = 2 + 4 * (1 + depth(fusion.initial))  # rule 8 and the swap; then four nests are fused
     return 2 * size(fusion.initial) + made * passages(fusion.initial) * (1 + copies(fusion))

@@ -67,7 +67,7 @@ class Cost:
         return cls(cost.loaded + cost.stored, cost.flops, cost.peak_local)
 
     def exceeds(self, other: "Cost") -> bool:
-        """Whether something is more, and nothing is less."""
+        """True if something is more, and nothing is less."""
         pairs = list(zip(vars(self).values(), vars(other).values(), strict=True))
         return all(a >= b for a, b in pairs) and self != other
 
@@ -82,7 +82,7 @@ def with_rule(mutant: Rule, rules: bb.RuleSet = PAPER) -> bb.RuleSet:
 
 
 def waste(mutant: Rule, program: Graph, rules: bb.RuleSet = PAPER) -> bool:
-    """Whether snapshots of the program that is fused with the mutant cost more, and none less.
+    """True if snapshots of the program that is fused with the mutant cost more, and none less.
 
     Where there are fewer of them with one of the sets, its last stands for those it lacks.
     """
@@ -111,7 +111,7 @@ class Endless(Exception):
 
 
 def never_ends(mutant: Rule, program: Graph, rules: bb.RuleSet = EXTENDED) -> bool:
-    """Whether the driver, with the mutant among its rules, goes on and on."""
+    """True if the driver, with the mutant among its rules, goes on and on."""
 
     class Limited(Driver):
         def bfs_extend(self) -> bool:
@@ -127,6 +127,6 @@ def never_ends(mutant: Rule, program: Graph, rules: bb.RuleSet = EXTENDED) -> bo
 
 
 def grows(mutant: Rule, program: Graph, rules: bb.RuleSet = EXTENDED) -> bool:
-    """Whether the program, fused with the mutant among the rules, becomes larger than any may."""
+    """True if the program, fused with the mutant among the rules, becomes larger than any may."""
     fusion = bb.fuse(program, with_rule(mutant, rules))
     return largest(fusion) > allowed(fusion)

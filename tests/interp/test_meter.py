@@ -77,7 +77,7 @@ class RandomProgram:
         return [v for v in values if g.type(v).list_dim(dim)]
 
     def enters(self, kind: Type, dim: Dim) -> bool:
-        """Whether a value may be in a loop over the dim: not with another block of the axis."""
+        """True if a value may be in a loop over the dim: not with another block of the axis."""
         return all(other.axis is not dim.axis for other in kind.items if other not in kind.lists)
 
     def map(self, g: Builder, values: list[Value], loops: tuple[Dim, ...]) -> list[Value]:

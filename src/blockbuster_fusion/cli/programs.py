@@ -110,7 +110,7 @@ def _module(path: Path) -> ModuleType:
 
 @contextmanager
 def _sentences(path: Path) -> Iterator[None]:
-    """What goes wrong in a user's file, as a sentence with the line."""
+    """Turns errors of a user's file into sentences that name the line."""
     try:
         yield
     except BlockbusterError:

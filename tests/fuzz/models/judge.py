@@ -206,7 +206,7 @@ def _same(x: Tensor, y: Tensor) -> bool:
 
 
 def _is_close(x: Tensor, y: Tensor, exact: Tensor) -> bool:
-    """Whether a result is as good as eager's, or as its own dtype allows."""
+    """True if a result is as good as eager's, or as its own dtype allows."""
     if not x.is_floating_point():
         return False
     x, y, eps = x.double(), y.double(), torch.finfo(x.dtype).eps
@@ -264,7 +264,7 @@ OVERFLOWING = ("aten.exp", "aten.exp2", "aten.expm1", "aten.sinh", "aten.cosh", 
 
 
 def overflows(program: Program, n: int) -> bool:
-    """Whether an exponential of finite numbers overflows in eager mode."""
+    """True if an exponential of finite numbers overflows in eager mode."""
     values: dict[str, Any] = {g.name: g.make(n) for g in program.given}
     with torch.no_grad():
         for line in program.lines:
@@ -278,7 +278,7 @@ def overflows(program: Program, n: int) -> bool:
 
 
 def has_infinite_rows(program: Program, n: int) -> bool:
-    """Whether a row with an infinity is normalised.
+    """True if a row with an infinity is normalised.
 
     There e^x / Σe^x is NaN, as softmax(x) is, and eager mode has 0 for what is finite.
     """
@@ -293,7 +293,7 @@ def has_infinite_rows(program: Program, n: int) -> bool:
 
 
 def cancels(program: Program, n: int) -> bool:
-    """Whether a sum of infinities is NaN in eager mode. Where they come from a common factor, as in
+    """True if a sum of infinities is NaN in eager mode. Where they come from a common factor, as in
     a division by 0, fusion multiplies the sum by it, and has an infinity."""
     values: dict[str, Any] = {g.name: g.make(n) for g in program.given}
     with torch.no_grad():

@@ -46,7 +46,7 @@ class Maker:
         self.odd = r.random() < 0.1
         self.floats = r.choice(FLOATS) if r.random() < 0.5 else torch.float32
         self.mixes = r.random() < 0.3
-        """Whether its floats are of several dtypes."""
+        """True if its floats are of several dtypes."""
 
     # ---------------------------------------------------------------- what it is given
 
@@ -176,7 +176,7 @@ class Maker:
         return self.add_given(sizes, dtype or (x.dtype if r.random() < 0.8 else self.dtype()))
 
     def agree(self, one: str, other: str) -> bool:
-        """Whether two values are broadcast together, for every length."""
+        """True if two values are broadcast together, for every length."""
         for state in self.states:
             try:
                 torch.broadcast_shapes(state[one].shape, state[other].shape)
@@ -222,7 +222,7 @@ class Maker:
         self.unread |= dict.fromkeys(makes)
 
     def try_line(self, line: Line) -> bool:
-        """Whether PyTorch runs a line for every length; if not, nothing has changed."""
+        """True if PyTorch runs a line for every length; if not, nothing has changed."""
         before = [dict(state) for state in self.states]
         saved = None
         if line.kind is Kind.WRITE:
@@ -257,7 +257,7 @@ class Maker:
 
 
 def runs(program: Program) -> bool:
-    """Whether PyTorch runs a program for all of its lengths."""
+    """True if PyTorch runs a program for all of its lengths."""
     for n in program.calls:
         values: dict[str, Any] = {g.name: g.make(n) for g in program.given}
         try:
