@@ -67,7 +67,8 @@ class Program:
         scope: dict[str, object] = {"o": bb.ops}
         exec(str(self), scope)
         specs = [" ".join(axes) if axes else () for _, axes in self.inputs]
-        return bb.trace(scope["program"], *specs)  # type: ignore[arg-type]
+        declared = "float64" if self.dtype == "float64" else "float32"
+        return bb.trace(scope["program"], *specs, dtype=declared)  # type: ignore[arg-type]
 
     def pruned(self) -> "Program":
         """The program without what its outputs do not need."""
@@ -305,6 +306,23 @@ class Writer:
         below = self.write("sum", f"o.sum({{0}}, {at}, keepdims=True)", e, axes=few)
         return self.write("quotient", "{0} / {1}", above, below)
 
+    def balanced(self, x: str) -> str:
+        """Exponentials with factors for rows and columns, made in turn (Sinkhorn's iteration)."""
+        own = self.axes[x]
+        if len(own) < 2 or not own[-1] or not own[-2]:
+            return self.gate(x)
+        inverse = self.random.choice(["1 / {}", "1 / {}", "{} ** -0.5"])
+        kernel = self.write("exp", "o.exp({0})", x)
+        factors: dict[int, str] = {}
+        for turn in range(self.random.randint(2, 5)):
+            at, other = (-1, -2) if turn % 2 else (-2, -1)
+            given = [kernel] if other not in factors else [kernel, factors[other]]
+            terms = " * ".join(f"{{{i}}}" for i in range(len(given)))
+            text = inverse.format(f"o.sum({terms}, {at}, keepdims=True)")
+            factors[at] = self.write("factor", text, *given, axes=self.without(x, at))
+        scaled = self.write("scale", "{0} * {1}", factors[-1], kernel, axes=own)
+        return self.write("scale", "{0} * {1}", scaled, factors[-2], axes=own)
+
     def gate(self, x: str) -> str:
         kinds = {
             "sigmoid": "o.sigmoid({0})",
@@ -361,6 +379,7 @@ class Writer:
             *[self.products] * 2,
             self.logsumexp,
             self.weighted,
+            self.balanced,
             *[self.gate] * 2,
             *[self.matmul] * 3,
             self.attention,

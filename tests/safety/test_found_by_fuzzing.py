@@ -53,6 +53,17 @@ def log_cosh(x):
     return o.log(o.exp(x) + o.exp(-x))
 
 
+def balanced(X, turns, power=-1.0):
+    """Exponentials times factors of rows, then of columns too; and the factors of columns."""
+    kernel = o.exp(X)
+    factors = {-2: o.sum(kernel, -2, keepdims=True) ** power}
+    for turn in range(1, turns):
+        at, other = (-1, -2) if turn % 2 else (-2, -1)
+        factors[at] = o.sum(kernel * factors[other], at, keepdims=True) ** power
+    rows = kernel * factors[-1]
+    return rows, rows * factors[-2], factors[-2]
+
+
 FOUND = [
     Found(
         "a pivot of an exponential has its exponent",
@@ -233,6 +244,36 @@ FOUND = [
         },
         ("M N",),
         "X: a column at 1e4",
+    ),
+    Found(
+        "a sum of differences from other maxima is divided by",
+        lambda X: balanced(X, 2)[0],
+        ("M N",),
+        "X: saturated",
+    ),
+    Found(
+        "an exponential is summed with a factor that has an exponent, and without one",
+        lambda X: (lambda p: {"a": p, "b": p - o.mean(p, -1, keepdims=True)})(balanced(X, 2)[0]),
+        ("M N",),
+        "X: columns at 10 to 1e5",
+    ),
+    Found(
+        "an exponent is left when another has met its maximum",
+        lambda X: o.rmsnorm(balanced(X, 3)[1]),
+        ("M N",),
+        "X: rows at 10 to 1e5",
+    ),
+    Found(
+        "a factor after the sum has an exponent",
+        lambda X, Y: balanced(X, 3)[1] @ Y,
+        ("M N", "N K"),
+        "X: rows at 10 to 1e5",
+    ),
+    Found(
+        "two loops over the same blocks, and a norm in the inner one",
+        lambda X: o.layernorm(balanced(X, 3, -0.5)[2]),
+        ("B M N",),
+        "ordinary",
     ),
 ]
 

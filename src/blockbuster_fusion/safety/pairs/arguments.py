@@ -1,6 +1,5 @@
 """The operands of an expression that is being built in a graph of pairs."""
 
-from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -65,7 +64,7 @@ class Arguments:
             renamed[index] = arg(operands.index(value))
         return self.graph.emit(Elementwise(substitute(expr, renamed)), *operands, own=own)
 
-    def origin(self, atom: Expr) -> Hashable:
+    def origin(self, atom: Expr) -> Expr | None:
         """The origin of an atom: the identity of the argument of its exponential."""
         atom = self.terms.base_of(atom)
         if atom.op == "arg":

@@ -1,17 +1,17 @@
 """Arithmetic of terms: each function of expressions, applied to operands in any form."""
 
-from collections.abc import Callable, Hashable, Sequence
-from functools import reduce
-from operator import add
+from collections.abc import Callable, Sequence
 
 from blockbuster_fusion.ir.expr import Expr, call, const, fold, varying
-from blockbuster_fusion.safety.guards import finite_or_zero, is_finite, is_finite_or_zero
+from blockbuster_fusion.safety.guards import is_finite, is_finite_or_zero
 from blockbuster_fusion.safety.pairs import logarithms
 from blockbuster_fusion.safety.pairs.exponents import (
     LOG2,
     NOTHING,
+    Addends,
     Exponent,
     bounded,
+    compensated,
     is_nothing,
     is_of_two,
     log_of_size,
@@ -19,7 +19,7 @@ from blockbuster_fusion.safety.pairs.exponents import (
     over,
     plus,
     power,
-    rounding,
+    signed,
     summed,
     times,
 )
@@ -40,7 +40,7 @@ from blockbuster_fusion.safety.pairs.terms import (
 )
 
 
-def no_origin(atom: Expr) -> Hashable:
+def no_origin(atom: Expr) -> Expr | None:
     """Nothing is known of an atom."""
     return None
 
@@ -58,14 +58,15 @@ class TermArithmetic:
     """Arithmetic with terms.
 
     `origin` identifies the exponential of an atom. A shared exponent has the origin of those that
-    it is the maximum of, and is subtracted from them before other additions. `divisor` gives the
+    it is the maximum of, and is subtracted from them before other additions. An origin may be
+    negated, as that of the maximum of -x. `divisor` gives the
     form of such a maximum in a subtraction. `is_maximum` is True if no exponent of the same origin
     exceeds an atom: alone, or in the sum with others.
     """
 
     def __init__(
         self,
-        origin: Callable[[Expr], Hashable] = no_origin,
+        origin: Callable[[Expr], Expr | None] = no_origin,
         divisor: Callable[[Expr], Expr] = itself,
         is_maximum: Callable[[Expr, bool], bool] = never,
     ) -> None:
@@ -78,31 +79,46 @@ class TermArithmetic:
 
     def total(self, exponent: Exponent, *, divides: bool = False) -> Expr:
         """The exponent as an expression; with `divides`, an exponential is divided by its sum."""
-        first, *others = self._parts(exponent, divides=divides)
+        first, *others = (summed(part) for part in self._parts(exponent, divides=divides))
         for other in others:
             first = first + other
         return first
 
-    def _parts(self, exponent: Exponent, *, divides: bool) -> list[Expr]:
-        """The addends of an exponent: differences from maxima, and the atoms without a maximum."""
-        groups: dict[Hashable, list[tuple[Expr, float]]] = {None: []}
-        for part in exponent:
-            groups.setdefault(self.origin(part[0]), []).append(part)
-        differences: list[Expr] = []
-        for origin, group in groups.items():
-            positive, negative = (
-                [p for p in group if (p[1] > 0) is sign] for sign in (True, False)
-            )
-            if origin is None or not positive or not negative:
-                groups[None] += group if origin is not None else []
+    def _parts(self, exponent: Exponent, *, divides: bool) -> list[Addends]:
+        """The addends of an exponent: the atoms without a maximum, and pairs with a maximum."""
+        rest: Addends = []
+        groups: dict[Expr, tuple[Addends, Addends]] = {}
+        for atom, factor in exponent:
+            origin, of_origin = self._of_origin(atom, factor)
+            if origin is None:
+                rest.append((atom, factor))
                 continue
-            if divides:
-                negative = [(self.divisor(atom), factor) for atom, factor in negative]
-            parts, left = met(positive, negative)
-            differences += parts
-            groups[None] += left
-        rest = groups[None]
-        return [summed(rest), *differences] if rest or not differences else differences
+            above, below = groups.setdefault(origin, ([], []))
+            (above if of_origin > 0 else below).append((atom, factor))
+        pairs: list[Addends] = []
+        for above, below in groups.values():
+            made, left = met(above, below)
+            pairs += [self._divided(pair) if divides else pair for pair in made]
+            rest += left
+        return [rest, *pairs] if rest or not pairs else pairs
+
+    def _divided(self, pair: Addends) -> Addends:
+        """An exponent minus its maximum, which is a divisor."""
+        subtracted = [i for i, (_, factor) in enumerate(pair) if factor < 0]
+        if len(subtracted) == 2:  # -x, minus the maximum of -x
+            subtracted = [i for i in subtracted if self.is_maximum(pair[i][0], False)]
+        return [
+            (self.divisor(atom), f) if i in subtracted else (atom, f)
+            for i, (atom, f) in enumerate(pair)
+        ]
+
+    def _of_origin(self, atom: Expr, factor: float) -> tuple[Expr | None, float]:
+        """The origin of an atom without its sign, and the factor with that sign."""
+        origin = self.origin(atom)
+        if origin is None:
+            return None, factor
+        base, sign = signed(origin)
+        return base, sign * factor
 
     def as_plain(self, term: Term) -> Expr:
         """The value as one plain expression."""
@@ -115,47 +131,48 @@ class TermArithmetic:
         if term.form is Form.moved:
             assert value is not None
             return self.total(exponent) + value
-        if term.raw:
+        if term.raw and (value is None or len(exponent) <= 2):
             made = self.power(exponent, divides=True)
             return made if value is None else value * made
-        return self.materialised(ONE if value is None else value, exponent)
+        return self.materialised(ONE if value is None else value, exponent, divides=term.raw)
 
-    def materialised(self, value: Expr, exponent: Exponent) -> Expr:
+    def materialised(self, value: Expr, exponent: Exponent, *, divides: bool = False) -> Expr:
         """`value · e^exponent`, in two steps: no factor overflows unless the product does."""
-        half = self.power(exponent, 0.5)
-        return call("where", is_nothing(value, self.total(exponent)), 0.0, value * half * half)
+        half = self.power(exponent, 0.5, divides=divides)
+        zero = is_nothing(value, self.total(exponent, divides=divides))
+        return call("where", zero, 0.0, value * half * half)
 
     def power(self, exponent: Exponent, scale: float = 1.0, *, divides: bool = False) -> Expr:
         """e^(scale·t), as a power of two if it was written as one.
 
-        The sum t of several exponents is rounded, which may cost e^t many digits. The rounding
-        error r is corrected to first order: e^(t+r) = e^t·(1 + r).
+        The sum t of several exponents is rounded, which may cost e^t many digits: 0.297 is left of
+        1e5 + 0.3 - 1e5. The rounding error r is corrected to first order: e^(t+r) = e^t·(1 + r).
+        That of the last addition is small if e^t is a number, so two exponents need no correction.
         """
         of_two = is_of_two(exponent)
-        parts = self._parts(over(exponent, LOG2) if of_two else exponent, divides=divides)
-        total, lost = parts[0], []
-        for part in parts[1:]:
-            lost.append(rounding(total, part))
-            total = total + part
+        exponent = over(exponent, LOG2) if of_two else exponent
+        if len(exponent) <= 2:
+            total, lost = self.total(exponent, divides=divides), None
+        else:
+            total, lost = self.exact_total(exponent, divides=divides)
         made = power(total if scale == 1 else total * scale, of_two=of_two)
-        if not lost:
-            return made
-        back = finite_or_zero(reduce(add, lost)) * (scale * LOG2 if of_two else scale)
-        return made * (back + 1.0)
+        return made if lost is None else made * (lost * (scale * LOG2 if of_two else scale) + 1.0)
+
+    def exact_total(self, exponent: Exponent, *, divides: bool = False) -> tuple[Expr, Expr | None]:
+        """The exponent as an expression, and its rounding error."""
+        return compensated([x for part in self._parts(exponent, divides=divides) for x in part])
 
     def at_exponent(self, term: Term, common: Expr) -> Expr:
         """The significand that a term has for another exponent."""
         if term.form is Form.plain:
             assert term.value is not None
             return term.value * call("exp", -common)
-        exponent = self.total(term.exponent)
-        difference = exponent - common
+        difference = plus(term.exponent, ((common, 1.0),), -1.0)
         if term.value is None:
-            return call("exp", difference)
+            return self.power(difference)
         if not term.raw:
-            return term.value * call("exp", difference)
-        half = call("exp", difference * 0.5)
-        return call("where", is_nothing(term.value, exponent), 0.0, term.value * half * half)
+            return term.value * self.power(difference)
+        return self.materialised(term.value, difference)
 
     # ------------------------------------------------------------ expressions
 
@@ -326,10 +343,10 @@ class TermArithmetic:
     def _is_below(self, exponent: Exponent, other: Exponent) -> bool:
         """True if the other exponent is the maximum of the origin of the first one."""
         alone = len(other) == 1
-        tops = [(self.origin(t), f) for t, f in other if f > 0 and self.is_maximum(t, alone)]
+        tops = [self._of_origin(t, f) for t, f in other if f > 0 and self.is_maximum(t, alone)]
         if len(tops) != len(other) or len(exponent) != len(other):
             return False
-        atoms = [(self.origin(atom), factor) for atom, factor in exponent]
+        atoms = [self._of_origin(atom, factor) for atom, factor in exponent]
         return None not in dict(tops) and all(atoms.count(x) == tops.count(x) for x in atoms)
 
     def _where(self, node: Expr, condition: Term, a: Term, b: Term) -> Term | None:
@@ -360,11 +377,9 @@ class TermArithmetic:
             return call("where", test, *pair)
 
         value = mapped(term.value, lambda x: choose(x, const(0.0)))
-        if is_of_two(term.exponent):
-            exponent = choose(self.total(over(term.exponent, LOG2)), NOTHING)
-            return scaled(value, ((exponent, LOG2),), raw=term.raw)
-        exponent = choose(self.total(term.exponent), NOTHING)
-        return scaled(value, ((exponent, 1.0),), raw=term.raw)
+        (atom, factor), *others = sorted(term.exponent, key=lambda part: part[1] < 0)
+        masked = choose(atom, NOTHING) if factor > 0 else choose(-atom, NOTHING)
+        return scaled(value, ((masked, abs(factor)), *others), raw=term.raw)
 
     def _larger(self, node: Expr, a: Term, b: Term) -> Term | None:
         if Form.scaled not in (a.form, b.form):

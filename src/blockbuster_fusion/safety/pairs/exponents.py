@@ -2,13 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import TypeVar
 
 from blockbuster_fusion.ir.expr import Expr, call, const
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.safety.guards import finite_or_zero
 
 Exponent = tuple[tuple[Expr, float], ...]
 """A formal sum: atoms, each with its factor."""
 
+T = TypeVar("T")
 LOG2 = math.log(2)
 NOTHING = const(float("-inf"))
 """The exponent of zero."""
@@ -55,20 +60,30 @@ def is_of_two(exponent: Sequence[tuple[object, float]]) -> bool:
     return bool(exponent) and all(abs(factor) == LOG2 for _, factor in exponent)
 
 
-def met(
-    positive: Sequence[tuple[Expr, float]], negative: Sequence[tuple[Expr, float]]
-) -> tuple[list[Expr], list[tuple[Expr, float]]]:
-    """Differences of positive and negative atoms, paired by factor, and the remaining atoms."""
-    above, below = list(positive), list(negative)
-    made: list[Expr] = []
+def signed(origin: Expr) -> tuple[Expr, int]:
+    """An origin without its minus signs, and its sign: atoms of x and of -x cancel too."""
+    sign = 1
+    while origin.op == "neg":
+        (origin,), sign = origin.args, -sign
+    return origin, sign
+
+
+Addends = list[tuple[Expr, float]]
+"""Atoms, each with its factor, in the order in which they are added."""
+
+
+def met(above: Addends, below: Addends) -> tuple[list[Addends], Addends]:
+    """Pairs of atoms that cancel, one from above and one from below, and the remaining atoms."""
+    above, below = list(above), list(below)
+    made: list[Addends] = []
     while above and below:
         (a, f), (b, g) = above.pop(), below.pop()
-        factor = min(f, -g)
-        made.append(summed([(a, factor), (b, -factor)]))
-        if f > factor:
-            above.append((a, f - factor))
-        if -g > factor:
-            below.append((b, g + factor))
+        size = min(abs(f), abs(g))
+        made.append([(a, math.copysign(size, f)), (b, math.copysign(size, g))])
+        if abs(f) > size:
+            above.append((a, f - math.copysign(size, f)))
+        if abs(g) > size:
+            below.append((b, g - math.copysign(size, g)))
     return made, [*above, *below]
 
 
@@ -87,7 +102,57 @@ def summed(parts: Sequence[tuple[Expr, float]]) -> Expr:
     return const(0.0) if made is None else made
 
 
-def rounding(a: Expr, b: Expr) -> Expr:
+def compensated(parts: Sequence[tuple[Expr, float]]) -> tuple[Expr, Expr | None]:
+    """A sum of atoms with factors, and its rounding error, which is far smaller.
+
+    The rounding error of a single atom is None.
+    """
+    if len(parts) == 1:
+        return summed(parts), None
+    total: Expr | None = None
+    lost: list[Expr] = []
+    for unit, group in in_exact_units(parts):
+        part: Expr | None = None
+        for atom, factor in group:
+            multiple = atom if abs(factor) == 1 else atom * abs(factor)
+            if part is None:
+                part = multiple if factor > 0 else -multiple
+                continue
+            error = _rounding(part, multiple if factor > 0 else -multiple)
+            lost.append(error if unit == 1 else error * unit)
+            part = part + multiple if factor > 0 else part - multiple
+        assert part is not None
+        part = part if unit == 1 else part * unit
+        lost += [] if total is None else [_rounding(total, part)]
+        total = part if total is None else total + part
+    assert total is not None
+    error = finite_or_zero(reduce(add, lost))
+    if len(parts) == 2:
+        return total, error
+    return total + error, finite_or_zero(_rounding(total, error))
+
+
+Scaled = tuple[float, list[tuple[T, float]]]
+
+
+def in_exact_units(parts: Sequence[tuple[T, float]]) -> list[Scaled[T]]:
+    """Atoms in groups, each with a unit: factors are powers of two times it, so exact."""
+    groups: dict[float, list[tuple[T, float]]] = {}
+    for atom, factor in parts:
+        groups.setdefault(math.frexp(abs(factor))[0], []).append((atom, factor))
+    made = []
+    for group in groups.values():
+        unit = max(abs(factor) for _, factor in group)
+        made.append((unit, [(atom, factor / unit) for atom, factor in group]))
+    return made
+
+
+def room_for(parts: Sequence[tuple[object, float]]) -> float:
+    """A power of two by which to divide the addends of a sum, so that it does not overflow."""
+    return 2.0 ** math.ceil(math.log2(sum(abs(factor) for _, factor in parts)))
+
+
+def _rounding(a: Expr, b: Expr) -> Expr:
     """The exact rounding error of a sum of two numbers (Knuth's two-sum)."""
     total = a + b
     second = total - a

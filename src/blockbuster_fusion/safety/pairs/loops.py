@@ -126,7 +126,8 @@ class Loop:
             body.choose(value.node, "exponent", "element", "every axis", reason)
             return written
         dtype = body.old.type(value).dtype
-        made = self.rewriter.share_for(written, demand, value.node, HEADROOM.get(dtype, 0.0))
+        room = HEADROOM.get(dtype, 0.0)
+        made = self.rewriter.share_for(written, demand, value.node, value, room)
         if made is written:
             reason = "it is summed along several axes, or used otherwise as well"
             body.choose(value.node, "exponent", "element", "every axis", reason)
@@ -161,15 +162,17 @@ class Loop:
 
     def sum(self, number: int, written: PairForm) -> None:
         """Adds a sum that the loop carries to those with the same exponents."""
-        written = self.rewriter.sharing.normalised(written)
+        sharing = self.rewriter.sharing
         known = {atom: self.outside(atom, whole=True) for atom, _ in written.exponent}
+        exact = sharing.matters_if_small(written, self.op.body.outputs[number].value)
+        written = sharing.normalised(written, lambda v: exact and known[v] is None)
         varying = tuple(part for part in written.exponent if known[part[0]] is None)
         self.fixed[number] = tuple(
             (outside, factor)
             for atom, factor in written.exponent
             if (outside := known[atom]) is not None
         )
-        value, exponents = self.rewriter.sharing.pairs(written, varying)
+        value, exponents = sharing.pairs(written, varying)
         if exponents:
             self.groups.setdefault(exponents, []).append((number, value))
             return

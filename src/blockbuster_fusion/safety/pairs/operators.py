@@ -28,7 +28,7 @@ class Operators:
             self.graph.copy(i, self.graph.old[i], operands)
             return self.graph.written[Value(i)]
         if not is_plain:
-            operands = [self._settled_for(i, op, port, w) for port, w in enumerate(operands)]
+            operands = [self._settled_for(i, op, port, operands) for port in range(len(operands))]
         table = Arguments(self.graph)
         for value, w in zip(self.graph.old[i].inputs, operands, strict=True):
             if w.form is Form.plain and w.value is not None:
@@ -66,11 +66,15 @@ class Operators:
             self.graph.choose(i, "exponent", "element", "every axis", reason)
         return term
 
-    def _settled_for(self, i: int, op: Elementwise, port: int, x: PairForm) -> PairForm:
+    def _settled_for(
+        self, i: int, op: Elementwise, port: int, operands: Sequence[PairForm]
+    ) -> PairForm:
         """Shares the exponent of an exponential that is summed with a factor and without it.
 
-        Both sums then have one exponent, and one exponential serves both.
+        Both sums then have one exponent, and one exponential serves both. A factor whose own
+        exponent varies along the axis would enlarge elements that are too small by then.
         """
+        x = operands[port]
         found = self.graph.demands.of(Value(i))
         if not x.raw or len(found.axes) != 1 or found.otherwise or not is_linear(op.expr, port):
             return x
@@ -82,8 +86,11 @@ class Operators:
             for d in self.graph.old.type(v).items
         }
         (axis,) = found.axes & self.graph.demands.of(inputs[port]).alone & others or (None,)
+        factors = [atom for at, w in enumerate(operands) if at != port for atom, _ in w.exponent]
+        if any(d.axis is axis for atom in factors for d in self.graph.type(atom).items):
+            return x
         dims = {d for atom, _ in x.exponent for d in self.graph.type(atom).items if d.axis is axis}
-        return self.sharing.share(x, dims.pop(), i) if len(dims) == 1 else x
+        return self.sharing.share(x, dims.pop(), i, Value(i)) if len(dims) == 1 else x
 
     def _with_axes(self, x: PairForm, kind: Type, operands: Sequence[PairForm]) -> PairForm:
         """Restores the axes of a value's type: it may lack some after an exponent cancels."""
@@ -125,7 +132,7 @@ class Operators:
 
     def block_reduce(self, i: int, op: BlockReduce, x: PairForm) -> PairForm:
         if op.combiner is ADD and x.form is Form.scaled:
-            x = self.sharing.share(x, op.dim, i)
+            x = self.sharing.share(x, op.dim, i, Value(i))
             assert x.value is not None
             return x.but(self.graph.emit(op, x.value, own=i), x.exponent)
         return plain(self.graph.emit(op, self.graph.native(x), own=i))
@@ -134,7 +141,7 @@ class Operators:
         a, b = (w if w.form is Form.scaled else plain(self.graph.native(w)) for w in (a, b))
         a, b = self.sharing.with_maxima_of(a, b)
         b, a = self.sharing.with_maxima_of(b, a)
-        a, b = self.sharing.share(a, op.dim, i), self.sharing.share(b, op.dim, i)
+        a, b = (self.sharing.share(w, op.dim, i, Value(i)) for w in (a, b))
         assert a.value is not None
         assert b.value is not None
         made = self.graph.emit(op, a.value, b.value, own=i)

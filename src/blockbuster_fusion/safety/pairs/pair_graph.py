@@ -49,6 +49,8 @@ class Draft:
         """Maxima bounded below by 0, as that of 1 + Σe^x."""
         self.joint: set[Value] = set()
         """Maxima of a second exponent plus the remainder of the first: e^(x+y) has two."""
+        self.remainders: set[Value] = set()
+        """Rounding errors of sums of exponents, and their maxima."""
         self._dims = set(program.dims)
 
     def loop_over(self, dim: Dim) -> Dim:
@@ -139,11 +141,15 @@ class PairGraph:
         """The graph of a new map while it is built."""
         return PairGraph(Graph({}, [], []), self.demands, self.draft, builder=inner)
 
-    def follow(self, old: Value, new: Value) -> None:
-        """Gives a value the origin of another."""
+    def follow(self, old: Value, new: Value, *, negated: bool = False) -> None:
+        """Gives a value the origin of another, or of its negative."""
         if old in self.draft.origins:
-            self.draft.origins[new] = self.draft.origins[old]
-        for known in (self.draft.maxima, self.draft.joint, self.draft.floored):
+            origin = self.draft.origins[old]
+            self.draft.origins[new] = -origin if negated else origin
+        if negated:
+            return
+        draft = self.draft
+        for known in (draft.maxima, draft.joint, draft.floored, draft.remainders):
             if old in known:
                 known.add(new)
 

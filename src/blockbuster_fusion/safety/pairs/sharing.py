@@ -1,5 +1,7 @@
 """Sharing of exponents: one exponent for all elements that are summed together."""
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from blockbuster_fusion.ir.axis import Dim
@@ -12,18 +14,33 @@ from blockbuster_fusion.safety.pairs.exponents import (
     LOG2,
     NOTHING,
     bounded,
+    in_exact_units,
     is_nothing,
     is_of_two,
     log_of_size,
     power,
-    summed,
+    room_for,
+    signed,
 )
 from blockbuster_fusion.safety.pairs.forms import PairForm, Powers, merged, plain
 from blockbuster_fusion.safety.pairs.pair_graph import PairGraph
 from blockbuster_fusion.safety.pairs.terms import ONE
 
-MOST = 3
-"""A sum shares so many exponents at most."""
+Meetings = list[tuple[Value, float, Value]]
+"""Exponents, each with its factor and a maximum that is subtracted from it."""
+
+
+def nowhere(value: Value) -> bool:
+    return False
+
+
+def _parts(met: Meetings) -> list[tuple[Value, float]]:
+    """The exponents and maxima that meet, with their factors."""
+    return [part for atom, f, top in met for part in ((atom, f), (top, -abs(f)))]
+
+
+def _less(exponent: Powers, gone: list[tuple[Value, float]]) -> Powers:
+    return merged((*exponent, *((v, -f) for v, f in gone)))
 
 
 class Sharing:
@@ -31,15 +48,20 @@ class Sharing:
 
     def __init__(self, graph: PairGraph) -> None:
         self.graph = graph
-        self._shared: dict[tuple[PairForm, Dim, float], PairForm] = {}
+        self._shared: dict[tuple[PairForm, Dim, float, bool], PairForm] = {}
 
-    def share(self, x: PairForm, dim: Dim, node: int, headroom: float = 0.0) -> PairForm:
-        """The same value with one exponent for all elements along an axis: their maximum."""
+    def share(self, x: PairForm, dim: Dim, node: int, of: Value, headroom: float = 0.0) -> PairForm:
+        """The same value with one exponent for all elements along an axis: their maximum.
+
+        `of` is the value in the old graph, or the sum of it.
+        """
         if not self._varying(x, dim):
             return x
-        key = (x, dim, headroom)
+        exact = self.matters_if_small(x, of)
+        key = (x, dim, headroom, exact)
         if key not in self._shared:
-            made = self.normalised(x)
+            apart = (lambda v: dim in self.graph.type(v).items) if exact else nowhere
+            made = self.normalised(x, apart)
             varying = self._varying(made, dim)
             if varying:
                 made = self._at_maxima(made, varying, dim, headroom)
@@ -52,33 +74,47 @@ class Sharing:
     def _varying(self, x: PairForm, dim: Dim) -> Powers:
         return tuple(part for part in x.exponent if dim in self.graph.type(part[0]).items)
 
-    def normalised(self, x: PairForm) -> PairForm:
+    def matters_if_small(self, x: PairForm, of: Value) -> bool:
+        """True if a sum of differences from maxima along another axis must not become 0.
+
+        They may be far below 0 for all elements of the sum. Another exponent may make up for it,
+        and the inverse of the sum would be infinite.
+        """
+        gone = _parts(self._meetings(x))
+        if not gone:
+            return False
+        return bool(_less(x.exponent, gone)) or self.graph.demands.matters_if_small(of)
+
+    def normalised(self, x: PairForm, apart: Callable[[Value], bool] = nowhere) -> PairForm:
         """A value in which maxima are subtracted from the exponents that they belong to.
 
-        The differences are at most 0 and go into the significand.
+        The differences are at most 0 and go into the significand. Maxima that are kept `apart`
+        stay in the exponent.
         """
-        met = self._meetings(x)
+        met = [(a, f, t) for a, f, t in self._meetings(x) if not apart(t)]
         if not met:
             return x
         table = Arguments(self.graph)
-        gone = [(v, s * f) for a, f, t in met for v, s in ((a, 1.0), (t, -1.0))]
+        gone = _parts(met)
         exponent = tuple((table.add(v), f) for v, f in merged(gone))
         factor = table.terms.power(exponent, divides=True)
         value = factor if x.value is None else table.add(x.value) * factor
-        return x.but(table.emit(value), merged((*x.exponent, *((v, -f) for v, f in gone))))
+        return x.but(table.emit(value), _less(x.exponent, gone))
 
-    def _meetings(self, x: PairForm) -> list[tuple[Value, float, Value]]:
+    def _meetings(self, x: PairForm) -> Meetings:
         """Exponents, each with its factor and a maximum that is subtracted from it."""
-        origins, maxima = self.graph.draft.origins, self.graph.draft.maxima
-        tops = [(t, -f) for t, f in x.exponent if f < 0 and t in maxima]
-        found: list[tuple[Value, float, Value]] = []
-        for a, f in x.exponent:
-            for top in list(tops) if f > 0 and a in origins else ():
-                t, factor = top
-                if factor <= f and origins.get(t) == origins[a] and self._spans(a, t):
-                    found.append((a, factor, t))
+        draft = self.graph.draft
+        known = [(v, f, *signed(draft.origins[v])) for v, f in x.exponent if v in draft.origins]
+        tops = [part for part in known if part[1] < 0 and part[0] in draft.maxima]
+        found: Meetings = []
+        for a, f, origin, sign in known:
+            for top in list(tops):
+                t, factor, of_top, other = top
+                is_maximum = of_top == origin and other * sign * f > 0 and t != a
+                if is_maximum and -factor <= abs(f) and self._spans(a, t):
+                    found.append((a, math.copysign(factor, f), t))
                     tops.remove(top)
-                    f -= factor
+                    f -= math.copysign(factor, f)
         return found
 
     def _spans(self, a: Value, maximum: Value) -> bool:
@@ -94,16 +130,15 @@ class Sharing:
         left: Expr | None = None
         common: list[tuple[Value, float]] = []
         of_two = is_of_two(varying)
-        for atom, factor in self._few(varying, of_two):
+        for atom, factor in self._summed(varying):
             size = abs(factor) / LOG2 if of_two else abs(factor)
             exponent = table.add(atom) if factor > 0 else -table.add(atom)
             both = exponent if left is None else (left if size == 1 else left / size) + exponent
             top = self._top(both, own, size, of_two, dim, table)
             limit = bounded(arg(0), self.graph.type(top).dtype)
             top = self.graph.emit(Elementwise(limit - headroom if headroom else limit), top)
-            if factor > 0:
-                self.graph.follow(atom, top)
-            if factor > 0 and own is None:
+            self.graph.follow(atom, top, negated=factor < 0)
+            if own is None:
                 (self.graph.draft.maxima if left is None else self.graph.draft.joint).add(top)
             difference = exponent - table.add(top)
             difference = difference if size == 1 else difference * size
@@ -117,18 +152,26 @@ class Sharing:
         fixed = tuple(part for part in x.exponent if part not in varying)
         return x.but(table.emit(value), merged((*fixed, *common)))
 
-    def _few(self, exponent: Powers, of_two: bool) -> Powers:
-        """The exponents, with those behind the first few added up.
+    def _summed(self, exponent: Powers) -> Powers:
+        """An exponent in few parts: a sum of several atoms is one number and its rounding error.
 
-        The first ones may be large, and lie apart so that they meet their own maxima. The others
-        are what earlier maxima left over. Without a limit each sum of sums would have one more.
+        Atoms whose factors are no exact multiples of each other are not added.
         """
-        if len(exponent) <= MOST:
-            return exponent
-        table, (*kept, _) = Arguments(self.graph), exponent[:MOST]
-        unit = LOG2 if of_two else 1.0
-        rest = [(table.add(atom), factor / unit) for atom, factor in exponent[len(kept) :]]
-        return (*kept, (table.emit(summed(rest)), unit))
+        made: list[tuple[Value, float]] = []
+        for unit, atoms in in_exact_units(exponent):
+            remainders = self.graph.draft.remainders
+            if len(atoms) == 1 or (len(atoms) == 2 and any(v in remainders for v, _ in atoms)):
+                made += [(atom, factor * unit) for atom, factor in atoms]
+                continue
+            table = Arguments(self.graph)
+            room = room_for(atoms)
+            scaled = [(table.add(atom) * (abs(f) / room), math.copysign(1, f)) for atom, f in atoms]
+            total, lost = table.terms.exact_total(tuple(scaled))
+            assert lost is not None
+            sums = [table.emit(part) for part in (total, lost)]
+            remainders.add(sums[1])
+            made += [(part, unit * room) for part in sums]
+        return tuple(made)
 
     def _top(
         self,
@@ -155,7 +198,7 @@ class Sharing:
 
         Each exponent has the axes of those before it.
         """
-        varying = self._nested(varying)
+        varying = self._nested(self._summed(varying))
         if not x.raw and x.value is not None and all(factor > 0 for _, factor in varying):
             return x.value, varying
         table = Arguments(self.graph)

@@ -79,8 +79,8 @@ def _made_in_loops(
 ) -> Iterator[Summed]:
     """Values that loops compute and sum, and may stack; `level` is the graph of the last loop."""
     op = level.map(loops[-1])
-    if not op.dim.packed or op.first:
-        return
+    if not op.dim.packed or op.first or op.dim in dims:
+        return  # a second loop over the same blocks has sums of its own, in the body of the first
     dims = (*dims, op.dim)
     for i, node in op.body.nodes.items():
         if isinstance(node.op, Map):

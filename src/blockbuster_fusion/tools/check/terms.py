@@ -187,7 +187,8 @@ class Careful:
             return constant(1.0) if value is None else value
         made = Power(value, exponent)
         if len({factor > 0 for _, factor in exponent}) > 1:  # it has met its maximum
-            return self.plain(made)
+            total = self._less_infinity(self.total(exponent), exponent)
+            return Power(value, ((total, 1.0),), self.plain(made))
         return made
 
     def neg(self, _: str, a: CarefulTerm) -> CarefulTerm | None:
