@@ -44,8 +44,8 @@ format: $(STAMP) ## Format the code and fix what ruff can fix
 demo: $(STAMP) ## Fuse attention, LayerNorm+matmul and RMSNorm+SwiGLU, compile, check and time them
 	$(BIN)/blockbuster demo
 
-fuzz: $(STAMP) ## Try the rules on thousands of random programs
-	$(BIN)/python -m pytest -m long -q -s tests
+fuzz: $(STAMP) ## Run the long fuzzing, and the sweeps of the tests in full: hours
+	BLOCKBUSTER_TESTS=full $(BIN)/python -m pytest -m "long or not long" -q -s tests
 
 bench: $(STAMP) ## Measure fusion, what numerical safety costs, and compiled programs and models on this CPU
 	$(BIN)/python benchmarks/fusion_time.py

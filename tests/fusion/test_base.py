@@ -6,9 +6,10 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import Request, choose
+from helpers.effort import part
 from helpers.programs import Case, random_unit
 
-PROGRAMS = 120
+PROGRAMS = part(120)
 
 
 def digests(graphs: Sequence[bb.Graph]) -> list[str]:

@@ -9,9 +9,10 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.array.arrays import Array
 from blockbuster_fusion.fusion.cut import LARGEST, cut, statements
 from blockbuster_fusion.fusion.fuse import fuse
+from helpers.effort import part
 from helpers.programs import Case, random_unit
 
-PROGRAMS = 60
+PROGRAMS = part(60, of=2)
 
 
 def digests(graphs: list[bb.Graph]) -> list[str]:

@@ -8,9 +8,10 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.fusion.fuse import fuse
 from blockbuster_fusion.ir.ops import Misc, Rename
+from helpers.effort import part
 from helpers.programs import Case
 
-PROGRAMS, CHUNK, LONG = 200, 50, 2000
+PROGRAMS, CHUNK, LONG = part(200), 25, 2000
 
 
 def edges(snapshot: bb.Graph) -> int:

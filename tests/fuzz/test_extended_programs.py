@@ -13,13 +13,14 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.fusion.pareto import unit_sets
 from blockbuster_fusion.rules.cautions import caution
 from blockbuster_fusion.rules.recompute import Recompute
+from helpers.effort import part
 from helpers.growth import allowed, allowed_steps, copies, largest, size
 from helpers.programs import Case, random_unit
 from helpers.rewriting import matches
 
 EXTENDED = bb.RULE_SETS["extended"]
-PROGRAMS = 120
-CHUNK = 20
+PROGRAMS = part(120)
+CHUNK = 10
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
 """How many programs the long test tries: BLOCKBUSTER_FUZZ=20000 make fuzz."""
 

@@ -10,15 +10,16 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.fusion import driver
 from blockbuster_fusion.rules.rule import Match
+from helpers.effort import part
 from helpers.growth import allowed, allowed_steps, largest, size
 from helpers.programs import Case
 from helpers.rewriting import matches
 
 PAPER = bb.RULE_SETS["paper"]
-PROGRAMS = 300
+PROGRAMS = part(300)
 RUN_AT_EVERY_STEP = 100
 """For the programs after these, the steps are verified, and only the snapshots are run."""
-CHUNK = 50
+CHUNK = 25
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
 """How many programs the long test tries: BLOCKBUSTER_FUZZ=20000 make fuzz."""
 

@@ -12,14 +12,15 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.rules.rule import Match, Rule
+from helpers.effort import part
 from helpers.programs import Case, random_unit
 from helpers.rewriting import fired, matches
 
 EXTENDED = bb.RULE_SETS["extended"]
 NEW = [rule for rule in EXTENDED if rule.number is None]
 PROGRAMS = 800
-FIRINGS = 80
-AT_LEAST = 50
+FIRINGS = part(80)
+AT_LEAST = part(50)
 RARE = {"rederive_list", "drop_softmax_shift", "expand_square_of_shift", "swap_row_column_scale"}
 
 
@@ -74,7 +75,7 @@ def test_a_rule_keeps_the_meaning(rule: Rule, unit: bool) -> None:
 def test_the_rules_may_fire_in_any_order() -> None:
     """Any rule at any of its matches, and again: programs that the driver never comes by."""
     firings: Counter[str] = Counter()
-    for seed in range(100):
+    for seed in range(part(100, of=2)):
         (case, trace), rng, log = fused(seed, False), random.Random(seed), []
         # now and then where the driver fires one of the rarer rules, else anywhere at first
         rare = [step.index - 1 for step in trace if step.rule in RARE]
@@ -101,7 +102,7 @@ def test_a_peeled_program_is_fused_like_any_other() -> None:
     """Rule 7 leaves maps over a part of a dim, joins and picks for the other rules to meet."""
     (peel,) = EXTENDED.optional
     peeled = 0
-    for seed in range(120):
+    for seed in range(part(120)):
         (case, trace), rng = fused(seed, False), random.Random(seed)
         program = trace.program_after(rng.randint(0, len(trace)))
         if found := matches(peel, program):

@@ -12,13 +12,14 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.rules.rule import Match, Rule
+from helpers.effort import part
 from helpers.programs import Case
 from helpers.rewriting import fired, matches
 
 PAPER = bb.RULE_SETS["paper"]
 PROGRAMS = 250
-FIRINGS = 100
-AT_LEAST = 50
+FIRINGS = part(100)
+AT_LEAST = part(50)
 
 
 def places(rule: Rule, case: Case) -> list[tuple[bb.Graph, Match]]:
@@ -47,7 +48,7 @@ def test_a_rule_keeps_the_meaning(rule: Rule) -> None:
 def test_the_rules_may_fire_in_any_order() -> None:
     """Any rule at any of its matches, and again: programs that the driver never comes by."""
     firings: Counter[str] = Counter()
-    for seed in range(80):
+    for seed in range(part(80, of=2)):
         case, rng = Case(seed), random.Random(seed)
         program, log = bb.lower(case.program), []
         for _ in range(15):
@@ -67,7 +68,7 @@ def test_a_peeled_program_is_fused_like_any_other() -> None:
     """Rule 7 leaves maps over a part of a dim, joins and picks for the other rules to meet."""
     (peel,) = PAPER.optional
     peeled = 0
-    for seed in range(100):
+    for seed in range(part(100)):
         case, rng = Case(seed), random.Random(seed)
         trace = bb.fuse(case.program, "paper").trace
         program = trace.program_after(rng.randint(0, len(trace)))

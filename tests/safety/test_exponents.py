@@ -17,6 +17,7 @@ from blockbuster_fusion.safety.choices import Safe
 from blockbuster_fusion.safety.pairs.rescaled_sum import rescaled_sum
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
+from helpers.effort import part
 from helpers.programs import Case, random_unit
 from helpers.rewriting import lowered
 from helpers.running import assert_computes, inputs_for, ragged_tiles
@@ -423,7 +424,7 @@ def test_examples_compute_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("extended", [False, True])
 def test_random_programs_compute_the_same(extended: bool) -> None:
-    for seed in range(30):
+    for seed in range(part(30)):
         case = Case(seed, extended=extended)
         graph = bb.lower(case.program)
         unit = random_unit(case.program, seed)

@@ -38,7 +38,8 @@ class Weighted(nn.Module):
         self.weights = nn.ParameterList(weights)
 
     def forward(self, *inputs: Tensor) -> Any:
-        return self.function(*inputs, *self.weights)
+        weights = [self.weights[i] for i in range(len(self.weights))]  # PyTorch 2.11 needs that
+        return self.function(*inputs, *weights)
 
 
 def rotated(x: Tensor) -> Tensor:

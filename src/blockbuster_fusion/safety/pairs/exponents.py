@@ -44,9 +44,9 @@ def over(a: Exponent, divisor: float) -> Exponent:
     return tuple((atom, factor / divisor) for atom, factor in a)
 
 
-def bounded(exponent: Expr, dtype: DType = DType.float32) -> Expr:
-    """A shared exponent, bounded to the finite range."""
-    largest = GREATEST.get(dtype, LARGEST)
+def bounded(exponent: Expr, dtype: DType = DType.float32, share: float = 1.0) -> Expr:
+    """A shared exponent, bounded to the finite range, or to a part of it."""
+    largest = share * GREATEST.get(dtype, LARGEST)
     return call("maximum", call("minimum", exponent, largest), -largest)
 
 

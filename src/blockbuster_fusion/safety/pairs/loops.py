@@ -165,7 +165,9 @@ class Loop:
         sharing = self.rewriter.sharing
         known = {atom: self.outside(atom, whole=True) for atom, _ in written.exponent}
         exact = sharing.matters_if_small(written, self.op.body.outputs[number].value)
-        written = sharing.normalised(written, lambda v: exact and known[v] is None)
+        normalised = sharing.normalised(written, lambda v: exact and known[v] is None)
+        if all(known[atom] is not None for atom, _ in normalised.exponent):
+            written = normalised
         varying = tuple(part for part in written.exponent if known[part[0]] is None)
         self.fixed[number] = tuple(
             (outside, factor)

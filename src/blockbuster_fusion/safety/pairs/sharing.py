@@ -62,9 +62,8 @@ class Sharing:
         if key not in self._shared:
             apart = (lambda v: dim in self.graph.type(v).items) if exact else nowhere
             made = self.normalised(x, apart)
-            varying = self._varying(made, dim)
-            if varying:
-                made = self._at_maxima(made, varying, dim, headroom)
+            if self._varying(made, dim):  # it may be largest where the difference is small
+                made = self._at_maxima(x, self._varying(x, dim), dim, headroom)
                 in_rows = any(self.graph.type(atom).items for atom, _ in made.exponent)
                 kind, reason = "row" if in_rows else "block", "summed along it: linear on the way"
                 self.graph.choose(node, "exponent", kind, dim.name, reason)
@@ -135,7 +134,8 @@ class Sharing:
             exponent = table.add(atom) if factor > 0 else -table.add(atom)
             both = exponent if left is None else (left if size == 1 else left / size) + exponent
             top = self._top(both, own, size, of_two, dim, table)
-            limit = bounded(arg(0), self.graph.type(top).dtype)
+            share = 2.0**-10 if atom in self.graph.draft.remainders else 1.0
+            limit = bounded(arg(0), self.graph.type(top).dtype, share)
             top = self.graph.emit(Elementwise(limit - headroom if headroom else limit), top)
             self.graph.follow(atom, top, negated=factor < 0)
             if own is None:

@@ -13,11 +13,13 @@ class Power:
     """`significand · e^exponent`; None stands for 1.
 
     `plain` is its value as the program computes it, if no sum was taken of the exponential.
+    `met`: a maximum was subtracted from its exponent, so `plain` serves unless sums of it vanish.
     """
 
     significand: Number | None
     exponent: ExponentSum
     plain: Number | None = None
+    met: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -182,13 +182,15 @@ class Careful:
         exponent = plus(t, u, sign)
         natives = [p.plain if isinstance(p, Power) else p for p in (a, b)]
         if natives[0] is not None and natives[1] is not None:
-            return Power(value, exponent, self._plainly(name, (natives[0], natives[1])))
+            met = any(isinstance(p, Power) and p.met for p in (a, b))
+            plain = self._plainly(name, (natives[0], natives[1]))
+            return Power(value, exponent, plain, met=met)
         if not exponent:
             return constant(1.0) if value is None else value
         made = Power(value, exponent)
         if len({factor > 0 for _, factor in exponent}) > 1:  # it has met its maximum
             total = self._less_infinity(self.total(exponent), exponent)
-            return Power(value, ((total, 1.0),), self.plain(made))
+            return Power(value, ((total, 1.0),), self.plain(made), met=True)
         return made
 
     def neg(self, _: str, a: CarefulTerm) -> CarefulTerm | None:
@@ -338,6 +340,9 @@ class Careful:
     def sum(self, x: CarefulTerm, axis: Axis) -> CarefulTerm:
         """The sum over an axis."""
         if isinstance(x, Power):
+            plain = self.numbers.sum(self.plain(x), axis) if x.met else None
+            if plain is not None and self._is_no_less(plain):
+                return plain
             shared = self.shared(x, axis)
             assert shared.significand is not None
             return Power(self.numbers.sum(shared.significand, axis), shared.exponent)
@@ -345,9 +350,19 @@ class Careful:
 
     def dot(self, a: CarefulTerm, b: CarefulTerm, axis: Axis) -> CarefulTerm:
         """The sum of products over an axis."""
+        powers = [term for term in (a, b) if isinstance(term, Power)]
+        if powers and all(power.met for power in powers):
+            plain = self.numbers.dot(self.plain(a), self.plain(b), axis)
+            if self._is_no_less(plain):
+                return plain
         (x, t), (y, u) = (self._operand(term, axis) for term in (a, b))
         made, exponent = self.numbers.dot(x, y, axis), plus(t, u)
         return Power(made, exponent) if exponent else made
+
+    def _is_no_less(self, x: Number) -> bool:
+        """True if no number is so small that digits of it are lost."""
+        tiny = 1 / self.numbers.rounding.largest
+        return not np.any(np.abs(self.numbers.array(x)) < tiny)
 
     def _operand(self, term: CarefulTerm, axis: Axis) -> tuple[Number, ExponentSum]:
         """An operand of a dot, and the exponent that is factored out of it."""
