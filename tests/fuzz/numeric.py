@@ -168,6 +168,13 @@ class Writer:
             return self.given(*self.axes[x])
         return self.random.choice(same) if same else x
 
+    def is_exponential(self, x: str) -> bool:
+        """True if an exponential, not a normalised one, is on the way to a value."""
+        made = {statement.name: statement for statement in self.statements}
+        if x not in made or "norm" in made[x].kind or made[x].kind == "softmax":
+            return False
+        return made[x].kind == "exp" or any(map(self.is_exponential, made[x].operands))
+
     def vector(self, x: str, at: int) -> str:
         """A new input along one position, as text that broadcasts with the value."""
         axis = self.axes[x][at]
@@ -311,6 +318,8 @@ class Writer:
         own = self.axes[x]
         if len(own) < 2 or not own[-1] or not own[-2]:
             return self.gate(x)
+        if self.is_exponential(x):  # in exponents it exceeds all dtypes: nobody can judge that
+            x = self.given(*own)
         inverse = self.random.choice(["1 / {}", "1 / {}", "{} ** -0.5"])
         kernel = self.write("exp", "o.exp({0})", x)
         factors: dict[int, str] = {}
