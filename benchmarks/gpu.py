@@ -34,7 +34,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Along, Buffer, Contract, For, Kernel, Nest
 from blockbuster_fusion.printers.triton.kernel import print_triton
-from blockbuster_fusion.printers.triton.launch_arguments import axis_length
+from blockbuster_fusion.printers.triton.launch_plan import axis_length
 from blockbuster_fusion.runtime.triton.launch import Launcher, load
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as

@@ -17,7 +17,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.cli import main as cli
 from blockbuster_fusion.cli.main import main
 from blockbuster_fusion.errors import WrongKind
-from blockbuster_fusion.runtime import cache
+from blockbuster_fusion.runtime import disk_cache
 
 
 @pytest.mark.parametrize("name", ["attention", "layernorm-matmul", "rmsnorm-swiglu", "matmul-relu"])
@@ -330,9 +330,9 @@ def test_options_that_are_no_mappings(option: str) -> None:
 def test_the_cache_is_shown_shrunk_and_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "cache"))
     for key in "abc":
-        cache.cached(key * 64, ".so", lambda file: file.write_bytes(b"x" * 2048) and None)
+        disk_cache.cached(key * 64, ".so", lambda file: file.write_bytes(b"x" * 2048) and None)
     for arguments, shown in (
         ([], "kernels: 3, 6 KiB"),
         (["--limit", "5K"], "kernels: 2, 4 KiB"),

@@ -21,8 +21,8 @@ from blockbuster_fusion.errors import IllTyped, UnknownOperator
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Input, Map, Misc, Node, Reduce, Rename
+from blockbuster_fusion.ir.paper_names import ItemText, write
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.ir.words import ItemText, write
 from blockbuster_fusion.tools import examples
 from helpers.programs import random_inputs, random_program
 from helpers.running import ragged_tiles

@@ -31,7 +31,7 @@ import numpy as np
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.runtime import cache, process_folder
+from blockbuster_fusion.runtime import disk_cache, process_folder
 from blockbuster_fusion.runtime.c import compiler as cc
 from blockbuster_fusion.runtime.c import kernels as cpu
 from blockbuster_fusion.runtime.c import library
@@ -116,9 +116,9 @@ def _child(case: Case, place: Path, send: int) -> None:
     try:
         (place / "tmp").mkdir()
         tempfile.tempdir = str(place / "tmp")
-        os.environ |= {cache.VARIABLE: str(place / "cache"), "TMPDIR": str(place / "tmp")}
+        os.environ |= {disk_cache.VARIABLE: str(place / "cache"), "TMPDIR": str(place / "tmp")}
         os.environ[cc.SECONDS_VARIABLE] = "20"
-        cache.log.disabled = True
+        disk_cache.log.disabled = True
         KINDS[case.kind](random.Random(case.seed), place)
     except BaseException:
         with os.fdopen(send, "w", encoding="utf-8", errors="replace") as pipe:
@@ -276,11 +276,11 @@ def folders(rng: random.Random, place: Path) -> None:
         lambda: _replace(folder, rng),
         lambda: _give_away(folder, rng),
         lambda: _give_away(place, rng),
-        lambda: os.environ.update({cache.VARIABLE: str(folder / ("x" * 300))}),
-        lambda: os.environ.update({cache.VARIABLE: "/proc/self/nothing"}),
-        lambda: os.environ.update({cache.VARIABLE: "/dev/null/x"}),
-        lambda: os.environ.update({cache.VARIABLE: os.fsdecode(bytes(folder) + b"\xff\n'x")}),
-        lambda: os.environ.update({cache.VARIABLE: "relative", "HOME": str(place)}),
+        lambda: os.environ.update({disk_cache.VARIABLE: str(folder / ("x" * 300))}),
+        lambda: os.environ.update({disk_cache.VARIABLE: "/proc/self/nothing"}),
+        lambda: os.environ.update({disk_cache.VARIABLE: "/dev/null/x"}),
+        lambda: os.environ.update({disk_cache.VARIABLE: os.fsdecode(bytes(folder) + b"\xff\n'x")}),
+        lambda: os.environ.update({disk_cache.VARIABLE: "relative", "HOME": str(place)}),
         lambda: shutil.rmtree(place / "tmp"),
     ]
     os.chdir(place)
@@ -307,8 +307,8 @@ def injected(rng: random.Random, place: Path) -> None:
         return called
 
     for name in ("open", "listdir", "fstat", "utime", "scandir", "memfd_create", "lstat"):
-        setattr(cache.os, name, failing(getattr(os, name)))
-    cache.tempfile.mkdtemp = failing(tempfile.mkdtemp)  # type: ignore[assignment]
+        setattr(disk_cache.os, name, failing(getattr(os, name)))
+    disk_cache.tempfile.mkdtemp = failing(tempfile.mkdtemp)  # type: ignore[assignment]
     for name in ("rename", "write_text", "mkdir", "unlink"):
         setattr(Path, name, failing(getattr(Path, name)))
     for number in range(3):
@@ -422,7 +422,15 @@ def settings(rng: random.Random, place: Path) -> None:
     """Variables that say nothing sensible."""
     odd = ("'", '"x', "no-such-cc", str(place), "\\", "/dev/null", "  ", "gcc 'x", "-x", "\n", "0")
     odd += ("-1", "nan", "inf", "1e999", "much", "٣", "x" * 100_000, os.fsdecode(b"\xff"))
-    names = ("CC", cache.LIMIT_VARIABLE, cc.SECONDS_VARIABLE, "TMPDIR", "PATH", "HOME", "CPATH")
+    names = (
+        "CC",
+        disk_cache.LIMIT_VARIABLE,
+        cc.SECONDS_VARIABLE,
+        "TMPDIR",
+        "PATH",
+        "HOME",
+        "CPATH",
+    )
     kept = dict(os.environ)
     for _ in range(3):
         name = rng.choice(names)
@@ -451,7 +459,7 @@ def kills(rng: random.Random, place: Path) -> None:
 
 def processes(rng: random.Random, place: Path) -> None:
     """Processes that make, load, damage and remove the same entries."""
-    os.environ[cache.LIMIT_VARIABLE] = rng.choice(("20K", "40K", "1G"))
+    os.environ[disk_cache.LIMIT_VARIABLE] = rng.choice(("20K", "40K", "1G"))
     hostile = rng.random() < 0.5
 
     def work() -> None:
@@ -459,7 +467,7 @@ def processes(rng: random.Random, place: Path) -> None:
         for _ in range(3):
             certain(own.randrange(3))
             if own.random() < 0.3:
-                cache.shrink(place / "cache", 0)
+                disk_cache.shrink(place / "cache", 0)
 
     def harm() -> None:
         for _ in range(20):
@@ -477,7 +485,7 @@ def processes(rng: random.Random, place: Path) -> None:
 
 def threads(rng: random.Random, place: Path) -> None:
     """Threads that make and load the same entries."""
-    os.environ[cache.LIMIT_VARIABLE] = rng.choice(("20K", "1G"))
+    os.environ[disk_cache.LIMIT_VARIABLE] = rng.choice(("20K", "1G"))
     problems: list[str] = []
     numbers = [rng.randrange(3) for _ in range(6)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blockbuster_fusion.runtime import cache
+from blockbuster_fusion.runtime import disk_cache
 from blockbuster_fusion.runtime.c import library
 from fuzz.faults import KINDS, Case, Faults
 from fuzz.harness import fuzz
@@ -35,11 +35,11 @@ def test_a_seed_gives_one_case() -> None:
 def test_entries_that_are_not_looked_at_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the hash, damaged libraries are loaded: wrong answers or crashes."""
 
-    def trusting(entry: Path) -> cache.CacheEntry | None:
+    def trusting(entry: Path) -> disk_cache.CacheEntry | None:
         files = [*entry.glob("*")]
-        return cache.CacheEntry(files[0].read_bytes(), files[0]) if files else None
+        return disk_cache.CacheEntry(files[0].read_bytes(), files[0]) if files else None
 
-    monkeypatch.setattr(cache, "_read", trusting)
+    monkeypatch.setattr(disk_cache, "_read", trusting)
     monkeypatch.setattr(library, "is_whole", lambda content: True)
     assert not fuzz(_Damaged(), range(12)).ok
 

@@ -32,7 +32,7 @@ from blockbuster_fusion.nest.nest import (
     View,
 )
 from blockbuster_fusion.printers.triton.dots import is_dot
-from blockbuster_fusion.printers.triton.launch_arguments import LaunchPlanner, block_length
+from blockbuster_fusion.printers.triton.launch_plan import LaunchPlanner, block_length
 from blockbuster_fusion.printers.triton.memory import SharedMemory, shared_limit
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
@@ -303,7 +303,7 @@ def long_errors() -> Iterator[dict[str, object]]:
     """The error of sums in runs, and that of PyTorch's own float32 operators."""
     import torch
 
-    from blockbuster_fusion.printers.triton import launch_arguments as triton_plan
+    from blockbuster_fusion.printers.triton import launch_plan as triton_plan
     from helpers import torch_reference, triton_runner
     from helpers.running import inputs_for
 

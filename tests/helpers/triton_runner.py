@@ -8,7 +8,7 @@ import torch
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.nest.nest import Buffer, Clear, Kernel, Nest
 from blockbuster_fusion.printers.triton.kernel import print_triton
-from blockbuster_fusion.printers.triton.launch_arguments import axis_length
+from blockbuster_fusion.printers.triton.launch_plan import axis_length
 from blockbuster_fusion.runtime.triton.launch import TORCH, TritonKernels
 
 

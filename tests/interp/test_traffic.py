@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from blockbuster_fusion.cost.counters import Traffic
 from blockbuster_fusion.cost.meter import meter
-from blockbuster_fusion.cost.tally import Traffic
 from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.builder import Builder
 from blockbuster_fusion.ir.combiner import ADD, Reduced

@@ -26,8 +26,8 @@ from blockbuster_fusion.ir.ops import (
     Rename,
     Value,
 )
+from blockbuster_fusion.ir.paper_names import ItemText, write
 from blockbuster_fusion.ir.types import DType, Type
-from blockbuster_fusion.ir.words import ItemText, write
 from helpers.listing import canonical
 
 Golden = Callable[[str], None]

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from blockbuster_fusion.errors import CacheFailed, WrongKind
-from blockbuster_fusion.runtime import cache, process_folder
-from blockbuster_fusion.runtime.cache import cached, digest, discard
+from blockbuster_fusion.runtime import disk_cache, process_folder
+from blockbuster_fusion.runtime.disk_cache import cached, digest, discard
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_noted", set())
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(disk_cache, "_noted", set())
     monkeypatch.setattr("blockbuster_fusion.runtime.process_folder._made", {})
     return tmp_path / "cache"
 
@@ -46,7 +46,7 @@ def test_made_once(folder: Path) -> None:
     assert first.content == b"made"
     assert first.file is not None
     assert first.file.read_bytes() == b"made"
-    assert first.file.name == cache.file_name("k" * 64 + ".txt", b"made")
+    assert first.file.name == disk_cache.file_name("k" * 64 + ".txt", b"made")
     assert make.count == 1
     assert folder in first.file.parents
     assert not left_over(folder)
@@ -161,7 +161,7 @@ def test_links_to_folders_of_ones_own_are_followed(
 ) -> None:
     (tmp_path / "disk").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "disk")
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "link" / "cache"))
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "link" / "cache"))
     file = cached("k" * 64, ".txt", Maker()).file
     assert tmp_path / "disk" in file.resolve().parents
 
@@ -194,7 +194,7 @@ def test_where_nothing_can_be_written_files_last_as_long_as_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file" / "below"))
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "file" / "below"))
     make = Maker()
     first, second = (cached("k" * 64, ".txt", make) for _ in range(2))
     assert first == second
@@ -222,9 +222,9 @@ def test_every_write_error_has_a_fallback(
         return called
 
     wrapped = {
-        "mkdtemp": (cache.tempfile, "mkdtemp"),
+        "mkdtemp": (disk_cache.tempfile, "mkdtemp"),
         "rename": (Path, "rename"),
-        "open": (cache.os, "open"),
+        "open": (disk_cache.os, "open"),
     }
     if call == "make":
         make = failing(make)
@@ -240,8 +240,8 @@ def test_every_write_error_has_a_fallback(
 def test_without_any_folder_there_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "process_folder", lambda make=True: None)
-    monkeypatch.setattr(cache, "usable_folder", lambda: None)
+    monkeypatch.setattr(disk_cache, "process_folder", lambda make=True: None)
+    monkeypatch.setattr(disk_cache, "usable_folder", lambda: None)
     with pytest.raises(CacheFailed, match="cannot be written there"):
         cached("k" * 64, ".txt", Maker())
 
@@ -249,15 +249,15 @@ def test_without_any_folder_there_is_a_sentence(
 def test_the_oldest_entries_go_where_there_are_too_many(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(cache.LIMIT_VARIABLE, "10K")
+    monkeypatch.setenv(disk_cache.LIMIT_VARIABLE, "10K")
     for number in range(9):
         file = cached(str(number) * 64, ".txt", Maker("x" * 1000)).file
         os.utime(file.parent, (number, number))
-    assert cache.find("0" * 64, ".txt") is not None  # used now, and so the youngest
+    assert disk_cache.find("0" * 64, ".txt") is not None  # used now, and so the youngest
     cached("a" * 64, ".txt", Maker("x" * 1500))
     kept = {path.name[0] for path in folder.iterdir()}
     assert kept == {"0", *"345678", "a"}
-    assert cache.usage(folder).size <= 10 * 1024
+    assert disk_cache.usage(folder).size <= 10 * 1024
 
 
 @pytest.mark.parametrize(
@@ -265,17 +265,17 @@ def test_the_oldest_entries_go_where_there_are_too_many(
                        ("1GiB", 1 << 30), ("3tb", 3 << 40)]
 )  # fmt: skip
 def test_sizes(text: str, size: int) -> None:
-    assert cache.parsed_size("--limit", text) == size
+    assert disk_cache.parsed_size("--limit", text) == size
 
 
 @pytest.mark.parametrize("text", ["", "M", "-1", "1.5G", "²", "1Q", "9" * 99])
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(WrongKind, match="a size such as 500M"):
-        cache.parsed_size("--limit", text)
+        disk_cache.parsed_size("--limit", text)
 
 
 def test_old_temporary_folders_are_swept(folder: Path) -> None:
-    for name, age in ((".making-old", 2 * cache.STALE_SECONDS), (".making-new", 60)):
+    for name, age in ((".making-old", 2 * disk_cache.STALE_SECONDS), (".making-new", 60)):
         (folder / name).mkdir(parents=True)
         (folder / name / "half").write_text("half")
         then = time.time() - age
@@ -286,7 +286,7 @@ def test_old_temporary_folders_are_swept(folder: Path) -> None:
 
 HANGING = """
 import sys, time
-from blockbuster_fusion.runtime.cache import cached
+from blockbuster_fusion.runtime.disk_cache import cached
 def make(path):
     path.write_text("half")
     print("started", flush=True)
@@ -310,7 +310,7 @@ def test_a_killed_process_costs_one_more_making(folder: Path) -> None:
 
 RACING = """
 import sys, time
-from blockbuster_fusion.runtime.cache import cached
+from blockbuster_fusion.runtime.disk_cache import cached
 def make(path):
     path.write_text(sys.argv[1] * 1000)
     time.sleep(0.2)

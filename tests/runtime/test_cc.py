@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 from blockbuster_fusion.errors import CompilerFailed, NoCompiler, WrongKind
-from blockbuster_fusion.runtime import cache
+from blockbuster_fusion.runtime import disk_cache
 from blockbuster_fusion.runtime.c import compiler as cc
 from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.c.kernels import loaded
 from blockbuster_fusion.runtime.c.library import is_whole, load_library
-from blockbuster_fusion.runtime.cache import CacheEntry
+from blockbuster_fusion.runtime.disk_cache import CacheEntry
 
 SOURCE = "int answer(void) { return 42; }\n"
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 

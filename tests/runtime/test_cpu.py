@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.runtime import cache
+from blockbuster_fusion.runtime import disk_cache
 from blockbuster_fusion.runtime.c import compiler as cc
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
 from blockbuster_fusion.runtime.compiled import Compiled
@@ -189,9 +189,9 @@ def test_a_library_that_does_not_load_is_compiled_again(
 ) -> None:
     """Even where its checksum is right."""
     source = bb.compile(bb.examples.matmul_relu()).source
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
     library = cc.compile_c(source).file
-    other = library.with_name(cache.file_name(library.parent.name, b"no library"))
+    other = library.with_name(disk_cache.file_name(library.parent.name, b"no library"))
     library.rename(other)
     other.write_bytes(b"no library")
     assert cc.compile_c(source).content == b"no library"

@@ -25,12 +25,12 @@ from blockbuster_fusion.array.arrays import (
 from blockbuster_fusion.array.arrays import elementwise as elementwise
 from blockbuster_fusion.array.arrays import matmul as matmul
 from blockbuster_fusion.array.arrays import mean as mean
-from blockbuster_fusion.array.external import cumsum as cumsum
-from blockbuster_fusion.array.external import misc as misc
-from blockbuster_fusion.array.external import sort as sort
 from blockbuster_fusion.array.lookups import numpy_take
 from blockbuster_fusion.array.lookups import take as take
 from blockbuster_fusion.array.lookups import take_along_axis as take_along_axis
+from blockbuster_fusion.array.misc import cumsum as cumsum
+from blockbuster_fusion.array.misc import misc as misc
+from blockbuster_fusion.array.misc import sort as sort
 from blockbuster_fusion.array.program import Attribute
 from blockbuster_fusion.errors import TraceError
 from blockbuster_fusion.ir.axis import Axis

@@ -4,7 +4,7 @@ import argparse
 
 from blockbuster_fusion.cli.command import Command
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.runtime import cache
+from blockbuster_fusion.runtime import disk_cache
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -18,16 +18,16 @@ def _run(options: argparse.Namespace) -> None:
         raise BlockbusterError(message="cache: --clear and --limit do not go together")
     limit = 0 if options.clear else None
     if options.limit is not None:
-        limit = cache.parsed_size("--limit", options.limit)
-    folder = cache.usable_folder()
+        limit = disk_cache.parsed_size("--limit", options.limit)
+    folder = disk_cache.usable_folder()
     if folder is None:
-        wanted = cache.cache_folder() or "a home for the cache"
+        wanted = disk_cache.cache_folder() or "a home for the cache"
         raise BlockbusterError(message=f"{wanted}: there is no cache that can be used")
     if limit is not None:
-        print(f"removed: {cache.shrink(folder, limit)} kernels")
-    found = cache.usage(folder)
-    most, source = cache.size_limit(), cache.LIMIT_VARIABLE
-    print(f"folder:  {folder} ({cache.VARIABLE} names another)")
+        print(f"removed: {disk_cache.shrink(folder, limit)} kernels")
+    found = disk_cache.usage(folder)
+    most, source = disk_cache.size_limit(), disk_cache.LIMIT_VARIABLE
+    print(f"folder:  {folder} ({disk_cache.VARIABLE} names another)")
     print(f"kernels: {len(found.entries)}, {_bytes(found.size)}")
     print(f"limit:   {_bytes(most)} ({source} sets another)")
 

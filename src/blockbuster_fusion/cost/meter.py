@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from blockbuster_fusion.cost.counters import Tally, Traffic
 from blockbuster_fusion.cost.plan import (
     DoBlockReduce,
     DoDot,
@@ -21,7 +22,6 @@ from blockbuster_fusion.cost.plan import (
     Walk,
 )
 from blockbuster_fusion.cost.planner import plan_of
-from blockbuster_fusion.cost.tally import Tally, Traffic
 from blockbuster_fusion.errors import BadExtent
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any, overload
 
+from blockbuster_fusion.cost.counters import Traffic
 from blockbuster_fusion.cost.meter import meter
-from blockbuster_fusion.cost.tally import Traffic
 from blockbuster_fusion.errors import (
     BadText,
     BadTrace,

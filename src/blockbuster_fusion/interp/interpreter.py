@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from blockbuster_fusion.cost.counters import Traffic
 from blockbuster_fusion.cost.plan import GraphPlan, PlanFrame
 from blockbuster_fusion.cost.planner import plan_of
-from blockbuster_fusion.cost.tally import Traffic
 from blockbuster_fusion.errors import BadInput
 from blockbuster_fusion.host.inputs import in_order
 from blockbuster_fusion.host.numbers import NumericMode, NumpyArray, as_array, misfit

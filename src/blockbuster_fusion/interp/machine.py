@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from blockbuster_fusion.cost.counters import Tally
 from blockbuster_fusion.cost.plan import (
     DoBlockReduce,
     DoDot,
@@ -23,7 +24,6 @@ from blockbuster_fusion.cost.plan import (
     Stack,
     Walk,
 )
-from blockbuster_fusion.cost.tally import Tally
 from blockbuster_fusion.errors import BadPlace, BadTile, IllTyped
 from blockbuster_fusion.host.misc import execute, imagined_results
 from blockbuster_fusion.host.numbers import NumericMode, NumpyArray

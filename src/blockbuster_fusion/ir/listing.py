@@ -29,6 +29,7 @@ from blockbuster_fusion.ir.ops import (
     Take,
     Value,
 )
+from blockbuster_fusion.ir.paper_names import Functional, ItemText, write
 from blockbuster_fusion.ir.places import (
     Accumulation,
     ArraySlice,
@@ -42,7 +43,6 @@ from blockbuster_fusion.ir.places import (
     item_axes,
     laid_out,
 )
-from blockbuster_fusion.ir.words import Functional, ItemText, write
 
 _LONG = 200
 """The most parts of an expression without separate lines for shared parts."""

@@ -8,7 +8,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import Expr, axes_in
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Elementwise, Map, Misc, Node, Reduce
-from blockbuster_fusion.ir.words import WORDS
+from blockbuster_fusion.ir.paper_names import WORDS
 from blockbuster_fusion.naming import Numbers, word
 
 STATEMENTS = {

@@ -11,8 +11,8 @@ from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import SIMPLE, Combiner
 from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Join, Map, Misc, Output, Value
+from blockbuster_fusion.ir.paper_names import Functional
 from blockbuster_fusion.ir.types import Type
-from blockbuster_fusion.ir.words import Functional
 
 
 @dataclass(slots=True)

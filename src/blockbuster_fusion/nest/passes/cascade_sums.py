@@ -6,6 +6,9 @@ pairwise.
 
 The totals of a rescaled sum have an exponent of their own. The accumulator's exponent is not reset
 after a run: it remains that of all blocks so far, which windows check.
+
+Generated files have `run_length` too: in C (`printers/c/prelude.py`) and in Python
+(`printers/standalone_helpers.py`).
 """
 
 from dataclasses import replace

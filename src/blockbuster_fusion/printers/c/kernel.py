@@ -11,6 +11,7 @@ exact end of a ragged block, so that nothing is masked.
 from collections.abc import Mapping
 
 from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import comment
 from blockbuster_fusion.nest.nest import (
@@ -23,7 +24,7 @@ from blockbuster_fusion.nest.nest import (
 )
 from blockbuster_fusion.printers.c.expressions import Need
 from blockbuster_fusion.printers.c.kernel_text import KernelText
-from blockbuster_fusion.printers.c.layout import DEFAULT_TILE, Layout
+from blockbuster_fusion.printers.c.layout import Layout
 from blockbuster_fusion.printers.c.memory import share
 from blockbuster_fusion.printers.c.prelude import OUTSIDE, prelude
 from blockbuster_fusion.printers.c.statements import write_body

@@ -7,6 +7,7 @@ from itertools import pairwise
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.expr import contains
+from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.naming import Scope, word
 from blockbuster_fusion.nest.nest import (
     Access,
@@ -36,7 +37,6 @@ from blockbuster_fusion.printers.c.memory import TileKind
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
 
-DEFAULT_TILE = 64
 PART = 32
 """The number of rows of a partial sum across the vectors."""
 LONG = 128

@@ -27,7 +27,7 @@ from blockbuster_fusion.printers.standalone import (
     wrapped,
 )
 from blockbuster_fusion.printers.standalone_helpers import TRITON_HELPERS
-from blockbuster_fusion.printers.triton.launch_arguments import (
+from blockbuster_fusion.printers.triton.launch_plan import (
     FEW_WARPS,
     MOST_ACCUMULATED,
     MOST_WARPS,

@@ -8,7 +8,7 @@ from functools import cached_property
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.nest import Along, Contract, Kernel, Nest, Space
 from blockbuster_fusion.printers.triton.dots import is_dot, product_of
-from blockbuster_fusion.printers.triton.launch_arguments import MOST_WARPS, SMALLEST, block_length
+from blockbuster_fusion.printers.triton.launch_plan import MOST_WARPS, SMALLEST, block_length
 from blockbuster_fusion.printers.triton.memory import SharedMemory
 
 OVERLAPPED = 2

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from blockbuster_fusion.errors import CompilerFailed, NoCompiler, WrongKind
 from blockbuster_fusion.progress import doing
-from blockbuster_fusion.runtime.cache import CacheEntry, cached, digest, find
+from blockbuster_fusion.runtime.disk_cache import CacheEntry, cached, digest, find
 
 FLAGS = (
     *("-O2", "-march=native", "-std=gnu11", "-fPIC", "-shared"),

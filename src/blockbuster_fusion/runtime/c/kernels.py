@@ -19,7 +19,7 @@ from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.printers.c.prelude import OUTSIDE
 from blockbuster_fusion.runtime.c.compiler import compile_c, compiler
 from blockbuster_fusion.runtime.c.library import load_library
-from blockbuster_fusion.runtime.cache import discard
+from blockbuster_fusion.runtime.disk_cache import discard
 
 ALONE = 1 << 14
 """The number of elements up to which one thread is faster than several."""

@@ -24,11 +24,11 @@ from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Buffer, Kernel, Nest
 from blockbuster_fusion.printers.triton.kernel import print_triton
-from blockbuster_fusion.printers.triton.launch_arguments import LaunchPlan, LaunchPlanner
+from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, LaunchPlanner
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
 from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
 from blockbuster_fusion.progress import doing
-from blockbuster_fusion.runtime.cache import cached, digest, usable_folder
+from blockbuster_fusion.runtime.disk_cache import cached, digest, usable_folder
 from blockbuster_fusion.runtime.process_folder import process_folder
 from blockbuster_fusion.runtime.trust import distrust
 

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
-from blockbuster_fusion.torch.plan.eager_operators import PLAIN, depends_on_data, is_pure
+from blockbuster_fusion.torch.plan.operator_properties import PLAIN, depends_on_data, is_pure
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.steps import AllocateStep, KernelStep, OperatorStep, Slot
 

@@ -17,7 +17,7 @@ from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.bound import Bound, Launch
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
 from blockbuster_fusion.runtime.tensors import STORED
-from blockbuster_fusion.torch.plan.eager_operators import (
+from blockbuster_fusion.torch.plan.operator_properties import (
     SIZES,
     depends_on_data,
     is_plain,
