@@ -58,7 +58,7 @@ def work(make: Maker, size: int) -> int:
     [(chain, 150), (unary_chain, 150), (nested, 250), (outputs, 70), (products, 40)],
 )
 def test_work_grows_no_faster_than_n_log_n(make: Maker, size: int) -> None:
-    work(make, size // 4)  # what is computed once and kept
+    work(make, size // 4)  # fills the caches
     small, large = work(make, size), work(make, 3 * size)
     assert large / small <= 1.1 * 3 * math.log(3 * size) / math.log(size)
 

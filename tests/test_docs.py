@@ -1,4 +1,4 @@
-"""The code in the documentation runs, and prints what the page says."""
+"""The code in the documentation runs, and prints the output that the page shows."""
 
 import importlib
 import re
@@ -161,7 +161,7 @@ def test_figures_are_the_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_figure_names_its_baseline() -> None:
-    """A page that gives a speed says against what, and how to measure it again."""
+    """A page that gives a speed names its baseline, and the way to measure it again."""
     for page in ("README.md", "docs/kernels.md", "docs/pytorch.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         for sentence in re.split(r"(?<=[.:;])\s", text):

@@ -1,4 +1,4 @@
-"""What a user meets first: things of the wrong kind get a sentence, values copy and pickle."""
+"""A user's first steps: things of the wrong kind get a sentence, values copy and pickle."""
 
 import copy
 import pickle

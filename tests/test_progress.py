@@ -1,4 +1,4 @@
-"""A line tells of long work on a terminal, and leaves nothing behind."""
+"""The progress line of long work on a terminal; it leaves nothing behind."""
 
 import io
 import sys
@@ -13,7 +13,7 @@ from blockbuster_fusion.progress import doing
 
 
 class Terminal(io.StringIO):
-    """Notes what is written; `drawn` is set when a line is there."""
+    """Records the written text; `drawn` is set when a line is there."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Reported defects that no other test shows by what already existed then: each failed once.
+"""Reported defects that no other test shows: each test failed before its fix.
 
-The other reported defects have their tests beside what was mended. Bounds are twice the error of
-eager float32 against float64, and no less than 4 eps of the size.
+The other reported defects have their tests beside the code that was fixed. Bounds are twice the
+error of eager float32 against float64, and no less than 4 eps of the size.
 """
 
 import cProfile
@@ -239,7 +239,7 @@ def test_the_judge_measures_by_a_program_that_does_not_overflow() -> None:
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_a_trace_of_a_kernel_is_no_constant() -> None:
-    """A trace gave garbage, or what the kernel gave for the example, whatever its input."""
+    """A trace gave garbage, or the kernel's result for the example, for every input."""
     kernel = bb.compile(lambda X: {"O": X * 2}, X="M N", threads=1)
     x = torch.full((2, 3), 5.0)
     try:
@@ -364,7 +364,7 @@ def test_many_outputs_are_fused_in_time() -> None:
         profile.disable()
         return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
-    work(10)  # what is computed once and kept
+    work(10)  # fills the caches
     assert work(90) / work(30) <= 1.1 * 3 * math.log(90) / math.log(30)
 
 
@@ -395,7 +395,7 @@ def test_a_tensor_without_memory_is_refused(lost: str) -> None:
 
 
 def test_a_text_form_executes_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name of an axis ended a comment of the C source, and what follows was compiled."""
+    """The name of an axis ended a comment of the C source, and the rest of it was compiled."""
     function = 'void f(void) { if (system(\\"touch CANARY\\")) {} }'
     hostile = f"N */ __attribute__((constructor)) {function} /*"
     text = bb.to_text(bb.lower(bb.trace(lambda X: {"O": X.sum(-1)}, X="M N")))
@@ -451,7 +451,7 @@ def test_a_swapped_library_is_not_executed(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
-    """What somebody else had put there was executed."""
+    """Files that somebody else had put there were executed."""
     folder = tmp_path / "cache"
     folder.mkdir()
     folder.chmod(0o777)
@@ -460,7 +460,7 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
 
 
 def compiler(folder: Path, script: str, version: str = "echo fake 1") -> str:
-    """A C compiler that does as the script says; OUT is what it shall write, REAL the real one."""
+    """A C compiler that runs the script; OUT is its output file, REAL the real compiler."""
     file = folder / "compiler"
     real = next(path for path in map(shutil.which, ("cc", "gcc", "clang")) if path)
     file.write_text(
@@ -531,7 +531,7 @@ def test_the_cache_is_cleared_by_a_command(
 
 
 def test_a_library_is_compiled_again_when_its_surroundings_change(tmp_path: Path) -> None:
-    """Neither what the compiler searches nor OpenMP that is there now made a difference."""
+    """Neither a change of the compiler's search paths nor a later OpenMP made a difference."""
     folder, log = tmp_path / "cache", tmp_path / "log"
     counted = f'echo "$*" >> {log}\n'
     refused = 'case "$*" in *-fopenmp*) echo "no -fopenmp" >&2; exit 1;; esac\n'

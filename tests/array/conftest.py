@@ -18,7 +18,7 @@ Check = Callable[..., ArrayProgram]
 
 @pytest.fixture
 def check() -> Check:
-    """`check(fn, *specs)`: what is traced computes what `fn` (or `reference`) does of arrays."""
+    """`check(fn, *specs)`: the traced program gives the results of `fn` (or `reference`)."""
     return _check
 
 
@@ -65,7 +65,7 @@ def _compare(how: str, computed: Sequence[np.ndarray], expected: Sequence[Any]) 
         if wanted.dtype.kind != "f":
             np.testing.assert_array_equal(found.reshape(shape), wanted.reshape(shape), how)
             continue
-        # what only integers go into is computed in float32
+        # results of integers alone are computed in float32
         exact = 1e-12 if found.dtype == np.float64 else 1e-6
         scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=1)
         np.testing.assert_allclose(

@@ -1,4 +1,4 @@
-"""The axes solver: positions as sequences of factors, views that vanish, and what NumPy says."""
+"""The axes solver: positions as sequences of factors, views that vanish, and NumPy's results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +20,8 @@ from blockbuster_fusion.ir.expr import Expr, call
 from blockbuster_fusion.ir.types import DType
 
 LENGTHS = {"s": 3, "t": 2}
-"""What the symbols are when a program runs: equal to known sizes, so that a mix-up goes unseen by
-shapes and shows in the values."""
+"""Lengths of the symbols at run time. They equal known sizes: a mix-up of the
+two does not show in shapes, but in values."""
 
 S, T = Size(1, ("s",)), Size(1, ("t",))
 
@@ -203,7 +203,7 @@ class Both:
 
 
 def length(size: Size) -> int:
-    """How long a size is when the program runs."""
+    """The length of a size at run time."""
     return size.number * int(np.prod([LENGTHS[s] for s in size.symbols], dtype=int))
 
 
@@ -301,7 +301,7 @@ def test_a_refused_view_leaves_the_program_usable() -> None:
 
 
 def test_an_array_times_its_transpose() -> None:
-    """x * x.T of an input takes it in twice; of what is computed, an axis gets another name."""
+    """x * x.T of an input takes it in twice; of a computed array, an axis gets another name."""
     b = Both()
     x = b.input(Size(3), Size(3))
     expressed = b.check(b.add(x, b.permute(x, 1, 0)))
@@ -343,7 +343,7 @@ def test_a_row_plus_the_same_row_as_a_column() -> None:
 
 
 def test_an_expanded_axis_keeps_its_own_meaning() -> None:
-    """What was expanded is not merged with the axis that stands beside it."""
+    """An expanded axis is not merged with the axis beside it."""
     b = Both()
     row = b.expand(b.insert(b.input(S), 0), S, S)
     b.check(row, b.add(row, b.permute(row, 1, 0)))
@@ -474,7 +474,7 @@ def splits(size: Size) -> list[tuple[Size, Size]]:
 
 
 class Chain:
-    """A random program: each step takes what the ones before it gave."""
+    """A random program: each step takes results of earlier steps."""
 
     def __init__(self, data: st.DataObject) -> None:
         self.data, self.both = data, Both()
@@ -580,7 +580,7 @@ class Chain:
 
 
 def is_broadcast(left: Sequence[Size], right: Sequence[Size]) -> bool:
-    """True if two shapes go together, whatever the symbols are."""
+    """True if two shapes broadcast for all values of the symbols."""
     pairs = zip(reversed(left), reversed(right), strict=False)
     return all(a == b or ONE in (a, b) for a, b in pairs)
 

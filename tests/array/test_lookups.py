@@ -32,7 +32,7 @@ def integers(*axes: str) -> Any:
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 @pytest.mark.parametrize("shape", [("R",), ("R", "E"), ("M",), ("N",), ("K", "M")])
 def test_take(check: Check, axis: int, shape: tuple[str, ...]) -> None:
-    """Whether or not the places have axes that the array has, too."""
+    """The places share axes with the array, or have only axes of their own."""
     sizes = {"M": 5, "K": 7, "N": 4, "R": 3, "E": 2}
     at = places(*(sizes[name] for name in shape))
     check(

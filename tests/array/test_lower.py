@@ -1,4 +1,4 @@
-"""Lowering: which maps a program becomes, in which order its loops run, what lies in blocks."""
+"""Lowering: the maps of a program, the order of its loops, and the axes inside its blocks."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ Golden = Callable[[str], None]
 
 
 def compact(graph: Graph) -> str:
-    """A line for each node of the graph, maps with what is in them: `M{N{D{dot(x,y)}; ⊕D}}`."""
+    """A line for each node of the graph, maps with their bodies: `M{N{D{dot(x,y)}; ⊕D}}`."""
     nodes = [node for node in graph.nodes.values() if not isinstance(node.op, Input)]
     return "\n".join(_compact(graph, node) for node in nodes)
 
@@ -149,7 +149,7 @@ def test_what_no_output_needs_is_left_out() -> None:
             ["M K"],
             ["index K", "index M", "M{K{y<=x}}", "M{K{where(x,y,0.0)}}"],
         ),
-        # positions lie nowhere: an output of them is stored, and another name costs nothing
+        # positions are not in memory: an output of them is stored, and another name costs nothing
         (lambda x: ops.index(x, 0), ["M K"], ["index M", "M{x}"]),
         (
             lambda x: ops.index(x, 0) - ops.index(x, 0).T,
@@ -191,7 +191,7 @@ def test_loops_run_in_one_order_over_the_program() -> None:
 
 
 def test_keys_are_normalised_row_by_row() -> None:
-    """What is reduced wants to run inside: K-norm's N comes before D, though D appears first."""
+    """Loops over reduced axes are inner loops: K-norm's N precedes D, though D appears first."""
     order = order_of(examples.qk_norm_attention())
     assert order.index("N") < order.index("D")
     program = bb.trace(lambda q, k: q @ ops.rmsnorm(k.T, axis=0), "M D", "N D")
@@ -444,7 +444,7 @@ def test_an_expression_of_many_parts() -> None:
 
 
 def test_programs_with_many_axes_take_no_longer_than_they_must() -> None:
-    """Choosing a loop order for n axes once took n³ steps: a minute for what is below."""
+    """Choosing a loop order for n axes once took n³ steps: a minute for this program."""
 
     def chain(x: Any, *weights: Any) -> Any:
         for weight in weights:

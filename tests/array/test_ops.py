@@ -559,7 +559,7 @@ def test_one_expression_of_several_arrays(check: Check) -> None:
 @pytest.mark.parametrize("dtype", ["bool", "int32", "int64", "float32"])
 @pytest.mark.parametrize("name", SCALARS)
 def test_every_scalar_function_of_every_dtype(name: str, dtype: str) -> None:
-    """What NumPy computes of bools and integers we compute too, and what it refuses we refuse."""
+    """Bools and integers are computed or refused by the same functions as in NumPy."""
     function = SCALARS[name]
     inputs = [RANDOM.integers(1, 3, (5, 7)).astype(dtype) for _ in range(function.arity)]
     if name == "where":

@@ -1,4 +1,4 @@
-"""Random NumPy functions of arrays whose axes are all equally long: which axis is which is all."""
+"""Random NumPy functions of arrays with equally long axes: only values show swapped axes."""
 
 import random
 from collections.abc import Callable

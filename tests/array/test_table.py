@@ -1,4 +1,4 @@
-"""The lookup table: what each entry records, and how one is added."""
+"""The lookup table: the contents of its entries, and the registration of new ones."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,7 +35,7 @@ M, K, N = (Axis(name, Symbol(name * 2)) for name in "MKN")
 
 @pytest.fixture(autouse=True)
 def _own_table() -> Iterator[None]:
-    """What a test registers is gone after it."""
+    """Removes the operators that a test registers."""
     before = dict(TABLE)
     yield
     TABLE.clear()

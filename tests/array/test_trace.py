@@ -1,4 +1,4 @@
-"""Tracing: what arguments and results may be, which axes are one, and what is refused how."""
+"""Tracing: valid arguments and results, axes that are identified, and refusals."""
 
 import functools
 import math
@@ -271,7 +271,7 @@ def test_a_batch_axis_is_not_reduced(fn: Callable[..., Any]) -> None:
         bb.trace(fn, "M K", batch="M")
 
 
-# ---------------------------------------------------------------- what is refused, and how
+# ---------------------------------------------------------------- refusals and their messages
 
 ELSEWHERE: list[Array] = []
 bb.trace(lambda x: ELSEWHERE.append(x) or x, "M K")

@@ -94,7 +94,7 @@ def test_it_is_cut_where_the_least_crosses() -> None:
 
 
 def test_the_base_is_the_same_every_time() -> None:
-    """A fusion is data: what is derived from it does not change it."""
+    """A fusion is data: deriving its base does not change it."""
     for seed in range(0, 40, 3):
         for largest in (5, LARGEST):
             fusion = fuse(Case(seed, extended=True).program, largest=largest)

@@ -1,4 +1,4 @@
-"""Why an intermediate is left, as data and as sentences; and the alternatives, measured."""
+"""Reasons for an intermediate list, as data and as sentences, and measured alternatives."""
 
 import re
 
@@ -133,7 +133,7 @@ def test_unit_dims_are_not_suggested_for_a_peeled_loop() -> None:
 
 
 BARRIER = {"decoder-layer": 3, "self-attention": 2}
-"""Edges that a rename keeps in memory, whatever has one block."""
+"""Edges that a rename keeps in memory for every choice of unit dims."""
 
 
 @pytest.mark.parametrize("name", bb.examples.EXAMPLES)

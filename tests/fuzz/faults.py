@@ -47,7 +47,7 @@ OTHER = 12345
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of fault, and the seed of what is random in it."""
+    """A kind of fault, and the seed of its random choices."""
 
     kind: str
     seed: int
@@ -264,7 +264,7 @@ def whole_programs(rng: random.Random, place: Path) -> None:
 
 
 def folders(rng: random.Random, place: Path) -> None:
-    """The cache's folder is not what it should be: kernels are kept elsewhere."""
+    """The cache's folder is unusable, so kernels are kept elsewhere."""
     folder, number = place / "cache", rng.randrange(10**6)
     if rng.random() < 0.5:
         certain(number)

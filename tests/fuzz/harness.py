@@ -3,7 +3,7 @@
 A fuzzer is an object with four methods:
 
 - `generate(seed)` gives the case of a seed; the same seed gives the same case;
-- `run(case)` gives None, or a `Failure` that says in a word what is wrong;
+- `run(case)` gives None, or a `Failure` that names the fault in a word;
 - `shrink(case)` yields smaller cases, the most drastic first;
 - `save(case)` gives the text of a Python file that runs the case.
 

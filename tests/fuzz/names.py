@@ -1,7 +1,7 @@
-"""Hostile names, texts and traces: nothing of them is executed, and what is refused has a sentence.
+"""Hostile names, texts and traces: none is executed, and each refusal is a sentence.
 
-A case is a text form, a saved trace or an array program, in which names were replaced by pieces of
-C, Python and shell and characters were changed. It is read, verified, and printed as C and Triton.
+A case is a text form, a saved trace or an array program. Pieces of C, Python and shell replace its
+names, and characters are changed. It is read, verified, and printed as C and Triton.
 The printed code has known words and numbers only, and its comments end where they should.
 
 Run it with `PYTHONPATH=tests python -m fuzz.names --count 20000 --jobs 2`.
@@ -82,7 +82,7 @@ class Case:
 
 
 class _Watch:
-    """Notes what starts a process while generated code is made."""
+    """Records events that start a process while generated code is made."""
 
     seen: ClassVar[list[str]] = []
     active = False
@@ -240,7 +240,7 @@ class Names:
         )
 
 
-# ---------------------------------------------------------------------- what is made
+# ---------------------------------------------------------------------- generated code
 
 
 def _sources(case: Case) -> list[str]:
@@ -284,11 +284,11 @@ def _of_program(kind: str, names: list[str]) -> list[str]:
     return [made.source, made.header] if made.header else [made.source]
 
 
-# ------------------------------------------------------------------- what it may have
+# ------------------------------------------------------------------- checks of generated code
 
 
 def trouble(source: str) -> str | None:
-    """What a generated text has that it should not."""
+    """A fault of a generated text, or None."""
     if not source.isascii():
         return "characters beyond ASCII"
     return _python_trouble(source) if "import triton" in source else _c_trouble(source)

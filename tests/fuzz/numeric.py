@@ -1,7 +1,7 @@
 """The numeric fuzzer: random programs of norms, softmaxes, exponentials, products and shifts.
 
 Each program is judged by `bb.check` on some of its adversarial inputs. A program is a list of
-statements, so that it can be shrunk by leaving some out and saved as a Python file.
+statements: some can be left out to shrink it, and it can be saved as a Python file.
 
     PYTHONPATH=tests python -m fuzz.numeric --count 20000 --jobs 16
 """
@@ -23,13 +23,13 @@ Axes = tuple[str, ...]
 
 LENGTHS = (2, 3, 5, 7, 12, 17, 24)
 TRIED = ("rows at 10 to 1e5", "huge", "nearly constant", "first block at 1e4", "saturated", "tiny")
-"""The cases of an input that stands for what was computed in a program that is shrunk."""
+"""Cases of an input that replaces a computed value when a program is shrunk."""
 CONSTANTS = (0.5, -2.0, 10.0, 1e3, 1e-3)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """`name = text`, where the operands stand in the text by number, and what it is about."""
+    """`name = text`, with operands by number in the text, and its axes and kind."""
 
     name: str
     text: str
@@ -43,7 +43,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Program:
-    """A program as text, and what it is judged on."""
+    """A program as text, with its sizes and the adversarial cases that it is judged on."""
 
     seed: int
     inputs: tuple[tuple[str, Axes], ...]
@@ -71,7 +71,7 @@ class Program:
         return bb.trace(scope["program"], *specs, dtype=declared)  # type: ignore[arg-type]
 
     def pruned(self) -> "Program":
-        """The program without what its outputs do not need."""
+        """The program without statements that its outputs do not need."""
         needed = set(self.outputs)
         kept = []
         for statement in reversed(self.statements):

@@ -1,4 +1,4 @@
-"""Random programs, fused with the extended rules: each step keeps the meaning, and there is an end.
+"""Random programs, fused with the extended rules: each step keeps the meaning, and fusion ends.
 
 Half of the programs have unit dims.
 """
@@ -22,7 +22,7 @@ EXTENDED = bb.RULE_SETS["extended"]
 PROGRAMS = part(120)
 CHUNK = 10
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
-"""How many programs the long test tries: BLOCKBUSTER_FUZZ=20000 make fuzz."""
+"""The number of programs in the long test: BLOCKBUSTER_FUZZ=20000 make fuzz."""
 
 
 def fuse_and_check(seed: int) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""The fuzzer of faults: one case of each kind, and what it would find."""
+"""The fuzzer of faults: one case of each kind, and a planted defect that it finds."""
 
 import os
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The fuzzer of names: a seeded part of its cases, and what it would find."""
+"""The fuzzer of names: a seeded part of its cases, and planted defects that it finds."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The numeric fuzzer: a seeded part of its programs, and what makes it a fuzzer."""
+"""The numeric fuzzer: a seeded part of its programs, repeatable seeds and shrinking."""
 
 import os
 import subprocess

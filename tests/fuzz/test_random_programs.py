@@ -1,4 +1,4 @@
-"""Random programs, fused: each step is sound and keeps the meaning, and there is an end."""
+"""Random programs, fused: each step is sound and keeps the meaning, and fusion ends."""
 
 import json
 import os
@@ -21,7 +21,7 @@ RUN_AT_EVERY_STEP = 100
 """For the programs after these, the steps are verified, and only the snapshots are run."""
 CHUNK = 25
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
-"""How many programs the long test tries: BLOCKBUSTER_FUZZ=20000 make fuzz."""
+"""The number of programs in the long test: BLOCKBUSTER_FUZZ=20000 make fuzz."""
 
 
 def fuse_and_check(seed: int, *, every_step: bool = True) -> Counter[str]:

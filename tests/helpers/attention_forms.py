@@ -245,7 +245,7 @@ def chunks(q: Array, k: Array, v: Array) -> Array:
 
 @form(image=("B T", "bool"), skips=False)
 def later_if_an_image(q: Array, k: Array, v: Array, image: Array) -> Array:
-    """Data let through what positions would mask."""
+    """Data unmask keys that positions would mask."""
     s = dots(q, k) * 0.25
     t, r = places(s)
     return attended(ops.where((t <= r) | of_keys(image), s, LEAST), v)

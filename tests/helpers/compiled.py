@@ -1,4 +1,4 @@
-"""Programs and inputs for the tests of compiled kernels, and how exact PyTorch is on them."""
+"""Programs and inputs for the tests of compiled kernels, and PyTorch's errors on them."""
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ NAMES = [
 """The paper's examples, and their realistic forms."""
 
 EXACT = {"float64": 2.0**-50, "float32": 2.0**-22, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-"""Four units in the last place of what is computed, one of what is stored: what luck may do."""
+"""Errors that luck explains: four units in the last place when computed, one when stored."""
 
 
 def ragged_sizes(program: bb.ArrayProgram, seed: int, most: int = 300) -> dict[str, int]:
@@ -50,7 +50,7 @@ def random_inputs(
 
 
 def expected(program: bb.ArrayProgram, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """What the inputs come to in float64."""
+    """The results for the inputs in float64."""
     exact = {name: x.double().numpy() for name, x in inputs.items()}
     return torch_reference.run(program, exact, torch.float64)
 
@@ -81,6 +81,6 @@ def allowed(program: bb.ArrayProgram, sizes: dict[str, int], dtype: str) -> floa
 def error_of(
     kernel: bb.Executable, program: bb.ArrayProgram, inputs: dict[str, torch.Tensor]
 ) -> float:
-    """How far a kernel is from float64."""
+    """The error of a kernel against float64."""
     found = {name: x.double().numpy() for name, x in kernel(**inputs).items()}
     return relative_error(found, expected(program, inputs))

@@ -1,4 +1,4 @@
-"""Programs in which a scale or shift feeds a dot: what rules 4, 5 and 8 are about."""
+"""Programs in which a scale or shift feeds a dot, for rules 4, 5 and 8."""
 
 from collections.abc import Callable
 
@@ -75,7 +75,7 @@ def on_items(
 
 
 def in_rows(body: Callable[[Builder, Value, Value], list[Value]], *names: str) -> Graph:
-    """What `body` makes of the list of each row's blocks over K and of the row's item c."""
+    """A program that applies `body` to each row's list of blocks over K and its item c."""
     build = Builder()
     x, c = build.input("X", array(m, k)), build.input("c", array(m))
     made = build.map(m, [x, c], [], lambda g, *xs: [(v, None) for v in body(g, *xs)])

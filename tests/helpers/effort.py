@@ -1,4 +1,4 @@
-"""How much of a sweep runs: all of it by command, a seeded part of it in every run of the tests."""
+"""The share of a sweep that runs: all of it by command, a seeded part in every test run."""
 
 import os
 

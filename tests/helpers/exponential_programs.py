@@ -1,8 +1,8 @@
 """Programs of exponentials with their PyTorch forms, and inputs that overflow without care.
 
-Each is judged by what PyTorch gives in float64. What may be lost is twice what PyTorch's careful
-operators lose in the dtype of the inputs; sums of signed terms may lose 4 units in the last place
-of the sum of their sizes.
+Each is judged against PyTorch in float64. It may lose twice as much as PyTorch's careful operators
+lose in the dtype of the inputs. Sums of signed terms may lose 4 units in the last place of the sum
+of their absolute values.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -50,7 +50,7 @@ class Form:
         return self.careful(*given).double().numpy()
 
     def floor(self, inputs: Arrays, eps: float) -> float:
-        """What rounding each term of the sums may cost, in norm."""
+        """The error, in norm, that rounding each term of the sums may cause."""
         if not self.sized:
             return 0.0
         last = list(inputs)[-1]
@@ -155,7 +155,7 @@ FORMS = {
     ),
 }
 NATIVE = ("sum_of_exp", "exp_contracted")
-"""What overflows in PyTorch as well where exponents are large."""
+"""Forms that overflow in PyTorch as well where exponents are large."""
 
 
 def cases() -> Iterator[tuple[str, str]]:

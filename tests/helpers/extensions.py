@@ -1,4 +1,4 @@
-"""Programs in which the rules beyond the paper find what they are about, or nearly."""
+"""Programs that the rules beyond the paper match, or nearly match."""
 
 import blockbuster_fusion as bb
 from blockbuster_fusion import ops
@@ -38,7 +38,7 @@ def total(build: Builder, x: Value, along: Dim = k, loop: Dim | None = k) -> Val
 
 
 def column(g: Builder, y: Value, u: Value, *more: Value) -> list[tuple[Value, Mode]]:
-    """Σ u·y over K, times what else there is."""
+    """Σ u·y over K, times the other factors."""
     (made,) = g.map(k, [u, y], [], lambda g, *xs: [(g.one(Dot(k), *xs), SUM)])
     for factor in more:
         made = g.one(Elementwise(TIMES), made, factor)
@@ -48,7 +48,7 @@ def column(g: Builder, y: Value, u: Value, *more: Value) -> list[tuple[Value, Mo
 def exp_into_columns(*, again: bool = False, iterated: bool = False, peeled: bool = False) -> Graph:
     """Σ exp(x)·y for each column.
 
-    `again`: exp(x) is a result as well; `iterated`: times what a map over N makes of exp(x) first;
+    `again`: exp(x) is a result as well; `iterated`: times a map over N of exp(x);
     `peeled`: the loop over columns starts at block 1, and the sum of exp(x) is a result as well.
     """
     build = Builder()
@@ -81,7 +81,7 @@ def exp_into_columns(*, again: bool = False, iterated: bool = False, peeled: boo
 
 
 def summed_by_a_nested_loop() -> Graph:
-    """What lies between the producer and the map is a map over the same dim."""
+    """A map over the same dim lies between the producer and the map."""
     build = Builder()
     x, y = build.input("X", array(k)), build.input("Y", array(n, k))
     e = over(build, k, EXP, x)
@@ -108,7 +108,7 @@ def divided_by_its_sum() -> Graph:
 
 
 def product_by_its_sum() -> Graph:
-    """What is read twice is a product: the producer holds a dot."""
+    """The list that is read twice is a product: the producer holds a dot."""
 
     def program(X: Array, Y: Array) -> Array:
         e = Y @ X
@@ -131,7 +131,7 @@ def exp_with_its_sum() -> Graph:
 
 
 def product_read_again() -> Graph:
-    """e·Σe·p for a product p and e = tanh(p - Σp): who walks e again walks p as well."""
+    """e·Σe·p for a product p and e = tanh(p - Σp): a map that reads e again reads p as well."""
 
     def program(X: Array, Y: Array) -> Array:
         p = Y @ X
@@ -169,7 +169,7 @@ def sums_of_the_two_before(terms: int) -> Graph:
 
 
 def running_sums_by_their_sum() -> Graph:
-    """What is read twice is made of several lists that misc operators make."""
+    """The list that is read twice is made of the results of several misc operators."""
 
     def program(X: Array) -> Array:
         e = ops.cumsum(X, axis=0)
@@ -204,7 +204,7 @@ def scaled_rows_by_column() -> Graph:
 
 
 def whole_list_and_its_sum() -> Graph:
-    """A list that is a result, and that the second map takes whole, with what came of its sum."""
+    """A list that is a result, and that the second map takes whole, with a function of its sum."""
     build = Builder()
     x, y = build.input("X", array(k)), build.input("Y", array(k))
     e = over(build, k, EXP, x)

@@ -30,7 +30,7 @@ def depth(program: Graph) -> int:
 
 
 def passages(program: Graph) -> int:
-    """How often scales and shifts may pass a contraction, on all ways that lead through such."""
+    """The number of times that scales and shifts may pass a contraction, over all paths."""
     after: dict[int, int] = {}
     """For each node: the contractions on the ways from its results, counted once for each way."""
     for i in reversed(list(program.nodes)):

@@ -25,8 +25,8 @@ SWISH = arg(0) / (1 + call("exp", -arg(0)))
 class HardProgram(RandomProgram):
     """Grows by softmaxes and norms in all spellings, with nothing that keeps numbers small.
 
-    What an exponential is before it is divided by a sum is no value to go on with: in float64 it
-    may be finite and in float32 it is not.
+    Operators do not read an exponential before it is divided by a sum: it may be finite in float64
+    and infinite in float32.
     """
 
     def __init__(self, seed: int) -> None:

@@ -1,8 +1,7 @@
-"""Comparing listings: what a listing says, apart from how it is written down.
+"""Compares listings by their meaning, not by their spelling.
 
-`canonical` is equal for two listings that differ in the order of independent statements, in the
-names of temporaries and interior buffers, and in whether a temporary is written out where it is
-used.
+`canonical` ignores the order of independent statements and the names of temporaries and interior
+buffers. It also ignores inlining: a temporary may be written out in its uses.
 """
 
 import ast
@@ -29,7 +28,7 @@ OPERATORS = {
 
 
 def canonical(listing: str) -> Canonical:
-    """What a listing loads, stores and accumulates in which loop, temporaries written out."""
+    """The loads, stores and sums of each loop of a listing, with temporaries written out."""
     lines = [
         (len(line) - len(line.lstrip()), line.strip())
         for line in listing.expandtabs(4).splitlines()
@@ -51,7 +50,7 @@ class _Line:
 
 @dataclass
 class _Block:
-    """A block while it is read: what it says so far and what it accumulates."""
+    """A block while it is read: its statements and sums so far."""
 
     head: str
     indent: int
@@ -65,8 +64,8 @@ class _Block:
 class _Reader:
     def __init__(self, lines: list[_Line]) -> None:
         self.lines = lines
-        self.known: dict[str, str] = {}  # what each temporary is
-        self.stored: dict[str, list[str]] = {}  # what was stored in each interior buffer
+        self.known: dict[str, str] = {}  # the expression of each temporary
+        self.stored: dict[str, list[str]] = {}  # the values stored in each interior buffer
         self.blocks: list[_Block] = [_Block("", -1)]
         self.components: dict[str, int] = {}  # the place of each accumulator in its tuple
         self.used: set[str] = set()
@@ -103,7 +102,7 @@ class _Reader:
         if block.head == "lock":
             self.blocks[-1].sums |= block.sums
         else:
-            # only now, for what is seen inside its loop is not yet the sum
+            # only now: statements inside its loop see a partial sum
             self.known |= {n: _short(f"{block.head}:{text}") for n, text in block.sums.items()}
 
     def say(self, statement: str) -> None:

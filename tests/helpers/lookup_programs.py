@@ -15,7 +15,7 @@ from helpers.running import sizes_for
 
 INTEGERS = {"ids": "S", "kinds": "S", "labels": "S", "at": "S R"}
 FLOATS = {"W": "V D", "T": "L D", "P": "S D", "g": "D", "b": "D", "U": "E D", "X": "S V"}
-"""What the arguments of the forms are."""
+"""The axes of the arguments of the forms."""
 
 
 def embedding(ids: Array, W: Array) -> Array:

@@ -26,7 +26,7 @@ def without(rule: Rule, guard: str) -> Rule:
 
 
 def harm(rule: Rule, program: Graph) -> str | None:
-    """What goes wrong when the rule fires in a program until it has no match left.
+    """The fault that appears when the rule fires in a program until it has no match left.
 
     A mutant fires first where the rule that it was made from may not.
     """
@@ -51,7 +51,7 @@ def harm(rule: Rule, program: Graph) -> str | None:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a program costs, as far as fusion is to blame."""
+    """The costs of a program that fusion can change."""
 
     moved: int
     flops: int

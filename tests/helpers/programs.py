@@ -47,11 +47,11 @@ BATCH = ("B", "G", "R")
 ROWS = ("M", "N")
 COLUMNS = ("D", "E", "K", "L")
 PAIRED = 0.15
-"""How often a value meets one whose axes are neither among its own nor the other way round."""
+"""The probability of a pair: two values of which each has an axis that the other lacks."""
 
 
 def extents(name: str) -> tuple[int, ...]:
-    """How long an axis may be: small, since a program of many loops is run step by step."""
+    """The lengths of an axis: small, since a program of many loops is run step by step."""
     return (1, 2, 2, 3) if name in BATCH else (1, 2, 3, 3, 4, 5)
 
 
@@ -61,7 +61,7 @@ class RandomProgram:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.pairing = random.Random(f"pairs {seed}")
-        """Decides where values are paired, so that programs without pairs are what they were."""
+        """Decides where values are paired, so that programs without pairs stay the same."""
         self.inputs: list[ArrayInput] = []
         self.operators: list[tuple[str, tuple[int, ...], dict[str, object], ArrayType]] = []
         self.values: dict[int, ArrayType] = {}
@@ -157,7 +157,7 @@ class RandomProgram:
     def paired(self, x: int, axis: Axis) -> int:
         """A scale or shift by a value that lacks an axis and has another: all pairs of the two.
 
-        Then what rules look for behind shifts and scales: a softmax, a sum of squares, a matmul.
+        An operator follows that rules look for: a softmax, a sum of squares or a matmul.
         """
         mine = self.values[x].axes
         free = [a for a in self.axes.values() if a not in mine and a.name not in BATCH]
@@ -381,7 +381,7 @@ class RandomProgram:
 
 
 class ExtendedProgram(RandomProgram):
-    """A random program that has, more often than others, what the extended rules are about."""
+    """A random program that matches the extended rules more often than others do."""
 
     def grow(self) -> None:
         x = self.pick()
@@ -457,7 +457,7 @@ class ExtendedProgram(RandomProgram):
         return self.matmul(weighted, axis)
 
     def read_twice(self, x: int, axis: Axis) -> int:
-        """A list that is reduced, and read again together with what came of that."""
+        """A list that is reduced, and read again together with its reduction."""
         e = self.elementwise(call("sin", arg(0)), x)
         total = self.apply("reduce", e, axis=axis, combiner=self.random.choice([ADD, MAX]))
         return self.elementwise(arg(0) / (1 + arg(1) ** 2), e, total)
@@ -504,7 +504,7 @@ def random_program(seed: int, *, extended: bool = False) -> ArrayProgram:
 
 
 class Case:
-    """A random program with inputs, tiles, and what it should give."""
+    """A random program with inputs, tiles and expected results."""
 
     def __init__(self, seed: int, *, extended: bool = False) -> None:
         self.seed = seed
@@ -513,7 +513,7 @@ class Case:
         self.expected = bb.evaluate(self.program, self.inputs)
 
     def check(self, graph: bb.Graph, place: object) -> None:
-        """The graph is sound, and computes what the array program does."""
+        """The graph is sound, and gives the results of the array program."""
         bb.verify(graph)
         found = bb.interpret(graph, self.inputs, random_tiles(graph, self.seed))
         assert list(found.keys()) == list(self.expected), f"seed {self.seed}, {place}"

@@ -1,4 +1,4 @@
-"""Applying rules in tests: where one may fire, why not, and whether it keeps the meaning."""
+"""Applies rules in tests: their matches, their refusals, and a check that they keep the meaning."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

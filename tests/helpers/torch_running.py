@@ -14,7 +14,7 @@ from blockbuster_fusion.torch.explain import Explanation
 
 
 class Watched:
-    """A function that is compiled, and what became of its graphs; compiled anew for each."""
+    """A compiled function and its graphs; each instance is compiled anew."""
 
     def __init__(
         self, function: Callable[..., Any], *, dynamic: bool | None = None, **options: Any
@@ -33,7 +33,7 @@ class Watched:
         return Explanation(tuple(self.graphs))
 
     def check(self, *inputs: Any, tolerance: Mapping[torch.dtype, float] | None = None) -> None:
-        """It gives what eager gives, and leaves in its inputs what eager leaves there."""
+        """The results, and inputs that are written to, equal eager's."""
         eager = copied(inputs)
         with torch.no_grad():
             wanted = self.function(*eager)
@@ -50,7 +50,7 @@ CALLS = ("recorded", "on a tape", "on a tape again")
 """The first calls with inputs of the same shapes and strides."""
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
-"""A few ulps of the largest element: what another order of a sum costs."""
+"""A few ulps of the largest element: the cost of another order of summation."""
 
 
 def copied(inputs: Any) -> Any:

@@ -1,7 +1,7 @@
 """Printed kernels run by Triton's interpreter, or compiled: a script of its own for each.
 
 The interpreter is chosen when Triton is imported, so tests start a process: `run` or `compile`.
-What it finds is printed as JSON.
+The process prints its results as JSON.
 """
 
 import json
@@ -451,7 +451,7 @@ EXPONENTIALS = ("product", "factor", "softmax_contracted", "logsumexp", "exp_con
 
 
 def exponential_errors() -> Iterator[dict[str, object]]:
-    """The error of exponentials with large exponents, infinities and NaN, and what is allowed."""
+    """The error of exponentials with large exponents, infinities and NaN, and the allowed error."""
     import torch
 
     from helpers import triton_runner

@@ -48,7 +48,7 @@ class Architecture:
     gains: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Factors for parameters whose names end so, where the usual size is too large or small."""
     note: str = ""
-    """A remark on what is special about it."""
+    """A remark on its special features."""
 
     @property
     def has_length(self) -> bool:
@@ -89,8 +89,8 @@ class Architecture:
             if not padded:
                 return {f"{prefix}input_ids": ids}
             mask = torch.ones(batch, length, dtype=torch.long)
-            # Few enough words are missing that each word sees another through every window:
-            # what attention to nothing gives depends on how it is written.
+            # Few words are missing, so each word sees another through every window:
+            # the result of attention to nothing depends on its spelling.
             mask[1:, length // 4 + 1 : min(length // 2, length // 4 + 6)] = 0
             mask[1:, length - min(length // 4, 3) :] = 0
             padding = self.config.get("pad_token_id") or 0

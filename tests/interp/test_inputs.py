@@ -1,4 +1,4 @@
-"""What goes in and comes out: arrays, extents, tiles and dtypes, and every refusal."""
+"""Inputs and outputs: arrays, extents, tiles and dtypes, and every refusal."""
 
 import gc
 import pickle
@@ -164,7 +164,7 @@ def test_plans_go_when_their_graphs_go() -> None:
 
 
 def partial_sums() -> Graph:
-    """How many blocks a tile makes, as partial sums of X over K.0 and over K.1."""
+    """Shows the number of blocks of a tile, as partial sums of X over K.0 and over K.1."""
     build = Builder()
     x = build.input("X", array(k))
     for index in (0, 1):

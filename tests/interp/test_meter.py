@@ -1,4 +1,4 @@
-"""The meter says, without data, exactly what a run tallies."""
+"""The meter gives, without data, the exact tally of a run."""
 
 import re
 from random import Random

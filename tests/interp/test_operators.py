@@ -1,4 +1,4 @@
-"""Each operator by itself: what it computes, how values are laid out, and what is refused."""
+"""Each operator by itself: its results, the layout of values, and refusals."""
 
 from collections.abc import Callable
 from itertools import count

@@ -1,4 +1,4 @@
-"""Lookups in the interpreter: what they give, what they cost, and places that are nowhere."""
+"""Lookups in the interpreter: results, costs, and places out of range."""
 
 import numpy as np
 import pytest

@@ -31,7 +31,7 @@ EXTENTS = {"M": 7, "N": 6, "K": 5, "D": 9, "L": 8}
 
 
 def traffic(graph: Graph, tiles: dict[str, int], dtype: type = np.float32) -> Traffic:
-    """What a run on zeros tallies; the meter must say the same."""
+    """The tally of a run on zeros; the meter must agree."""
     arrays = []
     for port in range(len(graph.inputs)):
         shape = [EXTENTS[axis.name] for axis in graph.type_of_input(port).axes]
@@ -115,8 +115,8 @@ def test_flash_attention() -> None:
     step = 2 * 7 * 6 * 9 + 7 * 6 + 2 * 7 * 6 + 7 * 6 + 2 * 7 * 6 * 8  # dot, ⊕, exp·, row_sum, dot
     gathered = 3 * (7 + 7 * 8)  # three blocks of N come into both sums
     assert tally.flops == step + gathered + 7 + 7 * 8
-    # in the second step over N, sums and products are there: blocks of Q, KT and scores with them
-    # in the loop over D, then weights, a block of VT and what is added
+    # the second step over N holds sums and products throughout; the loop over D also holds blocks
+    # of Q, KT and scores; the rest also holds weights, a block of VT and the new terms
     sums, products, weights = 3, 3 * 8, 3 * 2
     inner, outer = 3 * 9 + 2 * 9 + weights, weights + 8 * 2 + sums + products
     assert tally.peak_local == F * (sums + products + max(inner, outer))

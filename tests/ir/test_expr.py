@@ -1,4 +1,4 @@
-"""Expressions and combiners: what is told apart, and what large ones cost."""
+"""Expressions and combiners: equality, and the cost of large ones."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The text form: it reads back exactly, and what cannot be read is told in a sentence."""
+"""The text form: it reads back exactly, and each unreadable text is refused with a sentence."""
 
 import math
 import random

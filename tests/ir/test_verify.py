@@ -1,4 +1,4 @@
-"""Verification: sound graphs pass, and every broken rule is told with its place and neighbours."""
+"""Verification: sound graphs pass, and every fault is reported with its place and neighbours."""
 
 import random
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Attention as models write it is one kernel, skips what positions mask, and is exact."""
+"""Attention as models write it is one kernel, skips blocks that positions mask, and is exact."""
 
 import functools
 import warnings
@@ -122,7 +122,7 @@ def test_exact_as_compiled_by_default(name: str) -> None:
         assert own <= 2 * torchs
 
 
-# ---------------------------------------------------------------- what is visited
+# ---------------------------------------------------------------- blocks that are visited
 
 
 def run(name: str, **given: np.ndarray) -> np.ndarray:
@@ -174,7 +174,7 @@ def test_rows_that_see_nothing_are_exactly_zero_where_softmax_is_safe() -> None:
 
 
 def test_a_bias_may_mask_a_whole_row() -> None:
-    """It is an input: only what a row has seen tells."""
+    """The bias is an input, so a fully masked row is known only at run time."""
     given = inputs_of(FORMS["bias_and_mask"].traced(), S=40, T=40)
     given["bias"][1, 5] = np.finfo(np.float32).min
     own, torchs = errors("bias_and_mask", small("bias_and_mask"), "float32", {"S": 40, "T": 40},
@@ -185,7 +185,7 @@ def test_a_bias_may_mask_a_whole_row() -> None:
 @pytest.mark.parametrize("level", [-1000.0, 1000.0])
 @pytest.mark.parametrize("scores", [0.0, 1000.0])
 def test_sinks_far_from_the_scores(level: float, scores: float) -> None:
-    """Exact however it is written; the plain form would be infinite even in float64."""
+    """Exact in every spelling; the plain form would be infinite even in float64."""
     name, extents = "sink_written_out", {"S": 20, "T": 20}
     given = inputs_of(FORMS[name].traced(), **extents)
     given["k"] = np.sign(given["q"]) * scores / np.abs(given["q"]).sum(-1, keepdims=True) * 4
@@ -209,7 +209,7 @@ def test_sums_without_softmax_skip_too() -> None:
 
 
 def test_windows(golden: Callable[[str], None]) -> None:
-    """The loops over keys, after what computes the edges of their windows."""
+    """The loops over keys, after the statements that compute the edges of their windows."""
     lines: list[str] = []
     for name, form in FORMS.items():
         kernel = chosen(form)

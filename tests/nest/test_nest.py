@@ -1,4 +1,4 @@
-"""Loop nests: what block programs are lowered to, and the rules that nests keep."""
+"""Loop nests: the lowering of block programs, and the rules that nests keep."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Nests as text: a round trip, and sentences for what cannot be read."""
+"""Nests as text: a round trip, and a sentence for each text that cannot be read."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The C printer: its text, and what it computes, on the examples and on random programs."""
+"""The C printer: its text and its results, on the examples and on random programs."""
 
 import os
 
@@ -89,7 +89,7 @@ def test_split_reductions(name, axis, unit, atomic):
 
 
 def test_names_that_the_text_has_for_itself():
-    """Whatever arrays, axes and programs are called, the numbers are right."""
+    """The numbers are right for all names of arrays, axes and programs."""
 
     def exp(memory, program, m_len, sizes, BLOCK_I, t1, c1, int64_t):
         made = memory @ program.swapaxes(-1, -2) + m_len[:, None] * sizes

@@ -102,7 +102,7 @@ def test_the_last_run_may_be_short() -> None:
 
 @pytest.mark.parametrize("name", ["all_three", "safe_with_padding"])
 def test_long_sums_with_windows(name: str) -> None:
-    """The exponent is kept after a run: what a window has seen is still known."""
+    """The exponent is kept after a run, and still covers the keys that a window has seen."""
     program = FORMS[name].traced()
     kernel = bb.compile(program, tiles={"T": 16, "S": 16})
     given = inputs_of(program, S=1100, T=1100, B=2, H=1)

@@ -1,4 +1,4 @@
-"""Lookups in kernels: one with all around them, exact in every dtype, on ragged blocks."""
+"""Lookups in kernels: fused with their surroundings, exact in every dtype, on ragged blocks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -132,7 +132,7 @@ def test_every_snapshot_keeps_the_rules(schedule: Schedule) -> None:
 @pytest.mark.parametrize("place", [-1, 37, 10**7, -(2**63), 2**63 - 1])
 @pytest.mark.parametrize("name", sorted(set(FORMS) - {"columns"}))
 def test_a_place_outside_is_an_index_error(name: str, place: int) -> None:
-    """Whichever thread meets it, also the last of a ragged block; what comes after is right."""
+    """Any thread raises it, also at the end of a ragged block; the next call is right."""
     program = traced(name)
     kernel = bb.compile(program, tiles={"S": 8}, threads=2)
     given = {
@@ -183,7 +183,7 @@ def test_torch_compile_tells_of_a_place_outside() -> None:
             compiled(table, torch.tensor([10**7]))
 
 
-# ---------------------------------------------------------------- what stands where
+# ---------------------------------------------------------------- the order of loads and lookups
 
 
 def test_listing(golden: Callable[[str], None]) -> None:
@@ -217,7 +217,7 @@ def test_narrow_tables_are_widened_as_they_are_read() -> None:
 
 
 def test_places_are_loaded_once_and_lookups_follow_them() -> None:
-    """Out of the loop over the width, which they do not vary in; what they find does."""
+    """Places do not vary over the width, so their loads leave that loop; lookups stay."""
     kernel = chosen("three_embeddings")
     outside = [s for s in kernel.body if isinstance(s, Load)]
     assert {"ids", "kinds"} <= {s.source.buffer.name for s in outside}

@@ -1,4 +1,4 @@
-"""Names and comments of generated code: a closed alphabet, whatever a program calls its things."""
+"""Names and comments of generated code: a closed alphabet for all names in a program."""
 
 import ast
 import re
@@ -62,7 +62,7 @@ def test_a_name_is_an_identifier(name: str) -> None:
 
 @pytest.mark.parametrize("language", [C, TRITON], ids=["C", "Triton"])
 def test_every_search_ends(language: reserved.Reserved) -> None:
-    """A reserved name is not made of a reserved name by numbering, whatever it begins with."""
+    """Numbering a reserved name never gives another reserved name."""
     scope = Scope(language)
     names = [scope.claim(name) for name in sorted(language.names) for _ in range(3)]
     assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""Printed kernels compute what they should, and compile for GPUs that are not there."""
+"""Printed kernels give the right results, and compile for GPUs that are not present."""
 
 import functools
 import json

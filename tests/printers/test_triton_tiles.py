@@ -1,4 +1,4 @@
-"""Default tiles on a GPU: short axes, and what shared memory allows."""
+"""Default tiles on a GPU: short axes, and the limit of shared memory."""
 
 import pytest
 

@@ -30,7 +30,7 @@ def used_by(
     operation: Operation = lambda X, c: X * c,
     result: bool = False,
 ) -> bb.Graph:
-    """X·c (or X+c) in each row, and what is made of it and Y; `result`: the list is one too."""
+    """X·c (or X+c) in each row, and `uses` of it and Y; `result`: the list is a result too."""
 
     def program(X: Array, c: Array, Y: Array) -> dict[str, Array]:
         moved = operation(X, c[:, None])

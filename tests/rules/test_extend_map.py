@@ -40,7 +40,7 @@ def read_twice(X: Array, Y: Array) -> Array:
 
 
 def read_twice_from_a_node(X: Array, Y: Array) -> Array:
-    """U and W iterate what a misc operator makes."""
+    """U and W iterate the result of a misc operator."""
     return read_twice(ops.cumsum(X, axis=-1), Y)
 
 
@@ -111,7 +111,7 @@ def test_variant_a_comes_first() -> None:
 
 
 def test_reduced_results() -> None:
-    """V adds up what it makes, so that nothing is stacked."""
+    """V adds up its results, so that nothing is stacked."""
 
     def program(X: Array, Y: Array) -> Array:
         return ops.square(ops.exp(X) @ Y.T).sum()
@@ -154,7 +154,7 @@ def test_indices_stay_outside() -> None:
 
 
 def test_everything_beside_the_map_moves_in() -> None:
-    """Not only U: what U needs, and what has nothing to do with it."""
+    """Not only U: also the operators that U needs, and unrelated ones."""
 
     def program(X: Array, Y: Array, Z: Array) -> Array:
         return (ops.exp(X - X.max()) @ Y.T) * (1 / Z.sum())
@@ -214,7 +214,7 @@ def test_refuses_to_move_what_a_misc_operator_needs() -> None:
 
 
 def test_no_place_without_a_map_that_could_be_fused() -> None:
-    """The map over L beside V has nothing to do with what is inside V."""
+    """The map over L beside V has nothing to do with the body of V."""
 
     def program(X: Array, Y: Array, Z: Array) -> Array:
         return (X @ Y.T) * Z.sum()

@@ -47,7 +47,7 @@ def test_refuses_a_list_that_others_need() -> None:
 
 
 def test_no_place_in_a_loop_that_starts_at_block_1() -> None:
-    """It may have no iteration at all, and then yields nothing of what others need."""
+    """The loop may have no iteration, and then yields no result that others need."""
     assert sites(RULE, exp_into_columns(peeled=True)) == []
 
 

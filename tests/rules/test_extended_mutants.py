@@ -51,7 +51,7 @@ NEW = [rule for rule in EXTENDED if rule.number is None]
 
 
 def running_sums_into_columns() -> Graph:
-    """Between what could move into the map and the map stands a misc operator."""
+    """A misc operator stands between the map and the node that could move into it."""
 
     def program(X: Array, Y: Array) -> Array:
         e = ops.exp(X)
@@ -115,7 +115,7 @@ IMPLIED: dict[tuple[str, str], str] = {
         "only_direct_edges",
     ): "of a list's users one comes first, and for that one the rule fires at the same nest",
 }
-"""Guards that say what a rule relies on, and that others ensure as well."""
+"""Guards that state an assumption of a rule; other guards ensure it as well."""
 
 GUARDS = [(rule, guard.name) for rule in NEW for guard in rule.guards]
 

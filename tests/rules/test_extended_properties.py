@@ -1,7 +1,7 @@
 """Each rule beyond the paper keeps the meaning of random programs, wherever it may fire.
 
-As for the paper's rules: the programs are those on the way of a fusion with the extended rules, the
-matches all that a rule has in them, and everything runs in float64 on ragged tiles.
+The programs are the steps of a fusion with the extended rules. Every match of a rule in them is
+tried. All programs run in float64 on ragged tiles, as for the paper's rules.
 """
 
 import random

@@ -67,7 +67,7 @@ def test_inside_maps() -> None:
 
 
 def test_a_reduced_result_that_only_others_use() -> None:
-    """V iterates what U stacks, and somebody else takes what U reduces."""
+    """V iterates the stacked result of U; another node takes the reduced one."""
 
     def sums(g: Builder, x: Value) -> list[tuple[Value, Mode]]:
         e = g.one(Elementwise(call("exp", arg(0))), x)
@@ -187,7 +187,7 @@ def test_refuses_where_another_path_leads_from_u_to_v() -> None:
 def test_the_driver_looks_again_where_a_path_was_in_the_way() -> None:
     """U -> A -> B -> C -> V keeps U and V apart, until B and W are one map, which needs no A.
 
-    B has a result that nobody uses, and only for that it takes what A makes.
+    B has a result that nobody uses, and needs A for that result only.
     """
 
     def total(dim: Dim) -> Callable[[Builder, Value], list[tuple[Value, Mode]]]:

@@ -54,7 +54,7 @@ def test_an_argument_that_is_used_twice() -> None:
 
 
 def test_a_change_of_dtype() -> None:
-    """The composed operator gives what the second gave."""
+    """The composed operator has the dtype of the second."""
 
     def program(X: Array) -> Array:
         return elementwise(lambda t: t * 3, X > 0.1)

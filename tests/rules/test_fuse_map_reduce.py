@@ -32,7 +32,7 @@ def row_by_row(body: Callable[[Builder, Value], list[Value]], *names: str) -> Gr
 
 
 def blocks(g: Builder, row: Value, *combiners: Combiner) -> tuple[Value, ...]:
-    """For each combiner, the list of what it makes of each block of a row."""
+    """For each combiner, the list of its reductions of each block of a row."""
 
     def body(g: Builder, block: Value) -> list[tuple[Value, Mode]]:
         return [(g.one(BlockReduce(k, combiner), block), None) for combiner in combiners]
@@ -194,8 +194,8 @@ def test_refuses_a_tuple_of_which_one_list_is_an_input() -> None:
     assert refusals(RULE, graph) == ["reduces_what_is_stacked"]
 
 
-# The other guards refuse what is no program to begin with. They stay, because they say what the
-# rule relies on, and these tests say why no program can show them.
+# The other guards refuse graphs that are no programs to begin with. They stay, because they state
+# the assumptions of the rule. These tests say why no program can show them.
 
 
 def test_a_reduction_over_another_dim_is_no_program() -> None:

@@ -200,7 +200,7 @@ def test_refuses_a_list_that_one_iterates_and_one_takes_whole() -> None:
 
 
 def test_refuses_different_results_of_one_map() -> None:
-    """Both read what one map makes, but not the same list."""
+    """Both read results of one map, but not the same list."""
 
     def both(g: Builder, x: Value) -> list[tuple[Value, Mode]]:
         return [(g.one(Elementwise(call(f, arg(0))), x), None) for f in ("sin", "cos")]
@@ -255,7 +255,7 @@ def test_refuses_dims_of_which_one_is_a_loop_in_the_other(beside: bool) -> None:
 
 
 def test_loops_over_one_axis_may_stay_apart() -> None:
-    """Two dims of an axis at tiles of their own: what is fused has one, the others keep theirs."""
+    """Two dims of an axis with their own tiles: fused loops share one, the others keep theirs."""
     build = Builder()
     x, y = build.input("X", array(m)), build.input("Y", array(m))
     for index, (name, value) in enumerate((("A", x), ("B", x), ("C", y))):

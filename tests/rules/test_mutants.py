@@ -1,8 +1,8 @@
 """Every guard is needed: without it, a rule does harm, and the tests see it.
 
-A mutant is a rule without one of its guards. It is caught where it fires and the program that it
-makes is unsound, computes something else, cannot be made at all, or where it never stops; or, for
-guards that only forbid waste, where the fused program costs more than with the guard.
+A mutant is a rule without one of its guards. It is caught if it never stops, fails, or
+makes a program that is unsound or computes something else. Some guards only forbid waste: their
+mutants are caught if the fused program costs more than with the guard.
 """
 
 from collections.abc import Callable
@@ -307,7 +307,7 @@ IMPLIED: dict[tuple[int, str], str] = {
     (3, "whole_range"): "what a map stacks that starts at block 1 is good for a join only",
     (6, "nothing_downstream"): "what is downstream yields an output, which yields_all_outputs sees",
 }
-"""Guards that say what a rule relies on, and that another guard or the types ensure as well."""
+"""Guards that state an assumption of a rule; another guard or the types ensure it as well."""
 
 GUARDS = [(rule, guard.name) for rule in PAPER for guard in rule.guards]
 
@@ -408,7 +408,7 @@ def test_shared_indices_that_count_are_caught() -> None:
 
 
 class SecondPort(ExtendMap):
-    """Rule 6 in which what moves in does not use the map's own input for a list again."""
+    """Rule 6, but the nodes that move in do not reuse the map's own input for a list."""
 
     def rewrite(self, graph: Graph, match: Match) -> Graph:
         made, v = super().rewrite(graph, match), match.nodes[0]

@@ -84,7 +84,7 @@ def test_every_combiner(combiner: object) -> None:
 
 
 def test_a_result_that_is_the_same_in_every_iteration() -> None:
-    """The first iteration has it; what the others yield is dropped."""
+    """The first iteration yields the result; those of the others are dropped."""
 
     def results(g: Builder, dot: Value, y: Value) -> list[tuple[Value, Mode]]:
         (seven,) = g.map(k, [y], [], lambda g, y: [(g.one(BlockReduce(k, ADD), y), Reduced(ADD))])

@@ -25,7 +25,7 @@ def test_a_list_that_is_read_twice(golden: Callable[[str], None]) -> None:
 
 
 def test_the_producer_keeps_the_sum_and_the_copy_the_list(golden: Callable[[str], None]) -> None:
-    """Neither makes what only the other's users need."""
+    """Neither makes results that only the other's users need."""
     golden(before_and_after(RULE, exp_with_its_sum()))
 
 

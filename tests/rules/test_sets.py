@@ -1,4 +1,4 @@
-"""Rule sets: what they hold, and what a base asks of them."""
+"""Rule sets: their contents, and the rules that a set must share with its base."""
 
 from dataclasses import replace
 

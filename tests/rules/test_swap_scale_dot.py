@@ -63,7 +63,7 @@ def test_every_form(scale: str, depth: int, right: bool, inside: bool) -> None:
         assert isinstance(last, Map)
         (node,) = (i for i in last.body.nodes if not last.body.is_source(i))
         last = last.body.op(node)
-    assert isinstance(last, Elementwise)  # the scale is what comes last
+    assert isinstance(last, Elementwise)  # the scale comes last
     assert matches(RULE, swapped) == []
 
 
@@ -243,7 +243,7 @@ def test_refuses_more_beside_the_dot_in_its_loop(depth: int) -> None:
 
 
 def test_refuses_a_consumer_that_yields_something_else() -> None:
-    """Nobody wants the dot; what comes out is c."""
+    """Nobody uses the dot; the result is c."""
 
     def body(g: Builder, row: Value, c: Value) -> list[Value]:
         scaled = over_k(g, arg(0) * arg(1), row, c)
@@ -337,7 +337,7 @@ def test_refuses_maps_around_the_dot_that_reduce(combiner: Combiner) -> None:
 
 
 def test_no_place_where_what_is_scaled_is_added_up() -> None:
-    """The map makes no list: it adds up what it scales for every head."""
+    """The map makes no list: it adds up the scaled blocks of all heads."""
     build = Builder()
     x = build.input("X", Type((heads.free,), (m, k), DType.float32))
     c, y = build.input("c", item(m)), build.input("Y", item(n, k))

@@ -42,7 +42,7 @@ def test_the_product_is_laid_out_as_it_was() -> None:
 
 
 def test_two_dots_that_want_different_factors_last() -> None:
-    """Whichever scale moves behind the other, one of the dots wants it back: neither moves."""
+    """If a scale moves behind the other, one of the dots wants it back: neither moves."""
     graph = weighted_item("K", "M")
     assert refusals(RULE, graph) == ["towards_a_dot"]
     check(graph, bb.fuse(graph, rules="extended").fused[-1])

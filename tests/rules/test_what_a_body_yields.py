@@ -1,4 +1,4 @@
-"""A map is what its body yields: a node in it that no result needs says nothing about it."""
+"""The results of its body define a map: a node that no result needs does not count."""
 
 from collections.abc import Callable
 

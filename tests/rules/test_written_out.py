@@ -42,7 +42,7 @@ def test_two_pass_layernorm_has_the_loops_of_example_2() -> None:
     """The loops, their loads and sums are the same; the variance is another formula of the sums."""
 
     def loops(lines: list[str]) -> list[str]:
-        """Loops and stores in their order, and what the innermost loop does, in any."""
+        """Loops and stores in order, then the lines of the innermost loop, sorted."""
         inside = [line for line in lines if line.startswith(" " * 12)]
         around = [line for line in lines if re.match(r" *(for|forall|store)\b", line)]
         return [*around, *sorted(inside)]

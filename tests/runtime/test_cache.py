@@ -1,4 +1,4 @@
-"""The cache: whole entries or none, whatever happens to processes and files."""
+"""The cache: whole entries or none, for all faults of processes and files."""
 
 import errno
 import hashlib
@@ -118,7 +118,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_entry_is_made_again_once(damage, folder: Path) -> None:
-    """Also one that others can write: the hash of a file lies nowhere but in its name."""
+    """Also one that others can write: the hash of a file is only in its name."""
     make = Maker()
     file = cached("k" * 64, ".txt", make).file
     damage(file)

@@ -290,7 +290,7 @@ def test_records_and_read_only_arrays() -> None:
 
 
 def test_zero_copy() -> None:
-    """What is given is read where it lies: a change of it shows in the next call."""
+    """Arguments are read in place: a change of an array shows in the next call."""
     kernel = bb.compile(lambda x: x + 1, "M")
     x = np.zeros(4, np.float32)
     tensor = torch.from_numpy(x)

@@ -28,7 +28,7 @@ def resident() -> int:
 
 
 def in_threads(work: Callable[[int], None]) -> None:
-    """Runs the work of each thread at the same time, and raises what one of them raises."""
+    """Runs the work of all threads at the same time, and raises an error of one of them."""
     errors: list[BaseException] = []
     start = threading.Barrier(THREADS)
 
@@ -128,7 +128,7 @@ def test_compiled_programs_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPat
 @pytest.mark.long
 @pytest.mark.skipif(not STATUS.exists(), reason="memory is measured by /proc")
 def test_hundreds_of_programs() -> None:
-    """Memory grows by the loaded libraries and by what PyTorch keeps: less than 1 MB a program."""
+    """Memory grows by less than 1 MB a program: loaded libraries, and memory that PyTorch keeps."""
     sizes = {}
     for number in range(300):
         compile_distinct(number)

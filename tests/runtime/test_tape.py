@@ -1,4 +1,4 @@
-"""Arenas: what is in use at the same time does not overlap, and what is dead makes room."""
+"""Arenas: buffers in use at the same time do not overlap, and dead ones make room."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -67,7 +67,7 @@ def test_the_report_as_text() -> None:
         f"snapshot 3 {lost}: error inf, careful 0.0e+00, bar 4.8e-07",
     ]
     assert not report.ok
-    assert Report(DType.float32, rows[1:]).ok  # what is classed as lossy may lose
+    assert Report(DType.float32, rows[1:]).ok  # a case that is classed as lossy may lose digits
     assert [row.misjudged for row in rows] == [True, False, False]
     empty = Report(DType.float32, ())
     assert (empty.worst, empty.ok) == (0.0, True)
@@ -96,7 +96,7 @@ def test_dtypes(dtype: str | DType) -> None:
     assert {row.bar for row in report.rows} == {floors[str(dtype)]}
     assert report.ok
     if report.dtype.bytes == 2:
-        assert report.worst > 1e-5  # what is stored is rounded
+        assert report.worst > 1e-5  # stored numbers are rounded
 
 
 def test_given_inputs() -> None:
@@ -131,7 +131,7 @@ def test_rules_and_unit_dims() -> None:
             assert report.ok
 
 
-# ---------------------------------------------------------------- what is wrong gets a sentence
+# ---------------------------------------------------------------- wrong arguments get a sentence
 
 
 @pytest.mark.parametrize("dtype", ["foo", "int32", DType.bool_, None, 3])

@@ -1,4 +1,4 @@
-"""Demand analysis: what becomes of exponentials, and who needs plain numbers."""
+"""Demand analysis: the uses of exponentials, and the operators that need plain numbers."""
 
 from collections.abc import Callable
 
@@ -78,7 +78,7 @@ def test_summed_along_two_axes() -> None:
 
 
 def test_one_sum_after_another_counts_once() -> None:
-    """The first sum settles the exponent: what follows is no matter."""
+    """The first sum settles the exponent; later operators do not matter."""
     assert axes(demand(lowered(lambda X: ops.exp(X).sum(1).sum(0), X="M N"))) == {"N"}
 
 
@@ -179,7 +179,7 @@ def test_out_of_a_map_and_into_another() -> None:
 
 
 def test_stacked_and_reduced() -> None:
-    """A list of items that is reduced as a list: what they are summed over is the list's dim."""
+    """A list of items is reduced as a list: the sum runs over the list's dim."""
 
     def use(g: Builder, made: Value) -> Value:
         def one(g: Builder, e: Value) -> Results:
@@ -209,7 +209,7 @@ def test_what_the_loop_does_with_its_results() -> None:
     assert demand(exp_of_maxima(None)) == Demand(otherwise=True)
 
 
-# ---------------------------------------------------------------- who needs plain numbers
+# ---------------------------------------------------------------- operators that need plain numbers
 
 
 def stacked(graph: bb.Graph) -> tuple[Demands, Value]:

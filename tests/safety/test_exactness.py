@@ -1,8 +1,8 @@
 """Every snapshot of every example is about as exact as PyTorch's own operators, on bad inputs too.
 
 Both are compared with PyTorch in float64. PyTorch's error on a kind of inputs is the largest over
-several seeds and several orders of the terms in its sums: a single run may be exact by luck, and
-where a result hangs on the last digit of a score every order gives another one.
+several seeds and several orders of the terms in its sums. A single run may be exact by luck. If a
+result depends on the last digit of a score, every order gives another one.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ TILE = 24
 """Divides none of the lengths."""
 
 EXACT = {"float32": 2.0**-22, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-"""Four units in the last place of float32, one of what is stored otherwise: what luck may do."""
+"""Errors that luck explains: four units in the last place of float32, one of other dtypes."""
 
 DENORMAL = 2e-5
 """A norm's scale that has moved behind a dot comes too late for numbers around 1e-40, of which

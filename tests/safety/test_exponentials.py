@@ -143,7 +143,7 @@ def relative(made: np.ndarray, exact: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", LOGARITHMS)
 def test_logarithms_of_few_exponentials(name: str) -> None:
-    """They neither overflow nor lose what is small: softplus(-50) is e^-50."""
+    """They neither overflow nor lose small results: softplus(-50) is e^-50."""
     function, careful = LOGARITHMS[name]
     x, y = POINTS
     exact = careful(*(torch.from_numpy(v).double() for v in POINTS)).numpy()

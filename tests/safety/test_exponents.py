@@ -1,4 +1,4 @@
-"""Programs with significands and exponents: what they look like, and that they compute the same."""
+"""Programs with significands and exponents: their listings, and that they compute the same."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ ops = bb.ops
 
 
 def listing(made: Safe) -> str:
-    """The program and what was decided about it, as one text."""
+    """The program and the choices of the pass, as one text."""
     bb.verify(made.graph)
     return "\n".join([bb.show(made.graph), *map(str, made.choices)])
 
@@ -95,9 +95,9 @@ def test_nobody_shares_the_exponent_of_a_huge_row() -> None:
 
 
 def test_exponents_alone_cross_a_buffer(golden: Golden) -> None:
-    """A function that is not linear wants each element: what is stored is what exp was taken of.
+    """A nonlinear function needs each element, so the argument of exp is stored.
 
-    Where all uses are sums a pair is stored, two buffers: the first snapshot of attention.
+    If all uses are sums, a pair is stored in two buffers: the first snapshot of attention.
     """
 
     def program(A, B, V):
@@ -176,7 +176,7 @@ def test_what_a_factor_hides_may_be_huge() -> None:
 
 
 def hidden_mean(X, V):
-    """The mean of V, weighted by e^X, of what comes before."""
+    """The mean of V up to the place of each row, weighted by e^X."""
     e = ops.where(ops.index(X, 1) <= ops.index(X, 0), ops.exp(X), 0)
     return (e @ V) / e.sum(-1, keepdims=True)
 
@@ -277,7 +277,7 @@ def test_a_row_that_is_hidden_by_a_number(least: float) -> None:
         np.testing.assert_array_equal(made, [[0.25] * 4, [0.5, 0.0, 0.5, 0.0]])
 
 
-# ---------------------------------------------------------------- what may not be shared
+# ---------------------------------------------------------------- exponents that may not be shared
 
 
 def test_an_inverse_shares_no_exponent() -> None:
@@ -302,7 +302,7 @@ def test_one_row_does_not_share_with_another() -> None:
         np.testing.assert_allclose(run(program, X=x), [[1.0, 0.0], [0.5, 0.5]])
 
 
-# ---------------------------------------------------------------- what cancels
+# ---------------------------------------------------------------- exponentials that cancel
 
 
 def test_what_cancels_keeps_its_axes() -> None:
@@ -341,7 +341,7 @@ def test_what_cancels_in_a_block_keeps_its_axes(function: Callable[..., object])
 
 
 def test_float16_has_headroom(golden: Golden) -> None:
-    """Significands that are stored as float16 are up to e^10; what is loaded and stored is cast."""
+    """Significands stored as float16 reach e^10; loaded and stored numbers are cast."""
     raw = bb.fuse(bb.examples.attention()).fused[0]
     golden(listing(make_safe(stored_as(raw, DType.float16, inside=DType.float16))))
 
@@ -365,7 +365,7 @@ def test_what_float16_holds_with_headroom() -> None:
     np.testing.assert_allclose(made, [[5e4 * np.exp(-20)]], rtol=1e-3)
 
 
-# ---------------------------------------------------------------- what stays as it is
+# ---------------------------------------------------------------- programs that stay as they are
 
 
 @pytest.mark.parametrize("function", [ops.swish, ops.sigmoid, ops.gelu, ops.tanh, ops.exp])
@@ -405,7 +405,7 @@ def test_a_stored_exponential_is_native(golden: Golden) -> None:
 
 
 def check(graph: bb.Graph, inputs: dict, expected: dict) -> None:
-    """A safe program is sound, is read back from its text, and computes what is expected."""
+    """A safe program is sound, is read back from its text, and gives the expected results."""
     made = make_safe(graph).graph
     bb.verify(made)
     again = bb.from_text(bb.to_text(made))

@@ -14,7 +14,7 @@ o = bb.ops
 
 @dataclass(frozen=True)
 class Found:
-    """A program, what is lost in it without care, and the inputs that show it."""
+    """A program, the cause of its errors without care, and the inputs that show them."""
 
     cause: str
     function: Callable[..., object]
@@ -288,7 +288,7 @@ def test_found(found: Found) -> None:
 
 
 def test_a_choice_is_no_guard() -> None:
-    """exp(where(y > 0, x, 0)) is 1 somewhere, however small all x are."""
+    """exp(where(y > 0, x, 0)) is 1 somewhere, even if all x are small."""
 
     def program(X, Y):
         return o.exp(o.where(Y > 0, X, 0.0)) + o.sum(o.exp(X), -1, keepdims=True)

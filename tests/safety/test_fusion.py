@@ -1,4 +1,4 @@
-"""Fusing gives safe programs, and keeps what the rules made beside them."""
+"""Fusing gives safe programs, and keeps the programs that the rules made."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Random programs of exponentials and norms: the same in float64, finite wherever that is."""
+"""Random programs of exponentials and norms: the same in float64, and finite where float64 is."""
 
 import os
 
@@ -52,7 +52,7 @@ def secure(seed: int) -> int:
 def hard_case(
     program: bb.ArrayProgram, tame: set[int], seed: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Inputs whose squares float32 holds, all through the program, and what they come to."""
+    """Inputs whose squares fit float32 throughout the program, and their results."""
     for attempt in range(20):
         inputs = hard_inputs(program, seed + 10_000_000 * attempt)
         reference = Reference(program, torch.float64)

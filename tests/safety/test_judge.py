@@ -1,4 +1,4 @@
-"""The careful program is careful, and the judge finds what careless passes lose."""
+"""The careful program is careful, and the judge finds the errors of careless passes."""
 
 from collections.abc import Callable
 
@@ -223,7 +223,7 @@ CARELESS = {
         ("M N", "M N"),
     ),
 }
-"""A program, the same with what a careless pass would make of it, and the inputs of both."""
+"""A program, the form that a careless pass would make of it, and the inputs of both."""
 
 
 @pytest.mark.parametrize("name", CARELESS)

@@ -1,4 +1,4 @@
-"""Pivots: which programs get one, that nothing feels it, and what it is good for."""
+"""Pivots: the programs that get one, the same results, and smaller errors."""
 
 import re
 from collections.abc import Callable
@@ -28,7 +28,7 @@ OFFSETS = (10.0, 100.0, 1e3, 1e4)
 
 
 def listing(made: Safe) -> str:
-    """The program and what was decided about it, as one text."""
+    """The program and the choices of the pass, as one text."""
     bb.verify(made.graph)
     return "\n".join([bb.show(made.graph), *map(str, made.choices)])
 
@@ -39,7 +39,7 @@ def fused(function: Callable[..., object], **specs: object) -> list[bb.Graph]:
 
 
 def same_results(program: bb.ArrayProgram, graph: bb.Graph) -> None:
-    """A program with pivots computes what it did, on rows with offsets, in float64."""
+    """A program with pivots keeps its results, on rows with offsets, in float64."""
     inputs = inputs_for(program)
     for name, x in inputs.items():
         if x.ndim > 1:
@@ -87,7 +87,7 @@ def test_a_mean_gets_the_pivot_back(golden: Golden) -> None:
     golden(listing(with_pivots(fused(with_its_mean, X="M K", W="K N")[-1])))
 
 
-# ---------------------------------------------------------------- who gets one
+# ---------------------------------------------------------------- programs that get a pivot
 
 
 @pytest.mark.parametrize("unit", [(), ("K",), ("M",), ("M", "K")])
@@ -123,7 +123,7 @@ def test_examples_with_a_pivot(name: str) -> None:
     ],
 )
 def test_examples_without_a_pivot(name: str) -> None:
-    """A shift of x changes what an RMSNorm gives, and a sum of products."""
+    """A shift of x changes the result of an RMSNorm, and a sum of products."""
     for graph in bb.fuse(bb.examples.find(name)).fused:
         assert stays(graph)
 
@@ -146,7 +146,7 @@ def test_a_residual_keeps_x() -> None:
 
 
 def statistics(X):
-    """Sums of x and of its squares, and what a LayerNorm makes of them."""
+    """The mean, the sum of squares and the inverse deviation of a LayerNorm."""
     width = ops.size(X, 1)
     mean = ops.elementwise(lambda s: s / width, X.sum(-1, keepdims=True))
     squares = ops.square(X).sum(-1, keepdims=True)
@@ -154,7 +154,7 @@ def statistics(X):
     return mean, squares, inverse
 
 
-# ---------------------------------------------------------------- what feels a shift
+# ---------------------------------------------------------------- programs that a shift changes
 
 
 def centred_by_half(X):
@@ -281,7 +281,7 @@ def test_a_block_is_not_mixed_up_with_those_of_an_inner_loop(inner: Dim) -> None
     np.testing.assert_allclose(made, wanted, atol=1e-12)
 
 
-# ---------------------------------------------------------------- what it is good for
+# ---------------------------------------------------------------- errors with and without a pivot
 
 
 def errors(graph: bb.Graph, offset: float, dtype: DType = DType.float32) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Narrow numbers in memory, wide ones where they are computed with."""
+"""Narrow numbers in memory, wide ones in computations."""
 
 from collections.abc import Callable, Iterator
 
@@ -122,7 +122,7 @@ def test_results_without_axes_are_rounded(dtype: DType) -> None:
 
 @narrow
 def test_other_operators_get_what_they_declare(dtype: DType) -> None:
-    """A misc operator computes as it likes; what it gives is stored like other lists."""
+    """A misc operator may compute in any dtype; its result is stored like other lists."""
     made = stored_as(lowered(lambda X: ops.exp(ops.cumsum(X, axis=1)), X="M N"), dtype)
     bb.verify(made)
     x = np.float32(np.random.default_rng(0).integers(-2, 3, (3, 4)) / 4)
@@ -135,7 +135,7 @@ def test_other_operators_get_what_they_declare(dtype: DType) -> None:
     "name", ["attention", "layernorm-matmul", "rmsnorm-swiglu-residual", "self-attention", "lora"]
 )
 def test_results_are_near_those_in_float64(name: str, dtype: DType) -> None:
-    """Each list in memory costs a rounding; what is computed costs none."""
+    """Each list in memory costs a rounding; computing costs none."""
     program = bb.examples.find(name)
     for graph in bb.fuse(program).fused:
         stored = stored_as(graph, dtype)

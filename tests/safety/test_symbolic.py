@@ -1,4 +1,4 @@
-"""Programs as polynomials: what is equal is identical, and what is different is not."""
+"""Programs as polynomials: equal programs are identical, and different ones are not."""
 
 from fractions import Fraction
 
@@ -182,7 +182,7 @@ def test_a_sum_has_no_axis() -> None:
 
 
 def test_blocks_are_looked_through() -> None:
-    """However an axis is tiled, the sum along it is the same; a unit dim has one block."""
+    """The sum along an axis is the same for every tile; a unit dim has one block."""
     atoms, x, w, _ = new()
     other = Dim(K, 1)
     for poly in (x, w, x * w, x * x, number(1)):
@@ -336,7 +336,7 @@ def test_other_combiners_are_taken_as_they_are() -> None:
 
 
 def sums(*, fused: bool) -> Graph:
-    """The sum of a row; `fused`: the loop adds up what it would else stack."""
+    """The sum of a row; `fused`: the loop adds up its results instead of stacking them."""
     build = Builder()
     x = build.input("x", array(m, k).iterate(m))
     mode = Reduced(ADD) if fused else None

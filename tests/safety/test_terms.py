@@ -348,7 +348,7 @@ def test_nothing_times_infinity_is_nothing() -> None:
     assert value_of(as_plain(S), [0.0, 0, 0, 1e5]) == 0.0
 
 
-# ---------------------------------------------------------------- who may share an exponent
+# ---------------------------------------------------------------- terms that may share an exponent
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_reduction_joins_what_it_reduces() -> None:
 
 
 def test_a_reduction_does_not_join_a_product_with_a_weight() -> None:
-    """The norm goes with what it normalises for, not with the projection before it."""
+    """The norm goes with its readers, not with the projection before it."""
     assert parts(projection(), reduction(0)) == [[0], [1]]
 
 

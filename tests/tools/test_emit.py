@@ -272,7 +272,7 @@ def norm_and_linear(X: Array, g: Array, b: Array, W: Array) -> dict[str, Array]:
 
 @LINUX
 def test_a_triton_file_is_called_with_tensors(tmp_path: Path) -> None:
-    """One function runs all kernels of a program, whatever strides its tensors have."""
+    """One function runs all kernels of a program, for tensors of any strides."""
     programs = {
         "attention": (bb.examples.attention(), {"sizes": {"D": 32, "L": 32}}),
         "layernorm": (bb.trace(norm_and_linear, X="M K", g="K", b="K", W="N K"), {}),
@@ -412,7 +412,7 @@ def test_what_no_file_can_have() -> None:
 
 
 def test_an_array_may_have_the_name_of_its_program() -> None:
-    """The function that runs the kernel calls it, whatever its arguments are called."""
+    """The function that runs the kernel can call it, for all names of its arguments."""
 
     def x(x):
         return bb.ops.softmax(x)

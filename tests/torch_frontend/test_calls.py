@@ -1,4 +1,4 @@
-"""Calls with inputs that lie as they did before: they run on a tape, and nothing else changes."""
+"""Calls with inputs of the same layout as before: they run on a tape, and nothing else changes."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

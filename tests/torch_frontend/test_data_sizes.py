@@ -1,4 +1,4 @@
-"""Sizes that depend on data: PyTorch runs what has them, kernels the rest."""
+"""Sizes that depend on data: PyTorch runs the operators that have them, kernels the rest."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,6 +1,6 @@
-"""Programs that mean the same reach the same fused block program, however they are written.
+"""Programs that mean the same reach the same fused block program in every spelling.
 
-What is compared is the digest of the fused program of each kernel, which knows no names.
+The tests compare the digest of the fused program of each kernel, which contains no names.
 """
 
 import math

@@ -66,7 +66,7 @@ def test_a_size_that_is_one_more_than_another() -> None:
 
 
 def test_what_a_program_decides_by_its_sizes() -> None:
-    """The other way of a branch is not in the program, which is told."""
+    """The program holds one side of a branch, and refuses sizes that take the other."""
 
     def longer(x: Tensor, y: Tensor) -> Tensor:
         return (x * 2 if x.shape[0] < y.shape[0] else x * 3).relu()

@@ -1,6 +1,6 @@
 """The functions for users of PyTorch: torch.compile, bb.explain, bb.from_torch and bb.compile.
 
-Whatever a model does, it runs: on kernels, or eagerly with a reason that `explain` lists.
+Every model runs: on kernels, or eagerly with a reason that `explain` lists.
 """
 
 import copy
@@ -170,7 +170,7 @@ def test_a_model_that_was_trained_is_fused_without_gradients() -> None:
 
 
 class Counter(nn.Module):
-    """Keeps what it has seen in a buffer, as a static cache does."""
+    """Keeps past inputs in a buffer, as a static cache does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ def reads_then_writes(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_inputs_that_are_written_into() -> None:
-    """The results and the inputs are afterwards what eager leaves."""
+    """The results, and the inputs after the call, equal eager's."""
     rows = torch.tensor([4, 1])
     for function, inputs in (
         (writes_in_place, (numbers(4, 3), numbers(3))),
@@ -229,7 +229,7 @@ def test_buffers_that_are_written_into() -> None:
     assert ours.calls == 3
 
 
-# ------------------------------------------------------------------------ what no kernel does
+# ------------------------------------------------------------------------ calls that no kernel runs
 
 
 def test_graph_breaks_are_listed() -> None:
@@ -489,7 +489,7 @@ print("torch" in sys.modules)
 
 
 def test_without_torch() -> None:
-    """The package is imported and used; what needs PyTorch says what to install."""
+    """The package works without PyTorch; functions that need it name the package to install."""
     made = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=60
     )

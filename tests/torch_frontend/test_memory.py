@@ -158,7 +158,7 @@ def test_pieces_that_are_results_share_no_memory_with_their_join() -> None:
     assert torch.equal(b, before[1])
 
 
-# ---------------------------------------------------------------- what is not inference
+# ---------------------------------------------------------------- calls beyond plain inference
 
 
 def test_gradients_where_a_query_sees_no_key() -> None:

@@ -1,4 +1,4 @@
-"""Calls that are refused, because their results would not be what they seem to be."""
+"""Calls that are refused, because their results would be misleading."""
 
 from collections.abc import Callable
 from typing import Any

@@ -186,7 +186,7 @@ def test_numbers_along_two_axes_are_two_inputs() -> None:
     assert len(watched.explanation.kernels) == 1
 
 
-# ------------------------------------------------------------------------ what stays
+# ------------------------------------------------------------------------ slices that stay
 
 
 def test_a_product_that_is_read_whole_is_not_split() -> None:
@@ -230,7 +230,7 @@ def test_a_norm_of_a_rotated_product() -> None:
 
 
 def test_what_is_written_afterwards() -> None:
-    """A slice of an input that is then written shows what it was."""
+    """A slice of an input that is written later has the values from before."""
 
     def written(x: Tensor) -> Tensor:
         y = x * 2

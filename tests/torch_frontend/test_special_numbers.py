@@ -220,7 +220,7 @@ def test_a_variance_divides_by_no_negative_number(
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize("length", [1, 2])
 def test_a_variance_of_equal_elements(length: int) -> None:
-    """0 / 0 is NaN; what was left of a product, divided by 0, was infinite."""
+    """0 / 0 is NaN; the rounding residue of a product, divided by 0, was infinite."""
 
     def shares(x: Tensor) -> Tensor:
         made = x.exp() / x.exp().sum(-1, keepdim=True)
@@ -252,7 +252,7 @@ def test_a_scale_of_a_number_that_is_taken_away() -> None:
 
 
 def test_a_choice_of_its_own_condition() -> None:
-    """The number was put last, and the condition turned round, in what is chosen as well."""
+    """A rewrite put the number last and negated the condition, wrongly also in the chosen value."""
     x = torch.tensor([nan, 1.0, 2.0])
     check(lambda x: (x != x).masked_fill(x != x, 4), x, exact=True)
     check(lambda x: torch.where(x <= 1, 2, (x <= 1).int()), x, exact=True)

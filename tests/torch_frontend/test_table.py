@@ -87,7 +87,7 @@ def check(group: Group, found: Sequence[Tensor]) -> None:
         error = (ours[plain].double() - best).abs()
         own = (eager[plain].double() - best).abs()
         ulp = torch.finfo(eager.dtype).eps * best.abs().clamp(min=torch.finfo(eager.dtype).tiny)
-        # sums are off by ulps of their largest term, not of what is left of them
+        # sums are off by ulps of their largest term, not of their result
         scale = ulp if row not in SUMS else ulp.max() if ulp.numel() else ulp
         allowed = torch.maximum(2 * own, ULPS * scale)
         assert bool((error <= allowed).all()), f"{what}: off by {error.max()}, eager by {own.max()}"

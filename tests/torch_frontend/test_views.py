@@ -1,7 +1,7 @@
 """Views and parts of arrays through torch.compile: all of them right, none of them an operator.
 
-Most run on the interpreter, since views leave nothing to compile; what depends on how arrays lie in
-memory runs compiled.
+Most run on the interpreter, since views leave nothing to compile. Tests that depend on the memory
+layout of arrays run compiled.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def numbers(*shape: int) -> Tensor:
 
 
 def check(function: Callable[..., Any], *inputs: Any, target: str = "interpret") -> Watched:
-    """It gives what eager gives, and no operator is left to PyTorch but views."""
+    """The results equal eager's, and PyTorch runs no operators but views."""
     watched = Watched(function, target=target)
     watched.check(*inputs)
     assert watched.explanation.fallbacks == []
@@ -29,7 +29,7 @@ def check(function: Callable[..., Any], *inputs: Any, target: str = "interpret")
     return watched
 
 
-# ------------------------------------------------------------------------ views of what is computed
+# ------------------------------------------------------------------------ views of computed arrays
 
 
 def test_views_of_computed_arrays_in_one_kernel() -> None:

@@ -110,7 +110,7 @@ SHORT_EXPORTED = (
     Case("mpt", "float32", "eager", dynamic=True),
 )
 LEAF_SPEC = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-"""torch.export copies what it deprecates."""
+"""torch.export itself copies a class that it deprecates."""
 
 
 def cases(short: Iterable[Case], lengths: Iterable[bool] = (False,)) -> list[object]:
@@ -151,7 +151,7 @@ def test_compiled(case: Case) -> None:
 @pytest.mark.parametrize("case", cases([Case("t5-encoder", "float32", "eager")]))
 @torch.no_grad()
 def test_explained(case: Case) -> None:
-    """`bb.explain` says of a model what a compiled one says of itself."""
+    """`bb.explain` describes a model as its compiled form describes itself."""
     case.check_explanation(bb.explain(case.build(), **case.inputs()))
 
 

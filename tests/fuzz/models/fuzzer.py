@@ -77,7 +77,7 @@ def _candidates(program: Program) -> Iterator[Program]:
     for i, line in enumerate(program.lines):
         if line.kind is Kind.WRITE:
             yield without(program, [i])
-        for old in line.makes:  # an operand in place of what is made of it
+        for old in line.makes:  # replaces a result by an operand
             for new in sorted(line.reads):
                 yield _renamed(without(program, [i]), old, new)
     if len(program.lengths) > 1:

@@ -1,8 +1,8 @@
 """The judge of a random model: its compiled form against eager and a run in float64.
 
-A result may be twice as far from float64 as eager's is, in norm. Where eager is exact by luck, the
-bar is what rounding costs: the model is run in float64 with the operands of each operator disturbed
-by an eps of their dtype, and four times the largest error of such runs is allowed.
+The error of a result against float64, in norm, may be twice eager's. Eager may be exact by luck;
+then the bound is four times the cost of rounding. That cost is the largest error of float64 runs
+in which the operands of each operator are disturbed by an eps of their dtype.
 """
 
 import warnings
@@ -25,12 +25,12 @@ SAMPLES = 4
 CALLS = 2
 """Calls with inputs of one form: recorded, and on a tape."""
 OTHER = "aot_eager_decomp_partition"
-"""PyTorch's own backend with the same decompositions: what it gets wrong is not ours."""
+"""PyTorch's own backend with the same decompositions: its errors are not ours."""
 
 
 @dataclass(frozen=True)
 class Complaint:
-    """A way in which a compiled model is not what eager is."""
+    """A difference between a compiled model and eager."""
 
     kind: str
     """One of: raises, fallback, structure, dtype, shape, strides, aliasing, class, value, whole."""
@@ -61,7 +61,7 @@ def module(program: Program) -> torch.nn.Module:
 
 
 def called(program: Program, model: Callable[..., Any], held: torch.nn.Module, n: int) -> Outcome:
-    """A call of a model, whose own tensors are first set to what they were when it was made."""
+    """A call of a model, after its own tensors are reset to their first values."""
     given = {g.name: g.make(n) for g in program.inputs}
     with torch.no_grad():
         for g in program.given:
@@ -77,12 +77,12 @@ def called(program: Program, model: Callable[..., Any], held: torch.nn.Module, n
 def judged(
     program: Program, *, strict: bool = False, dynamic: bool | None = None
 ) -> list[Complaint]:
-    """What is wrong with the compiled form of a program."""
+    """The faults of the compiled form of a program."""
     graphs: list[CompiledGraph] = []
     options = {"strict": strict, "threads": 1}
     ours = partial(backend, options=options, watcher=graphs.append)
     found = compared(program, ours, dynamic)
-    if strict and any("Unexpressed: " in c.text for c in found):  # a row says what it cannot do
+    if strict and any("Unexpressed: " in c.text for c in found):  # a row refuses the call
         return judged(program, dynamic=dynamic)
     found += [Complaint("fallback", text) for g in graphs for text in faults(g)]
     if not found:
@@ -104,7 +104,7 @@ REFUSALS = ("NotExpressible", "Unexpressed")
 
 
 def compared(program: Program, backend: Any, dynamic: bool | None) -> list[Complaint]:
-    """What is wrong with what a backend makes of a program."""
+    """The faults of a program that a backend has compiled."""
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -129,7 +129,7 @@ def compared(program: Program, backend: Any, dynamic: bool | None) -> list[Compl
 
 
 def differences(program: Program, n: int, found: Outcome, wanted: Outcome) -> Iterator[Complaint]:
-    """How a call differs from eager's."""
+    """The differences between a call and eager's."""
     if len(found.results) != len(wanted.results):
         yield Complaint("structure", f"{len(found.results)} results, eager {len(wanted.results)}")
         return
@@ -280,7 +280,7 @@ def overflows(program: Program, n: int) -> bool:
 def has_infinite_rows(program: Program, n: int) -> bool:
     """True if a row with an infinity is normalised.
 
-    There e^x / Σe^x is NaN, as softmax(x) is, and eager mode has 0 for what is finite.
+    There e^x / Σe^x is NaN, as softmax(x) is; eager mode gives 0 for finite elements.
     """
     values: dict[str, Any] = {g.name: g.make(n) for g in program.given}
     with torch.no_grad():
@@ -293,8 +293,8 @@ def has_infinite_rows(program: Program, n: int) -> bool:
 
 
 def cancels(program: Program, n: int) -> bool:
-    """True if a sum of infinities is NaN in eager mode. Where they come from a common factor, as in
-    a division by 0, fusion multiplies the sum by it, and has an infinity."""
+    """True if a sum of infinities is NaN in eager mode. If they come from a common factor,
+    as in a division by 0, fusion multiplies the sum by the factor and gives an infinity."""
     values: dict[str, Any] = {g.name: g.make(n) for g in program.given}
     with torch.no_grad():
         for line in program.lines:

@@ -48,7 +48,7 @@ class Maker:
         self.mixes = r.random() < 0.3
         """True if its floats are of several dtypes."""
 
-    # ---------------------------------------------------------------- what it is given
+    # ---------------------------------------------------------------- given tensors
 
     def add_given(
         self,

@@ -1,4 +1,4 @@
-"""Generators of random lines: for every row of the operator table, and for what models do beside.
+"""Generators of random lines: for every row of the operator table, and for other operations.
 
 A row without a recipe of its own is tried by its schema: arguments are drawn by their types, and
 PyTorch says whether they fit. So a new row is fuzzed as soon as it is in the table.
@@ -20,7 +20,7 @@ Recipe = Callable[[Maker], None]
 RECIPES: dict[str, list[Recipe]] = {}
 """Recipes by the row that they are for."""
 EXTRA: dict[str, Recipe] = {}
-"""What models do beside the operators of the table."""
+"""Recipes for operations that are not in the table."""
 
 
 def recipe(*names: str) -> Callable[[Recipe], Recipe]:
@@ -36,7 +36,7 @@ def recipe(*names: str) -> Callable[[Recipe], Recipe]:
 
 
 def extra(made: Recipe) -> Recipe:
-    """Registers what no row of the table is named after."""
+    """Registers a recipe that belongs to no row of the table."""
     EXTRA[made.__name__] = made
     return made
 
@@ -76,7 +76,7 @@ def overloads(row: str) -> list[Any]:
 
 
 PLACES = ("memory_format", "layout", "device", "pin_memory", "non_blocking")
-"""Arguments that say where a result lies, and not what it is."""
+"""Arguments that set the place of a result, not its values."""
 
 
 def by_schema(m: Maker, row: str) -> None:

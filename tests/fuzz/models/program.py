@@ -1,4 +1,4 @@
-"""A random model as data: what it is given, its lines, its results; and its source text."""
+"""A random model as data: its given tensors, lines and results, and its source text."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from fuzz.models.values import tensor
 
 
 class Role(Enum):
-    """How a model comes by a tensor that it does not compute."""
+    """The role of a tensor that a model does not compute."""
 
     INPUT = "input"
     PARAMETER = "parameter"
@@ -21,7 +21,7 @@ class Role(Enum):
 
 
 class Kind(Enum):
-    """What a line does to memory."""
+    """The effect of a line on memory."""
 
     COMPUTE = "compute"
     VIEW = "view"
@@ -70,7 +70,7 @@ class Line:
     makes: tuple[str, ...]
     kind: Kind
     row: str
-    """The row of the operator table that it is for, or a word for what has none."""
+    """The row of the operator table that it is for, or a word if there is none."""
 
     @property
     def reads(self) -> set[str]:
@@ -102,7 +102,7 @@ class Program:
         return self.lengths or (0,)
 
     def needed(self) -> "Program":
-        """The program without what nobody reads; what is written stays."""
+        """The program without lines that nobody reads; lines that write stay."""
         wanted = set(self.results)
         lines: list[Line] = []
         for line in reversed(self.lines):
