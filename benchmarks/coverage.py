@@ -265,28 +265,28 @@ def keep(rows: Iterable[Row]) -> list[Row]:
 HEADING = """\
 # Coverage
 
-What becomes of each model in `tests/helpers/zoo.py`: two layers, 64 wide, random weights, two
-texts with padding. Made by
+Fusion results of each model in `tests/helpers/zoo.py`: two layers, 64 wide, random weights,
+two texts with padding. This command makes the page:
 
     python benchmarks/coverage.py --dtype float32 bfloat16 --attention eager sdpa
 
-(`--parts explain compile` leaves out lengths and memory, and keeps what was found of them before)
-with {versions}.
+`--parts explain compile` does not measure lengths and memory, and keeps their earlier figures.
+The versions are {versions}.
 The figures are kept in `benchmarks/results/coverage.json`.
 
-- **regions**, **kernels**: fused regions, and kernels in them; **flash** are those that hold a
-  whole attention, of so many attentions in the model.
+- **regions**, **kernels**: fused regions, and kernels in them. **flash**: kernels that hold a whole
+  attention, and the number of attentions in the model.
 - **misc**: operators that the framework runs between regions; **fallbacks**: regions that it runs
   because Blockbuster could not.
 - **coverage**: the share of operators, views not counted, inside fused regions.
 - **edges**: buffered edges inside the regions, before fusion and after.
-- **error**: ‖y - y₆₄‖ / ‖y₆₄‖ against a run in float64, in units of eager's own; 2 is allowed.
+- **error**: ‖y - y₆₄‖ / ‖y₆₄‖ against a run in float64, divided by eager's own error; 2 is allowed.
 - **recompiled**: graphs beyond the first for {lengths} lengths from 1 to 200 with `dynamic=True`.
   A length of one is a graph of its own for every backend of torch.compile.
-- **memory**: by how many MiB the process grows in the first call with {long} words
-  ({many} images), having been compiled for any length and called with {warm} words ({few} images):
-  results, intermediate arrays and scratch, by whichever allocator; not weights or code. In
-  brackets Inductor's growth, then eager's. A dash: not measured.
+- **memory**: growth of the process in MiB in the first call with {long} words ({many} images).
+  The model was compiled for any length and called with {warm} words ({few} images) before. Results,
+  intermediate arrays and scratch of all allocators count; weights and code do not. In brackets
+  are Inductor's growth, then eager's. A dash: not measured.
 """
 
 COLUMNS = (

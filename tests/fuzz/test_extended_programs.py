@@ -19,8 +19,8 @@ from helpers.programs import Case, random_unit
 from helpers.rewriting import matches
 
 EXTENDED = bb.RULE_SETS["extended"]
-PROGRAMS = part(120)
-CHUNK = 10
+PROGRAMS = part(120, of=6)
+CHUNK = 5
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
 """The number of programs in the long test: BLOCKBUSTER_FUZZ=20000 make fuzz."""
 

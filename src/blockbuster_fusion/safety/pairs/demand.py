@@ -151,11 +151,8 @@ class Demands:
         logged = takes_log(op.expr, port) or (found.logged and is_summand(op.expr, port))
         return Demand(otherwise=True, logged=logged)
 
-    def sums_exponentials(self, value: Value, *, powers: bool = False) -> bool:
-        """True if a value is computed from sums of exponentials, which have an exponent.
-
-        With `powers`, it may be an inverse or a power of such a sum.
-        """
+    def sums_exponentials(self, value: Value) -> bool:
+        """True if a value is computed from sums of exponentials, which have an exponent."""
         pending: list[tuple[Demands, Value, bool]] = [(self, value, False)]
         done: set[tuple[int, Value, bool]] = set()
         while pending:
@@ -171,9 +168,7 @@ class Demands:
                     pending += [
                         (level, operand, summed)
                         for at, operand in enumerate(node.inputs)
-                        if expr.op in SUMS
-                        or is_linear(expr, at)
-                        or (powers and (is_inverse(expr, at) or is_power(expr, at)))
+                        if expr.op in SUMS or is_linear(expr, at)
                     ]
                 case BlockReduce() | Reduce() if node.op.combiner is ADD:
                     pending.append((level, node.inputs[0], True))
@@ -190,39 +185,6 @@ class Demands:
                     outer, at = level.outer
                     port = level.graph.inputs.index(v.node)
                     pending.append((outer, outer.graph[at].inputs[port], summed))
-        return False
-
-    def matters_if_small(self, value: Value) -> bool:
-        """True if a divisor, a power or a logarithm is made of a value, or of sums of it.
-
-        A factor that has an exponent may make up for a small value, too.
-        """
-        pending: list[tuple[Demands, Value]] = [(self, value)]
-        done: set[tuple[int, Value]] = set()
-        while pending:
-            level, v = pending.pop()
-            if (id(level), v) in done:
-                continue
-            done.add((id(level), v))
-            for user, port in level.graph.uses(v):
-                match level.graph.op(user):
-                    case Elementwise(expr=expr):
-                        if any(test(expr, port) for test in (is_inverse, is_power, takes_log)):
-                            return True
-                        others = [v for n, v in enumerate(level.graph[user].inputs) if n != port]
-                        if not is_linear(expr, port):
-                            continue
-                        if any(level.sums_exponentials(v, powers=True) for v in others):
-                            return True
-                        pending.append((level, Value(user)))
-                    case BlockReduce() | Reduce() | Dot() | Pick():
-                        pending.append((level, Value(user)))
-                    case Map(body=body):
-                        pending.append((level.inside(user), Value(body.inputs[port])))
-            if level.outer is not None:
-                outer, node = level.outer
-                ports = [n for n, out in enumerate(level.graph.outputs) if out.value == v]
-                pending += [(outer, Value(node, number)) for number in ports]
         return False
 
     def _beyond(self, number: int) -> Demand:

@@ -126,8 +126,7 @@ class Loop:
             body.choose(value.node, "exponent", "element", "every axis", reason)
             return written
         dtype = body.old.type(value).dtype
-        room = HEADROOM.get(dtype, 0.0)
-        made = self.rewriter.share_for(written, demand, value.node, value, room)
+        made = self.rewriter.share_for(written, demand, value.node, HEADROOM.get(dtype, 0.0))
         if made is written:
             reason = "it is summed along several axes, or used otherwise as well"
             body.choose(value.node, "exponent", "element", "every axis", reason)
@@ -164,8 +163,8 @@ class Loop:
         """Adds a sum that the loop carries to those with the same exponents."""
         sharing = self.rewriter.sharing
         known = {atom: self.outside(atom, whole=True) for atom, _ in written.exponent}
-        exact = sharing.matters_if_small(written, self.op.body.outputs[number].value)
-        normalised = sharing.normalised(written, lambda v: exact and known[v] is None)
+        further = sharing.is_scaled_further(written)
+        normalised = sharing.normalised(written, lambda v: further and known[v] is None)
         if all(known[atom] is not None for atom, _ in normalised.exponent):
             written = normalised
         varying = tuple(part for part in written.exponent if known[part[0]] is None)

@@ -90,7 +90,7 @@ class Operators:
         if any(d.axis is axis for atom in factors for d in self.graph.type(atom).items):
             return x
         dims = {d for atom, _ in x.exponent for d in self.graph.type(atom).items if d.axis is axis}
-        return self.sharing.share(x, dims.pop(), i, Value(i)) if len(dims) == 1 else x
+        return self.sharing.share(x, dims.pop(), i) if len(dims) == 1 else x
 
     def _with_axes(self, x: PairForm, kind: Type, operands: Sequence[PairForm]) -> PairForm:
         """Restores the axes of a value's type: it may lack some after an exponent cancels."""
@@ -132,7 +132,7 @@ class Operators:
 
     def block_reduce(self, i: int, op: BlockReduce, x: PairForm) -> PairForm:
         if op.combiner is ADD and x.form is Form.scaled:
-            x = self.sharing.share(x, op.dim, i, Value(i))
+            x = self.sharing.share(x, op.dim, i)
             assert x.value is not None
             return x.but(self.graph.emit(op, x.value, own=i), x.exponent)
         return plain(self.graph.emit(op, self.graph.native(x), own=i))
@@ -141,7 +141,7 @@ class Operators:
         a, b = (w if w.form is Form.scaled else plain(self.graph.native(w)) for w in (a, b))
         a, b = self.sharing.with_maxima_of(a, b)
         b, a = self.sharing.with_maxima_of(b, a)
-        a, b = (self.sharing.share(w, op.dim, i, Value(i)) for w in (a, b))
+        a, b = (self.sharing.share(w, op.dim, i) for w in (a, b))
         assert a.value is not None
         assert b.value is not None
         made = self.graph.emit(op, a.value, b.value, own=i)

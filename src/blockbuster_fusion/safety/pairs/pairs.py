@@ -105,7 +105,7 @@ class GraphRewriter:
         if not varying and x.value is not None:
             return x.but(self.graph.emit(op, x.value, own=i), x.exponent)
         if x.raw or x.value is None or [factor for _, factor in varying] != [abs(varying[0][1])]:
-            x, varying = self._paired(x, varying, op.dim, Value(i))
+            x, varying = self._paired(x, varying, op.dim)
         assert x.value is not None
         if not varying:
             return x.but(self.graph.emit(op, x.value, own=i), x.exponent)
@@ -122,12 +122,12 @@ class GraphRewriter:
         common = tuple((Value(i, at), factor) for at, factor in enumerate(factors))
         return x.but(Value(i, len(factors)), merged((*fixed, *common)))
 
-    def _paired(self, x: PairForm, varying: Powers, dim: Dim, of: Value) -> tuple[PairForm, Powers]:
-        """A list with one significand, and exponents, per element; `of` is its sum."""
+    def _paired(self, x: PairForm, varying: Powers, dim: Dim) -> tuple[PairForm, Powers]:
+        """A list with one significand, and exponents, per element."""
         parts = list(dict.fromkeys([*x.parts, *(atom for atom, _ in varying)]))
         walked = [v for v in parts if self.graph.type(v).list_dim(dim) is not None]
         whole = [v for v in parts if v not in walked]
-        exact = self.sharing.matters_if_small(x, of)
+        further = self.sharing.is_scaled_further(x)
         left: list[Powers] = []
 
         def body(inner: Builder, *ports: Value) -> list[tuple[Value, Mode]]:
@@ -139,7 +139,7 @@ class GraphRewriter:
             exponent = tuple((names[atom], factor) for atom, factor in x.exponent)
             inside = {names[v]: v for v in walked}
             whole_pair = PairForm(Form.scaled, own, exponent, x.raw)
-            pair = sharing.normalised(whole_pair, lambda v: exact and v in inside)
+            pair = sharing.normalised(whole_pair, lambda v: further and v in inside)
             value, common = sharing.pairs(pair, tuple(p for p in pair.exponent if p[0] in inside))
             outside = {names[v]: v for v in whole}
             left.append(tuple((outside[v], f) for v, f in pair.exponent if v in outside))
@@ -178,15 +178,13 @@ class GraphRewriter:
     def _settled(self, i: int, op: Map, port: int, x: PairForm) -> PairForm:
         """Shares the exponent of an exponential before a loop that sums it in every iteration."""
         inner = self.graph.demands.inside(i).of(Value(op.body.inputs[port]))
-        return self.share_for(x, inner, i, self.graph.old[i].inputs[port]) if x.raw else x
+        return self.share_for(x, inner, i) if x.raw else x
 
-    def share_for(
-        self, x: PairForm, demand: Demand, node: int, of: Value, headroom: float = 0.0
-    ) -> PairForm:
+    def share_for(self, x: PairForm, demand: Demand, node: int, headroom: float = 0.0) -> PairForm:
         """Shares one exponent along the axis if all uses sum over it; else one per element."""
         kinds = [self.graph.type(atom) for atom, _ in x.exponent]
         if len(demand.axes) != 1 or demand.otherwise or any(kind.is_list for kind in kinds):
             return x
         (axis,) = demand.axes
         dims = {dim for kind in kinds for dim in kind.items if dim.axis is axis}
-        return self.sharing.share(x, dims.pop(), node, of, headroom) if len(dims) == 1 else x
+        return self.sharing.share(x, dims.pop(), node, headroom) if len(dims) == 1 else x

@@ -48,20 +48,16 @@ class Sharing:
 
     def __init__(self, graph: PairGraph) -> None:
         self.graph = graph
-        self._shared: dict[tuple[PairForm, Dim, float, bool], PairForm] = {}
+        self._shared: dict[tuple[PairForm, Dim, float], PairForm] = {}
 
-    def share(self, x: PairForm, dim: Dim, node: int, of: Value, headroom: float = 0.0) -> PairForm:
-        """The same value with one exponent for all elements along an axis: their maximum.
-
-        `of` is the value in the old graph, or the sum of it.
-        """
+    def share(self, x: PairForm, dim: Dim, node: int, headroom: float = 0.0) -> PairForm:
+        """The same value with one exponent for all elements along an axis: their maximum."""
         if not self._varying(x, dim):
             return x
-        exact = self.matters_if_small(x, of)
-        key = (x, dim, headroom, exact)
+        key = (x, dim, headroom)
         if key not in self._shared:
-            apart = (lambda v: dim in self.graph.type(v).items) if exact else nowhere
-            made = self.normalised(x, apart)
+            further = self.is_scaled_further(x)
+            made = self.normalised(x, lambda v: further and dim in self.graph.type(v).items)
             if self._varying(made, dim):  # it may be largest where the difference is small
                 made = self._at_maxima(x, self._varying(x, dim), dim, headroom)
                 in_rows = any(self.graph.type(atom).items for atom, _ in made.exponent)
@@ -73,16 +69,13 @@ class Sharing:
     def _varying(self, x: PairForm, dim: Dim) -> Powers:
         return tuple(part for part in x.exponent if dim in self.graph.type(part[0]).items)
 
-    def matters_if_small(self, x: PairForm, of: Value) -> bool:
-        """True if a sum of differences from maxima along another axis must not become 0.
+    def is_scaled_further(self, x: PairForm) -> bool:
+        """True if exponents are left of a value when maxima have met those that they belong to.
 
-        They may be far below 0 for all elements of the sum. Another exponent may make up for it,
-        and the inverse of the sum would be infinite.
+        They may make up for a difference that is far below 0, even for all elements of a sum.
         """
         gone = _parts(self._meetings(x))
-        if not gone:
-            return False
-        return bool(_less(x.exponent, gone)) or self.graph.demands.matters_if_small(of)
+        return bool(gone) and bool(_less(x.exponent, gone))
 
     def normalised(self, x: PairForm, apart: Callable[[Value], bool] = nowhere) -> PairForm:
         """A value in which maxima are subtracted from the exponents that they belong to.

@@ -13,7 +13,7 @@ class Power:
     """`significand · e^exponent`; None stands for 1.
 
     `plain` is its value as the program computes it, if no sum was taken of the exponential.
-    `met`: a maximum was subtracted from its exponent, so `plain` serves unless sums of it vanish.
+    `met`: a maximum was subtracted from its exponent, so `plain` serves for sums.
     """
 
     significand: Number | None

@@ -340,9 +340,8 @@ class Careful:
     def sum(self, x: CarefulTerm, axis: Axis) -> CarefulTerm:
         """The sum over an axis."""
         if isinstance(x, Power):
-            plain = self.numbers.sum(self.plain(x), axis) if x.met else None
-            if plain is not None and self._is_no_less(plain):
-                return plain
+            if x.met:
+                return self._unless_vanished(self.numbers.sum(self.plain(x), axis))
             shared = self.shared(x, axis)
             assert shared.significand is not None
             return Power(self.numbers.sum(shared.significand, axis), shared.exponent)
@@ -353,16 +352,15 @@ class Careful:
         powers = [term for term in (a, b) if isinstance(term, Power)]
         if powers and all(power.met for power in powers):
             plain = self.numbers.dot(self.plain(a), self.plain(b), axis)
-            if self._is_no_less(plain):
-                return plain
+            return self._unless_vanished(plain)
         (x, t), (y, u) = (self._operand(term, axis) for term in (a, b))
         made, exponent = self.numbers.dot(x, y, axis), plus(t, u)
         return Power(made, exponent) if exponent else made
 
-    def _is_no_less(self, x: Number) -> bool:
-        """True if no number is so small that digits of it are lost."""
-        tiny = 1 / self.numbers.rounding.largest
-        return not np.any(np.abs(self.numbers.array(x)) < tiny)
+    def _unless_vanished(self, x: Number) -> Number:
+        """A sum of exponentials shifted by other maxima; where it is 0, it is not judged."""
+        vanished = np.abs(self.numbers.array(x)) < 1 / self.numbers.rounding.largest
+        return self.numbers.undecided(x, Number(x.axes, vanished)) if vanished.any() else x
 
     def _operand(self, term: CarefulTerm, axis: Axis) -> tuple[Number, ExponentSum]:
         """An operand of a dot, and the exponent that is factored out of it."""
