@@ -8,6 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from helpers.effort import FULL
+
+settings.register_profile("part", derandomize=True)  # every run tries the same examples
+settings.load_profile("default" if FULL else "part")
 
 TESTS = Path(__file__).parent
 CLAIMS = pytest.StashKey[dict[Path, str]]()

@@ -10,7 +10,7 @@ PACKAGE = "blockbuster_fusion"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LAYERS = (
     *("version", "errors", "naming", "messages", "progress", "passes"),
-    *("ir", "host", "array", "cost", "rules", "fusion", "safety"),
+    *("machine", "ir", "host", "array", "cost", "rules", "fusion", "safety"),
     *("nest", "schedule", "printers", "runtime", "select", "compiler", "torch"),
     *("interp", "tools", "cli", "api"),
     "__init__",  # the public face: may import all, and no layer may import from it

@@ -215,6 +215,12 @@ class BadTarget(BlockbusterError):
     template = "target {name!r}: {problem}"
 
 
+class BadMachine(BlockbusterError):
+    """The description of a machine is incomplete, or it cannot be measured."""
+
+    template = "machine {name}: {problem}"
+
+
 class InvalidNest(BlockbusterError):
     """A loop nest breaks one of its rules."""
 

@@ -18,6 +18,7 @@ from blockbuster_fusion.interp.evaluate import evaluate
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, Combiner
 from blockbuster_fusion.ir.expr import Expr, call
 from blockbuster_fusion.ir.types import DType
+from helpers.effort import part
 
 LENGTHS = {"s": 3, "t": 2}
 """Lengths of the symbols at run time. They equal known sizes: a mix-up of the
@@ -585,7 +586,7 @@ def is_broadcast(left: Sequence[Size], right: Sequence[Size]) -> bool:
     return all(a == b or ONE in (a, b) for a, b in pairs)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=part(300))
 @given(st.data())
 def test_random_chains_equal_numpy(data: st.DataObject) -> None:
     Chain(data).run(data.draw(st.integers(1, 8)))

@@ -9,7 +9,7 @@ from blockbuster_fusion.compiler import Request, choose
 from helpers.effort import part
 from helpers.programs import Case, random_unit
 
-PROGRAMS = part(120)
+PROGRAMS = part(120, of=8)
 
 
 def digests(graphs: Sequence[bb.Graph]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from blockbuster_fusion.printers.triton.memory import SHARED
+from helpers.effort import FULL
 from helpers.triton_cases import (
     EDGES,
     EXPONENTIALS,
@@ -105,7 +106,7 @@ def test_masks_compile() -> None:
     assert [row["case"] for row in found("compile_masks")] == list(MASKED)
 
 
-@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("capability", [80, 90, 100] if FULL else [90])
 def test_compiles_without_spills(capability: int) -> None:
     rows = found("compile", str(capability), "bfloat16")
     print(*(f"{row['case']}: {row['resources']}" for row in rows), sep="\n")
@@ -116,7 +117,7 @@ def test_compiles_without_spills(capability: int) -> None:
         assert not [row for row in rows if row["dots"] and not row["wgmma"]]
 
 
-@pytest.mark.parametrize("capability", [80, 86, 90])
+@pytest.mark.parametrize("capability", [80, 86, 90] if FULL else [86])
 def test_shared_memory_suffices_by_default(capability: int) -> None:
     """Axes of 3 and 8 elements had blocks of 16, and products took 320 and 512 KiB."""
     rows = found("compile_short", str(capability))

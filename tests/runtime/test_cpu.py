@@ -25,6 +25,7 @@ from helpers.compiled import (
     random_inputs,
     torch_error,
 )
+from helpers.effort import crossed
 
 SEEDS = 3
 LENGTHS = 300
@@ -231,8 +232,7 @@ print("clean")
 """
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "dtype"), crossed(NAMES, ["float32", "bfloat16", "float16"]))
 def test_sanitizers_find_nothing(name: str, dtype: str) -> None:
     """Of addresses and undefined behaviour, over ragged lengths, on the most fused snapshot."""
     found = subprocess.run(

@@ -18,6 +18,7 @@ from blockbuster_fusion.safety.storage import stored_as
 from blockbuster_fusion.tools.check.adversarial import Case
 from blockbuster_fusion.tools.check.judge import relative_error
 from helpers import torch_reference
+from helpers.effort import crossed
 
 SEEDS = 2
 REFERENCE_SEEDS = 10
@@ -100,8 +101,7 @@ def outputs(graph: bb.Graph, inputs: dict[str, np.ndarray]) -> dict[str, np.ndar
     return dict(bb.interpret(graph, inputs, tiles).items())
 
 
-@pytest.mark.parametrize("dtype", EXACT)
-@pytest.mark.parametrize("name", bb.examples.EXAMPLES)
+@pytest.mark.parametrize(("name", "dtype"), crossed(list(bb.examples.EXAMPLES), list(EXACT)))
 def test_at_most_twice_the_error_of_pytorch(name: str, dtype: str) -> None:
     for case, (reference, own) in measured(name, dtype).items():
         bound = max(2 * reference, EXACT[dtype])

@@ -13,6 +13,7 @@ from blockbuster_fusion.cli import (
     emit,
     fuse,
     list,
+    machine,
     passes,
     show,
     table,
@@ -26,7 +27,10 @@ from blockbuster_fusion.version import __version__
 
 COMMANDS = tuple(
     module.COMMAND
-    for module in (trace, fuse, check, show, passes, emit, bench, demo, table, cache, list)
+    for module in (
+        *(trace, fuse, check, show, passes, emit, bench, demo),
+        *(table, machine, cache, list),
+    )
 )
 """The commands, in the order of `blockbuster --help`."""
 

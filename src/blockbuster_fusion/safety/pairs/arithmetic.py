@@ -59,9 +59,9 @@ class TermArithmetic:
 
     `origin` identifies the exponential of an atom. A shared exponent has the origin of those that
     it is the maximum of, and is subtracted from them before other additions. An origin may be
-    negated, as that of the maximum of -x. `divisor` gives the
-    form of such a maximum in a subtraction. `is_maximum` is True if no exponent of the same origin
-    exceeds an atom: alone, or in the sum with others.
+    negated, as that of the maximum of -x. `divisor` gives the form of such a maximum in a
+    subtraction. `is_maximum` is True if no exponent of the same origin exceeds an atom: alone, or
+    in the sum with others.
     """
 
     def __init__(

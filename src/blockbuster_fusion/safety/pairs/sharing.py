@@ -26,6 +26,11 @@ from blockbuster_fusion.safety.pairs.forms import PairForm, Powers, merged, plai
 from blockbuster_fusion.safety.pairs.pair_graph import PairGraph
 from blockbuster_fusion.safety.pairs.terms import ONE
 
+OF_REMAINDERS = 2.0**-10
+"""The part of the finite range that a maximum of rounding errors may have.
+
+In a row of zeros it is the lowest number, which must stay finite when it is scaled.
+"""
 Meetings = list[tuple[Value, float, Value]]
 """Exponents, each with its factor and a maximum that is subtracted from it."""
 
@@ -127,7 +132,7 @@ class Sharing:
             exponent = table.add(atom) if factor > 0 else -table.add(atom)
             both = exponent if left is None else (left if size == 1 else left / size) + exponent
             top = self._top(both, own, size, of_two, dim, table)
-            share = 2.0**-10 if atom in self.graph.draft.remainders else 1.0
+            share = OF_REMAINDERS if atom in self.graph.draft.remainders else 1.0
             limit = bounded(arg(0), self.graph.type(top).dtype, share)
             top = self.graph.emit(Elementwise(limit - headroom if headroom else limit), top)
             self.graph.follow(atom, top, negated=factor < 0)

@@ -1,0 +1,1 @@
+"""Machines as data: processors, memories, rates and costs that schedules are chosen by."""
