@@ -25,46 +25,57 @@ USUAL_CACHES = {"L1": 32 << 10, "L2": 1 << 20, "L3": 16 << 20}
 BEYOND = 4
 """Main memory is measured with so many times the last cache, or with half of it at least."""
 MOST_BYTES = 256 << 20
+ALIGNED = 64
+"""The address of a vector is a multiple of this."""
 
 SOURCE = """\
 #include <stdint.h>
-#include <stddef.h>
 
+#if defined(__AVX512F__)
 #define WIDE 64
-typedef float float32 __attribute__((vector_size(WIDE), aligned(4)));
-typedef double float64 __attribute__((vector_size(WIDE), aligned(8)));
+#elif defined(__AVX__)
+#define WIDE 32
+#else
+#define WIDE 16
+#endif
+typedef float float32 __attribute__((vector_size(WIDE)));
+typedef double float64 __attribute__((vector_size(WIDE)));
 
-/* Chains of fused multiply-adds: as many as registers hold, so that none waits for another. */
+int64_t vector_bytes(void) { return WIDE; }
+
+/* Ten chains of fused multiply-adds in registers, so that none waits for another. */
+#define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9)
+#define START(C) a##C = y * (scalar)C;
+#define STEP(C) a##C = a##C * x + y;
+#define ADD(C) sum += a##C[0];
 #define PEAK(T, S) \\
     double peak_##T(int64_t rounds) { \\
-        T a[10], x, y; \\
+        typedef S scalar; \\
+        T x, y, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9; \\
         for (int i = 0; i < (int)(WIDE / sizeof(S)); i++) { x[i] = (S)0.999; y[i] = (S)1e-3; } \\
-        for (int c = 0; c < 10; c++) a[c] = y * (S)c; \\
-        for (int64_t r = 0; r < rounds; r++) { \\
-            for (int c = 0; c < 10; c++) a[c] = a[c] * x + y; \\
-            __asm__ volatile("" : "+m"(x)); \\
-        } \\
-        S sum = 0; \\
-        for (int c = 0; c < 10; c++) sum += a[c][0]; \\
+        EACH(START) \\
+        for (int64_t r = 0; r < rounds; r++) { EACH(STEP) } \\
+        double sum = 0; \\
+        EACH(ADD) \\
         return sum; \\
     }
 PEAK(float32, float)
 PEAK(float64, double)
 
 /* Reads an array some number of times; each thread its own part. */
-double read_all(const float *x, int64_t n, int64_t rounds, int64_t threads) {
+double read_all(const void *from, int64_t bytes, int64_t rounds, int64_t threads) {
     double total = 0;
     #pragma omp parallel for num_threads(threads) reduction(+ : total) schedule(static)
     for (int64_t t = 0; t < threads; t++) {
-        const float *from = x + n / threads * t;
-        const int64_t length = n / threads / 64 * 64;
+        const int64_t each = bytes / threads / (8 * WIDE);
+        const float32 *x = (const float32 *)from + 8 * each * t;
         float32 a = {0}, b = {0}, c = {0}, d = {0};
         for (int64_t r = 0; r < rounds; r++) {
-            for (int64_t i = 0; i < length; i += 64) {
-                a += *(const float32 *)(from + i);
-                b += *(const float32 *)(from + i + 16);
-                c += *(const float32 *)(from + i + 32);
-                d += *(const float32 *)(from + i + 48);
+            for (int64_t i = 0; i < each; i++) {
+                a += x[8 * i] + x[8 * i + 4];
+                b += x[8 * i + 1] + x[8 * i + 5];
+                c += x[8 * i + 2] + x[8 * i + 6];
+                d += x[8 * i + 3] + x[8 * i + 7];
             }
             __asm__ volatile("" ::: "memory");
         }
@@ -90,8 +101,8 @@ def probe_cpu(threads: int | None = None) -> Machine:
     library = _library()
     with doing("measuring this machine", 4 + len(sizes)) as task:
         rates = {}
-        for dtype, lanes in (("float32", 16), ("float64", 8)):
-            rates[f"vector.{dtype}"] = _peak(library, dtype, lanes)
+        for dtype, size in (("float32", 4), ("float64", 8)):
+            rates[f"vector.{dtype}"] = _peak(library, dtype, library.vector_bytes() // size)
             task.step()
         memories = []
         for name, size, shared in sizes:
@@ -113,6 +124,7 @@ def _library() -> ctypes.CDLL:
     library.read_all.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3]
     library.read_all.restype = ctypes.c_double
     library.all_threads.argtypes = [ctypes.c_int64]
+    library.vector_bytes.restype = ctypes.c_int64
     return library
 
 
@@ -137,11 +149,10 @@ def _main(library: ctypes.CDLL, last: int, threads: int) -> Memory:
 
 
 def _bandwidth(library: ctypes.CDLL, size: int, threads: int) -> float:
-    buffer = (ctypes.c_char * (size + 64))()
-    ctypes.memset(buffer, 0, size + 64)
-    count = size // 4
-    seconds = _best(lambda rounds: library.read_all(buffer, count, rounds, threads))
-    return size / seconds
+    buffer = (ctypes.c_char * (size + ALIGNED))()
+    ctypes.memset(buffer, 0, size + ALIGNED)
+    begin = -(-ctypes.addressof(buffer) // ALIGNED) * ALIGNED
+    return size / _best(lambda rounds: library.read_all(begin, size, rounds, threads))
 
 
 def _best(run: Callable[[int], object]) -> float:
