@@ -36,7 +36,7 @@ from blockbuster_fusion.schedule.defaults import (
     by_estimate,
     chosen_units,
     default_tiles,
-    machine_for,
+    model_for,
 )
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 
@@ -69,7 +69,7 @@ class Request:
     """The compute capability of the GPU, where one is known: 90 for sm_90."""
 
     def __post_init__(self) -> None:
-        machine_for(self.target)
+        model_for(self.target)
         _check_mapping("tiles", self.tiles, "{'M': 64}")
         _check_mapping("sizes", self.sizes, "{'D': 64}")
 
@@ -287,7 +287,7 @@ def first_with_kernels(choices: Sequence[Choice], make: Callable[[Choice], T]) -
 
 def check_target(target: str) -> None:
     """Raises BadTarget if this machine cannot run programs for a target."""
-    machine_for(target)
+    model_for(target)
     if target != "cuda":
         return
     try:

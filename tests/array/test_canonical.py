@@ -11,6 +11,7 @@ from blockbuster_fusion.array.canonical import canonical, masked_scale, turned_c
 from blockbuster_fusion.ir.expr import Expr, arg, call, const, evaluate
 from blockbuster_fusion.ir.expr_dtypes import result_dtype
 from blockbuster_fusion.ir.types import DType
+from helpers.effort import part
 
 X, Y, M, N, P = (arg(i) for i in range(5))
 KINDS = [DType.float32, DType.float32, DType.int64, DType.int64, DType.bool_]
@@ -124,7 +125,7 @@ def no_casts(x: object, dtype: DType) -> object:
     raise AssertionError(f"a cast to {dtype}")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=part(300))
 @given(floats())
 def test_the_one_form_has_the_same_value(expr: Expr) -> None:
     """In float64, so that only the last bits may differ: there are no differences of floats, nor

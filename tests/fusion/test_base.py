@@ -70,14 +70,14 @@ def test_alternatives_are_the_snapshots_and_what_else_the_base_has() -> None:
 
 
 def test_every_alternative_computes_the_same() -> None:
-    for seed in range(40):
+    for seed in range(part(40)):
         case = Case(seed, extended=True)
         for number, graph in enumerate(bb.fuse(case.program).alternatives):
             case.check(graph, f"alternative {number}")
 
 
 def test_without_safety_the_base_is_the_same() -> None:
-    for seed in range(30):
+    for seed in range(part(30, of=2)):
         program = Case(seed, extended=True).program
         fusion, paper = bb.fuse(program, safe=False), bb.fuse(program, "paper", safe=False)
         found = fusion if fusion.base is None else fusion.base

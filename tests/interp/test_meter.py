@@ -32,6 +32,7 @@ from blockbuster_fusion.ir.ops import (
 )
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.ir.verify import verify
+from helpers.effort import part
 from helpers.graphs import ONLINE, array, every_operator
 from helpers.interp_graphs import Results, flash_attention
 
@@ -191,7 +192,7 @@ extents = st.fixed_dictionaries({"MM": lengths, "NN": lengths, "KK": lengths})
 tiles = st.fixed_dictionaries({dim.label: st.integers(1, 7) for dim in DIMS if dim.packed})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=part(200, of=2), deadline=None)
 @given(st.randoms(use_true_random=False), extents, tiles)
 def test_the_meter_agrees_with_a_run(
     random: Random, extents: dict[str, int], tiles: dict[str, int]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blockbuster_fusion.errors import BadMachine
-from blockbuster_fusion.machine.machine import Machine, Memory, from_mapping, gpu_named, known, read
+from blockbuster_fusion.machine.machine import Machine, Memory, from_mapping, known, read
 
 SMALL = Machine(
     "small",
@@ -37,13 +37,6 @@ def test_a_machine_is_read_back(tmp_path: Path) -> None:
     assert read(file) == SMALL
 
 
-def test_a_gpu_by_the_name_that_its_driver_gives() -> None:
-    found = gpu_named("NVIDIA H100 80GB HBM3")
-    assert found is not None
-    assert found.name == "NVIDIA H100"
-    assert gpu_named("NVIDIA T4") is None
-
-
 def test_rates_and_memories() -> None:
     assert SMALL.rate("float32") == 4e11
     assert SMALL.rate("float32", processors=1) == 1e11
@@ -63,8 +56,10 @@ def test_rates_and_memories() -> None:
         ({"processors": 0}, "processors is 0"),
         ({"rates": {"float32": 1.0}}, "no unit and dtype"),
         ({"rates": {"vector.float64": 1.0}}, "no rate `vector.float32`"),
-        ({"rates": {"vector.float32": float("nan")}}, "must be positive"),
-        ({"launch": -1.0}, "must not be negative"),
+        ({"rates": {"vector.float32": float("nan")}}, "must be positive and finite"),
+        ({"launch": -1.0}, "not negative"),
+        ({"processors": True}, "must be a number"),
+        ({"name": "\x1b[2J"}, "can be printed"),
         ({"memories": [{"name": "L1"}]}, "missing"),
         ({"colour": "red"}, "colour"),
         ({"rates": None}, "NoneType"),

@@ -49,16 +49,13 @@ def test_a_file_that_is_broken_or_of_another_cpu_is_measured_anew(
         assert machines.this_cpu(2) is other
 
 
-def test_another_machine_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_machine_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["machine", "H200"]) == 0
     assert "NVIDIA H200" in capsys.readouterr().out
     assert main(["machine", "h100", "--json"]) == 0
     file = tmp_path / "own.json"
     file.write_text(capsys.readouterr().out)
-    monkeypatch.setenv(machines.VARIABLE, str(file))
-    assert machines.default_machine() == known()["h100"]
+    assert machines.machine_named(str(file)) == known()["h100"]
 
 
 @pytest.mark.parametrize(

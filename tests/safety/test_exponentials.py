@@ -163,6 +163,24 @@ def test_softplus_of_narrow_numbers() -> None:
     assert relative(made.double().numpy(), exact) <= EPS["bfloat16"]
 
 
+def test_infinite_exponents_of_hidden_elements_do_not_count() -> None:
+    def hidden(X, Y, M):
+        return ops.sum(ops.where(M > 0.5, ops.exp(X) * ops.exp(Y), 0.0), -1)
+
+    x = np.zeros((1, 4), np.float32)
+    y, shown = np.float32([[1, np.inf, 2, np.nan]]), np.float32([[1, 0, 1, 0]])
+    wanted = np.exp(1.0) + np.exp(2.0)
+    for graph in bb.fuse(bb.trace(hidden, X="M N", Y="M N", M="M N")).snapshots:
+        (made,) = bb.interpret(graph, {"X": x, "Y": y, "M": shown}, {"N": 2})
+        np.testing.assert_allclose(made, [wanted], rtol=1e-6)
+
+
+def test_a_softmax_times_that_of_the_negative() -> None:
+    """The maximum of x and that of -x cancel with x, each once."""
+    report = bb.check(bb.trace(lambda X: ops.sum(ops.softmax(X) * ops.softmax(-X), -1), X="M N"))
+    assert report.ok, report
+
+
 # ---------------------------------------------------------------- alternating normalisation
 
 

@@ -15,6 +15,7 @@ from blockbuster_fusion.safety.linearity import is_inverse, is_linear
 from blockbuster_fusion.safety.pairs.arithmetic import as_plain, evaluate, total
 from blockbuster_fusion.safety.pairs.exponents import LOG2, NOTHING, bounded, plus, times
 from blockbuster_fusion.safety.pairs.terms import Form, Term, moved, plain, scaled
+from helpers.effort import part
 
 X, Y, Z = arg(0), arg(1), arg(2)
 T, U = arg(3), arg(4)
@@ -109,7 +110,7 @@ def grown(draw: st.DrawFn) -> tuple[Expr, list[float]]:
     return pool[-1], values
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=part(500), deadline=None)
 @given(grown(), st.booleans())
 def test_values_are_kept(case: tuple[Expr, list[float]], lift: bool) -> None:
     expr, values = case

@@ -5,7 +5,7 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import with_known_sizes
 from blockbuster_fusion.schedule.defaults import (
-    MACHINES,
+    TARGET_MODELS,
     default_tiles,
     peak_local,
     unit_axes,
@@ -24,7 +24,7 @@ def test_what_lives_at_a_time_fits(name: str, target: str) -> None:
         assert set(tiles) == {d for d in graph.dims if d.packed and not d.is_free and not d.unit}
         assert all(16 <= tile <= 256 and tile & (tile - 1) == 0 for tile in tiles.values())
         smallest = all(tile == 16 for tile in tiles.values())
-        assert peak_local(graph, tiles) <= MACHINES[target].local or smallest
+        assert peak_local(graph, tiles) <= TARGET_MODELS[target].local or smallest
 
 
 def test_short_axes_have_one_block() -> None:
@@ -51,4 +51,4 @@ def test_tiles_are_no_longer_than_they_need_to_be() -> None:
 
 def test_too_many_unit_axes_are_given_up() -> None:
     kernel = bb.compile(bb.examples.rmsnorm_swiglu(), sizes={"D": 256, "K": 256}, target="cpu")
-    assert peak_local(kernel.graph, kernel.tiles) <= MACHINES["cpu"].local
+    assert peak_local(kernel.graph, kernel.tiles) <= TARGET_MODELS["cpu"].local

@@ -88,12 +88,14 @@ class Machine:
         return self.main
 
     def to_json(self) -> str:
-        """The machine as a text that `from_json` reads."""
+        """The machine as the text of a file that `read` reads."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
 def _problem(machine: Machine) -> str:
     """The first fault of a machine, or an empty text."""
+    if not isinstance(machine.name, str) or not machine.name.isprintable():
+        return f"its name is {machine.name!r}, but must be a text that can be printed"
     if machine.target not in TARGETS:
         return f"its target is {machine.target!r}; known are {', '.join(TARGETS)}"
     if not machine.memories:
@@ -104,11 +106,14 @@ def _problem(machine: Machine) -> str:
         positive[f"{memory.name}.total"] = memory.total
     positive |= {f"rates.{key}": rate for key, rate in machine.rates.items()}
     for key, number in positive.items():
-        if not number > 0:
-            return f"{key} is {number}, but must be positive"
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            return f"{key} is {number!r}, but must be a number"
+        if not 0 < number < float("inf"):
+            return f"{key} is {number}, but must be positive and finite"
     for key in ("launch", "step", "wake"):
-        if not getattr(machine, key) >= 0:
-            return f"{key} is {getattr(machine, key)}, but must not be negative"
+        number = getattr(machine, key)
+        if not isinstance(number, int | float) or not 0 <= number < float("inf"):
+            return f"{key} is {number!r}, but must be a number of seconds, not negative"
     for key in machine.rates:
         if key.partition(".")[0] not in UNITS or not key.partition(".")[2]:
             return f"the rate {key!r} has no unit and dtype, as `vector.float32` has"
@@ -121,8 +126,9 @@ def from_mapping(data: Mapping[str, Any], source: str) -> Machine:
         memories = tuple(Memory(**memory) for memory in data["memories"])
         rest = {key: value for key, value in data.items() if key not in ("memories", "rates")}
         rates = {key: float(rate) for key, rate in _flat(data["rates"])}
-        return Machine(**{**rest, "memories": memories, "rates": rates, "source": source})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        origin = str(data.get("source") or source)
+        return Machine(**{**rest, "memories": memories, "rates": rates, "source": origin})
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         said = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
         raise BadMachine(name=source, problem=said) from error
 
@@ -141,7 +147,7 @@ def read(path: Path) -> Machine:
     try:
         text = path.read_text(encoding="utf-8")
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadMachine(name=str(path), problem=str(error)) from error
     if not isinstance(data, dict):
         raise BadMachine(name=str(path), problem="it is not a table of names and values")
@@ -157,11 +163,3 @@ def known() -> dict[str, Machine]:
             data = tomllib.loads(file.read_text(encoding="utf-8"))
             found[file.name.removesuffix(".toml")] = from_mapping(data, file.name)
     return found
-
-
-def gpu_named(name: str) -> Machine | None:
-    """The known GPU whose name is a part of the name that a driver gives, as `NVIDIA H200`."""
-    for key, machine in known().items():
-        if machine.target == "cuda" and key.upper() in name.upper():
-            return machine
-    return None

@@ -2,16 +2,12 @@
 
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 from blockbuster_fusion.errors import BadMachine
 from blockbuster_fusion.machine.machine import Machine, known, read
 from blockbuster_fusion.runtime.c.probe import available_threads, cpu_name, probe_cpu
 from blockbuster_fusion.runtime.disk_cache import usable_folder
-
-VARIABLE = "BLOCKBUSTER_MACHINE"
-"""Names a file, or a machine that comes with the package, to use instead of this one."""
 
 
 def machine_named(name: str) -> Machine:
@@ -40,12 +36,6 @@ def this_cpu(threads: int | None = None, *, measure: bool = False) -> Machine:
     return made
 
 
-def default_machine() -> Machine:
-    """The machine that $BLOCKBUSTER_MACHINE names, or this CPU."""
-    named = os.environ.get(VARIABLE)
-    return machine_named(named) if named else this_cpu()
-
-
 def kept_file(threads: int) -> Path | None:
     """The file in which a measured CPU is kept, in the folder of the kernel cache."""
     folder = usable_folder()
@@ -54,8 +44,9 @@ def kept_file(threads: int) -> Path | None:
 
 def _write(file: Path, text: str) -> None:
     """Replaces a file at once: another process reads the old text or the new one."""
-    with contextlib.suppress(OSError):  # a full disk: it is measured again next time
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-        with os.fdopen(handle, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        Path(name).replace(file)
+    part = file.with_name(f".{file.name}-{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(file)
+    except OSError:  # a full disk: it is measured again next time
+        part.unlink(missing_ok=True)

@@ -51,7 +51,7 @@ class TargetModel:
         return flops / self.flops + moved / self.bandwidth
 
 
-MACHINES = {
+TARGET_MODELS = {
     # One core: 8-wide fused multiply-adds at 3 GHz; its L2 cache and a share of the L3; the rate
     # at which that gives blocks back.
     "cpu": TargetModel(128, 256, 16, 256, 2048, 4 << 20, 1e11, 2e10),
@@ -61,11 +61,11 @@ MACHINES = {
 }
 
 
-def machine_for(target: str) -> TargetModel:
+def model_for(target: str) -> TargetModel:
     """The model of a target, or BadTarget."""
-    if target not in MACHINES:
-        raise BadTarget(name=target, problem=f"unknown; known are {', '.join(MACHINES)}")
-    return MACHINES[target]
+    if target not in TARGET_MODELS:
+        raise BadTarget(name=target, problem=f"unknown; known are {', '.join(TARGET_MODELS)}")
+    return TARGET_MODELS[target]
 
 
 def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     that an input or a lookup has beside these rows may be longer. On a GPU a block has a length
     that is a power of two, so an axis of another length is cut.
     """
-    machine = machine_for(target)
+    model = model_for(target)
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
     read = [graph.type_of_input(port).axes for port in range(len(graph.inputs))]
     read += [node.types[0].axes for node in _lookups(graph)]
@@ -85,7 +85,7 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
         for dim in graph.dims
         if dim.packed
         and not dim.is_free
-        and _is_short(dim.axis, machine.row if dim.axis in beside else machine.short, target)
+        and _is_short(dim.axis, model.row if dim.axis in beside else model.short, target)
     }
     return tuple(sorted(axis.name for axis in found - rows))
 
@@ -99,7 +99,7 @@ def _lookups(graph: Graph) -> Iterable[Node]:
 def _is_short(axis: Axis, limit: int, target: str) -> bool:
     if not isinstance(axis.extent, int) or not 0 < axis.extent <= limit:
         return False
-    whole = axis.extent >= machine_for(target).smallest and axis.extent & (axis.extent - 1) == 0
+    whole = axis.extent >= model_for(target).smallest and axis.extent & (axis.extent - 1) == 0
     return whole or target != "cuda"
 
 
@@ -118,25 +118,24 @@ def default_tiles(
 
     Given tiles stay as they are. Others are powers of two.
     """
-    machine, fixed = machine_for(target), dict(given or {})
+    model, fixed = model_for(target), dict(given or {})
     loops = sorted((d for d in graph.dims if is_tiled(d)), key=lambda d: d.label)
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
     tiles = {
-        dim: fixed.get(dim, _first_tile(dim.axis, machine, is_rows=dim.axis in rows))
-        for dim in loops
+        dim: fixed.get(dim, _first_tile(dim.axis, model, is_rows=dim.axis in rows)) for dim in loops
     }
     sizes = assumed_sizes(graph)
     alone = _measured_alone(graph)
     peaks = [_peak(g, sizes, tiles) for g in alone]
     mentions = {dim: [at for at, g in enumerate(alone) if dim in g.dims] for dim in loops}
     free = [(-tiles[d], at) for at, d in enumerate(loops) if d not in fixed]
-    free = [(tile, at) for tile, at in free if -tile > machine.smallest]
+    free = [(tile, at) for tile, at in free if -tile > model.smallest]
     heapify(free)
-    while free and max(peaks) > machine.local:
+    while free and max(peaks) > model.local:
         _, at = heappop(free)
         largest = loops[at]
         tiles[largest] //= 2
-        if tiles[largest] > machine.smallest:
+        if tiles[largest] > model.smallest:
             heappush(free, (-tiles[largest], at))
         for number in mentions[largest]:
             peaks[number] = _peak(alone[number], sizes, tiles)
@@ -171,14 +170,14 @@ def is_tiled(dim: Dim) -> bool:
     return dim.packed and not dim.unit and not dim.is_free
 
 
-def _first_tile(axis: Axis, machine: TargetModel, *, is_rows: bool = False) -> int:
+def _first_tile(axis: Axis, model: TargetModel, *, is_rows: bool = False) -> int:
     """The initial tile: no longer than an axis of known length needs, with two blocks of rows."""
-    usual = machine.rows if is_rows else machine.tile
+    usual = model.rows if is_rows else model.tile
     if not isinstance(axis.extent, int):
         return usual
-    length = -(-axis.extent // 2) if is_rows and axis.extent > machine.tile else axis.extent
+    length = -(-axis.extent // 2) if is_rows and axis.extent > model.tile else axis.extent
     needed = 1 << max(length - 1, 0).bit_length()
-    return max(machine.smallest, min(usual, needed))
+    return max(model.smallest, min(usual, needed))
 
 
 def all_tiles(nest: Nest, tiles: Mapping[Dim, int], target: str) -> dict[Dim, int]:
@@ -188,7 +187,7 @@ def all_tiles(nest: Nest, tiles: Mapping[Dim, int], target: str) -> dict[Dim, in
     for kernel in nest.kernels:
         for dim in kernel.dims:
             if is_tiled(dim) and dim not in made:
-                made[dim] = by_axis.get(dim.axis, _first_tile(dim.axis, machine_for(target)))
+                made[dim] = by_axis.get(dim.axis, _first_tile(dim.axis, model_for(target)))
     return made
 
 
@@ -218,13 +217,13 @@ def _peak(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> i
 
 def fits(graph: Graph, target: str) -> bool:
     """True if a program stays within local memory with its default tiles."""
-    return peak_local(graph, default_tiles(graph, target)) <= machine_for(target).local
+    return peak_local(graph, default_tiles(graph, target)) <= model_for(target).local
 
 
 def estimated_seconds(graph: Graph, tiles: Mapping[Dim, int], target: str) -> float:
     """The estimated time of a program with these tiles."""
     found = meter(graph, assumed_sizes(graph), dict(tiles.items()))
-    return machine_for(target).seconds(found.flops, found.loaded + found.stored)
+    return model_for(target).seconds(found.flops, found.loaded + found.stored)
 
 
 def by_estimate(

@@ -25,9 +25,9 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.printers.c.expressions import Need
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import Layout
-from blockbuster_fusion.printers.c.memory import share
 from blockbuster_fusion.printers.c.prelude import OUTSIDE, prelude
 from blockbuster_fusion.printers.c.statements import write_body
+from blockbuster_fusion.printers.c.tile_sharing import share
 from blockbuster_fusion.printers.operators import C_STORED
 
 

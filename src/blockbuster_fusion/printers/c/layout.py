@@ -33,7 +33,7 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.nest import (
     tiles as tiles_of,
 )
-from blockbuster_fusion.printers.c.memory import TileKind
+from blockbuster_fusion.printers.c.tile_sharing import TileKind
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
 

@@ -379,7 +379,8 @@ class TermArithmetic:
         value = mapped(term.value, lambda x: choose(x, const(0.0)))
         (atom, factor), *others = sorted(term.exponent, key=lambda part: part[1] < 0)
         masked = choose(atom, NOTHING) if factor > 0 else choose(-atom, NOTHING)
-        return scaled(value, ((masked, abs(factor)), *others), raw=term.raw)
+        shown = tuple((choose(other, const(0.0)), f) for other, f in others)
+        return scaled(value, ((masked, abs(factor)), *shown), raw=term.raw)
 
     def _larger(self, node: Expr, a: Term, b: Term) -> Term | None:
         if Form.scaled not in (a.form, b.form):

@@ -56,8 +56,10 @@ def power(total: Expr, *, of_two: bool) -> Expr:
 
 
 def is_of_two(exponent: Sequence[tuple[object, float]]) -> bool:
-    """True if e^t is a power of two: every factor in t is log 2."""
-    return bool(exponent) and all(abs(factor) == LOG2 for _, factor in exponent)
+    """True if e^t is a power of two: every factor in t is log 2, times a power of two."""
+    return bool(exponent) and all(
+        math.frexp(abs(factor) / LOG2)[0] == 0.5 for _, factor in exponent
+    )
 
 
 def signed(origin: Expr) -> tuple[Expr, int]:
@@ -133,6 +135,7 @@ def compensated(parts: Sequence[tuple[Expr, float]]) -> tuple[Expr, Expr | None]
 
 
 Scaled = tuple[float, list[tuple[T, float]]]
+"""A unit, and atoms with factors that are multiples of it."""
 
 
 def in_exact_units(parts: Sequence[tuple[T, float]]) -> list[Scaled[T]]:

@@ -146,10 +146,12 @@ class PairGraph:
         if old in self.draft.origins:
             origin = self.draft.origins[old]
             self.draft.origins[new] = -origin if negated else origin
+        if old in self.draft.remainders:
+            self.draft.remainders.add(new)
         if negated:
             return
         draft = self.draft
-        for known in (draft.maxima, draft.joint, draft.floored, draft.remainders):
+        for known in (draft.maxima, draft.joint, draft.floored):
             if old in known:
                 known.add(new)
 

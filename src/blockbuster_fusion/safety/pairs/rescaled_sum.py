@@ -3,7 +3,7 @@
 from blockbuster_fusion.ir.combiner import Combiner
 from blockbuster_fusion.ir.expr import Expr, arg, call
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.safety.pairs.exponents import GREATEST, LARGEST, LOG2, power
+from blockbuster_fusion.safety.pairs.exponents import GREATEST, LARGEST, LOG2, is_of_two, power
 
 
 def rescaled_sum(
@@ -15,7 +15,7 @@ def rescaled_sum(
     the second includes the remainder of the first.
     """
     size = len(factors) + summands
-    of_two = all(factor == LOG2 for factor in factors)
+    of_two = is_of_two([(None, factor) for factor in factors])
     mine: Expr | None = None
     theirs: Expr | None = None
     maxima: list[Expr] = []

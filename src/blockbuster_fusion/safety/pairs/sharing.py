@@ -36,15 +36,17 @@ Meetings = list[tuple[Value, float, Value]]
 
 
 def nowhere(value: Value) -> bool:
+    """No maximum is kept apart."""
     return False
 
 
-def _parts(met: Meetings) -> list[tuple[Value, float]]:
+def _pairs_of(meetings: Meetings) -> list[tuple[Value, float]]:
     """The exponents and maxima that meet, with their factors."""
-    return [part for atom, f, top in met for part in ((atom, f), (top, -abs(f)))]
+    return [part for atom, f, top in meetings for part in ((atom, f), (top, -abs(f)))]
 
 
 def _less(exponent: Powers, gone: list[tuple[Value, float]]) -> Powers:
+    """An exponent without the parts that are gone."""
     return merged((*exponent, *((v, -f) for v, f in gone)))
 
 
@@ -79,7 +81,7 @@ class Sharing:
 
         They may make up for a difference that is far below 0, even for all elements of a sum.
         """
-        gone = _parts(self._meetings(x))
+        gone = _pairs_of(self._meetings(x))
         return bool(gone) and bool(_less(x.exponent, gone))
 
     def normalised(self, x: PairForm, apart: Callable[[Value], bool] = nowhere) -> PairForm:
@@ -92,7 +94,7 @@ class Sharing:
         if not met:
             return x
         table = Arguments(self.graph)
-        gone = _parts(met)
+        gone = _pairs_of(met)
         exponent = tuple((table.add(v), f) for v, f in merged(gone))
         factor = table.terms.power(exponent, divides=True)
         value = factor if x.value is None else table.add(x.value) * factor
@@ -101,17 +103,19 @@ class Sharing:
     def _meetings(self, x: PairForm) -> Meetings:
         """Exponents, each with its factor and a maximum that is subtracted from it."""
         draft = self.graph.draft
-        known = [(v, f, *signed(draft.origins[v])) for v, f in x.exponent if v in draft.origins]
-        tops = [part for part in known if part[1] < 0 and part[0] in draft.maxima]
+        left = dict(x.exponent)
+        known = [(v, *signed(draft.origins[v])) for v in left if v in draft.origins]
+        known.sort(key=lambda part: part[0] in draft.maxima)  # maxima meet others first
+        tops = [part for part in known if left[part[0]] < 0 and part[0] in draft.maxima]
         found: Meetings = []
-        for a, f, origin, sign in known:
-            for top in list(tops):
-                t, factor, of_top, other = top
-                is_maximum = of_top == origin and other * sign * f > 0 and t != a
+        for a, origin, sign in known:
+            for t, of_top, other in tops:
+                f, factor = left[a], left[t]
+                is_maximum = of_top == origin and other * sign * f > 0 and t != a and factor < 0
                 if is_maximum and -factor <= abs(f) and self._spans(a, t):
-                    found.append((a, math.copysign(factor, f), t))
-                    tops.remove(top)
-                    f -= math.copysign(factor, f)
+                    part = math.copysign(factor, f)
+                    found.append((a, part, t))
+                    left[a], left[t] = f - part, 0.0
         return found
 
     def _spans(self, a: Value, maximum: Value) -> bool:
@@ -153,7 +157,7 @@ class Sharing:
     def _summed(self, exponent: Powers) -> Powers:
         """An exponent in few parts: a sum of several atoms is one number and its rounding error.
 
-        Atoms whose factors are no exact multiples of each other are not added.
+        Atoms are added if their factors differ by powers of two, which are exact.
         """
         made: list[tuple[Value, float]] = []
         for unit, atoms in in_exact_units(exponent):
@@ -206,6 +210,7 @@ class Sharing:
             exponent = table.add(atom) if factor > 0 else -table.add(atom)
             limit = bounded(exponent, self.graph.type(atom).dtype) if x.raw else exponent
             common = table.emit(limit)
+            self.graph.follow(atom, common, negated=factor < 0)
             made.append((common, abs(factor)))
             left += [(exponent, abs(factor)), (table.add(common), -abs(factor))]
         if not x.raw and x.value is not None:

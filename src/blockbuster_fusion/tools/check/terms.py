@@ -182,7 +182,7 @@ class Careful:
         exponent = plus(t, u, sign)
         natives = [p.plain if isinstance(p, Power) else p for p in (a, b)]
         if natives[0] is not None and natives[1] is not None:
-            met = any(isinstance(p, Power) and p.met for p in (a, b))
+            met = all(p.met for p in (a, b) if isinstance(p, Power))
             plain = self._plainly(name, (natives[0], natives[1]))
             return Power(value, exponent, plain, met=met)
         if not exponent:
@@ -198,7 +198,7 @@ class Careful:
             case Power():
                 value = constant(-1.0) if a.significand is None else self.numbers.neg(a.significand)
                 plain = None if a.plain is None else self.numbers.neg(a.plain)
-                return Power(value, a.exponent, plain)
+                return Power(value, a.exponent, plain, met=a.met)
             case Moved():
                 return Moved(self.numbers.neg(a.value), plus((), a.exponent, -1.0))
         return None
@@ -297,7 +297,7 @@ class Careful:
             if value is not None:
                 value = self.numbers.apply(np.power, value, constant(number))
             plain = None if a.plain is None else self._plainly(name, (a.plain, constant(number)))
-            return Power(value, plus((), a.exponent, number), plain)
+            return Power(value, plus((), a.exponent, number), plain, met=a.met)
         if number == 2 and isinstance(a, Number):
             return self.numbers.mul(a, a)
         return None
@@ -328,7 +328,7 @@ class Careful:
             exponent = ((chosen(numbers.spread(*self._whole(term)), -np.inf), 1.0),)
             value = None if term.significand is None else chosen(term.significand, 0.0)
             plain = None if term.plain is None else chosen(term.plain, 0.0)
-            return Power(value, exponent, plain)
+            return Power(value, exponent, plain, met=term.met)
         return None
 
     def _whole(self, x: Power) -> tuple[Number, tuple[Axis, ...]]:
