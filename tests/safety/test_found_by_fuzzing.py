@@ -270,6 +270,12 @@ FOUND = [
         "X: rows at 10 to 1e5",
     ),
     Found(
+        "products of factors near the largest number are summed",
+        lambda X: balanced(X, 4)[2],
+        ("M N",),
+        "X: rows times 1e-3 to 1e3",
+    ),
+    Found(
         "two loops over the same blocks, and a norm in the inner one",
         lambda X: o.layernorm(balanced(X, 3, -0.5)[2]),
         ("B M N",),

@@ -26,6 +26,10 @@ from blockbuster_fusion.safety.pairs.forms import PairForm, Powers, merged, plai
 from blockbuster_fusion.safety.pairs.pair_graph import PairGraph
 from blockbuster_fusion.safety.pairs.terms import ONE
 
+LARGE = 40.0
+"""The logarithm of the largest significand that is not scaled."""
+LARGEST_SCALE = 60.0
+"""The logarithm of the largest scale: an infinite significand stays infinite."""
 OF_REMAINDERS = 2.0**-10
 """The part of the finite range that a maximum of rounding errors may have.
 
@@ -184,7 +188,10 @@ class Sharing:
         dim: Dim,
         table: Arguments,
     ) -> Value:
-        """The largest exponent along an axis; with significands, that of the largest product."""
+        """The largest exponent along an axis; with significands, that of the largest product.
+
+        A significand above e^40 is scaled by the exponent, so that sums of such do not overflow.
+        """
         if own is None:
             return self.graph.emit(BlockReduce(dim, MAX), table.emit(exponent))
         logarithm = log_of_size(own, of_two=of_two)
@@ -193,7 +200,10 @@ class Sharing:
         largest = self.graph.emit(BlockReduce(dim, MAX), products)
         is_largest = Expr("eq", (table.add(products), table.add(largest)))
         chosen = call("where", is_largest, exponent, NOTHING)
-        return self.graph.emit(BlockReduce(dim, MAX), table.emit(chosen))
+        top = self.graph.emit(BlockReduce(dim, MAX), table.emit(chosen))
+        unit = size * LOG2 if of_two else size
+        scaled = call("minimum", arg(1) - LARGE / unit, arg(0) + LARGEST_SCALE / unit)
+        return self.graph.emit(Elementwise(call("maximum", arg(0), scaled)), top, largest)
 
     def pairs(self, x: PairForm, varying: Powers) -> tuple[Value, Powers]:
         """The significand and the exponents of a tuple: finite, with positive factors.
