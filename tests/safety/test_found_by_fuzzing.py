@@ -281,6 +281,12 @@ FOUND = [
         ("B M N",),
         "ordinary",
     ),
+    Found(
+        "all trials of the judge are NaN, because what they are made of overflows",
+        lambda X: balanced(X * X, 3, -0.5)[1],
+        ("B M N",),
+        "X: huge",
+    ),
 ]
 
 
@@ -320,6 +326,32 @@ def test_added_exponents_keep_their_digits() -> None:
     }
     report = bb.check(bb.trace(program, "M N", "M N"), inputs, dtype="float64")
     assert report.ok, report
+
+
+@pytest.mark.parametrize("function", [o.rmsnorm, lambda p: o.log(p * p)], ids=["norm", "log"])
+def test_the_square_of_a_large_factor_does_not_overflow(function) -> None:
+    """A row's factor of e^60 makes up for its share of e^-60 in the columns."""
+
+    def program(X):
+        return function(balanced(X, 2)[1])
+
+    inputs = {"X": np.float32([[100] * 5, [40] * 5, [70] * 5])}
+    report = bb.check(bb.trace(program, "M N"), inputs)
+    assert report.ok, report
+
+
+def test_a_program_that_just_fails_is_judged_with_more_trials() -> None:
+    """The sum of an exponential minus its maximum is 0, but for its rounding."""
+
+    def program(X):
+        total = o.sum(o.exp(X), -1, keepdims=True)
+        return o.mean(o.relu(total - o.max(total, -2, keepdims=True)), -2)
+
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        inputs = {"X": np.where(rng.random((2, 24, 17)) < 0.5, 5, -1000).astype(np.float32)}
+        report = bb.check(bb.trace(program, "B M N"), inputs)
+        assert report.ok, report
 
 
 def test_a_mean_keeps_its_dtype() -> None:

@@ -7,7 +7,7 @@ from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.expr import Expr, arg, call, substitute
 from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Value
 from blockbuster_fusion.ir.types import Type
-from blockbuster_fusion.safety.linearity import is_linear
+from blockbuster_fusion.safety.linearity import is_linear, is_power
 from blockbuster_fusion.safety.pairs.arguments import Arguments
 from blockbuster_fusion.safety.pairs.forms import PairForm, merged, plain
 from blockbuster_fusion.safety.pairs.pair_graph import PairGraph, has_exp
@@ -29,6 +29,9 @@ class Operators:
             return self.graph.written[Value(i)]
         if not is_plain:
             operands = [self._settled_for(i, op, port, operands) for port in range(len(operands))]
+            operands = [
+                self._closed_for_power(i, op, port, operands) for port in range(len(operands))
+            ]
         table = Arguments(self.graph)
         for value, w in zip(self.graph.old[i].inputs, operands, strict=True):
             if w.form is Form.plain and w.value is not None:
@@ -91,6 +94,19 @@ class Operators:
             return x
         dims = {d for atom, _ in x.exponent for d in self.graph.type(atom).items if d.axis is axis}
         return self.sharing.share(x, dims.pop(), i) if len(dims) == 1 else x
+
+    def _closed_for_power(
+        self, i: int, op: Elementwise, port: int, operands: Sequence[PairForm]
+    ) -> PairForm:
+        """A value in plain form if its power is only summed: that of a significand may overflow.
+
+        The difference from its maximum, which would make up for it, is its whole exponent.
+        """
+        x, found = operands[port], self.graph.demands.of(Value(i))
+        is_met = x.form is Form.scaled and x.value is not None and self.sharing.is_met(x)
+        if not is_met or found.logged or found.multiplied or not is_power(op.expr, port):
+            return x
+        return plain(self.graph.native(x))
 
     def _with_axes(self, x: PairForm, kind: Type, operands: Sequence[PairForm]) -> PairForm:
         """Restores the axes of a value's type: it may lack some after an exponent cancels."""

@@ -88,6 +88,10 @@ class Sharing:
         gone = _pairs_of(self._meetings(x))
         return bool(gone) and bool(_less(x.exponent, gone))
 
+    def is_met(self, x: PairForm) -> bool:
+        """True if each exponent of a value has met its maximum."""
+        return bool(x.exponent) and not _less(x.exponent, _pairs_of(self._meetings(x)))
+
     def normalised(self, x: PairForm, apart: Callable[[Value], bool] = nowhere) -> PairForm:
         """A value in which maxima are subtracted from the exponents that they belong to.
 

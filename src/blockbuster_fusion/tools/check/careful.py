@@ -48,6 +48,8 @@ Array = NDArray[Any]
 
 NARROW = (DType.float16, DType.bfloat16)
 SAMPLES = 7
+MORE_SAMPLES = 63
+"""Trials for a program that just fails: the spread of a few trials is not exact."""
 NAN = 2
 """The code of NaN in the result of `special`."""
 _UFUNCS = {MUL: np.multiply, MAX: np.maximum, MIN: np.minimum}
@@ -77,7 +79,9 @@ class Reference:
     """The change of an element when each intermediate result changes by up to one eps: the root
     mean square of some random trials."""
     certain: dict[str, Array]
-    """True for elements that are finite in all trials, or in none."""
+    """True for elements that are finite in all trials, or in none.
+
+    A NaN is not certain if what it was made of overflowed."""
 
 
 def careful(graph: Graph, inputs: Mapping[str, Array], dtype: DType) -> dict[str, Array]:
@@ -87,14 +91,21 @@ def careful(graph: Graph, inputs: Mapping[str, Array], dtype: DType) -> dict[str
     return {name: x[0] for name, x in run.outputs(rounded=True).items()}
 
 
-def reference(graph: Graph, inputs: Mapping[str, Array], dtype: DType, seed: int = 0) -> Reference:
+def reference(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    dtype: DType,
+    *,
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> Reference:
     """The results of the careful program in float64, or in longdouble for float64."""
     double = dtype is DType.float64
     wide = np.longdouble if double else np.float64
 
     rounding = Rounding(
         wide,
-        samples=1 + SAMPLES,
+        samples=1 + samples,
         eps=eps_of(DType.float64 if double else DType.float32),
         largest=largest_of(dtype),
         narrow_eps={kind: eps_of(kind) for kind in NARROW},
@@ -110,7 +121,10 @@ def reference(graph: Graph, inputs: Mapping[str, Array], dtype: DType, seed: int
             for name, x in made.items()
         }
     kinds = {name: special(x) for name, x in made.items()}
-    certain = {name: np.asarray((x == x[0]).all(axis=0)) for name, x in kinds.items()}
+    certain = {
+        name: (x == x[0]).all(axis=0) & ((x[0] != NAN) | (not rounding.doubted))
+        for name, x in kinds.items()
+    }
     return Reference(exact, spread, certain)
 
 

@@ -25,6 +25,8 @@ class Rounding:
     """The largest number of the dtype that is judged."""
     narrow_eps: dict[DType, float] = field(default_factory=dict)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    doubted: bool = False
+    """True once a number had several right answers."""
 
     def moved(self, x: Array, sizes: Array | None = None, eps: float | None = None) -> Array:
         """A rounded result: every sample but the first is changed at random."""
@@ -83,6 +85,7 @@ class Rounding:
         """An array whose samples alternate between 1 and NaN for some elements."""
         if not where.any():
             return x
+        self.doubted = True
         made = np.broadcast_to(x, (self.samples, *x.shape[1:])).copy()
         made[1::2] = np.where(where, np.nan, made[1::2])
         made[2::2] = np.where(where, 1.0, made[2::2])
