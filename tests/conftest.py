@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from helpers.effort import FULL
 
 settings.register_profile("part", derandomize=True)  # every run tries the same examples
 settings.load_profile("default" if FULL else "part")
+
+os.environ.setdefault("BLOCKBUSTER_LIBRARY", "never")  # tests of kernels need them to be run
 
 TESTS = Path(__file__).parent
 CLAIMS = pytest.StashKey[dict[Path, str]]()

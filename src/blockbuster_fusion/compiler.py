@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, TypeVar
 
 from blockbuster_fusion.array.arrays import as_dtype
@@ -14,8 +14,9 @@ from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Input
 from blockbuster_fusion.ir.sizes import with_sizes
-from blockbuster_fusion.ir.tiling import Tiles, given_extents, given_tiles
+from blockbuster_fusion.ir.tiling import Extents, Tiles, given_extents, given_tiles
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.passes import Observer, Pass
@@ -26,7 +27,7 @@ from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.runtime.bound import Kernels
 from blockbuster_fusion.runtime.compiled import Compiled
-from blockbuster_fusion.runtime.executable import Executable, Runner
+from blockbuster_fusion.runtime.executable import Executable, Runner, Sizes
 from blockbuster_fusion.safety.fuse import SafeFusion, safe_fusion
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import Storage, stored_as
@@ -39,6 +40,8 @@ from blockbuster_fusion.schedule.defaults import (
     model_for,
 )
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
+from blockbuster_fusion.schedule.search import searched
+from blockbuster_fusion.schedule.space import Config
 
 Snapshot = int | Literal["most_fused"] | None
 T = TypeVar("T")
@@ -63,6 +66,7 @@ class Request:
     rules: str | RuleSet = "extended"
     unit: Collection[Dim | str] | None = None
     schedule: Schedule | None = None
+    config: Config | None = None
     name: str | None = None
     batch: str | Iterable[str] = ()
     capability: int | None = None
@@ -72,6 +76,11 @@ class Request:
         model_for(self.target)
         _check_mapping("tiles", self.tiles, "{'M': 64}")
         _check_mapping("sizes", self.sizes, "{'D': 64}")
+        chosen = (self.snapshot, self.tiles, self.schedule)
+        if self.config is not None and any(option is not None for option in chosen):
+            remedy = "a configuration has all three"
+            wanted, given = "config alone", "snapshot, tiles or schedule too"
+            raise WrongKind(function="compile", wanted=wanted, given=given, remedy=remedy)
 
     @cached_property
     def stored(self) -> Storage | None:
@@ -143,6 +152,7 @@ def compile(
     rules: str | RuleSet = "extended",
     unit: Collection[Dim | str] | None = None,
     schedule: Schedule | None = None,
+    config: Config | Mapping[str, Any] | None = None,
     threads: int | None = None,
     name: str | None = None,
     batch: str | Iterable[str] = (),
@@ -159,7 +169,8 @@ def compile(
     the least estimated time. `unit` names axes that have one block, `tiles` gives block sizes;
     schedule/defaults.py says what they are where nothing is said. `schedule` says how loops are run
     (schedule/schedule.py): by default, on a CPU the outer parallel loops are the grid, on a GPU
-    all. `threads` is for the CPU: by default, all that there are.
+    all. `config` has snapshot, tiles and schedule at once (schedule/space.py), as tuning gives it.
+    `threads` is for the CPU: by default, all that there are.
     """
     check_target(target)
     request = Request(
@@ -174,11 +185,17 @@ def compile(
         rules=rules,
         unit=unit,
         schedule=schedule,
+        config=Config.from_data(config) if isinstance(config, Mapping) else config,
         name=name,
         batch=batch,
-        capability=_capability() if target == "cuda" else None,
+        capability=capability_of(target),
     )
-    return first_with_kernels(choose(request), lambda choice: _executable(choice, threads))
+    return executable_of(choose(request), threads)
+
+
+def executable_of(choices: "Sequence[Choice]", threads: int | None = None) -> Executable:
+    """The first of some choices that kernels can be made for, compiled."""
+    return first_with_kernels(choices, lambda choice: _executable(choice, threads))
 
 
 @dataclass(frozen=True)
@@ -233,6 +250,15 @@ def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:
 
 def choose(request: Request) -> list[Choice]:
     """The programs that `compile` would make kernels of, the best first; nothing is compiled."""
+    if request.config is not None:
+        config = request.config
+        request = replace(
+            request,
+            snapshot=config.snapshot,
+            tiles=dict[Dim | str, int](config.tiles.items()),
+            schedule=config.schedule,
+            config=None,
+        )
     graph, title = request.block_program()
     snapshots = _chosen_snapshots(request, graph)
     graphs, target = snapshots.graphs, request.target
@@ -256,6 +282,32 @@ def choose(request: Request) -> list[Choice]:
         )
         for n in numbers
     ]
+
+
+MOST_SEARCHED = 2
+"""The number of snapshots whose schedules are searched."""
+
+
+def improved(choices: Sequence[Choice], sizes: Sizes, machine: Machine) -> list[Choice]:
+    """The same programs with the schedules and tiles of the least predicted times, best first.
+
+    `sizes` are the lengths of the axes that are not fixed. The choices as they were come last.
+    """
+    extents = Extents()
+    for axis, length in sizes:
+        extents.bind(axis, length, "the given sizes")
+    found: list[tuple[float, Choice]] = []
+    for choice in choices[:MOST_SEARCHED]:
+        lower = cache(lambda schedule, own=choice: replace(own, schedule=schedule).scheduled())
+        for best in searched(lower, choice.schedule, extents, machine):
+            made = replace(choice, schedule=best.schedule, tiles=best.tiles)
+            found.append((best.seconds.device, made))
+    found.sort(key=lambda pair: pair[0])
+    return [*(choice for _, choice in found[:MOST_KEPT]), *choices]
+
+
+MOST_KEPT = 4
+"""The number of searched choices that are tried in turn."""
 
 
 def _chosen_snapshots(request: Request, graph: Graph) -> "_Snapshots":
@@ -298,8 +350,10 @@ def check_target(target: str) -> None:
         raise BadTarget(name=target, problem=NO_GPU)
 
 
-def _capability() -> int | None:
-    """The compute capability of the GPU, if there is one."""
+def capability_of(target: str) -> int | None:
+    """The compute capability of the GPU, if the target is one and there is one."""
+    if target != "cuda":
+        return None
     from blockbuster_fusion.runtime.triton.device import capability
 
     return capability()

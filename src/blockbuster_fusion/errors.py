@@ -221,6 +221,12 @@ class BadMachine(BlockbusterError):
     template = "machine {name}: {problem}"
 
 
+class BadConfig(BlockbusterError):
+    """A configuration of kernels has a part that is unknown, or of the wrong kind."""
+
+    template = "configuration, {name}: {problem}"
+
+
 class InvalidNest(BlockbusterError):
     """A loop nest breaks one of its rules."""
 

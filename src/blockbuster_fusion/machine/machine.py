@@ -54,6 +54,8 @@ class Machine:
     """Seconds to start all processors on one kernel, and to wait for them."""
     programs: int = 1
     """Programs per processor that run at a time when it is full."""
+    latency: float = 0.0
+    """Seconds of a step of a loop that waits for memory, however little it loads."""
     source: str = field(default="", compare=False)
     """The origin of the figures."""
 

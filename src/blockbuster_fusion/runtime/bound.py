@@ -163,16 +163,42 @@ class Bound:
         into: Mapping[int, Any] | None = None,
     ) -> list[Any]:
         """The outputs, in order; those with numbers in `into` are written there."""
+        scratch = self.owner.scratch.borrow(library)
+        arrays, outputs = self.launched(library, inputs, into or {}, scratch)
+        self.owner.scratch.give_back(library, scratch)
+        return self.handed_out(library, arrays, outputs, into or {})
+
+    def prepared(self, library: ArrayLibrary, inputs: Sequence[Any]) -> Callable[[], None]:
+        """Runs the program once, and gives a function that launches its kernels again.
+
+        It launches them on the same arrays and does nothing else, so it serves to measure them.
+        """
+        arrays, _ = self.launched(library, inputs, {}, {})
+        launches = [launch for launch in self.launches if launch is not None]
+
+        def again() -> None:
+            for launch in launches:
+                launch(library, arrays)
+
+        return again
+
+    def launched(
+        self,
+        library: ArrayLibrary,
+        inputs: Sequence[Any],
+        into: Mapping[int, Any],
+        scratch: Arrays,
+    ) -> tuple[Arrays, Arrays]:
+        """Runs all steps, and returns the arrays of all buffers, and of the outputs."""
         owner = self.owner
         arrays: Arrays = dict(zip(owner.nest.inputs, inputs, strict=True))
         outputs: Arrays = {}
-        for number, x in (into or {}).items():
+        for number, x in into.items():
             buffer, order, is_first = owner.given_back[number]
             if is_first and buffer not in arrays:
                 outputs[buffer] = x
                 turned = tuple(order.index(at) for at in range(len(order)))
                 arrays[buffer] = library.permuted(x, turned)
-        scratch = owner.scratch.borrow(library)
         for number, step in enumerate(owner.nest.steps):
             if isinstance(step, Call):
                 self.call(library, step, arrays)
@@ -184,8 +210,7 @@ class Bound:
                 if room.buffer not in arrays:
                     arrays[room.buffer] = self.allocated(library, room, outputs, scratch)
             launch(library, arrays)
-        owner.scratch.give_back(library, scratch)
-        return self.handed_out(library, arrays, outputs, into or {})
+        return arrays, outputs
 
     def allocated(
         self, library: ArrayLibrary, room: "Room", outputs: Arrays, scratch: Arrays

@@ -30,7 +30,7 @@ class Schedule:
     blocks, so that nothing is computed twice."""
     apart: bool = False
     """True to compute a prologue in a kernel of its own (nest/passes/split_prologue.py)."""
-    split: Mapping[str, int] = field(default_factory=dict)
+    split: Mapping[str, int] = field(default_factory=dict, hash=False)
     """The number of programs that share each reduction over an axis
     (nest/passes/split_reduction.py)."""
     atomic: bool = False

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.progress import doing
-from blockbuster_fusion.torch.capture.attention import write_out_attention
+from blockbuster_fusion.torch.capture.attention import restore_attention, write_out_attention
 from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
 from blockbuster_fusion.torch.compile_parts import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
@@ -45,8 +45,13 @@ def backend(
         return module.forward
     write_out_attention(module)
 
+    gains: list[bool] = []
+
     def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        made = compile_graph(graph, _static_inputs(), chosen)
+        made = compile_graph(
+            graph, _static_inputs(), chosen, tunes=mode in TUNING, replayed=mode in REPLAYING
+        )
+        gains.append(made.gains or mode in REPLAYING)
         if watcher is not None:
             watcher(made)
         return replayed(made.plan) if mode in REPLAYING else made.plan
@@ -58,7 +63,10 @@ def backend(
         keep_inference_input_mutations=True,
     )
     made: Callable[..., Any] = compiled(module, examples)
-    return made
+    if any(gains):
+        return made
+    restore_attention(module)  # PyTorch runs all of it: as it was captured
+    return module.forward
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -66,7 +74,13 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
     del table[torch.ops.aten.mv.default]  # has a row, and refuses operands of two dtypes
     del table[torch.ops.aten.baddbmm.default]  # has a row, and is contiguous, as no sum need be
+    for name in WHOLE:  # has a row, and PyTorch computes it at once
+        del table[getattr(torch.ops.aten, name).default]
     return table
+
+
+WHOLE = ("silu", "hardswish", "hardsigmoid", "softplus")
+"""Operators that stay as they are: PyTorch's own kernel for each is a rival of ours."""
 
 
 def needs_gradients(module: torch.nn.Module, examples: Iterable[Any]) -> bool:
@@ -120,6 +134,8 @@ def warn_of_lost_gradients(inputs: Any) -> bool:
 
 
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+TUNING = ("max-autotune", "max-autotune-no-cudagraphs")
+"""The modes in which kernels are measured against PyTorch's operators."""
 REPLAYING = ("reduce-overhead", "max-autotune")
 """The modes in which a plan on a GPU is replayed as a CUDA graph."""
 
@@ -139,6 +155,8 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
     if made.selection is not None and not callable(getattr(made.selection, "parts", None)):
         wanted = "a selection with a method `parts`, as select/parts.py has it"
         raise _wrong(wanted, made.selection, "leave it out for the usual policy")
+    if made.library not in ("auto", "never"):
+        raise _wrong('library as "auto" or "never"', made.library, 'leave it out for "auto"')
     if made.target is not None:
         check_target(made.target)
     if made.threads is not None and (type(made.threads) is not int or made.threads < 1):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.messages import log
@@ -18,6 +19,8 @@ from blockbuster_fusion.torch.capture.simplify import simplify
 from blockbuster_fusion.torch.compile_parts import (
     Fused,
     Group,
+    Library,
+    LibraryChoice,
     Options,
     PartCompiler,
     Unfused,
@@ -26,6 +29,7 @@ from blockbuster_fusion.torch.compile_parts import (
 )
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.planner import Planner
+from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.slices import move_slices
 from blockbuster_fusion.torch.to_array_program import ElidedCast
 
@@ -53,15 +57,37 @@ class CompiledGraph:
         return [g for g in self.groups if isinstance(g, Unfused)]
 
     @property
+    def gains(self) -> bool:
+        """True unless PyTorch runs all operators as they were captured."""
+        attention = torch.ops.aten.scaled_dot_product_attention.default
+        recognised = any(g.node.target is attention for g in self.groups if isinstance(g, Library))
+        return bool(self.fused) or recognised or not self.library
+
+    @property
+    def library(self) -> list[LibraryChoice]:
+        """The parts that PyTorch's operators run by choice."""
+        found = [g.choice for g in self.groups if isinstance(g, Library)]
+        return [*{id(choice): choice for choice in found}.values()]
+
+    @property
     def elided(self) -> list[ElidedCast]:
         found = {cast.name: cast for g in self.fused for cast in g.part.elided}
         return [*found.values()]
 
 
 def compile_graph(
-    module: GraphModule, static: Sequence[int] = (), options: Options | None = None
+    module: GraphModule,
+    static: Sequence[int] = (),
+    options: Options | None = None,
+    *,
+    tunes: bool = False,
+    replayed: bool = False,
 ) -> CompiledGraph:
-    """The compiled form of a graph; `static` has the numbers of the inputs that are weights."""
+    """The compiled form of a graph; `static` has the numbers of the inputs that are weights.
+
+    With `tunes`, kernels are measured against PyTorch's operators. `replayed`: launches are
+    replayed from a CUDA graph.
+    """
     options = options or Options()
     target = options.target_of(module.graph.nodes)
     correct_strides(module)
@@ -82,6 +108,10 @@ def compile_graph(
     if unshare(analysis.module, placements):
         analysis = replace(analysis)  # without what was known of the graph before
     parts = PartCompiler(analysis, options, target)
+    if options.library != "never" and target in ("cpu", "cuda"):
+        chooser = Chooser(parts, parts.machine(target), measures=tunes, replayed=replayed)
+        chooser.choose()
+        analysis = parts.analysis
     groups = parts.compiled()
     names = distinct_names(groups)
     log_sources(groups, names)

@@ -1,27 +1,41 @@
 """Compiles the parts of a graph, each to kernels; what is left to PyTorch has a reason."""
 
 import logging
+import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch._logging._internal import getArtifactLogger
 from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
-from blockbuster_fusion.compiler import compile as compile_program
+from blockbuster_fusion.compiler import (
+    Choice,
+    Request,
+    capability_of,
+    check_target,
+    choose,
+    executable_of,
+    improved,
+)
 from blockbuster_fusion.errors import NoCompiler
+from blockbuster_fusion.ir.axis import Axis
+from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
+from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.describe import described
 from blockbuster_fusion.torch.capture.nodes import name_of, tensors_of
 from blockbuster_fusion.torch.capture.operators import refusal
 from blockbuster_fusion.torch.capture.sizes import captured_length
+from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.to_array_program import PartBuilder, PartProgram, Unexpressed
 
@@ -29,6 +43,8 @@ MOST_COMPILED = 256
 """The number of executables that are kept for other models."""
 _COMPILED = RecentlyUsed[Executable](MOST_COMPILED)
 """Executables of this process, by what they compute: equal layers share theirs."""
+_CHOSEN = RecentlyUsed[list[Choice]](MOST_COMPILED)
+"""Snapshots with tiles and schedules, by what they compute."""
 
 MOST_LETTERS = 48
 """The length of the longest name of a part."""
@@ -45,6 +61,8 @@ class Options:
     threads: int | None = None
     selection: Selection | None = None
     """The policy that cuts a graph into parts; by default, that of select/parts.py."""
+    library: str = field(default_factory=lambda: os.environ.get("BLOCKBUSTER_LIBRARY", "auto"))
+    """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -87,7 +105,49 @@ class Joined:
     region: str
 
 
-Group = Fused | Unfused | Joined
+@dataclass(frozen=True)
+class LibraryChoice:
+    """A part that PyTorch's operators run, because kernels for it would be slower."""
+
+    operators: tuple[str, ...]
+    region: str
+    library: Seconds
+    """The measured time of PyTorch's operators."""
+    kernels: Seconds
+    """The time of the best kernels that there are."""
+    basis: str
+    """How the time of the kernels is known: predicted, measured, or "at least"."""
+    config: str
+    """The configuration of these kernels."""
+
+    def data(self) -> dict[str, Any]:
+        """The choice as plain data."""
+        return {
+            "operators": [*self.operators],
+            "region": self.region,
+            "library_seconds": self.library.total(),
+            "kernel_seconds": self.kernels.total(),
+            "basis": self.basis,
+            "config": self.config,
+        }
+
+    def __str__(self) -> str:
+        words = ", ".join(dict.fromkeys(name.split(".")[1] for name in self.operators))
+        where = f" in {self.region}" if self.region else ""
+        ours = f"{self.kernels} {self.basis}" + (f" ({self.config})" if self.config else "")
+        return f"{words}{where}: {self.library} measured; kernels {ours}"
+
+
+@dataclass(frozen=True)
+class Library:
+    """An operator that PyTorch runs by choice."""
+
+    node: Node
+    region: str
+    choice: LibraryChoice
+
+
+Group = Fused | Unfused | Joined | Library
 """Operators that are run together."""
 
 KernelNames = dict[tuple[int, str], str]
@@ -100,6 +160,8 @@ class PartCompiler:
     def __init__(self, analysis: Analysis, options: Options, target: str) -> None:
         """`target` is that of the whole graph; a part on another device has its own."""
         self.analysis, self.options, self.target = analysis, options, target
+        self.libraries: dict[Node, LibraryChoice] = {}
+        """The operators that PyTorch runs by choice."""
         self.has_told = False
         self.halved: list[str] = []
         """The parts for which there was no kernel as a whole, with the reasons."""
@@ -107,24 +169,29 @@ class PartCompiler:
     def compiled(self) -> list[Group]:
         """All operators of the graph: fused, joined or left to PyTorch."""
         analysis = self.analysis
-        operators = described(analysis)
-        policy = self.options.selection or Layerwise(apart=self.target == "cuda")
-        parts = list(policy.parts(operators))
+        parts = self.parts()
         groups: list[Group] = []
         with doing("parts", len(parts)) as task:
-            for numbers in parts:
-                nodes = [analysis.operators[i] for i in numbers]
+            for nodes in parts:
                 if analysis.is_join(nodes[0]):
                     groups.append(Joined(nodes[0], analysis.regions[nodes[0]]))
-                elif operators[numbers[0]].kind is Kind.MISC:
+                elif analysis.kind(nodes[0]) is Kind.MISC:
                     groups.append(self.misc(nodes[0]))
                 else:
                     groups += self.fused(nodes)
                 task.step()
         return groups
 
-    def misc(self, node: Node) -> Unfused:
+    def parts(self) -> list[list[Node]]:
+        """The operators in parts, in an order in which they can be run."""
+        operators = self.analysis.operators
+        policy = self.options.selection or Layerwise(apart=self.target == "cuda")
+        return [[operators[i] for i in part] for part in policy.parts(described(self.analysis))]
+
+    def misc(self, node: Node) -> Unfused | Library:
         """An operator that no kernel is meant to compute: its dtype, its layout or its indices."""
+        if node in self.libraries:
+            return Library(node, self.analysis.regions[node], self.libraries[node])
         known = row_for(node.target) is not None
         reason = (refusal(node) if known else None) or "not in the operator table"
         return Unfused(node, self.analysis.regions[node], reason, is_fallback=False)
@@ -193,41 +260,80 @@ class PartCompiler:
 
     def compile_part(self, nodes: list[Node]) -> Fused:
         """Nodes as one program with its kernels, compiled or known from an equal part."""
-        inside = set(nodes)
-        results = [x for n in nodes for x in self.analysis.stored_results(n, inside)]
-        strict = self.options.strict
-        part = PartBuilder(self.analysis, nodes, part_name(nodes), strict).part(results)
+        part = self.program(nodes)
         target = self.options.target_of(nodes)
         threads = self.options.threads or torch.get_num_threads()
-        storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
-        key = (part.expressed.program, storage, target, threads)
+        key = (*_key(part, target), self.sizes(part), threads)
         executable = _COMPILED.get(key)
         if executable is None:
-            executable = compile_program(
-                part.expressed.program,
-                target=target,
-                dtype=part.storage,
-                threads=threads if target == "cpu" else None,
-            )
+            choices = self.choices(part, target)
+            executable = executable_of(choices, threads if target == "cpu" else None)
             if target == "cuda":  # Triton compiles when a kernel is first launched
                 self.try_out(part, executable, device_of(nodes))
             _COMPILED.put(key, executable)
         return Fused(part, self.analysis.regions[nodes[0]], executable)
 
+    def program(self, nodes: Sequence[Node]) -> PartProgram:
+        """Nodes as one array program, or Unexpressed."""
+        inside = set(nodes)
+        results = [x for n in nodes for x in self.analysis.stored_results(n, inside)]
+        return PartBuilder(self.analysis, nodes, part_name(nodes), self.options.strict).part(
+            results
+        )
+
+    def choices(self, part: PartProgram, target: str) -> list[Choice]:
+        """The snapshots of a part with their tiles and schedules, the best first."""
+        key = (*_key(part, target), self.sizes(part), self.options.threads)
+        found = _CHOSEN.get(key)
+        if found is None:
+            check_target(target)
+            request = Request(
+                part.expressed.program,
+                target=target,
+                dtype=part.storage,
+                capability=capability_of(target),
+            )
+            found = choose(request)
+            if target in ("cpu", "cuda"):
+                found = improved(found, self.sizes(part), self.machine(target))
+            _CHOSEN.put(key, found)
+        return found
+
     def try_out(self, part: PartProgram, executable: Executable, device: torch.device) -> None:
         """Runs a part once on zeros, so that a kernel that fails does so now."""
-        length = captured_length(self.analysis)
         with _disable_current_modes(), torch.no_grad():
-            given = [
-                torch.zeros(
-                    [length(size) for position in layout.positions for size, _ in position],
-                    dtype=STORED[part.storage[layout.name]],
-                    device=device,
-                )
-                for layout in part.expressed.inputs
-            ]
-            sizes = tuple((axis, length(size)) for axis, size in part.expressed.sizes)
+            given, sizes = self.examples(part, device)
             executable.runner.run(given, sizes, library_on(device))
+
+    def examples(
+        self, part: PartProgram, device: torch.device
+    ) -> tuple[list[torch.Tensor], tuple[tuple[Axis, int], ...]]:
+        """Arrays of zeros for the inputs of a part, and the sizes of the captured call."""
+        length = captured_length(self.analysis)
+        given = [
+            torch.zeros(
+                [length(size) for position in layout.positions for size, _ in position],
+                dtype=STORED[part.storage[layout.name]],
+                device=device,
+            )
+            for layout in part.expressed.inputs
+        ]
+        return given, self.sizes(part)
+
+    def sizes(self, part: PartProgram) -> tuple[tuple[Axis, int], ...]:
+        """The lengths of a part's axes in the captured call."""
+        length = captured_length(self.analysis)
+        return tuple((axis, length(size)) for axis, size in part.expressed.sizes)
+
+    def machine(self, target: str) -> Machine:
+        """The machine that kernels for a target run on."""
+        return machine_for(target, self.options.threads)
+
+
+def _key(part: PartProgram, target: str) -> tuple[Any, ...]:
+    """All that the kernels of a part depend on, but for the number of threads."""
+    storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
+    return (part.expressed.program, storage, target)
 
 
 def part_name(nodes: Sequence[Node]) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import platform
+import re
 import selectors
 import shlex
 import shutil
@@ -52,8 +53,10 @@ def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False)
     If the compiler lacks OpenMP, it is compiled for one thread, and again once OpenMP is there.
     """
     command = compiler()
-    options = (*FLAGS, *OPENMP, *(SANITIZE if sanitize else ()), *flags, *LIBRARIES)
-    serial = tuple(option for option in options if option not in OPENMP)
+    shared = tuple(str(file) for file in [loaded_openmp()] if file is not None)
+    threaded = (*OPENMP, *(("-Wl,--as-needed", *shared) if shared else ()))
+    options = (*FLAGS, *threaded, *(SANITIZE if sanitize else ()), *flags, *LIBRARIES)
+    serial = tuple(option for option in options if option not in threaded)
     keys = {some: _key(source, command, some) for some in (options, serial)}
     found = find(keys[options], ".so")
     if found is None:
@@ -68,6 +71,26 @@ def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False)
         if not any(word in message for word in _OPENMP_WORDS):
             raise
     return _made(source, command, serial, keys[serial])
+
+
+OPENMP_RUNTIMES = re.compile(r"/(libgomp|libiomp5|libomp)[^/]*\.so[^/]*$")
+"""Paths of libraries that run OpenMP's threads."""
+
+
+def loaded_openmp() -> Path | None:
+    """The OpenMP runtime of this process, if the compiler's would be a second one beside it.
+
+    PyTorch may bring its own. The threads of two runtimes wait in loops and hold each other up.
+    """
+    if sys.platform != "linux":
+        return None
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            file = Path(line.partition("/")[1] + line.partition("/")[2])
+            if OPENMP_RUNTIMES.search(str(file)):
+                is_usual = file.name.startswith("libgomp.so.1")  # the name that compilers link
+                return None if is_usual or not file.is_file() else file
+    return None
 
 
 def _made(source: str, command: tuple[str, ...], options: Sequence[str], key: str) -> CacheEntry:

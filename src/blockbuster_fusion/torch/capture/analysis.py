@@ -64,6 +64,8 @@ class Analysis:
     """The inputs that are weights."""
     joins: frozenset[Node] = frozenset()
     """Concatenations that are to be stored in place, whatever their pieces are."""
+    library: frozenset[Node] = frozenset()
+    """Operators that PyTorch runs, because that is faster than a kernel."""
     _kinds: dict[Node, Kind] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -112,6 +114,8 @@ class Analysis:
     def _kind(self, node: Node) -> Kind:
         if not tensors_of(node):
             return Kind.VIEW  # arithmetic on sizes
+        if node in self.library:
+            return Kind.MISC
         if node.target is operator.getitem:
             return Kind.MISC if self.kind(operand(node)) is Kind.MISC else Kind.VIEW
         row = usable_row(node)

@@ -52,13 +52,20 @@ def _repeated(x: torch.Tensor, times: int) -> torch.Tensor:
 
 def write_out_attention(module: GraphModule) -> None:
     """Replaces the calls of attention without dropout in a captured graph."""
-    changed = False
-    for node in module.graph.nodes:
-        is_call = node.op == "call_function"
-        if is_call and node.target is torch.nn.functional.scaled_dot_product_attention:
-            dropout = node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0)
-            if dropout == 0:
-                node.target = attention
-                changed = True
-    if changed:
+    whole = torch.nn.functional.scaled_dot_product_attention
+    calls = module.graph.find_nodes(op="call_function", target=whole)
+    for node in calls:
+        dropout = node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0)
+        if dropout == 0:
+            node.target = attention
+    if calls:
+        module.recompile()
+
+
+def restore_attention(module: GraphModule) -> None:
+    """Undoes what `write_out_attention` did."""
+    calls = module.graph.find_nodes(op="call_function", target=attention)
+    for node in calls:
+        node.target = torch.nn.functional.scaled_dot_product_attention
+    if calls:
         module.recompile()

@@ -22,6 +22,8 @@ from blockbuster_fusion.torch.compile_parts import (
     Fused,
     Joined,
     KernelNames,
+    Library,
+    LibraryChoice,
     Unfused,
     distinct_names,
 )
@@ -153,7 +155,7 @@ class Explanation:
         left = [u for g in self.graphs for u in g.unfused if not u.is_fallback]
         found = [_eager(u) for u in left if _is_operator(u.node)]
         for g in self.graphs:
-            known = {u.node for u in g.unfused}
+            known = {x.node for x in g.groups if isinstance(x, Unfused | Library)}
             for node in g.operated:
                 if g.analysis.is_join(node):
                     reason = "no kernel makes a piece of it"
@@ -163,6 +165,11 @@ class Explanation:
                     continue
                 found.append(EagerOperator(name_of(node), node.name, "", reason))
         return found
+
+    @cached_property
+    def library(self) -> list[LibraryChoice]:
+        """The parts that PyTorch's operators run, because kernels would be slower."""
+        return [choice for g in self.graphs for choice in g.library]
 
     @cached_property
     def fallbacks(self) -> list[EagerOperator]:
@@ -192,7 +199,8 @@ class Explanation:
         if not self.kernels and not any(f.executable.nest is None for f in self._fused):
             return 0.0
         fused = sum(len(_covered(g)) for g in self.graphs)
-        whole = fused + len(self.misc) + len(self.fallbacks)
+        chosen = sum(isinstance(x, Library) for g in self.graphs for x in g.groups)
+        whole = fused + len(self.misc) + len(self.fallbacks) + chosen
         return fused / whole if whole else 0.0
 
     @cached_property
@@ -227,6 +235,7 @@ class Explanation:
             "kernels": [kernel.data() for kernel in self.kernels],
             "misc": [asdict(x) for x in self.misc],
             "fallbacks": [asdict(x) for x in self.fallbacks],
+            "library": [x.data() for x in self.library],
             "halved": [*self.halved],
             "unreplayed": [*self.unreplayed],
             "elided_casts": [str(cast) for cast in self.elided_casts],
@@ -287,7 +296,7 @@ def _regions(
     for group in graph.groups:
         if isinstance(group, Joined):
             continue
-        breaks = isinstance(group, Unfused) or (run and run[-1].region != group.region)
+        breaks = isinstance(group, Unfused | Library) or (run and run[-1].region != group.region)
         if breaks and run:
             yield region()
             run = []

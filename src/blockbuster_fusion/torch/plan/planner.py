@@ -29,6 +29,7 @@ from blockbuster_fusion.torch.compile_parts import (
     Group,
     Joined,
     KernelNames,
+    Library,
     Unfused,
     device_of,
 )
@@ -110,7 +111,7 @@ class Planner:
         match group:
             case Joined(node):
                 self.join(node)
-            case Unfused(node):
+            case Unfused(node) | Library(node):
                 self.operate(node)
             case Fused():
                 self.launch(group)

@@ -69,7 +69,6 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 _simple("reciprocal", lambda t: 1 / t)
 _simple("rsqrt", lambda t: t**-0.5)
 _simple("sigmoid", lambda t: 1 / (1 + call("exp", -t)), cheap=False)
-_simple("silu", lambda t: t / (1 + call("exp", -t)), cheap=False)
 _simple("relu", lambda t: call("maximum", t, 0))  # of equals the first: relu(-0.0) is -0.0
 _simple("relu6", lambda t: call("minimum", call("maximum", t, 0), 6))
 _simple("square", lambda t: t**2)
@@ -291,6 +290,12 @@ def _elu(
         return scale * call("where", t > 0, t, alpha * call("expm1", inner * t))
 
     return p.elementwise(made, x)
+
+
+@pointwise("silu", cheap=False)
+def _silu(p: PositionalBuilder, x: PositionalArray) -> PositionalArray:
+    sigmoid = p.elementwise(lambda t: 1 / (1 + call("exp", -t)), x)
+    return p.elementwise(function("mul"), x, sigmoid)
 
 
 @pointwise("softplus", cheap=False)

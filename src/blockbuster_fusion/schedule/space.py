@@ -1,0 +1,155 @@
+"""The schedule space: what may be chosen for a program on a machine, and within which bounds.
+
+A point of the space is a `Config`: the snapshot, the tile of each dim, and the schedule. It is
+data: it prints, compares, and can be given to `compile`. Nothing is searched here.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from blockbuster_fusion.errors import BadConfig
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.tiling import Extents
+from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.nest.nest import Contract, For, Nest
+from blockbuster_fusion.schedule.defaults import is_tiled
+from blockbuster_fusion.schedule.schedule import Schedule
+
+GRIDS: tuple[Literal["outer", "all"], ...] = ("outer", "all")
+SHORTEST_DOT = 16
+LONGEST = {"cpu": 1024, "cuda": 4096}
+"""The longest tile of an axis that no product has."""
+LONGEST_DOT = 256
+LEAST = {"cpu": 4, "cuda": 1}
+"""The shortest tile; shorter ones make loops over too little."""
+SHARES = (1, 4, 16)
+"""The shares of the programs that would fill a machine that reductions are split for."""
+FULL = 4
+"""The number of programs for each processor with which a grid need not be split."""
+
+
+MOST_BYTES = {"cpu": 256 << 10, "cuda": 16 << 10}
+"""The bytes of the largest tile, in float32."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A point of the schedule space."""
+
+    snapshot: int = 0
+    tiles: Mapping[str, int] = field(default_factory=dict)
+    """The tile of each dim, by its label."""
+    schedule: Schedule = field(default_factory=Schedule)
+
+    def data(self) -> dict[str, Any]:
+        """The configuration as plain data."""
+        made: dict[str, Any] = {"snapshot": self.snapshot, "tiles": dict(self.tiles)}
+        made["grid"] = self.schedule.grid
+        if self.schedule.split:
+            made |= {"split": dict(self.schedule.split), "atomic": self.schedule.atomic}
+        return made | ({"apart": True} if self.schedule.apart else {})
+
+    @classmethod
+    def from_data(cls, given: Mapping[str, Any]) -> "Config":
+        """The configuration that some data stands for, or BadConfig."""
+        known = {"snapshot", "tiles", "grid", "split", "atomic", "apart"}
+        for name in given:
+            if name not in known:
+                raise BadConfig(name=name, problem=f"unknown; known are {', '.join(sorted(known))}")
+        tiles, split = given.get("tiles", {}), given.get("split", {})
+        for what, numbers in (("tiles", tiles), ("split", split)):
+            if not isinstance(numbers, Mapping) or not all(_is_count(n) for n in numbers.values()):
+                raise BadConfig(name=what, problem=f"{numbers!r} is no mapping to whole numbers")
+        grid, snapshot = given.get("grid", "all"), given.get("snapshot", 0)
+        if grid not in GRIDS:
+            raise BadConfig(name="grid", problem=f"{grid!r}; known are {', '.join(GRIDS)}")
+        if type(snapshot) is not int:
+            raise BadConfig(name="snapshot", problem=f"{snapshot!r} is no whole number")
+        schedule = Schedule(
+            grid=grid,
+            split=dict(split),
+            atomic=bool(given.get("atomic", False)),
+            apart=bool(given.get("apart", False)),
+        )
+        return cls(snapshot, dict(tiles), schedule)
+
+    def __str__(self) -> str:
+        tiles = ", ".join(f"{name}={tile}" for name, tile in self.tiles.items()) or "none"
+        words = [f"snapshot {self.snapshot + 1}", f"tiles {tiles}", f"{self.schedule.grid} grid"]
+        if self.schedule.split:
+            words.append("split " + ", ".join(f"{a}/{n}" for a, n in self.schedule.split.items()))
+        return "; ".join(words)
+
+
+def _is_count(number: object) -> bool:
+    return type(number) is int and number > 0
+
+
+class Space:
+    """The choices for a nest on a machine, for arrays of certain sizes."""
+
+    def __init__(self, nest: Nest, extents: Extents, machine: Machine) -> None:
+        self.nest, self.extents, self.machine = nest, extents, machine
+        contracts = [s for k in nest.kernels for s in k.statements if isinstance(s, Contract)]
+        spans = [span for c in contracts for t in (c.tile, c.left, c.right) for span in t.spans]
+        self.multiplied = {span.dim for span in spans}
+
+    def tiles(self, dim: Dim) -> list[int]:
+        """The tiles of a dim: powers of two, up to the length of its axis."""
+        target = self.machine.target
+        is_multiplied = dim in self.multiplied
+        least = SHORTEST_DOT if is_multiplied else LEAST[target]
+        most = LONGEST_DOT if is_multiplied else LONGEST[target]
+        whole = 1 << max(self.extents.of(dim.axis) - 1, 0).bit_length()
+        first, last = least.bit_length() - 1, max(least, min(most, whole)).bit_length()
+        return [1 << power for power in range(first, last)]
+
+    @property
+    def dims(self) -> list[Dim]:
+        """The dims whose tiles may be chosen."""
+        found = {dim for kernel in self.nest.kernels for dim in kernel.dims if is_tiled(dim)}
+        return sorted(found, key=lambda dim: dim.label)
+
+    @property
+    def long_rows(self) -> dict[Dim, int]:
+        """Tiles that are a few long rows: a start for a search beside the usual tiles."""
+        buffers = [b for k in self.nest.kernels for b in k.global_buffers if b.axes]
+        rank = max((len(buffer.axes) for buffer in buffers), default=0)
+        along = {buffer.axes[-1].dim.axis for buffer in buffers if len(buffer.axes) == rank}
+        tiles = {dim: self.tiles(dim)[-1 if dim.axis in along else 0] for dim in self.dims}
+        while not self.fits(tiles):
+            longest = max(tiles, key=lambda dim: (tiles[dim], dim.label))
+            if tiles[longest] <= self.tiles(longest)[0]:
+                break
+            tiles[longest] //= 2
+        return tiles
+
+    def splits(self, programs: int) -> Iterator[dict[str, int]]:
+        """The ways to share reductions, for a grid of so few programs that the machine idles."""
+        idle = self.machine.processors * FULL // max(programs, 1)
+        if idle < 2:
+            return
+        loops = [s for k in self.nest.kernels for s in k.body if isinstance(s, For) and s.gathered]
+        lengths = {s.index.dim.name: self.extents.of(s.index.dim.axis) for s in loops}
+        for axis, length in lengths.items():
+            for share in SHARES:
+                parts = 1 << max(1, (idle // share).bit_length() - 1)
+                if 2 <= parts <= length:
+                    yield {axis: parts}
+
+    def fits(self, tiles: Mapping[Dim, int]) -> bool:
+        """True if no tile is larger than registers, or the second cache, can hold."""
+        most = 0
+        for kernel in self.nest.kernels:
+            for statement in kernel.statements:
+                made = getattr(statement, "tile", None)
+                if made is not None:
+                    lengths = (self.length(span.dim, tiles) for span in made.spans)
+                    most = max(most, math.prod(lengths) * 4)
+        return most <= MOST_BYTES[self.machine.target]
+
+    def length(self, dim: Dim, tiles: Mapping[Dim, int]) -> int:
+        extent = self.extents.of(dim.axis)
+        return extent if dim.unit else min(extent, tiles.get(dim, 1)) if dim.packed else 1

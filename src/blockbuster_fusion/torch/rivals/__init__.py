@@ -1,0 +1,1 @@
+"""Library operators as rivals of kernels: which of them runs each part of a model."""

@@ -1,0 +1,292 @@
+"""Recognises attention in a captured graph: a softmax of products, times values.
+
+`scaled_dot_product_attention` is written out when a model is captured, and many models write it out
+themselves. Either way, PyTorch's own operator is a rival of the kernels for it.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.fakes import inserted
+from blockbuster_fusion.torch.capture.nodes import CASTS, name_of, operand, short_name, tensor_of
+from blockbuster_fusion.torch.capture.symbolic import as_size
+
+aten = torch.ops.aten
+
+RESHAPES = ("view", "_unsafe_view", "reshape", "clone", "expand")
+"""Views that `matmul` puts between its operands and the product of batches of matrices."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The operands of attention, and the operators between them and its result."""
+
+    result: Node
+    members: tuple[Node, ...]
+    query: Node
+    key: Node
+    value: Node
+    is_key_turned: bool = False
+    """True if `key` has its width before its length."""
+    mask: Node | None = None
+    hides: bool = False
+    """True if the mask is True where a query does not see a key."""
+    is_causal: bool = False
+    scale: float = 1.0
+    is_grouped: bool = False
+
+    @property
+    def lacks_batch(self) -> bool:
+        """True if heads are the first axis; PyTorch's fast forms want a batch before it."""
+        return tensor_of(self.query).dim() == 3
+
+    def collapse(self, graph: Graph) -> Node:
+        """Puts PyTorch's operator in place of the members, and returns its node."""
+        with graph.inserting_before(self.result):
+            key, mask = self.key, self.mask
+            if self.is_key_turned:
+                key = inserted(graph, aten.transpose.int, (key, -1, -2), self.result)
+            if mask is not None and self.hides:
+                mask = inserted(graph, aten.logical_not.default, (mask,), self.result)
+            query, value = self.query, self.value
+            if self.lacks_batch:
+                query, key, value = (
+                    inserted(graph, aten.unsqueeze.default, (x, 0), self.result)
+                    for x in (query, key, value)
+                )
+            whole = made = inserted(
+                graph,
+                aten.scaled_dot_product_attention.default,
+                (query, key, value, mask, 0.0, self.is_causal),
+                self.result,
+                {"scale": self.scale, "enable_gqa": self.is_grouped},
+            )
+            if self.lacks_batch:
+                whole = inserted(graph, aten.squeeze.dim, (made, 0), self.result)
+        self.result.replace_all_uses_with(whole)
+        _erase_unread(graph, self.result)
+        return made
+
+
+def _erase_unread(graph: Graph, node: Node) -> None:
+    """Removes a node that nothing reads, and what it alone read."""
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n.op == "call_function" and not n.users and not n._erased:
+            stack.extend(n.all_input_nodes)
+            graph.erase_node(n)
+
+
+def found_attention(analysis: Analysis) -> list[Attention]:
+    """All attention of a graph that PyTorch's operator can compute."""
+    products = [n for n in analysis.nodes if short_name(n) == "bmm"]
+    made = (_attention_at(n) for n in products)
+    return [x for x in made if x is not None]
+
+
+def _attention_at(product: Node) -> Attention | None:
+    """The attention that ends with a product of weights and values, or None."""
+    softmax = _source(operand(product, 0))
+    if softmax is None or short_name(softmax) != "_softmax":
+        return None
+    rank = tensor_of(softmax).dim()
+    if softmax.args[1] not in (-1, rank - 1):
+        return None
+    scores = _scores(operand(softmax))
+    value = _matrices(operand(product, 1))
+    if scores is None or value is None:
+        return None
+    made = replace(scores, value=value, result=product)
+    made = replace(made, members=(*made.members, softmax, product))
+    return _checked(_shown(_grouped(made)))
+
+
+def _source(node: Node) -> Node | None:
+    """The node behind reshapes and casts that nothing else reads, or None."""
+    while _is_reshape(node) or name_of(node) in CASTS:
+        if len(node.users) != 1:
+            return None
+        node = operand(node)
+    return node if len(node.users) == 1 else None
+
+
+def _is_reshape(node: Node) -> bool:
+    return node.op == "call_function" and short_name(node) in RESHAPES
+
+
+def _scores(node: Node) -> Attention | None:
+    """The queries, keys, scale and mask of scores, or None."""
+    members: list[Node] = []
+    mask: Node | None = None
+    hides, scale = False, 1.0
+    while True:
+        found = _source(node)
+        if found is None or found.op != "call_function":
+            return None
+        node, name = found, short_name(found)
+        given: Any = node.args
+        members.append(node)
+        if name == "bmm":
+            break
+        if name in ("mul", "div") and isinstance(given[1], int | float):
+            scale *= given[1] if name == "mul" else 1 / given[1]
+            node = given[0]
+        elif name == "where" and mask is None and _is_infinite(given[2]):
+            mask, node = given[0], given[1]
+        elif name == "where" and mask is None and _is_infinite(given[1]):
+            mask, node, hides = given[0], given[2], True
+        elif name == "masked_fill" and mask is None and _is_infinite(given[2]):
+            mask, node, hides = given[1], given[0], True
+        elif name == "add" and mask is None and scale == 1 and isinstance(given[1], Node):
+            mask, node = given[1], given[0]
+            if short_name(_behind(node)) not in ("bmm", "mul", "div"):
+                mask, node = given[0], given[1]
+        else:
+            return None
+        if not isinstance(node, Node):
+            return None
+    query, key = _matrices(operand(node, 0)), _matrices(operand(node, 1))
+    if query is None or key is None or not scale > 0:
+        return None
+    is_turned = True
+    if short_name(key) in ("permute", "transpose") and _swaps_last(key):
+        key, is_turned = operand(key), False
+    return Attention(
+        node, tuple(members), query, key, key, is_turned, mask, hides, scale=float(scale)
+    )
+
+
+def _behind(node: Node) -> Node:
+    while _is_reshape(node) or name_of(node) in CASTS:
+        node = operand(node)
+    return node
+
+
+def _is_infinite(given: Any) -> bool:
+    """True if an argument is minus infinity, as a number or a tensor of one."""
+    if isinstance(given, Node):
+        if short_name(given) not in ("scalar_tensor", "full"):
+            return False
+        given = given.args[1 if short_name(given) == "full" else 0]
+    return isinstance(given, float) and given == -math.inf
+
+
+def _matrices(node: Node) -> Node | None:
+    """The batches of matrices that the operand of a product is a reshaped form of."""
+    shape = [as_size(s) for s in tensor_of(node).shape[-2:]]
+    size, walked, found = tensor_of(node).numel(), node, None
+    while _is_reshape(walked):
+        walked = operand(walked)
+        tensor = tensor_of(walked)
+        if [as_size(s) for s in tensor.shape[-2:]] != shape:
+            break
+        if tensor.dim() == 4 and tensor.numel() == size:
+            found = walked
+    return found or (node if tensor_of(node).dim() in (3, 4) else None)
+
+
+def _swaps_last(node: Node) -> bool:
+    """True if a node exchanges the last two axes of its operand and no others."""
+    rank = tensor_of(node).dim()
+    given: Any = node.args
+    if short_name(node) == "transpose":
+        return {given[1] % rank, given[2] % rank} == {rank - 2, rank - 1}
+    order = [at % rank for at in given[1]]
+    return order == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _grouped(x: Attention) -> Attention:
+    """Attention with the keys and values before each was repeated for several heads."""
+    pair = [_unrepeated(node) for node in (x.key, x.value)]
+    if x.is_key_turned or pair[0] is None or pair[1] is None:
+        return x
+    return replace(x, key=pair[0], value=pair[1], is_grouped=True)
+
+
+def _unrepeated(node: Node) -> Node | None:
+    """The array whose heads were repeated: heads become heads·times; or None."""
+    steps = [node]
+    while short_name(steps[-1]) in ("view", "_unsafe_view", "reshape", "clone"):
+        steps.append(operand(steps[-1]))
+    expand = steps[-1]
+    if short_name(expand) != "expand" or len(steps) == 1 or tensor_of(expand).dim() != 5:
+        return None
+    source = operand(expand)
+    wide, narrow = tensor_of(expand).shape, tensor_of(source).shape
+    is_repeated = as_size(narrow[2]).number == 1 and not as_size(narrow[2]).symbols
+    same = [as_size(wide[i]) == as_size(narrow[i]) for i in (0, 1, 3, 4)]
+    if short_name(source) != "unsqueeze" or not is_repeated or not all(same):
+        return None
+    return operand(source)
+
+
+def _shown(x: Attention) -> Attention:
+    """Attention up to the last node that is its own: views, and zeros for hidden queries."""
+    result, members = x.result, x.members
+    rank = tensor_of(x.query).dim()
+    users = [*result.users]
+    if rank == 4 and len(users) == 1 and short_name(users[0]) in ("view", "_unsafe_view"):
+        result = users[0]
+        users = [*result.users]
+    if x.mask is not None and len(users) == 1 and _hides_all(users[0], result):
+        result, members = users[0], (*members, users[0])
+    return replace(x, result=result, members=members)
+
+
+def _hides_all(node: Node, result: Node) -> bool:
+    """True if a node puts zeros where a query sees no key, as PyTorch's operator does."""
+    if short_name(node) != "where":
+        return False
+    given: Any = node.args
+    test, chosen, other = given
+    if not isinstance(test, Node) or short_name(test) != "any" or chosen is not result:
+        return False
+    if not isinstance(other, Node) or short_name(other) not in ("scalar_tensor", "full"):
+        return False
+    filling: Any = other.args[-1]
+    return bool(filling == 0)
+
+
+def _checked(x: Attention) -> Attention | None:
+    """Attention whose operands PyTorch's operator takes, or None."""
+    tensors = [tensor_of(n) for n in (x.query, x.key, x.value)]
+    if len({t.dtype for t in tensors}) != 1 or not tensors[0].is_floating_point():
+        return None
+    if len({t.dim() for t in tensors}) != 1 or tensors[0].dim() not in (3, 4):
+        return None
+    shown = tensor_of(x.result)
+    if shown.dtype != tensors[0].dtype or shown.dim() != tensors[0].dim():
+        return None
+    if x.mask is not None and _is_causal(x.mask) and not x.hides:
+        return replace(x, mask=None, is_causal=True)
+    if x.mask is not None:
+        mask = tensor_of(x.mask)
+        fits = mask.dtype in (torch.bool, tensors[0].dtype) and mask.dim() <= tensors[0].dim()
+        return x if fits and mask.dim() >= 2 else None
+    return x
+
+
+def _is_causal(mask: Node) -> bool:
+    """True if a mask shows a query the keys up to its own position: columns <= rows."""
+    if short_name(mask) not in ("le", "ge"):
+        return False
+    given: Any = mask.args
+    pair = given if short_name(mask) == "le" else given[::-1]
+    return all(
+        isinstance(n, Node)
+        and short_name(n) == "unsqueeze"
+        and n.args[1] == at
+        and _counts_from_0(operand(n))
+        for n, at in zip(pair, (0, 1), strict=True)
+    )
+
+
+def _counts_from_0(node: Node) -> bool:
+    given: Any = node.args
+    return short_name(node) == "arange" and (len(given) == 1 or bool(given[0] == 0))

@@ -1,0 +1,210 @@
+"""Chooses what runs each part of a model: kernels, or PyTorch's own operators.
+
+The captured graph is what the user had, so PyTorch's operators are the incumbent, and measured. A
+kernel has to be faster than they are by more than the error of its prediction; with `measures` it
+is compiled and measured instead. Products of a part that loses go to PyTorch first, and what is
+left of the part is judged again: a kernel may still compute what comes before and after them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch.fx import Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from blockbuster_fusion.compiler import Choice
+from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.ir.tiling import Extents, Tiling
+from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.messages import log
+from blockbuster_fusion.progress import doing
+from blockbuster_fusion.runtime.compiled import Compiled
+from blockbuster_fusion.runtime.executable import Executable, Sizes
+from blockbuster_fusion.runtime.tensors import library_on
+from blockbuster_fusion.schedule.cost import EFFICIENCY, Seconds, error_of, predicted
+from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.torch.capture.nodes import name_of, tensor_of, tensors_of
+from blockbuster_fusion.torch.capture.sizes import captured_length
+from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.compile_parts import (
+    LibraryChoice,
+    PartCompiler,
+    device_of,
+)
+from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
+from blockbuster_fusion.torch.rivals.library import LibraryTimes
+from blockbuster_fusion.torch.rivals.timing import measured
+from blockbuster_fusion.torch.to_array_program import PartProgram
+
+WORTH_IT = 1.02
+"""The factor by which a measured kernel must be faster."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The time of the kernels of a part, and how it is known."""
+
+    seconds: Seconds
+    basis: str
+    config: str = ""
+    error: float = 1.0
+    """The factor by which they may be slower."""
+
+
+class Chooser:
+    """Moves operators of a graph to PyTorch until kernels win in all parts that are left."""
+
+    def __init__(
+        self, parts: PartCompiler, machine: Machine, *, measures: bool, replayed: bool
+    ) -> None:
+        """`replayed`: launches are replayed, so that the time of the host does not count."""
+        self.parts, self.machine = parts, machine
+        self.measures, self.replayed = measures, replayed
+        self.known: dict[object, Estimate] = {}
+
+    def choose(self) -> None:
+        """Makes the choice; the compiler of parts has a new analysis afterwards."""
+        with doing("weighing kernels against PyTorch's operators"):
+            while self.moved():
+                pass
+
+    def moved(self) -> bool:
+        """Judges all parts once; True if some operators were moved to PyTorch."""
+        analysis = self.parts.analysis
+        self.length = captured_length(analysis)
+        self.times = LibraryTimes(analysis)
+        self.attention = found_attention(analysis)
+        found: dict[Node, LibraryChoice] = {}
+        collapsed: list[tuple[Attention, LibraryChoice]] = []
+        for nodes in self.parts.parts():
+            if analysis.kind(nodes[0]) is Kind.MISC:
+                continue
+            inside = set(nodes)
+            attention = [x for x in self.attention if inside.issuperset(x.members)]
+            choice = self.verdict(nodes, attention)
+            if choice is None:
+                continue
+            within = {node for x in attention for node in x.members}
+            heavy = [n for n in nodes if analysis.kind(n) is Kind.CONTRACTION and n not in within]
+            heavy = heavy if heavy or attention else [*nodes]
+            found |= dict.fromkeys(heavy, choice)
+            collapsed += [(x, choice) for x in attention]
+        for x, choice in collapsed:
+            found[x.collapse(analysis.module.graph)] = choice
+        self.parts.libraries |= found
+        self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
+        return bool(found)
+
+    def verdict(
+        self, nodes: Sequence[Node], attention: Sequence[Attention]
+    ) -> LibraryChoice | None:
+        """The choice of PyTorch's operators for a part, or None if kernels run it."""
+        library = self.times.of(nodes, attention)
+        limit = library.total(replayed=self.replayed)
+        estimate = self.least(nodes)
+        if estimate.seconds.total(replayed=self.replayed) * estimate.error < limit:
+            try:
+                estimate = self.estimated(nodes)
+            except (BlockbusterError, NotImplementedError) as error:
+                log.debug("not weighed: %s", error)
+                return None  # the compiler of parts cuts it, or says why it cannot
+        if estimate.seconds.total(replayed=self.replayed) * estimate.error < limit:
+            return None
+        return LibraryChoice(
+            tuple(map(name_of, nodes)),
+            self.parts.analysis.regions[nodes[0]],
+            library,
+            estimate.seconds,
+            estimate.basis,
+            estimate.config,
+        )
+
+    def least(self, nodes: Sequence[Node]) -> Estimate:
+        """The least time that kernels could take: for their arrays, their products, one launch."""
+        machine, analysis = self.machine, self.parts.analysis
+        inside = set(nodes)
+        read = {analysis.base(m) for n in nodes for m in n.all_input_nodes} - inside
+        written = [x for n in nodes for x in analysis.stored_results(n, inside)]
+        size = sum(self.bytes(n) for n in (*read, *written))
+        home = machine.memory_for(size)
+        products = [n for n in nodes if analysis.kind(n) is Kind.CONTRACTION]
+        computing = sum(
+            self.flops(n) / machine.rate(str(tensor_of(n).dtype).split(".")[1], matrix=True)
+            for n in products
+        )
+        efficiency = EFFICIENCY[machine.target]
+        error = efficiency.product_error if products else efficiency.error
+        device = max(size / home.total, computing)
+        host = machine.launch if machine.target == "cuda" else 0.0
+        launch = 0.0 if machine.target == "cuda" else machine.launch
+        return Estimate(
+            Seconds(device + launch, host), "at least", "", 1.0 if self.measures else error
+        )
+
+    def bytes(self, node: Node) -> int:
+        """The bytes of the results of a node."""
+        return sum(
+            self.length(as_size(math.prod(t.shape))) * t.dtype.itemsize for t in tensors_of(node)
+        )
+
+    def flops(self, node: Node) -> float:
+        """The operations of a product: twice the elements of its result times what is summed."""
+        left = next((m for m in node.all_input_nodes[::-1] if tensor_of(m).dim() >= 2), None)
+        if left is None:
+            return 0.0
+        inner = tensor_of(left).shape[-2]
+        sizes = [*tensor_of(node).shape, inner]
+        return 2.0 * math.prod(self.length(as_size(s)) for s in sizes)
+
+    def estimated(self, nodes: Sequence[Node]) -> Estimate:
+        """The time of the kernels of a part: predicted, or measured."""
+        part = self.parts.program(nodes)
+        target = self.parts.options.target_of(nodes)
+        choices = self.parts.choices(part, target)
+        sizes = tuple((axis, self.length(size)) for axis, size in part.expressed.sizes)
+        key = (id(choices), sizes)
+        if key not in self.known:
+            made = self.timed(part, nodes) if self.measures else self.predicted(choices[0], sizes)
+            self.known[key] = made
+        return self.known[key]
+
+    def predicted(self, choice: Choice, sizes: Sizes) -> Estimate:
+        """The predicted time of a choice."""
+        nest, tiles = choice.scheduled()
+        extents = Extents()
+        for axis, length in sizes:
+            extents.bind(axis, length, "the captured call")
+        seconds = predicted(nest, Tiling(extents, tiles), self.machine)
+        return Estimate(seconds, "predicted", described(choice), error_of(nest, self.machine))
+
+    def timed(self, part: PartProgram, nodes: Sequence[Node]) -> Estimate:
+        """The measured time of a part's kernels."""
+        fused = self.parts.compile_part([*nodes])
+        device = device_of(nodes)
+        with _disable_current_modes(), torch.no_grad():
+            given, sizes = self.parts.examples(part, device)
+            seconds = measured(launcher(fused.executable, given, sizes, device), device)
+        config = ", ".join(f"{dim.label}={t}" for dim, t in fused.executable.tiles.items())
+        return Estimate(seconds, "measured", config, WORTH_IT)
+
+
+def launcher(
+    executable: Executable,
+    given: Sequence[torch.Tensor],
+    sizes: Sizes,
+    device: torch.device,
+) -> Callable[[], object]:
+    """A function that launches the kernels of a part on arrays that are there already."""
+    library, runner = library_on(device), executable.runner
+    if not isinstance(runner, Compiled) or not runner.is_static:
+        return lambda: runner.run(given, sizes, library)
+    return runner.bound_for(given, sizes, library).prepared(library, given)
+
+
+def described(choice: Choice) -> str:
+    """The configuration of a choice: its snapshot, its tiles and its schedule."""
+    tiles = {dim.label: tile for dim, tile in choice.tiles.items()}
+    return str(Config(choice.snapshot, tiles, choice.schedule))

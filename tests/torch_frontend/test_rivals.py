@@ -1,0 +1,271 @@
+"""PyTorch's operators as rivals of kernels: what is chosen, why, and that results stay right."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.errors import WrongKind
+from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.torch import compile_graph
+from blockbuster_fusion.torch.backend import options_from
+from blockbuster_fusion.torch.rivals import choose, library
+from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
+
+FAST, SLOW = Seconds(1e-12), Seconds(1e3)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    """Nothing that an earlier test compiled is used again, or makes sizes symbols."""
+    torch._dynamo.reset()
+
+
+@pytest.fixture(params=[FAST, SLOW], ids=["fast library", "slow library"])
+def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Seconds:
+    """A library whose operators all take the same time: faster or slower than any kernel."""
+    pretend(monkeypatch, request.param)
+    return request.param
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, seconds: Seconds) -> None:
+    monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: seconds)
+
+
+class Block(torch.nn.Module):
+    """A decoder layer with grouped heads."""
+
+    def __init__(self, width: int = 32, heads: int = 4, groups: int = 2) -> None:
+        super().__init__()
+        self.heads, self.groups, self.each = heads, groups, width // heads
+        self.norm = torch.nn.LayerNorm(width)
+        self.query = torch.nn.Linear(width, width)
+        self.key = torch.nn.Linear(width, groups * self.each)
+        self.value = torch.nn.Linear(width, groups * self.each)
+        self.up, self.down = torch.nn.Linear(width, 48), torch.nn.Linear(48, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, _ = x.shape
+        h = self.norm(x)
+        q = self.query(h).view(b, t, self.heads, self.each).transpose(1, 2)
+        k = self.key(h).view(b, t, self.groups, self.each).transpose(1, 2)
+        v = self.value(h).view(b, t, self.groups, self.each).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + y.transpose(1, 2).reshape(b, t, -1)
+        return x + self.down(F.silu(self.up(x)))
+
+
+def close(found: torch.Tensor, model: Callable[..., Any], *inputs: torch.Tensor) -> None:
+    wide = [x.double() if x.is_floating_point() else x for x in inputs]
+    module = model.double() if isinstance(model, torch.nn.Module) else model
+    with torch.no_grad():
+        exact = module(*wide)
+    if isinstance(model, torch.nn.Module):
+        model.float()
+    assert (found - exact).norm() <= 1e-5 * exact.norm()
+
+
+def test_the_faster_one_runs(pace: Seconds) -> None:
+    torch.manual_seed(0)
+    model, x = Block().eval(), torch.randn(2, 7, 32)
+    compiled = bb.compile(model, x, library="auto")
+    close(compiled(x), model, x)
+    found = compiled.explanation
+    assert not found.fallbacks
+    if pace is FAST:
+        assert not found.kernels
+        assert found.coverage == 0
+        assert any("silu" in name for choice in found.library for name in choice.operators)
+    else:
+        assert not found.library
+        assert found.coverage == 1
+
+
+def test_the_reason_has_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, FAST)
+    found = bb.explain(lambda x: x.exp() + 1, torch.randn(50, 70), options={"library": "auto"})
+    (choice,) = found.library
+    assert choice.library == FAST + FAST  # two operators
+    assert choice.kernels.total() > FAST.total()
+    assert choice.data()["kernel_seconds"] == choice.kernels.total()
+    assert "measured; kernels" in str(choice)
+    assert str(choice) in str(found)
+    assert found.data()["library"] == [choice.data()]
+
+
+def test_products_go_first_and_the_rest_is_weighed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that is fast at products only: a kernel computes what comes after them."""
+
+    def timed(self: object, function: Any, *_: object) -> Seconds:
+        return FAST if "mm" in str(function) else Seconds(1.0)
+
+    def least(self: choose.Chooser, nodes: Any) -> choose.Estimate:
+        heavy = any("mm" in str(n.target) for n in nodes)
+        return choose.Estimate(SLOW if heavy else FAST, "at least")
+
+    monkeypatch.setattr(library.LibraryTimes, "_timed", timed)
+    monkeypatch.setattr(choose.Chooser, "least", least)
+    torch.manual_seed(0)
+    model, x = (
+        torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.GELU()).eval(),
+        torch.randn(5, 16),
+    )
+    monkeypatch.setattr(choose.Chooser, "verdict", only_products(choose.Chooser.verdict))
+    compiled = bb.compile(model, x, library="auto")
+    close(compiled(x), model, x)
+    found = compiled.explanation
+    assert [choice.operators[0] for choice in found.library] == ["aten.addmm.default"]
+    assert [k.operators for k in found.kernels] == [("aten.gelu.default",)]
+
+
+def only_products(verdict: Callable[..., Any]) -> Callable[..., Any]:
+    """A verdict that asks about parts with products only."""
+
+    def asked(self: choose.Chooser, nodes: Any, attention: Any) -> Any:
+        has_product = any("mm" in str(n.target) for n in nodes)
+        return verdict(self, nodes, attention) if has_product else None
+
+    return asked
+
+
+def test_measured_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With max-autotune, kernels are compiled and measured."""
+    pretend(monkeypatch, Seconds(5e-7))
+    options = {"library": "auto"}
+    x = torch.randn(64, 300)
+    found = bb.explain(lambda x: x.softmax(-1), x, mode="max-autotune", options=options)
+    (choice,) = found.library
+    assert choice.basis in ("measured", "at least")
+
+
+def softmax_attention(scale: float = 1.0, mask: Any = None, hides: bool = False) -> Any:
+    def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.transpose(-1, -2) * scale
+        if mask is not None and mask.dtype is torch.bool:
+            scores = scores.masked_fill(mask if hides else ~mask, -math.inf)
+        elif mask is not None:
+            scores = scores + mask
+        return scores.softmax(-1) @ v
+
+    return model
+
+
+def sdpa(**options: Any) -> Any:
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options)
+
+
+TIMES, KEYS = 6, 9
+SEEN = torch.rand(TIMES, KEYS, generator=torch.Generator().manual_seed(1)) < 0.7
+SEEN[:, 0] = True
+NONE_SEEN = SEEN.clone()
+NONE_SEEN[2] = False
+BIAS = torch.randn(4, TIMES, KEYS, generator=torch.Generator().manual_seed(2))
+SPELLINGS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "sdpa": (sdpa(), {}),
+    "sdpa, scale": (sdpa(scale=0.3), {"scale": 0.3}),
+    "sdpa, causal": (sdpa(is_causal=True), {"is_causal": True}),
+    "sdpa, mask": (sdpa(attn_mask=SEEN), {}),
+    "sdpa, a query that sees nothing": (sdpa(attn_mask=NONE_SEEN), {}),
+    "sdpa, bias": (sdpa(attn_mask=BIAS), {}),
+    "sdpa, grouped": (sdpa(enable_gqa=True), {"is_grouped": True}),
+    "written out": (softmax_attention(), {"scale": 1.0}),
+    "written out, scale": (softmax_attention(0.25), {"scale": 0.25}),
+    "written out, mask": (softmax_attention(0.5, SEEN), {"scale": 0.5}),
+    "written out, hidden": (softmax_attention(0.5, ~SEEN, hides=True), {"scale": 0.5}),
+    "written out, bias": (softmax_attention(0.5, BIAS), {"scale": 0.5}),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("turned", [False, True], ids=["heads first", "heads second"])
+@pytest.mark.parametrize("rank", [3, 4])
+def test_attention_is_recognised(
+    name: str, turned: bool, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function, wanted = SPELLINGS[name]
+    if rank == 3 and (turned or "grouped" in name):
+        pytest.skip("without a batch there is one order, and no groups")
+    found: list[Attention] = []
+
+    def noted(analysis: Any) -> list[Attention]:
+        made = found_attention(analysis)
+        found.extend(made)
+        return made
+
+    monkeypatch.setattr(choose, "found_attention", noted)
+    pretend(monkeypatch, FAST)
+    torch.manual_seed(0)
+    heads = 2 if "grouped" in name else 4
+    shapes = [(3, 4, TIMES, 8), (3, heads, KEYS, 8), (3, heads, KEYS, 8)]
+    if turned:
+        inputs = [torch.randn(b, t, h, d).transpose(1, 2) for b, h, t, d in shapes]
+    else:
+        inputs = [torch.randn(shape) for shape in shapes]
+    inputs = [x[0] for x in inputs] if rank == 3 else inputs
+    compiled = bb.compile(function, *inputs, library="auto")
+    assert len(found) == 1
+    for field, value in wanted.items():
+        assert getattr(found[0], field) == value
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*inputs), function(*inputs), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda q, k, v: (q @ k.mT).softmax(-2) @ v,  # another axis
+        lambda q, k, v: (q @ k.mT).masked_fill(SEEN, -1e4).softmax(-1) @ v,  # not minus infinity
+        lambda q, k, v: ((q @ k.mT + BIAS) * 0.5).softmax(-1) @ v,  # the bias is scaled too
+        lambda q, k, v: (lambda p: (p @ v, p))((q @ k.mT).softmax(-1)),  # the weights are shown
+        lambda q, k, v: torch.tanh(q @ k.mT).softmax(-1) @ v,
+    ],
+)
+def test_what_is_no_attention(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def noted(analysis: Any) -> list[Attention]:
+        made = found_attention(analysis)
+        seen.append(len(made))
+        return made
+
+    monkeypatch.setattr(choose, "found_attention", noted)
+    pretend(monkeypatch, FAST)
+    inputs = [torch.randn(3, 4, TIMES, 8), torch.randn(3, 4, KEYS, 8), torch.randn(3, 4, KEYS, 8)]
+    compiled = bb.compile(function, *inputs, library="auto")
+    assert seen
+    assert set(seen) == {0}
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*inputs), function(*inputs), atol=1e-5, rtol=1e-5)
+
+
+def test_all_by_the_library_is_the_captured_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a kernel the plan is left out: the graph runs as it was captured."""
+    pretend(monkeypatch, FAST)
+    calls: list[object] = []
+    plan = compile_graph.ModelPlan
+    monkeypatch.setattr(plan, "__call__", lambda self, *given: calls.append(self))
+    compiled = bb.compile(lambda x: F.gelu(x) * 2, torch.randn(9, 11), library="auto")
+    x = torch.randn(9, 11)
+    torch.testing.assert_close(compiled(x), F.gelu(x) * 2)
+    assert not calls
+
+
+def test_sizes_that_change(pace: Seconds) -> None:
+    def model(q: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(F.scaled_dot_product_attention(q, q, q, is_causal=True) @ w)
+
+    w = torch.randn(8, 8)
+    compiled = bb.compile(model, torch.randn(2, 3, 7, 8), w, dynamic=True, library="auto")
+    assert bool(compiled.explanation.library) == (pace is FAST)
+    for length in (5, 9, 17):
+        q = torch.randn(2, 3, length, 8)
+        torch.testing.assert_close(compiled(q, w), model(q, w), atol=1e-5, rtol=1e-5)
+
+
+def test_an_unknown_word_is_refused() -> None:
+    with pytest.raises(WrongKind, match='library as "auto" or "never"'):
+        options_from(None, {"library": "always"})
