@@ -1,0 +1,126 @@
+"""The contenders of a case, and how exact each of them is."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from blockbuster_fusion.torch.backend import backend
+from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.explain.explanation import Explanation
+
+EAGER, INDUCTOR, INDUCTOR_GRAPHS = "eager", "inductor", "inductor reduce-overhead"
+OURS = "blockbuster"
+DYNAMO = "dynamo"
+"""torch.compile with a backend that runs the graph as it is: what capturing itself costs."""
+MODES = ("default", "reduce-overhead", "max-autotune")
+BASELINES = (EAGER, INDUCTOR, DYNAMO)
+FLOOR = {torch.float32: 16.0, torch.bfloat16: 1.0}
+"""The error that is always allowed, in units of the dtype's rounding (eps)."""
+
+Call = Callable[[], Any]
+
+
+def names_of(device: str, modes: Sequence[str], baselines: Sequence[str]) -> list[str]:
+    """The contenders of a run; eager is always one, and replays meet a rival that replays."""
+    names = [EAGER, *(f"{OURS} {mode}" for mode in modes)]
+    if INDUCTOR in baselines:
+        names.append(INDUCTOR)
+        if device == "cuda" and any(mode != "default" for mode in modes):
+            names.append(INDUCTOR_GRAPHS)
+    return [*names, DYNAMO] if DYNAMO in baselines else names
+
+
+def contender(
+    name: str,
+    model: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    watcher: Callable[[CompiledGraph], None],
+) -> Call:
+    """A call of the model as one contender runs it; compiles nothing yet."""
+    if name == EAGER:
+        return lambda: model(*inputs)
+    if name in (INDUCTOR, DYNAMO):
+        own = "eager" if name == DYNAMO else "inductor"
+        compiled = torch.compile(model, backend=own, dynamic=False)
+        return lambda: compiled(*inputs)
+    if name == INDUCTOR_GRAPHS:
+        return _replayed(torch.compile(model, dynamic=False, mode="reduce-overhead"), inputs)
+
+    def blockbuster(module: Any, examples: Any, **options: Any) -> Any:
+        return backend(module, examples, watcher=watcher, **options)
+
+    mode = name.removeprefix(f"{OURS} ")
+    fused = torch.compile(model, backend=blockbuster, dynamic=False, mode=mode)
+    return lambda: fused(*inputs)
+
+
+def _replayed(compiled: Callable[..., Any], inputs: Sequence[Tensor]) -> Call:
+    """Inductor is told where a step begins, as its results are overwritten by the next."""
+
+    def call() -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return compiled(*inputs)
+
+    return call
+
+
+def counts(graphs: Sequence[CompiledGraph]) -> dict[str, int]:
+    """How many kernels ran, and how many operators PyTorch ran."""
+    nests = [fused.executable.nest for graph in graphs for fused in graph.fused]
+    explanation = Explanation(tuple(graphs))
+    return {
+        "kernels": sum(len(nest.kernels) for nest in nests if nest is not None),
+        "operators": len(explanation.misc) + len(explanation.fallbacks),
+    }
+
+
+# ---------------------------------------------------------------- errors
+
+
+def exact_results(model: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The results of the model in float64; the model itself stays as it is."""
+    if isinstance(model, nn.Module):
+        model = copy.deepcopy(model).double()
+    return results(model(*(x.double() if x.is_floating_point() else x for x in inputs)))
+
+
+def results(made: Any) -> list[Tensor]:
+    """The tensors of a result, copied: a replay overwrites them."""
+    return [x.clone() for x in pytree.tree_leaves(made) if isinstance(x, Tensor)]
+
+
+def errors(found: Sequence[Tensor], exact: Sequence[Tensor], like: Sequence[Tensor]) -> list[float]:
+    """The error of each result; infinite where its form differs from that of eager's."""
+    if len(found) != len(exact):
+        return [float("inf")] * len(exact)
+    return [
+        error(x, wanted) if (x.shape, x.dtype) == (usual.shape, usual.dtype) else float("inf")
+        for x, wanted, usual in zip(found, exact, like, strict=True)
+    ]
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    """The largest error, relative to its row; of integers, the share that differs."""
+    if not exact.is_floating_point():
+        return (found != exact).double().mean().item()
+    off = (found.double() - exact).abs()
+    counts = exact.isfinite()
+    same = torch.where(counts, found.isfinite(), found.eq(exact) | (found.isnan() & exact.isnan()))
+    if not same.all():
+        return float("inf")
+    off, size = off.where(counts, 0.0), exact.abs().where(counts, 0.0)
+    scale = size.amax(-1, keepdim=True) if exact.ndim else size
+    return (off / scale.clamp_min(torch.finfo(torch.float64).tiny)).max().item()
+
+
+def allowed(eager: Sequence[float], exact: Sequence[Tensor], dtype: torch.dtype) -> list[float]:
+    """Twice eager's own error of each result, and a floor for floats."""
+    floor = FLOOR[dtype] * torch.finfo(dtype).eps
+    return [
+        2 * own + (floor if wanted.is_floating_point() else 0.0)
+        for own, wanted in zip(eager, exact, strict=True)
+    ]
