@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.compiler import Choice, Request
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from helpers.torch_running import CALLS
 
@@ -223,15 +224,17 @@ def test_a_part_without_a_kernel_is_halved_and_told(monkeypatch: pytest.MonkeyPa
     """A part that should have been one kernel and is two is reported."""
     from blockbuster_fusion.torch import compile_parts
 
-    compiled = compile_parts.compile_program
+    choose = compile_parts.choose
 
-    def refusing(program: bb.ArrayProgram, **options: Any) -> bb.Executable:
-        if len(program.operators) > 1:
+    def refusing(request: Request) -> list[Choice]:
+        assert isinstance(request.program, bb.ArrayProgram)
+        if len(request.program.operators) > 1:
             raise bb.errors.NoKernel(what="all of it", remedy="take less")
-        return compiled(program, **options)
+        return choose(request)
 
-    monkeypatch.setattr(compile_parts, "compile_program", refusing)
+    monkeypatch.setattr(compile_parts, "choose", refusing)
     monkeypatch.setattr(compile_parts, "_COMPILED", RecentlyUsed(8))
+    monkeypatch.setattr(compile_parts, "_CHOSEN", RecentlyUsed(8))
     explained = bb.explain(lambda x: x.tanh().floor(), numbers(3, 5))
     (reason,) = explained.halved
     assert "2 operators" in reason
