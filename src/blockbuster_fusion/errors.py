@@ -221,6 +221,12 @@ class BadMachine(BlockbusterError):
     template = "machine {name}: {problem}"
 
 
+class BadRecord(BlockbusterError):
+    """A measurement for the tuning database, or a file of them, is not what it should be."""
+
+    template = "{place}: {problem}"
+
+
 class InvalidNest(BlockbusterError):
     """A loop nest breaks one of its rules."""
 
