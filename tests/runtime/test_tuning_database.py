@@ -716,6 +716,32 @@ def test_forked_children_write_while_a_thread_of_the_parent_does(file: Path) -> 
     connection.close()
 
 
+IN_TURN = """
+store = database()
+store.put(KEY, record(turn=0))
+(hear, tell), (listen, answer) = os.pipe(), os.pipe()
+pid = os.fork()
+if pid == 0:
+    store.put(KEY, record(turn=1))
+    os.write(tell, b".")
+    os.read(listen, 1)
+    store.put(KEY, record(turn=3))
+    os._exit(0)
+os.read(hear, 1)
+store.close()
+store.put(KEY, record(turn=2))
+os.write(answer, b".")
+os.waitpid(pid, 0)
+print(sorted(found.config["turn"] for found in store.all(KEY)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_parent_does_not_remove_the_log_that_its_child_writes(file: Path) -> None:
+    """It did where the child had inherited the connection: the child's locks were the parent's."""
+    assert printed(python(IN_TURN, file, **{VARIABLE: str(file)})) == "[0, 1, 2, 3]"
+
+
 IN_MEMORY = """
 store = database()
 store.put(KEY, record())
@@ -731,6 +757,43 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), store.count())
 def test_a_forked_child_has_a_copy_of_what_is_in_memory(file: Path) -> None:
     process = python(IN_MEMORY, file, **{VARIABLE: "off", "PYTHONWARNINGS": "ignore"})
     assert printed(process) == "2 1"
+
+
+def test_a_file_that_another_process_has_just_begun_is_not_moved(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_bytes(b"no database" * 1000)
+    others: list[TuningDatabase] = []
+    locked, count = tuning_file._locked, iter(range(10))
+
+    def overtaken(path: Path, deadline: float) -> Any:
+        if next(count) == 1:  # the first lock is for opening, the second for moving
+            monkeypatch.setattr(tuning_file, "_locked", locked)
+            others.append(TuningDatabase(file))
+            others[0].put(KEY, record(first=1))
+        return locked(path, deadline)
+
+    monkeypatch.setattr(tuning_file, "_locked", overtaken)
+    with TuningDatabase(file) as late, others[0] as first:
+        late.put(KEY, record(late=1))
+        assert late.count() == first.count() == 2
+    assert len(asides(file.parent)) == 1
+
+
+def test_files_are_opened_one_at_a_time(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tuning_file._locked(file, 0):
+        timer = threading.Timer(0.1, lambda: TuningDatabase(file).close())
+        timer.start()
+        time.sleep(0.2)
+        assert not file.exists()
+    timer.join()
+    assert file.exists()
+    monkeypatch.setattr(tuning_file, "BUSY_SECONDS", 0.05)
+    with tuning_file._locked(file, 0), TuningDatabase(file) as late:
+        assert late.path is None
+    assert "another process has locked it" in caplog.text
 
 
 MOVERS = """
