@@ -328,8 +328,8 @@ def database() -> TuningDatabase:
 
 def database_path() -> Path | None:
     """The file of the user's database, or None. Each version of the schema has its own."""
-    named = os.environ.get(VARIABLE)
-    if named == "off":
+    named = os.environ.get(VARIABLE, "")
+    if named.lower() == "off":
         return None
     if named:
         return Path(named).absolute()

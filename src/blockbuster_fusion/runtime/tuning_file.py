@@ -185,8 +185,11 @@ class TuningFile:
         memory, connection = self._in_memory(), self._connection
         if connection is not None:
             if _fault(error) == "unusable":  # a copy would wait for a busy process without end
-                with contextlib.suppress(sqlite3.Error):
+                try:
                     connection.backup(memory)
+                except sqlite3.Error:  # half a copy is no database
+                    memory.close()
+                    memory = self._in_memory()
             connection.close()
         log.warning(
             "blockbuster: the tuning database %s cannot be used (%s); measurements are kept for "
