@@ -17,7 +17,8 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.cli import main as cli
 from blockbuster_fusion.cli.main import main
 from blockbuster_fusion.errors import WrongKind
-from blockbuster_fusion.runtime import disk_cache
+from blockbuster_fusion.runtime import disk_cache, tuning_database
+from blockbuster_fusion.runtime.tuning_database import Key, Record
 
 
 @pytest.mark.parametrize("name", ["attention", "layernorm-matmul", "rmsnorm-swiglu", "matmul-relu"])
@@ -348,3 +349,69 @@ def test_the_cache_is_shown_shrunk_and_cleared(
     (tmp_path / "cache").chmod(0o777)
     assert main(["cache"]) == 1
     assert "others can write to" in capsys.readouterr().err
+
+
+def test_the_database_is_shown_exported_imported_and_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, other = tmp_path / "tuning.sqlite3", tmp_path / "other.json"
+    monkeypatch.setattr(tuning_database, "_own", {})
+    monkeypatch.setenv(tuning_database.VARIABLE, str(file))
+    for size in (64, 128):
+        for machine in ("a CPU", "H200"):
+            key = Key("d", (("M", size),), machine, 1, ())
+            for tile in (8, 16, 32):
+                measured = Record({"tile": tile}, 1.0, 1.0, 1.0, 0.0, 1e-3, 5)
+                tuning_database.database().put(key, measured)
+    tuning_database.database().put_library("matmul", "H200", 1, (), 1e-5, 1e-5)
+    full = ("kernels:        4", "configurations: 12", "library times:  1",
+            "machines:       H200, a CPU", "generators:     1")  # fmt: skip
+    empty = ("kernels:        0", "configurations: 0", "library times:  0", "machines:       none")
+    for arguments, shown in (
+        ([], full),
+        (["--export", str(other)], (f"written:        {other}", *full)),
+        (["--clear"], ("removed:        13 measurements", *empty)),
+        (["--import", str(other)], ("taken over:     13 measurements", *full)),
+        (["--import", str(other)], ("taken over:     0 measurements", *full)),
+    ):
+        assert main(["database", *arguments]) == 0
+        printed = capsys.readouterr().out
+        assert f"file:           {file} (BLOCKBUSTER_DATABASE names another)" in printed
+        assert all(line in printed.splitlines() for line in shown), printed
+    tuning_database.database().close()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, ": cannot be read: No such file or directory"),
+        ("{", ": is no JSON: Expecting property name"),
+        ("[" * 100_000, ": is no JSON: "),
+        ("\xff", ": is no JSON: "),
+        ("{}", ": it has no measurements of the format"),
+        ('{"format": "blockbuster tuning 1", "records": [{}]}', ", records[0]: digest is missing"),
+    ],
+)
+def test_a_file_that_cannot_be_imported(
+    content: str | None,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(tuning_database, "_own", {})
+    monkeypatch.setenv(tuning_database.VARIABLE, str(tmp_path / "tuning.sqlite3"))
+    if content is not None:
+        (tmp_path / "other.json").write_text(content, encoding="latin-1")
+    assert main(["database", "--import", str(tmp_path / "other.json")]) == 1
+    assert capsys.readouterr().err.startswith(f"blockbuster: {tmp_path / 'other.json'}{said}")
+    tuning_database.database().close()
+
+
+def test_no_database(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(tuning_database.VARIABLE, "off")
+    assert main(["database"]) == 1
+    assert "there is no file for measurements; name one in BLOCK" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["database", "--clear", "--import", "x"])
+    assert "not allowed with argument" in capsys.readouterr().err

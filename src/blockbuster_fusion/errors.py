@@ -66,6 +66,12 @@ class BadTrace(BlockbusterError):
     template = "{place}: {problem}"
 
 
+class BadRecord(BlockbusterError):
+    """A measurement for the tuning database, or a file of them, is not what it should be."""
+
+    template = "{place}: {problem}"
+
+
 class TraceError(BlockbusterError):
     """A Python function cannot be traced into an array program."""
 

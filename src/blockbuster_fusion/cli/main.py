@@ -9,6 +9,7 @@ from blockbuster_fusion.cli import (
     bench,
     cache,
     check,
+    database,
     demo,
     emit,
     fuse,
@@ -29,7 +30,7 @@ COMMANDS = tuple(
     module.COMMAND
     for module in (
         *(trace, fuse, check, show, passes, emit, bench, demo),
-        *(table, machine, cache, list),
+        *(table, machine, database, cache, list),
     )
 )
 """The commands, in the order of `blockbuster --help`."""
