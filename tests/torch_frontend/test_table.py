@@ -334,6 +334,8 @@ REDUCTIONS = Group(
         case("aten.layer_norm", "x", "w", call=lambda x, w: aten.layer_norm(x, [5], w, None)),
         case("aten.rms_norm", "x", "w", call=lambda x, w: aten.rms_norm(x, [5], w, 1e-6)),
         case("aten.rms_norm", "x", call=lambda x: aten.rms_norm(x, [4, 5])),
+        case("aten._fused_rms_norm", "x", "w",
+             call=lambda x, w: aten._fused_rms_norm(x, [5], w, 1e-6)),
     ),
 )  # fmt: skip
 
@@ -341,7 +343,8 @@ SUMS = {
     "aten.sum", "aten.mean", "aten.prod", "aten._softmax", "aten.softmax", "aten._log_softmax",
     "aten.log_softmax", "aten.var.default", "aten.var.correction",
     "aten.var.dim", "aten.var_mean.correction", "aten.var_mean.dim", "aten.var_mean.default",
-    "aten.native_layer_norm", "aten.layer_norm", "aten.rms_norm", "aten.mm", "aten.bmm",
+    "aten.native_layer_norm", "aten.layer_norm", "aten.rms_norm", "aten._fused_rms_norm",
+    "aten.mm", "aten.bmm",
     "aten.addmm", "aten.baddbmm", "aten.mv", "aten.dot", "aten.linear", "aten.matmul",
     "aten.convolution", "aten.gelu",
 }  # fmt: skip

@@ -43,7 +43,7 @@ def backend(
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
-    write_out_attention(module)
+    written = write_out_attention(module)
 
     gains: list[bool] = []
 
@@ -51,7 +51,7 @@ def backend(
         made = compile_graph(
             graph, _static_inputs(), chosen, tunes=mode in TUNING, replayed=mode in REPLAYING
         )
-        gains.append(made.gains or mode in REPLAYING)
+        gains.append(made.gains(written) or mode in REPLAYING)
         if watcher is not None:
             watcher(made)
         return replayed(made.plan) if mode in REPLAYING else made.plan
@@ -75,11 +75,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     del table[torch.ops.aten.mv.default]  # has a row, and refuses operands of two dtypes
     del table[torch.ops.aten.baddbmm.default]  # has a row, and is contiguous, as no sum need be
     for name in WHOLE:  # has a row, and PyTorch computes it at once
-        del table[getattr(torch.ops.aten, name).default]
+        table.pop(getattr(torch.ops.aten, name).default, None)
     return table
 
 
-WHOLE = ("silu", "hardswish", "hardsigmoid", "softplus")
+WHOLE = ("silu", "hardswish", "hardsigmoid", "softplus", "_fused_rms_norm")
 """Operators that stay as they are: PyTorch's own kernel for each is a rival of ours."""
 
 

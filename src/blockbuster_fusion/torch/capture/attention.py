@@ -50,8 +50,8 @@ def _repeated(x: torch.Tensor, times: int) -> torch.Tensor:
     return x.unsqueeze(-3).expand(shape).flatten(-4, -3)
 
 
-def write_out_attention(module: GraphModule) -> None:
-    """Replaces the calls of attention without dropout in a captured graph."""
+def write_out_attention(module: GraphModule) -> int:
+    """Replaces the calls of attention without dropout in a captured graph; returns their number."""
     whole = torch.nn.functional.scaled_dot_product_attention
     calls = module.graph.find_nodes(op="call_function", target=whole)
     for node in calls:
@@ -60,6 +60,7 @@ def write_out_attention(module: GraphModule) -> None:
             node.target = attention
     if calls:
         module.recompile()
+    return len(calls)
 
 
 def restore_attention(module: GraphModule) -> None:

@@ -39,6 +39,8 @@ from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.timing import measured
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
+PLAN = {"cpu": 40e-6, "cuda": 60e-6}
+"""Seconds of a call of a compiled graph beside its parts; the captured graph runs without."""
 WORTH_IT = 1.02
 """The factor by which a measured kernel must be faster."""
 
@@ -64,15 +66,33 @@ class Chooser:
         self.parts, self.machine = parts, machine
         self.measures, self.replayed = measures, replayed
         self.known: dict[object, Estimate] = {}
+        self.gain, self.recognised = 0.0, 0.0
+        """The seconds that kernels win, and that recognised attention wins."""
+        self.won: list[tuple[Sequence[Node], LibraryChoice]] = []
+        """The parts that kernels run, with the times."""
 
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
         with doing("weighing kernels against PyTorch's operators"):
             while self.moved():
                 pass
+            if self.gain < PLAN[self.machine.target] and not self.replayed:
+                self.leave_all()
+
+    def leave_all(self) -> None:
+        """Moves all operators to PyTorch: kernels gain less than a call of the plan costs."""
+        found = {
+            node: replace(choice, basis="estimated, and gain less than a call of them costs")
+            for nodes, choice in self.won
+            for node in nodes
+        }
+        self.parts.libraries |= found
+        analysis = self.parts.analysis
+        self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
 
     def moved(self) -> bool:
         """Judges all parts once; True if some operators were moved to PyTorch."""
+        self.gain, self.won = self.recognised, []
         analysis = self.parts.analysis
         self.length = captured_length(analysis)
         self.times = LibraryTimes(analysis)
@@ -110,10 +130,10 @@ class Chooser:
                 estimate = self.estimated(nodes)
             except (BlockbusterError, NotImplementedError) as error:
                 log.debug("not weighed: %s", error)
+                self.gain = math.inf
                 return None  # the compiler of parts cuts it, or says why it cannot
-        if estimate.seconds.total(replayed=self.replayed) * estimate.error < limit:
-            return None
-        return LibraryChoice(
+        ours = estimate.seconds.total(replayed=self.replayed)
+        choice = LibraryChoice(
             tuple(map(name_of, nodes)),
             self.parts.analysis.regions[nodes[0]],
             library,
@@ -121,6 +141,11 @@ class Chooser:
             estimate.basis,
             estimate.config,
         )
+        if ours * estimate.error >= limit:
+            return choice
+        self.gain += limit - ours
+        self.won.append((nodes, choice))
+        return None
 
     def least(self, nodes: Sequence[Node]) -> Estimate:
         """The least time that kernels could take: for their arrays, their products, one launch."""

@@ -1,14 +1,20 @@
-"""Measures short calls: seconds of the device, and of the host that launches them."""
+"""Measures short calls: seconds of the device, and of the host that launches them.
+
+The shortest sample counts: other programs hold some up, by milliseconds where threads wait in
+loops for one that is not running.
+"""
 
 import time
 from collections.abc import Callable
-from statistics import median
 
 import torch
 
 from blockbuster_fusion.schedule.cost import Seconds
 
 SAMPLES = 5
+MOST_SAMPLES = 20
+LONGEST = 0.03
+"""The seconds after which no more than the least number of samples is taken."""
 SHORTEST = 4e-4
 """The least seconds of a sample; shorter calls are repeated in it."""
 MOST_CALLS = 200
@@ -17,16 +23,21 @@ CYCLES = 2_000_000
 
 
 def measured(call: Callable[[], object], device: torch.device) -> Seconds:
-    """The time of a call: the median of some samples."""
+    """The time of a call."""
     call()
     return _on_gpu(call) if device.type == "cuda" else _on_cpu(call)
 
 
 def _on_cpu(call: Callable[[], object]) -> Seconds:
-    once = _wall(call, 1)
-    count = min(MOST_CALLS, max(1, int(SHORTEST / max(once, 1e-9))))
-    samples = SAMPLES if once * count < 0.02 else 3
-    return Seconds(median(_wall(call, count) for _ in range(samples)) if once < 0.5 else once)
+    best = min(_wall(call, 1) for _ in range(3))
+    count = min(MOST_CALLS, max(1, int(SHORTEST / max(best, 1e-9))))
+    spent, number = 0.0, 0
+    while number < SAMPLES or (number < MOST_SAMPLES and spent < LONGEST):
+        found = _wall(call, count)
+        best, spent, number = min(best, found), spent + found * count, number + 1
+        if spent > 0.5:
+            break
+    return Seconds(best)
 
 
 def _wall(call: Callable[[], object], count: int) -> float:
@@ -51,7 +62,7 @@ def _on_gpu(call: Callable[[], object]) -> Seconds:
         end.record()
         torch.cuda.synchronize()
         devices.append(begin.elapsed_time(end) / 1e3 / count)
-    return Seconds(median(devices), median(hosts))
+    return Seconds(min(devices), min(hosts))
 
 
 def _event() -> torch.cuda.Event:

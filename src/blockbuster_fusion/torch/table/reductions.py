@@ -186,14 +186,28 @@ def _rms_norm(
     weight: PositionalArray | None = None,
     eps: Operand | None = None,
 ) -> PositionalArray:
+    return _fused_rms_norm(p, x, shape, weight, eps)[0]
+
+
+@reduction("_fused_rms_norm")
+def _fused_rms_norm(
+    p: PositionalBuilder,
+    x: PositionalArray,
+    shape: Sequence[int],
+    weight: PositionalArray | None,
+    eps: Operand | None,
+) -> tuple[PositionalArray, PositionalArray]:
     rank = len(x.sizes)
     at = range(rank - len(shape), rank)
     factors = p.present(p.as_array(x), at)
     squares = p.reduce(ADD, p.elementwise(lambda t: t**2, x), at, keep=True, distinct=True)
-    small = torch.finfo(torch.float32).eps if eps is None else eps
+    wide = torch.float64 if x.dtype is DType.float64 else torch.float32
+    small = torch.finfo(wide).eps if eps is None else eps
     scale = p.elementwise(lambda s, e: (s / p.size(factors) + e) ** -0.5, squares, small)
     made = p.elementwise(lambda a, b: a * b, x, scale)
-    return made if weight is None else p.elementwise(lambda a, b: a * b, made, weight)
+    if weight is not None:
+        made = p.elementwise(lambda a, b: a * b, made, weight)
+    return made, scale
 
 
 def _variance(
