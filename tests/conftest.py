@@ -17,6 +17,7 @@ settings.register_profile("part", derandomize=True)  # every run tries the same 
 settings.load_profile("default" if FULL else "part")
 
 os.environ.setdefault("BLOCKBUSTER_LIBRARY", "never")  # tests of kernels need them to be run
+os.environ.setdefault("BLOCKBUSTER_DATABASE", "off")  # what was tuned here once does not count
 
 TESTS = Path(__file__).parent
 CLAIMS = pytest.StashKey[dict[Path, str]]()

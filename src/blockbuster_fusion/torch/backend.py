@@ -46,15 +46,17 @@ def backend(
     written = write_out_attention(module)
 
     gains: list[bool] = []
+    on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in examples)
+    replays = mode in REPLAYING and on_gpu
 
     def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         made = compile_graph(
-            graph, _static_inputs(), chosen, tunes=mode in TUNING, replayed=mode in REPLAYING
+            graph, _static_inputs(), chosen, tunes=mode in TUNING, replayed=replays
         )
-        gains.append(made.gains(written) or mode in REPLAYING)
+        gains.append(made.gains(written) or replays)
         if watcher is not None:
             watcher(made)
-        return replayed(made.plan) if mode in REPLAYING else made.plan
+        return replayed(made.plan) if replays else made.plan
 
     compiled = aot_autograd(
         fw_compiler=inference,

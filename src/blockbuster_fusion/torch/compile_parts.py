@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from blockbuster_fusion.compiler import (
     executable_of,
     improved,
 )
-from blockbuster_fusion.errors import NoCompiler
+from blockbuster_fusion.errors import BlockbusterError, NoCompiler
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
@@ -28,7 +28,9 @@ from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
+from blockbuster_fusion.runtime.tuning_database import Record, database
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.describe import described
@@ -38,6 +40,7 @@ from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.to_array_program import PartBuilder, PartProgram, Unexpressed
+from blockbuster_fusion.torch.tuned import tuning_key
 
 MOST_COMPILED = 256
 """The number of executables that are kept for other models."""
@@ -63,6 +66,8 @@ class Options:
     """The policy that cuts a graph into parts; by default, that of select/parts.py."""
     library: str = field(default_factory=lambda: os.environ.get("BLOCKBUSTER_LIBRARY", "auto"))
     """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
+    seconds: float = 600.0
+    """The most seconds that tuning takes; what is not tuned then is predicted."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -261,8 +266,7 @@ class PartCompiler:
     def compile_part(self, nodes: list[Node]) -> Fused:
         """Nodes as one program with its kernels, compiled or known from an equal part."""
         part = self.program(nodes)
-        target = self.options.target_of(nodes)
-        threads = self.options.threads or torch.get_num_threads()
+        target, threads = self.options.target_of(nodes), self.threads
         key = (*_key(part, target), self.sizes(part), threads)
         executable = _COMPILED.get(key)
         if executable is None:
@@ -272,6 +276,20 @@ class PartCompiler:
                 self.try_out(part, executable, device_of(nodes))
             _COMPILED.put(key, executable)
         return Fused(part, self.analysis.regions[nodes[0]], executable)
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of kernels on a CPU."""
+        return self.options.threads or torch.get_num_threads()
+
+    def prefer(self, nodes: Sequence[Node], choice: Choice) -> None:
+        """Makes a choice the first one for a part."""
+        part, target = self.program(nodes), self.options.target_of(nodes)
+        key = (*_key(part, target), self.sizes(part))
+        choices = [choice, *self.choices(part, target)]
+        _CHOSEN.put((*key, self.options.threads), choices)
+        threads = self.threads if target == "cpu" else None
+        _COMPILED.put((*key, self.threads), executable_of(choices, threads))
 
     def program(self, nodes: Sequence[Node]) -> PartProgram:
         """Nodes as one array program, or Unexpressed."""
@@ -296,8 +314,24 @@ class PartCompiler:
             found = choose(request)
             if target in ("cpu", "cuda"):
                 found = improved(found, self.sizes(part), self.machine(target))
+                found = [*self.tuned(part, request), *found]
             _CHOSEN.put(key, found)
         return found
+
+    def record(self, part: PartProgram, target: str) -> Record | None:
+        """The best measurement of a part's kernels by earlier tuning, if there is any."""
+        return database().best(tuning_key(part, self.sizes(part), self.machine(target)))
+
+    def tuned(self, part: PartProgram, request: Request) -> list[Choice]:
+        """The choice that was the best in earlier tuning, if there is any."""
+        record = self.record(part, request.target)
+        if record is None:
+            return []
+        try:
+            return choose(replace(request, config=Config.from_data(record.config)))
+        except BlockbusterError as error:  # the generator has changed since
+            log.debug("a tuned configuration is left out: %s", error)
+            return []
 
     def try_out(self, part: PartProgram, executable: Executable, device: torch.device) -> None:
         """Runs a part once on zeros, so that a kernel that fails does so now."""

@@ -7,24 +7,20 @@ left of the part is judged again: a kernel may still compute what comes before a
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch.fx import Node
-from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.compiler import Choice
-from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.errors import BlockbusterError, NoKernel
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
-from blockbuster_fusion.runtime.compiled import Compiled
-from blockbuster_fusion.runtime.executable import Executable, Sizes
-from blockbuster_fusion.runtime.tensors import library_on
+from blockbuster_fusion.runtime.executable import Sizes
+from blockbuster_fusion.runtime.tuning_database import Record
 from blockbuster_fusion.schedule.cost import EFFICIENCY, Seconds, error_of, predicted
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of, tensor_of, tensors_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
@@ -32,12 +28,12 @@ from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_parts import (
     LibraryChoice,
     PartCompiler,
-    device_of,
 )
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
-from blockbuster_fusion.torch.rivals.timing import measured
+from blockbuster_fusion.torch.rivals.tuning import Tuner
 from blockbuster_fusion.torch.to_array_program import PartProgram
+from blockbuster_fusion.torch.tuned import config_of
 
 PLAN = {"cpu": 40e-6, "cuda": 60e-6}
 """Seconds of a call of a compiled graph beside its parts; the captured graph runs without."""
@@ -65,6 +61,7 @@ class Chooser:
         """`replayed`: launches are replayed, so that the time of the host does not count."""
         self.parts, self.machine = parts, machine
         self.measures, self.replayed = measures, replayed
+        self.tuner = Tuner(parts, parts.options.seconds)
         self.known: dict[object, Estimate] = {}
         self.gain, self.recognised = 0.0, 0.0
         """The seconds that kernels win, and that recognised attention wins."""
@@ -192,9 +189,22 @@ class Chooser:
         sizes = tuple((axis, self.length(size)) for axis, size in part.expressed.sizes)
         key = (id(choices), sizes)
         if key not in self.known:
-            made = self.timed(part, nodes) if self.measures else self.predicted(choices[0], sizes)
+            made = self.timed(nodes) if self.measures else None
+            if made is None:
+                made = self.kept(part, target, choices[0]) or self.predicted(choices[0], sizes)
             self.known[key] = made
         return self.known[key]
+
+    def kept(self, part: PartProgram, target: str, choice: Choice) -> Estimate | None:
+        """The time that tuning has measured before, if it has."""
+        record = self.parts.record(part, target)
+        return None if record is None else self.measured(choice, record)
+
+    def measured(self, choice: Choice, record: Record) -> Estimate:
+        """The measured time of a choice."""
+        host = self.machine.launch * len(choice.scheduled()[0].kernels)
+        own = Seconds(record.seconds, 0.0 if self.machine.target == "cpu" else host)
+        return Estimate(own, "measured", str(config_of(choice)), WORTH_IT)
 
     def predicted(self, choice: Choice, sizes: Sizes) -> Estimate:
         """The predicted time of a choice."""
@@ -203,33 +213,13 @@ class Chooser:
         for axis, length in sizes:
             extents.bind(axis, length, "the captured call")
         seconds = predicted(nest, Tiling(extents, tiles), self.machine)
-        return Estimate(seconds, "predicted", described(choice), error_of(nest, self.machine))
+        return Estimate(seconds, "predicted", str(config_of(choice)), error_of(nest, self.machine))
 
-    def timed(self, part: PartProgram, nodes: Sequence[Node]) -> Estimate:
-        """The measured time of a part's kernels."""
-        fused = self.parts.compile_part([*nodes])
-        device = device_of(nodes)
-        with _disable_current_modes(), torch.no_grad():
-            given, sizes = self.parts.examples(part, device)
-            seconds = measured(launcher(fused.executable, given, sizes, device), device)
-        config = ", ".join(f"{dim.label}={t}" for dim, t in fused.executable.tiles.items())
-        return Estimate(seconds, "measured", config, WORTH_IT)
-
-
-def launcher(
-    executable: Executable,
-    given: Sequence[torch.Tensor],
-    sizes: Sizes,
-    device: torch.device,
-) -> Callable[[], object]:
-    """A function that launches the kernels of a part on arrays that are there already."""
-    library, runner = library_on(device), executable.runner
-    if not isinstance(runner, Compiled) or not runner.is_static:
-        return lambda: runner.run(given, sizes, library)
-    return runner.bound_for(given, sizes, library).prepared(library, given)
-
-
-def described(choice: Choice) -> str:
-    """The configuration of a choice: its snapshot, its tiles and its schedule."""
-    tiles = {dim.label: tile for dim, tile in choice.tiles.items()}
-    return str(Config(choice.snapshot, tiles, choice.schedule))
+    def timed(self, nodes: Sequence[Node]) -> Estimate:
+        """The measured time of the best configuration of a part, which becomes its choice."""
+        found = self.tuner.best(nodes)
+        if found is None:
+            raise NoKernel(what="this part", remedy="none of its configurations is exact and runs")
+        choice, record = found
+        self.parts.prefer(nodes, choice)
+        return self.measured(choice, record)

@@ -1,19 +1,23 @@
 """The times of PyTorch's own operators, measured for the shapes of a captured graph."""
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from blockbuster_fusion.runtime.tuning_database import database
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import operand, short_name, tensor_of, tensors_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.attention import Attention
 from blockbuster_fusion.torch.rivals.timing import measured
+from blockbuster_fusion.torch.tuned import versions
 
 COPIES = ("clone", "contiguous")
 """Views of a captured graph that are copies in eager mode."""
@@ -76,10 +80,24 @@ class LibraryTimes:
         threads = torch.get_num_threads() if device.type == "cpu" else 0
         key = (str(function), _seen(given), _seen([*named.items()]), str(device), threads)
         if key not in _KNOWN:
-            with _disable_current_modes(), torch.no_grad():
-                found = measured(lambda: function(*given, **named), device)
-                _KNOWN[key] = Seconds(found.device, found.host * HOST)
+            _KNOWN[key] = self._kept(key, lambda: function(*given, **named), device)
         return _KNOWN[key]
+
+    def _kept(
+        self, key: tuple[Any, ...], call: Callable[[], object], device: torch.device
+    ) -> Seconds:
+        """The time of a call that was measured before, or that is measured now and kept."""
+        name = hashlib.sha256(repr(key[:3]).encode()).hexdigest()
+        machine = machine_for(device.type).name
+        place = (f"{key[0]} {name}", machine, max(key[-1], 1), versions())
+        known = database().library(*place)
+        if known is not None:
+            return Seconds(known.seconds_device, known.seconds_host)
+        with _disable_current_modes(), torch.no_grad():
+            found = measured(call, device)
+        made = Seconds(found.device, found.host * HOST)
+        database().put_library(*place, made.device, made.host)
+        return made
 
     def _real(self, given: Any) -> Any:
         """An argument with arrays in place of nodes, and numbers in place of sizes."""

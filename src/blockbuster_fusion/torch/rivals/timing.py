@@ -5,10 +5,13 @@ loops for one that is not running.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from blockbuster_fusion.runtime.compiled import Compiled
+from blockbuster_fusion.runtime.executable import Executable, Sizes
+from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.schedule.cost import Seconds
 
 SAMPLES = 5
@@ -67,3 +70,16 @@ def _on_gpu(call: Callable[[], object]) -> Seconds:
 
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def launcher(
+    executable: Executable,
+    given: Sequence[torch.Tensor],
+    sizes: Sizes,
+    device: torch.device,
+) -> Callable[[], object]:
+    """A function that launches the kernels of a part on arrays that are there already."""
+    library, runner = library_on(device), executable.runner
+    if not isinstance(runner, Compiled) or not runner.is_static:
+        return lambda: runner.run(given, sizes, library)
+    return runner.bound_for(given, sizes, library).prepared(library, given)

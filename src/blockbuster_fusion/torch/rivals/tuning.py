@@ -1,0 +1,171 @@
+"""Tunes the kernels of parts: measures configurations, checks each, and keeps what was found.
+
+Configurations are tried in the order of their predicted times, then the neighbours of the best.
+Each is checked against float64 before it may win. Every measurement is stored at once, so that
+nothing is lost if tuning is stopped, and no configuration is measured twice.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch.fx import Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from blockbuster_fusion.compiler import Choice, executable_of
+from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.ir.tiling import Extents
+from blockbuster_fusion.messages import log
+from blockbuster_fusion.progress import doing
+from blockbuster_fusion.runtime.executable import Executable, Sizes
+from blockbuster_fusion.runtime.tensors import library_on
+from blockbuster_fusion.runtime.tuning_database import Record, database
+from blockbuster_fusion.schedule.space import Config, Space
+from blockbuster_fusion.torch.compile_parts import PartCompiler, device_of
+from blockbuster_fusion.torch.from_array_program import torch_program
+from blockbuster_fusion.torch.rivals.timing import launcher, measured
+from blockbuster_fusion.torch.to_array_program import PartProgram
+from blockbuster_fusion.torch.tuned import config_of, tuning_key
+
+MOST_TRIED = 10
+"""The number of configurations that are measured in the order of their predictions."""
+MOST_STEPS = 3
+"""The number of times that all neighbours of the best configuration are tried."""
+
+
+class Tuner:
+    """Finds the fastest configuration of each part, within a number of seconds for all."""
+
+    def __init__(self, parts: PartCompiler, seconds: float = math.inf) -> None:
+        self.parts = parts
+        self.end = time.monotonic() + seconds
+        self.database = database()
+
+    def best(self, nodes: Sequence[Node]) -> tuple[Choice, Record] | None:
+        """The fastest configuration of a part that is exact enough; None if there is none."""
+        part, target = self.parts.program(nodes), self.parts.options.target_of(nodes)
+        trial = _Trial(self, part, nodes, target)
+        with doing(f"tuning {part.expressed.program.name}"):
+            for choice in self.parts.choices(part, target)[:MOST_TRIED]:
+                trial.measure(choice)
+            for _ in range(MOST_STEPS):
+                before = trial.best
+                if before is None:
+                    break
+                for choice in trial.neighbours(before[0]):
+                    trial.measure(choice)
+                if trial.best is before:
+                    break
+        return trial.best
+
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() < self.end
+
+
+class _Trial:
+    """The measurements of one part."""
+
+    def __init__(self, tuner: Tuner, part: PartProgram, nodes: Sequence[Node], target: str) -> None:
+        self.tuner, self.part, self.target = tuner, part, target
+        self.device = device_of(nodes)
+        self.sizes: Sizes = tuner.parts.sizes(part)
+        self.key = tuning_key(part, self.sizes, tuner.parts.machine(target))
+        self.threads = tuner.parts.threads if target == "cpu" else None
+        self.best: tuple[Choice, Record] | None = None
+        self.seen: set[str] = set()
+        with _disable_current_modes(), torch.no_grad():
+            self.inputs = [_random(x) for x in tuner.parts.examples(part, self.device)[0]]
+            self.exact, self.bar = self.reference()
+
+    def measure(self, choice: Choice) -> None:
+        """Measures a choice, unless that is known or there is no time left."""
+        config = config_of(choice)
+        if str(config) in self.seen:
+            return
+        self.seen.add(str(config))
+        record = self.tuner.database.known(self.key, config.data())
+        if record is None:
+            if not self.tuner.has_time and self.best is not None:
+                return
+            record = self.measured(choice, config)
+            self.tuner.database.put(self.key, record)
+        if record.ok and (self.best is None or record.seconds < self.best[1].seconds):
+            self.best = choice, record
+
+    def measured(self, choice: Choice, config: Config) -> Record:
+        """The measurement of a choice; of one that cannot run, an infinite time."""
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                executable = executable_of([choice], self.threads)
+                error = self.error(executable)
+                seconds = math.inf
+                if error <= self.bar:
+                    run = launcher(executable, self.inputs, self.sizes, self.device)
+                    seconds = measured(run, self.device).device
+        except (BlockbusterError, RuntimeError) as problem:
+            log.debug("%s: %s", config, problem)
+            error, seconds = math.inf, math.inf
+        return Record(config.data(), seconds, seconds, seconds, error, self.bar, 1)
+
+    def neighbours(self, choice: Choice) -> Iterator[Choice]:
+        """The choices with one tile twice or half as long."""
+        nest, tiles = choice.scheduled()
+        extents = Extents()
+        for axis, length in self.sizes:
+            extents.bind(axis, length, "the captured call")
+        space = Space(nest, extents, self.tuner.parts.machine(self.target))
+        for dim in space.dims:
+            known = space.tiles(dim)
+            for tile in (tiles[dim] * 2, tiles[dim] // 2):
+                changed = {**choice.tiles, dim: tile}
+                if tile in known and dim in choice.tiles and space.fits({**tiles, dim: tile}):
+                    yield replace(choice, tiles=changed)
+
+    # ---------------------------------------------------------------- exactness
+
+    def reference(self) -> tuple[list[torch.Tensor], float]:
+        """The results in float64, and the largest error that is allowed: twice that of float32."""
+        function = torch_program(self.part.expressed.program)
+        exact = [x.double() for x in function(*map(_wide(torch.float64), self.inputs))]
+        plain = function(*map(_wide(torch.float32), self.inputs))
+        stored = [self.part.storage[name] for name in self.output_names]
+        eps = max(_eps(str(dtype)) for dtype in stored)
+        return exact, 2 * _distance(plain, exact) + 4 * eps
+
+    @property
+    def output_names(self) -> list[str]:
+        return [layout.name for layout in self.part.expressed.outputs]
+
+    def error(self, executable: Executable) -> float:
+        """The error of a run against float64."""
+        found = executable.runner.run(self.inputs, self.sizes, library_on(self.device))
+        return _distance(found, self.exact)
+
+
+def _random(x: torch.Tensor) -> torch.Tensor:
+    """Numbers in place of zeros; positions and truth values stay as they are."""
+    return torch.randn_like(x) if x.is_floating_point() else x
+
+
+def _wide(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Converts arrays of floats to a dtype."""
+    return lambda x: x.to(dtype) if x.is_floating_point() else x
+
+
+def _eps(dtype: str) -> float:
+    known = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+    return known.get(dtype, 2.0**-23)
+
+
+def _distance(found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float:
+    """The largest distance of a result from the exact one, in norm and relative to it."""
+    worst = 0.0
+    for x, y in zip(found, exact, strict=True):
+        size = float(y.norm()) or 1.0
+        difference = float((x.double().reshape(y.shape) - y).norm())
+        worst = max(worst, difference / size if np.isfinite(difference) else math.inf)
+    return worst

@@ -1,0 +1,38 @@
+"""What tuning has found for the parts of models: keys, configurations and records."""
+
+import hashlib
+
+import torch
+
+from blockbuster_fusion.array.lower import lower
+from blockbuster_fusion.compiler import Choice
+from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.runtime.executable import Sizes
+from blockbuster_fusion.runtime.tuning_database import Key
+from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.torch.to_array_program import PartProgram
+from blockbuster_fusion.version import __version__
+
+
+def tuning_key(part: PartProgram, sizes: Sizes, machine: Machine) -> Key:
+    """The key of a part's measurements on a machine."""
+    storage = ",".join(f"{name}:{dtype}" for name, dtype in part.storage.items())
+    text = f"{lower(part.expressed.program).digest} {storage} {machine.target}"
+    return Key(
+        hashlib.sha256(text.encode()).hexdigest(),
+        tuple((str(axis), length) for axis, length in sizes),
+        machine.name,
+        machine.processors if machine.target == "cpu" else 1,
+        versions(),
+    )
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """The versions of the software that measurements depend on."""
+    return (("blockbuster-fusion", __version__), ("torch", str(torch.__version__)))
+
+
+def config_of(choice: Choice) -> Config:
+    """The configuration of a choice."""
+    tiles = {dim.label: tile for dim, tile in choice.tiles.items()}
+    return Config(choice.snapshot, tiles, choice.schedule)

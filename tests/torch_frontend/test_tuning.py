@@ -1,0 +1,169 @@
+"""Tuning: configurations are measured and checked, the best one runs, and nothing is lost."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.runtime import tuning_database
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
+from blockbuster_fusion.runtime.tuning_database import TuningDatabase
+from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.torch import compile_parts
+from blockbuster_fusion.torch.rivals import library, tuning
+
+OPTIONS = {"library": "auto"}
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningDatabase:
+    """A database of its own, a library that is slow, and nothing compiled before."""
+    made = TuningDatabase(tmp_path / "tuning.sqlite3")
+    for module in (compile_parts, tuning, library):
+        monkeypatch.setattr(module, "database", lambda: made)
+    monkeypatch.setattr(library, "_KNOWN", {})
+    monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e3))
+    forget(monkeypatch)
+    return made
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process: what this one has compiled is not known."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(compile_parts, "_COMPILED", RecentlyUsed(8))
+    monkeypatch.setattr(compile_parts, "_CHOSEN", RecentlyUsed(8))
+
+
+def model(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2 + 1).softmax(-1)
+
+
+def explained(mode: str | None, **more: Any) -> Any:
+    x = torch.randn(40, 150)
+    return bb.explain(model, x, mode=mode, options={**OPTIONS, **more})
+
+
+def test_several_are_measured_and_the_fastest_runs(kept: TuningDatabase) -> None:
+    found = explained("max-autotune")
+    (key,) = kept.keys()
+    records = kept.all(key)
+    assert len(records) > 2
+    assert all(record.ok for record in records)
+    best = kept.best(key)
+    assert best is not None
+    assert best.seconds == min(record.seconds for record in records)
+    config = Config.from_data(best.config)
+    (part,) = {id(k.fused): k.fused for k in found.kernels}.values()
+    ran = {dim.label: tile for dim, tile in part.executable.tiles.items()}
+    assert config.tiles.items() <= ran.items()
+
+
+def test_what_was_tuned_serves_later_compilations(
+    kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explained("max-autotune")
+    (key,) = kept.keys()
+    best = kept.best(key)
+    assert best is not None
+    count = len(kept.all(key))
+    forget(monkeypatch)
+    (part,) = {id(k.fused): k.fused for k in explained(None).kernels}.values()
+    ran = {dim.label: tile for dim, tile in part.executable.tiles.items()}
+    assert Config.from_data(best.config).tiles.items() <= ran.items()
+    forget(monkeypatch)
+    explained("max-autotune")
+    assert len(kept.all(key)) == count, "nothing is measured twice"
+
+
+def test_a_wrong_kernel_never_wins(kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration with a wrong result is stored as such, and another one runs."""
+    distance, seen = tuning._distance, []
+
+    def wrong(found: Any, exact: Any) -> float:
+        seen.append(1)
+        return 1.0 if len(seen) == 2 else distance(found, exact)  # the first kernel's
+
+    monkeypatch.setattr(tuning, "_distance", wrong)
+    explained("max-autotune")
+    (key,) = kept.keys()
+    bad = [record for record in kept.all(key) if not record.ok]
+    assert len(bad) == 1
+    best = kept.best(key)
+    assert best is not None
+    assert best.config != bad[0].config
+
+
+def test_without_time_one_configuration_is_measured(kept: TuningDatabase) -> None:
+    explained("max-autotune", seconds=0.0)
+    (key,) = kept.keys()
+    assert len(kept.all(key)) == 1
+
+
+def test_what_was_found_is_kept_when_tuning_is_stopped(
+    kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, count = tuning.measured, []
+
+    def stopped(*given: Any) -> Seconds:
+        count.append(1)
+        if len(count) == 3:
+            raise KeyboardInterrupt
+        return measured(*given)
+
+    monkeypatch.setattr(tuning, "measured", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        explained("max-autotune")
+    (key,) = kept.keys()
+    assert len(kept.all(key)) == 2
+
+
+def test_a_configuration_can_be_given() -> None:
+    program = bb.trace(bb.ops.softmax, "M N")
+    config = Config.from_data({"snapshot": 0, "tiles": {"M": 8}, "grid": "outer"})
+    made = bb.compile(program, config=config, sizes={"M": 30, "N": 50})
+    assert {tile for dim, tile in made.tiles.items() if dim.name == "M"} == {8}
+    same = bb.compile(program, config=config.data(), sizes={"M": 30, "N": 50})
+    assert same.source == made.source
+    assert Config.from_data(config.data()) == config
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"tile": {}}, "tile: unknown; known are"),
+        ({"tiles": 3}, "tiles: 3 is no mapping to whole numbers"),
+        ({"tiles": {"M": "8"}}, "is no mapping to whole numbers"),
+        ({"grid": "inner"}, "grid: 'inner'; known are outer, all"),
+        ({"snapshot": "last"}, "snapshot: 'last' is no whole number"),
+    ],
+)
+def test_bad_configurations(data: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(bb.errors.BadConfig, match=sentence):
+        Config.from_data(data)
+
+
+def test_a_configuration_stands_alone() -> None:
+    with pytest.raises(bb.errors.WrongKind, match="config alone"):
+        bb.compile(bb.trace(bb.ops.softmax, "M N"), config=Config(), tiles={"M": 8})
+
+
+def test_an_old_configuration_is_left_out(
+    kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tile of a dim that is gone: the usual choice runs."""
+    explained("max-autotune")
+    (key,) = kept.keys()
+    best = kept.best(key)
+    assert best is not None
+    fields = {"config": {**best.config, "tiles": {"Q.7": 4}}, "seconds": 0.0, "low": 0.0}
+    kept.put(key, tuning_database.Record(**{**_fields(best), **fields}))
+    forget(monkeypatch)
+    assert explained(None).kernels
+
+
+def _fields(record: tuning_database.Record) -> dict[str, Any]:
+    names = ("config", "seconds", "low", "high", "error", "bar", "rounds")
+    return {name: getattr(record, name) for name in names}
