@@ -328,6 +328,17 @@ def test_added_exponents_keep_their_digits() -> None:
     assert report.ok, report
 
 
+def test_the_square_of_a_large_factor_is_scaled() -> None:
+    """A row's factor of e^60 meets exponents that are only partly those of its own maxima."""
+
+    def program(X):
+        return o.rmsnorm(balanced(X, 3)[1], axis=-2)
+
+    inputs = {"X": np.float32([[100] * 5, [40] * 5, [70] * 5, [1, 2, 3, 90, 5]])}
+    report = bb.check(bb.trace(program, "M N"), inputs)
+    assert report.ok, report
+
+
 @pytest.mark.parametrize("function", [o.rmsnorm, lambda p: o.log(p * p)], ids=["norm", "log"])
 def test_the_square_of_a_large_factor_does_not_overflow(function) -> None:
     """A row's factor of e^60 makes up for its share of e^-60 in the columns."""

@@ -39,6 +39,9 @@ from blockbuster_fusion.safety.pairs.terms import (
     significand,
 )
 
+LARGEST_POWER = 120.0
+"""The logarithm, to base 2, of the largest factor that is taken from a significand."""
+
 
 def no_origin(atom: Expr) -> Expr | None:
     """Nothing is known of an atom."""
@@ -86,6 +89,12 @@ class TermArithmetic:
 
     def _parts(self, exponent: Exponent, *, divides: bool) -> list[Addends]:
         """The addends of an exponent: the atoms without a maximum, and pairs with a maximum."""
+        rest, pairs = self._met(exponent)
+        pairs = [self._divided(pair) if divides else pair for pair in pairs]
+        return [rest, *pairs] if rest or not pairs else pairs
+
+    def _met(self, exponent: Exponent) -> tuple[Addends, list[Addends]]:
+        """The atoms of an exponent without a maximum, and pairs of an atom and its maximum."""
         rest: Addends = []
         groups: dict[Expr, tuple[Addends, Addends]] = {}
         for atom, factor in exponent:
@@ -98,9 +107,9 @@ class TermArithmetic:
         pairs: list[Addends] = []
         for above, below in groups.values():
             made, left = met(above, below)
-            pairs += [self._divided(pair) if divides else pair for pair in made]
+            pairs += made
             rest += left
-        return [rest, *pairs] if rest or not pairs else pairs
+        return rest, pairs
 
     def _divided(self, pair: Addends) -> Addends:
         """An exponent minus its maximum, which is a divisor."""
@@ -406,8 +415,16 @@ class TermArithmetic:
         if a.form is not Form.scaled or exponent is None:
             return None
         assert b.value is not None
-        value = None if a.value is None else a.value**b.value
-        return scaled(value, times(a.exponent, exponent), raw=a.raw)
+        if a.value is None:
+            return scaled(None, times(a.exponent, exponent), raw=a.raw)
+        if exponent <= 1 or not a.raw:
+            return scaled(a.value**b.value, times(a.exponent, exponent), raw=a.raw)
+        # the power of a large significand would overflow where its exponent is as small
+        size = call("floor", call("log2", call("maximum", call("abs", a.value), 1.0)))
+        size = call("minimum", size, LARGEST_POWER)  # an infinite significand stays infinite
+        value = (a.value * call("exp2", -size)) ** b.value
+        whole = plus(a.exponent, ((size, LOG2),))
+        return scaled(value, times(whole, exponent), raw=a.raw)
 
     def _cast(self, node: Expr, a: Term) -> Term | None:
         """A cast to a float keeps the parts: a significand alone may be larger than the value."""
