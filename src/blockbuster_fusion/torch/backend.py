@@ -81,7 +81,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return table
 
 
-WHOLE = ("silu", "hardswish", "hardsigmoid", "softplus", "_fused_rms_norm")
+WHOLE = ("silu", "hardswish", "hardsigmoid", "softplus", "_fused_rms_norm", "mse_loss")
 """Operators that stay as they are: PyTorch's own kernel for each is a rival of ours."""
 
 

@@ -94,6 +94,18 @@ def _average(
     return p.elementwise(lambda t: t / p.size(factors), total) if factors else total
 
 
+@reduction("mse_loss")
+def _mse_loss(
+    p: PositionalBuilder, x: PositionalArray, target: PositionalArray, kind: int = 1
+) -> PositionalArray:
+    """The squares of differences: each, their mean, or their sum."""
+    squares = p.elementwise(lambda a, b: (a - b) ** 2, x, target)
+    at = range(len(squares.sizes))
+    if kind == 0 or not at:
+        return squares
+    return _average(p, squares, at, keep=False) if kind == 1 else p.reduce(ADD, squares, at)
+
+
 @reduction("_softmax", "softmax")
 def _softmax(p: PositionalBuilder, x: PositionalArray, dim: int, *_: object) -> PositionalArray:
     at = axes_of(x, dim)
