@@ -26,6 +26,8 @@ import torch
 
 from blockbuster_fusion.tools.bench import versions
 
+os.environ.setdefault("BLOCKBUSTER_LIBRARY", "never")  # kernels are measured, faster or not
+
 ROUNDS, WARM = 300, 20
 GROWN = range(8, 200)
 
