@@ -1,11 +1,11 @@
-"""How well is the time of kernels predicted? Predicted, measured and PyTorch's times of many kernels.
+"""How well is the time of kernels predicted? Predicted and measured times, and PyTorch's.
 
     python benchmarks/cost_error.py                    # this CPU, one thread
     python benchmarks/cost_error.py --device cuda
 
-For each program the schedule is searched by predicted time, compiled and measured. The last lines have
-the quotients of measured and predicted times: the median, and the range of 8 in 10. The errors
-in schedule/cost.py come from here.
+For each program the schedule is searched by predicted time, compiled and measured. The last lines
+have the quotients of measured and predicted times: the median, and the range of 8 in 10. The
+errors in schedule/cost.py come from here.
 """
 
 import argparse
@@ -77,11 +77,8 @@ def main() -> None:
     cases += [(case, sizes) for sizes in PRODUCT_SIZES[device] for case in PRODUCTS]
     with torch.no_grad():
         rows = [timed(case, sizes, device, options.threads) for case, sizes in cases]
-    for kind in (False, True):
-        report(
-            "with products" if kind else "without products",
-            [r for r in rows if r["products"] == kind],
-        )
+    report("without products", [row for row in rows if not row["products"]])
+    report("with products", [row for row in rows if row["products"]])
     if options.save:
         options.save.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
@@ -124,12 +121,10 @@ def timed(case: Case, sizes: dict[str, int], device: str, threads: int) -> dict[
 def report(name: str, rows: list[dict[str, Any]]) -> None:
     """Prints how far measured times are from the predicted ones."""
     errors = sorted(math.log(row["measured"] / row["predicted"]) for row in rows)
-    low, middle, high = (
-        math.exp(errors[int(part * (len(errors) - 1))]) for part in (0.1, 0.5, 0.9)
-    )
-    print(
-        f"{name}: {len(rows)} kernels, measured / predicted {middle:.2f} ({low:.2f} to {high:.2f})"
-    )
+    last = len(errors) - 1
+    low, middle, high = (math.exp(errors[int(part * last)]) for part in (0.1, 0.5, 0.9))
+    found = f"measured / predicted {middle:.2f} ({low:.2f} to {high:.2f})"
+    print(f"{name}: {len(rows)} kernels, {found}")
 
 
 if __name__ == "__main__":

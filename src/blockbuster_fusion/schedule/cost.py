@@ -79,8 +79,8 @@ class Efficiency:
 
 
 EFFICIENCY = {
-    "cpu": Efficiency(0.17, 0.6, 0.6, 0.3, 4e-9, 1.6, 2.0),
-    "cuda": Efficiency(0.5, 0.8, 0.8, 0.9, 0.0, 1.6, 2.5),
+    "cpu": Efficiency(0.17, 0.6, 0.6, 0.3, 4e-9, 1.8, 2.0),
+    "cuda": Efficiency(0.5, 0.8, 0.8, 0.9, 0.0, 2.0, 2.5),
 }
 
 LIBM = (
