@@ -195,6 +195,7 @@ COMMANDS = {
     "show": (["show"], "forall m in range(M):"),
     "emit": (["emit"], "scores, made by Blockbuster"),
     "bench": (["bench", "--seconds", "0.01", "--size", "M=8,N=8,D=8"], "scores on cpu"),
+    "tune": (["tune", "--seconds", "0.01", "--size", "M=8,N=8,D=8"], "the fastest of"),
 }
 
 

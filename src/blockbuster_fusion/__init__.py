@@ -11,7 +11,7 @@ C = kernel(A, BT)["C"]
 """
 
 from blockbuster_fusion import errors
-from blockbuster_fusion.api import compile, explain, from_torch, register_backend
+from blockbuster_fusion.api import compile, explain, from_torch, register_backend, tune
 from blockbuster_fusion.array import ops
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
@@ -71,5 +71,6 @@ __all__ = [
     "show",
     "to_text",
     "trace",
+    "tune",
     "verify",
 ]

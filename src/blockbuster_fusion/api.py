@@ -45,6 +45,21 @@ def from_torch(program: Any, **options: Any) -> "ExportedModel":
     return exported(program, **options)
 
 
+def tune(
+    model: Any, *inputs: Any, seconds: float = 600.0, target: str | None = None, **named: Any
+) -> Any:
+    """Measures configurations of the kernels of a program or a model, and keeps the best.
+
+    With an array program, `inputs` are its arrays, and the result has the best `config` and
+    the `executable`. With a PyTorch model it is the model compiled with `mode="max-autotune"`. Each
+    configuration is checked against float64 before it may win. Ctrl-C keeps what was found.
+    """
+    _check_torch("tune")
+    from blockbuster_fusion.torch.tune import tune as tuned
+
+    return tuned(model, *inputs, seconds=seconds, target=target, **named)
+
+
 def register_backend() -> None:
     """Make `torch.compile(model, backend="blockbuster")` work without an installed package."""
     _check_torch("register_backend")

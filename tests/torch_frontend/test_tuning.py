@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -128,6 +129,30 @@ def test_a_configuration_can_be_given() -> None:
     same = bb.compile(program, config=config.data(), sizes={"M": 30, "N": 50})
     assert same.source == made.source
     assert Config.from_data(config.data()) == config
+
+
+def test_a_program_is_tuned(kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = bb.trace(bb.ops.softmax, "M N")
+    x = np.random.default_rng(0).standard_normal((33, 70)).astype(np.float32)
+    found = bb.tune(program, x, seconds=20)
+    (key,) = kept.keys()
+    assert dict(key.sizes) == {"M": 33, "N": 70}
+    assert found.tried == len(kept.all(key)) > 1
+    assert found.error < 1e-6
+    exact = np.exp(x.astype(np.float64)) / np.exp(x.astype(np.float64)).sum(-1, keepdims=True)
+    (made,) = found.executable(x)
+    assert np.abs(made - exact).max() < 1e-6
+    again = bb.compile(program, config=found.config)
+    (same,) = again(x)
+    assert np.array_equal(same, made)
+    assert "the fastest of" in str(found)
+
+
+def test_a_model_is_tuned(kept: TuningDatabase) -> None:
+    x = torch.randn(40, 150)
+    tuned = bb.tune(model, x, seconds=20)
+    torch.testing.assert_close(tuned(x), model(x))
+    assert kept.keys()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from blockbuster_fusion.cli import (
     show,
     table,
     trace,
+    tune,
 )
 from blockbuster_fusion.cli.options import Parser
 from blockbuster_fusion.errors import BlockbusterError, UnknownExample
@@ -29,7 +30,7 @@ from blockbuster_fusion.version import __version__
 COMMANDS = tuple(
     module.COMMAND
     for module in (
-        *(trace, fuse, check, show, passes, emit, bench, demo),
+        *(trace, fuse, check, show, passes, emit, bench, tune, demo),
         *(table, machine, database, cache, list),
     )
 )

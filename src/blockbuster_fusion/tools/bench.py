@@ -153,7 +153,7 @@ def bench(
         rules=rules,
     )
     stored = DType(dtype or "float32")
-    race = _Race(program, made, _inputs(program, lengths))
+    race = _Race(program, made, inputs_for(program, lengths))
     if _there("torch"):
         race.with_torch(stored, target, threads, with_compile=with_compile)
     else:
@@ -332,7 +332,7 @@ def _fixed(program: ArrayProgram, lengths: Mapping[str, int]) -> dict[str, int]:
     return {name: lengths[name] for name, a in symbols.items() if isinstance(a.extent, Symbol)}
 
 
-def _inputs(program: ArrayProgram, lengths: Mapping[str, int]) -> dict[str, Any]:
+def inputs_for(program: ArrayProgram, lengths: Mapping[str, int]) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     made: dict[str, Any] = {}
     for given in program.inputs:

@@ -320,7 +320,8 @@ class PartCompiler:
 
     def record(self, part: PartProgram, target: str) -> Record | None:
         """The best measurement of a part's kernels by earlier tuning, if there is any."""
-        return database().best(tuning_key(part, self.sizes(part), self.machine(target)))
+        program, sizes = part.expressed.program, self.sizes(part)
+        return database().best(tuning_key(program, part.storage, sizes, self.machine(target)))
 
     def tuned(self, part: PartProgram, request: Request) -> list[Choice]:
         """The choice that was the best in earlier tuning, if there is any."""

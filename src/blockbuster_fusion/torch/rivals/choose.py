@@ -10,7 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch.fx import Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.compiler import Choice
 from blockbuster_fusion.errors import BlockbusterError, NoKernel
@@ -25,13 +27,10 @@ from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of, tensor_of, tensors_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
-from blockbuster_fusion.torch.compile_parts import (
-    LibraryChoice,
-    PartCompiler,
-)
+from blockbuster_fusion.torch.compile_parts import LibraryChoice, PartCompiler, device_of
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
-from blockbuster_fusion.torch.rivals.tuning import Tuner
+from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 from blockbuster_fusion.torch.to_array_program import PartProgram
 from blockbuster_fusion.torch.tuned import config_of
 
@@ -61,7 +60,7 @@ class Chooser:
         """`replayed`: launches are replayed, so that the time of the host does not count."""
         self.parts, self.machine = parts, machine
         self.measures, self.replayed = measures, replayed
-        self.tuner = Tuner(parts, parts.options.seconds)
+        self.tuner = Tuner(parts.options.seconds)
         self.known: dict[object, Estimate] = {}
         self.gain, self.recognised = 0.0, 0.0
         """The seconds that kernels win, and that recognised attention wins."""
@@ -215,9 +214,25 @@ class Chooser:
         seconds = predicted(nest, Tiling(extents, tiles), self.machine)
         return Estimate(seconds, "predicted", str(config_of(choice)), error_of(nest, self.machine))
 
+    def subject(self, nodes: Sequence[Node]) -> Subject:
+        """A part as a program to be tuned, with random inputs."""
+        part, target = self.parts.program(nodes), self.parts.options.target_of(nodes)
+        with _disable_current_modes(), torch.no_grad():
+            zeros, sizes = self.parts.examples(part, device_of(nodes))
+            inputs = [torch.randn_like(x) if x.is_floating_point() else x for x in zeros]
+        return Subject(
+            part.expressed.program,
+            part.storage,
+            self.parts.choices(part, target),
+            inputs,
+            sizes,
+            self.machine,
+            self.parts.threads if target == "cpu" else None,
+        )
+
     def timed(self, nodes: Sequence[Node]) -> Estimate:
         """The measured time of the best configuration of a part, which becomes its choice."""
-        found = self.tuner.best(nodes)
+        found = self.tuner.best(self.subject(nodes))
         if found is None:
             raise NoKernel(what="this part", remedy="none of its configurations is exact and runs")
         choice, record = found

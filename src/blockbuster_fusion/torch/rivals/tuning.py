@@ -7,27 +7,28 @@ nothing is lost if tuning is stopped, and no configuration is measured twice.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
-from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.compiler import Choice, executable_of
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.tiling import Extents
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.executable import Executable, Sizes
 from blockbuster_fusion.runtime.tensors import library_on
-from blockbuster_fusion.runtime.tuning_database import Record, database
+from blockbuster_fusion.runtime.tuning_database import Key, Record, database
 from blockbuster_fusion.schedule.space import Config, Space
-from blockbuster_fusion.torch.compile_parts import PartCompiler, device_of
 from blockbuster_fusion.torch.from_array_program import torch_program
 from blockbuster_fusion.torch.rivals.timing import launcher, measured
-from blockbuster_fusion.torch.to_array_program import PartProgram
 from blockbuster_fusion.torch.tuned import config_of, tuning_key
 
 MOST_TRIED = 10
@@ -36,20 +37,42 @@ MOST_STEPS = 3
 """The number of times that all neighbours of the best configuration are tried."""
 
 
-class Tuner:
-    """Finds the fastest configuration of each part, within a number of seconds for all."""
+@dataclass(frozen=True)
+class Subject:
+    """A program that is tuned, with all that its measurements depend on."""
 
-    def __init__(self, parts: PartCompiler, seconds: float = math.inf) -> None:
-        self.parts = parts
+    program: ArrayProgram
+    storage: Mapping[str, DType]
+    """The dtypes in memory of inputs and outputs."""
+    choices: Sequence[Choice]
+    """What may run it, in the order of predicted times."""
+    inputs: Sequence[torch.Tensor]
+    sizes: Sizes
+    machine: Machine
+    threads: int | None
+    """The threads of kernels on a CPU."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.inputs[0].device if self.inputs else torch.device("cpu")
+
+    @cached_property
+    def key(self) -> Key:
+        return tuning_key(self.program, self.storage, self.sizes, self.machine)
+
+
+class Tuner:
+    """Finds the fastest configuration of each subject, within a number of seconds for all."""
+
+    def __init__(self, seconds: float = math.inf) -> None:
         self.end = time.monotonic() + seconds
         self.database = database()
 
-    def best(self, nodes: Sequence[Node]) -> tuple[Choice, Record] | None:
-        """The fastest configuration of a part that is exact enough; None if there is none."""
-        part, target = self.parts.program(nodes), self.parts.options.target_of(nodes)
-        trial = _Trial(self, part, nodes, target)
-        with doing(f"tuning {part.expressed.program.name}"):
-            for choice in self.parts.choices(part, target)[:MOST_TRIED]:
+    def best(self, subject: Subject) -> tuple[Choice, Record] | None:
+        """The fastest configuration that is exact enough; None if there is none."""
+        trial = _Trial(self, subject)
+        with doing(f"tuning {subject.program.name}"):
+            for choice in subject.choices[:MOST_TRIED]:
                 trial.measure(choice)
             for _ in range(MOST_STEPS):
                 before = trial.best
@@ -67,18 +90,13 @@ class Tuner:
 
 
 class _Trial:
-    """The measurements of one part."""
+    """The measurements of one subject."""
 
-    def __init__(self, tuner: Tuner, part: PartProgram, nodes: Sequence[Node], target: str) -> None:
-        self.tuner, self.part, self.target = tuner, part, target
-        self.device = device_of(nodes)
-        self.sizes: Sizes = tuner.parts.sizes(part)
-        self.key = tuning_key(part, self.sizes, tuner.parts.machine(target))
-        self.threads = tuner.parts.threads if target == "cpu" else None
+    def __init__(self, tuner: Tuner, subject: Subject) -> None:
+        self.tuner, self.subject, self.key = tuner, subject, subject.key
         self.best: tuple[Choice, Record] | None = None
         self.seen: set[str] = set()
         with _disable_current_modes(), torch.no_grad():
-            self.inputs = [_random(x) for x in tuner.parts.examples(part, self.device)[0]]
             self.exact, self.bar = self.reference()
 
     def measure(self, choice: Choice) -> None:
@@ -100,12 +118,14 @@ class _Trial:
         """The measurement of a choice; of one that cannot run, an infinite time."""
         try:
             with _disable_current_modes(), torch.no_grad():
-                executable = executable_of([choice], self.threads)
+                subject = self.subject
+                executable = executable_of([choice], subject.threads)
                 error = self.error(executable)
                 seconds = math.inf
                 if error <= self.bar:
-                    run = launcher(executable, self.inputs, self.sizes, self.device)
-                    seconds = measured(run, self.device).device
+                    device = subject.device
+                    run = launcher(executable, subject.inputs, subject.sizes, device)
+                    seconds = measured(run, device).device
         except (BlockbusterError, RuntimeError) as problem:
             log.debug("%s: %s", config, problem)
             error, seconds = math.inf, math.inf
@@ -115,9 +135,9 @@ class _Trial:
         """The choices with one tile twice or half as long."""
         nest, tiles = choice.scheduled()
         extents = Extents()
-        for axis, length in self.sizes:
-            extents.bind(axis, length, "the captured call")
-        space = Space(nest, extents, self.tuner.parts.machine(self.target))
+        for axis, length in self.subject.sizes:
+            extents.bind(axis, length, "the inputs")
+        space = Space(nest, extents, self.subject.machine)
         for dim in space.dims:
             known = space.tiles(dim)
             for tile in (tiles[dim] * 2, tiles[dim] // 2):
@@ -129,26 +149,20 @@ class _Trial:
 
     def reference(self) -> tuple[list[torch.Tensor], float]:
         """The results in float64, and the largest error that is allowed: twice that of float32."""
-        function = torch_program(self.part.expressed.program)
-        exact = [x.double() for x in function(*map(_wide(torch.float64), self.inputs))]
-        plain = function(*map(_wide(torch.float32), self.inputs))
-        stored = [self.part.storage[name] for name in self.output_names]
+        subject = self.subject
+        function = torch_program(subject.program)
+        exact = [x.double() for x in function(*map(_wide(torch.float64), subject.inputs))]
+        plain = function(*map(_wide(torch.float32), subject.inputs))
+        stored = [subject.storage[out.name] for out in subject.program.outputs]
         eps = max(_eps(str(dtype)) for dtype in stored)
         return exact, 2 * _distance(plain, exact) + 4 * eps
 
-    @property
-    def output_names(self) -> list[str]:
-        return [layout.name for layout in self.part.expressed.outputs]
-
     def error(self, executable: Executable) -> float:
         """The error of a run against float64."""
-        found = executable.runner.run(self.inputs, self.sizes, library_on(self.device))
+        subject = self.subject
+        library = library_on(subject.device)
+        found = executable.runner.run(subject.inputs, subject.sizes, library)
         return _distance(found, self.exact)
-
-
-def _random(x: torch.Tensor) -> torch.Tensor:
-    """Numbers in place of zeros; positions and truth values stay as they are."""
-    return torch.randn_like(x) if x.is_floating_point() else x
 
 
 def _wide(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:

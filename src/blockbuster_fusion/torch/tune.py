@@ -1,0 +1,111 @@
+"""`bb.tune`: measures configurations of a model's or a program's kernels, and keeps the best."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.compiler import (
+    Request,
+    capability_of,
+    check_target,
+    choose,
+    executable_of,
+    improved,
+)
+from blockbuster_fusion.errors import NoKernel
+from blockbuster_fusion.host.inputs import in_order
+from blockbuster_fusion.ir.axis import Axis
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.torch.machines import machine_for
+from blockbuster_fusion.torch.model import CompiledModel
+from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
+from blockbuster_fusion.torch.table.row import DTYPES
+from blockbuster_fusion.torch.tuned import config_of
+
+TUNING = "max-autotune-no-cudagraphs"
+"""The mode in which a model is compiled to be tuned."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best configuration of a program, compiled."""
+
+    config: Config
+    seconds: Seconds
+    error: float
+    """The error against float64, relative and in norm."""
+    tried: int
+    """The number of configurations that have been measured, now and before."""
+    executable: Executable
+
+    def __str__(self) -> str:
+        return f"{self.config}: {self.seconds}, the fastest of {self.tried}"
+
+
+def tune(
+    model: Any, *inputs: Any, seconds: float = 600.0, target: str | None = None, **named: Any
+) -> Tuned | CompiledModel:
+    """A program with its best configuration, or a model with those of all its parts.
+
+    `inputs` are arrays, for a program in the order of its inputs or by name. What is found is
+    kept in the tuning database, and later compilations use it.
+    """
+    if isinstance(model, ArrayProgram):
+        return tune_program(model, inputs, named, seconds, target)
+    made = CompiledModel(model, mode=TUNING, library="auto", seconds=seconds, target=target)
+    made(*inputs, **named)
+    return made
+
+
+def tune_program(
+    program: ArrayProgram,
+    inputs: tuple[Any, ...],
+    named: Mapping[str, Any],
+    seconds: float,
+    target: str | None,
+) -> Tuned:
+    """The best configuration of a program for the sizes of some arrays."""
+    names = [given.name for given in program.inputs]
+    arrays = [_tensor(x) for x in in_order(names, dict(named) if named else list(inputs))]
+    kind = target or (arrays[0].device.type if arrays else "cpu")
+    check_target(kind)
+    arrays = [x.to("cuda") if kind == "cuda" else x for x in arrays]
+    sizes = _sizes(program, arrays)
+    storage = {name: DTYPES[x.dtype] for name, x in zip(names, arrays, strict=True)}
+    narrow = next((d for d in storage.values() if d in (DType.bfloat16, DType.float16)), None)
+    outputs = {out.name: program.type(out.value).dtype for out in program.outputs}
+    storage |= {n: narrow if narrow and d is DType.float32 else d for n, d in outputs.items()}
+    machine = machine_for(kind)
+    request = Request(program, target=kind, dtype=storage, capability=capability_of(kind))
+    choices = improved(choose(request), sizes, machine)
+    threads = torch.get_num_threads() if kind == "cpu" else None
+    subject = Subject(program, storage, choices, arrays, sizes, machine, threads)
+    tuner = Tuner(seconds)
+    found = tuner.best(subject)
+    if found is None:
+        raise NoKernel(what=program.name, remedy="none of its configurations is exact and runs")
+    choice, record = found
+    executable = executable_of([choice, *choices], threads)
+    tried = len(tuner.database.all(subject.key))
+    return Tuned(config_of(choice), Seconds(record.seconds), record.error, tried, executable)
+
+
+def _tensor(x: Any) -> torch.Tensor:
+    return x if isinstance(x, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(x))
+
+
+def _sizes(program: ArrayProgram, arrays: list[torch.Tensor]) -> tuple[tuple[Axis, int], ...]:
+    """The lengths of the axes that are not fixed, from the shapes of the inputs."""
+    found: dict[Axis, int] = {}
+    for given, x in zip(program.inputs, arrays, strict=True):
+        for axis, length in zip(given.type.axes, x.shape, strict=True):
+            if not isinstance(axis.extent, int):
+                found.setdefault(axis, length)
+    return tuple(found.items())
