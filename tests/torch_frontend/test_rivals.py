@@ -269,3 +269,16 @@ def test_sizes_that_change(pace: Seconds) -> None:
 def test_an_unknown_word_is_refused() -> None:
     with pytest.raises(WrongKind, match='library as "auto" or "never"'):
         options_from(None, {"library": "always"})
+
+
+def test_what_cannot_be_measured_runs_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> Seconds:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(library.LibraryTimes, "_timed", failing)
+    x = torch.randn(20, 30)
+    found = bb.explain(lambda x: x.softmax(-1) + 1, x, options={"library": "auto"})
+    assert found.kernels
+    assert not found.library
+    with pytest.raises(Exception, match="out of memory"):
+        bb.explain(lambda x: x.softmax(-1) - 1, x, options={"library": "auto", "strict": True})

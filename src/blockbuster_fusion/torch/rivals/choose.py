@@ -100,7 +100,7 @@ class Chooser:
                 continue
             inside = set(nodes)
             attention = [x for x in self.attention if inside.issuperset(x.members)]
-            choice = self.verdict(nodes, attention)
+            choice = self.judged(nodes, attention)
             if choice is None:
                 continue
             within = {node for x in attention for node in x.members}
@@ -113,6 +113,17 @@ class Chooser:
         self.parts.libraries |= found
         self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
         return bool(found)
+
+    def judged(self, nodes: Sequence[Node], attention: Sequence[Attention]) -> LibraryChoice | None:
+        """The verdict on a part; of one that cannot be weighed, that kernels run it."""
+        try:
+            return self.verdict(nodes, attention)
+        except Exception as error:  # whatever it is: the model runs, if only by kernels
+            if self.parts.options.strict:
+                raise
+            log.warning("not weighed, so kernels run it: %s: %s", name_of(nodes[0]), error)
+            self.gain = math.inf
+            return None
 
     def verdict(
         self, nodes: Sequence[Node], attention: Sequence[Attention]
