@@ -1,5 +1,6 @@
 """The compiler: Request → Choice → Executable. It alone knows the order of the stages."""
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache, cached_property
@@ -9,12 +10,12 @@ from blockbuster_fusion.array.arrays import as_dtype
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import Spec, trace
-from blockbuster_fusion.errors import BadTarget, NoKernel, WrongKind
+from blockbuster_fusion.errors import BadTarget, BlockbusterError, NoKernel, WrongKind
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Input
 from blockbuster_fusion.ir.sizes import with_sizes
-from blockbuster_fusion.ir.tiling import Extents, Tiles, given_extents, given_tiles
+from blockbuster_fusion.ir.tiling import Extents, Tiles, Tiling, given_extents, given_tiles
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Nest
@@ -31,6 +32,7 @@ from blockbuster_fusion.runtime.executable import Executable, Runner, Sizes
 from blockbuster_fusion.safety.fuse import SafeFusion, safe_fusion
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import Storage, stored_as
+from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.defaults import (
     all_tiles,
     assumed_lengths,
@@ -301,9 +303,19 @@ def improved(choices: Sequence[Choice], sizes: Sizes, machine: Machine) -> list[
         lower = cache(lambda schedule, own=choice: replace(own, schedule=schedule).scheduled())
         for best in searched(lower, choice.schedule, extents, machine):
             made = replace(choice, schedule=best.schedule, tiles=best.tiles)
-            found.append((best.seconds.device, made))
+            found.append((_predicted(made, extents, machine), made))
+        found.append((_predicted(choice, extents, machine), choice))
     found.sort(key=lambda pair: pair[0])
     return [*(choice for _, choice in found[:MOST_KEPT]), *choices]
+
+
+def _predicted(choice: Choice, extents: Extents, machine: Machine) -> float:
+    """The predicted time of the kernels that a choice becomes; infinite if there are none."""
+    try:
+        nest, tiles = choice.scheduled()
+        return predicted(nest, Tiling(extents, tiles), machine).device
+    except BlockbusterError:
+        return math.inf
 
 
 MOST_KEPT = 4

@@ -36,6 +36,11 @@ def pretend(monkeypatch: pytest.MonkeyPatch, seconds: Seconds) -> None:
     monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: seconds)
 
 
+def by_name(name: str, others: Seconds) -> Callable[..., Seconds]:
+    """A library that is fast at one operator."""
+    return lambda self, function, *_: FAST if name in str(function) else others
+
+
 class Block(torch.nn.Module):
     """A decoder layer with grouped heads."""
 
@@ -100,14 +105,11 @@ def test_the_reason_has_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_products_go_first_and_the_rest_is_weighed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that is fast at products only: a kernel computes what comes after them."""
 
-    def timed(self: object, function: Any, *_: object) -> Seconds:
-        return FAST if "mm" in str(function) else Seconds(1.0)
-
     def least(self: choose.Chooser, nodes: Any) -> choose.Estimate:
         heavy = any("mm" in str(n.target) for n in nodes)
         return choose.Estimate(SLOW if heavy else FAST, "at least")
 
-    monkeypatch.setattr(library.LibraryTimes, "_timed", timed)
+    monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("mm", Seconds(1.0)))
     monkeypatch.setattr(choose.Chooser, "least", least)
     torch.manual_seed(0)
     model, x = (
@@ -174,8 +176,6 @@ SPELLINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sdpa, grouped": (sdpa(enable_gqa=True), {"is_grouped": True}),
     "written out": (softmax_attention(), {"scale": 1.0}),
     "written out, scale": (softmax_attention(0.25), {"scale": 0.25}),
-    "written out, mask": (softmax_attention(0.5, SEEN), {"scale": 0.5}),
-    "written out, hidden": (softmax_attention(0.5, ~SEEN, hides=True), {"scale": 0.5}),
     "written out, bias": (softmax_attention(0.5, BIAS), {"scale": 0.5}),
 }
 
@@ -197,7 +197,7 @@ def test_attention_is_recognised(
         return made
 
     monkeypatch.setattr(choose, "found_attention", noted)
-    pretend(monkeypatch, FAST)
+    monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1e-9)))
     torch.manual_seed(0)
     heads = 2 if "grouped" in name else 4
     shapes = [(3, 4, TIMES, 8), (3, heads, KEYS, 8), (3, heads, KEYS, 8)]
@@ -222,6 +222,23 @@ def test_attention_is_recognised(
         lambda q, k, v: ((q @ k.mT + BIAS) * 0.5).softmax(-1) @ v,  # the bias is scaled too
         lambda q, k, v: (lambda p: (p @ v, p))((q @ k.mT).softmax(-1)),  # the weights are shown
         lambda q, k, v: torch.tanh(q @ k.mT).softmax(-1) @ v,
+        lambda q, k, v: (q @ k.mT).reshape(3, 4, 3, 18).softmax(-1).reshape(3, 4, 6, 9) @ v,
+        lambda q, k, v: (q @ k.mT).view(3, 4, 6, 3, 3).softmax(-1).view(3, 4, 6, 9) @ v,
+        lambda q, k, v: torch.add(q @ k.mT, BIAS, alpha=3).softmax(-1) @ v,
+        lambda q, k, v: torch.div(q @ k.mT, 0.5, rounding_mode="floor").softmax(-1) @ v,
+        lambda q, k, v: (q @ k.mT).to(torch.int32).float().softmax(-1) @ v,
+        lambda q, k, v: ((q @ k.mT * -1).masked_fill(~SEEN, -math.inf) * -1).softmax(-1) @ v,
+        softmax_attention(0.5, SEEN),  # where a query sees no key, it is NaN
+        softmax_attention(0.5, ~SEEN, hides=True),
+        lambda q, k, v: (q @ k.mT + 3).softmax(-1) @ v,
+        *(
+            lambda q, k, v, at=at: torch.where(at(), q @ k.mT, -math.inf).softmax(-1) @ v
+            for at in (
+                lambda: torch.arange(0, 2 * KEYS, 2).unsqueeze(0) <= torch.arange(6).unsqueeze(1),
+                lambda: torch.arange(KEYS).unsqueeze(0) <= torch.arange(1).unsqueeze(1),
+                lambda: torch.arange(1).unsqueeze(0) <= torch.arange(6).unsqueeze(1),
+            )
+        ),
     ],
 )
 def test_what_is_no_attention(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +256,49 @@ def test_what_is_no_attention(function: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert seen
     assert set(seen) == {0}
     with torch.no_grad():
-        torch.testing.assert_close(compiled(*inputs), function(*inputs), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            compiled(*inputs), function(*inputs), atol=1e-5, rtol=1e-5, equal_nan=True
+        )
+
+
+def test_zeros_of_another_mask_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros where another mask says so are no part of the attention."""
+    pretend(monkeypatch, FAST)
+    other = torch.rand(TIMES, KEYS) < 0.1
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        made = (q @ k.mT + BIAS).softmax(-1) @ v
+        return torch.where(other.any(-1, keepdim=True), made, 0.0)
+
+    inputs = [torch.randn(3, 4, TIMES, 8), torch.randn(3, 4, KEYS, 8), torch.randn(3, 4, KEYS, 8)]
+    compiled = bb.compile(function, *inputs, library="auto")
+    torch.testing.assert_close(compiled(*inputs), function(*inputs), atol=1e-5, rtol=1e-5)
+
+
+def test_attention_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1e-9)))
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = (q @ k.mT).softmax(-1) @ v
+        return (y @ k.mT).softmax(-1) @ v
+
+    inputs = [torch.randn(3, 4, TIMES, 8), torch.randn(3, 4, KEYS, 8), torch.randn(3, 4, KEYS, 8)]
+    compiled = bb.compile(function, *inputs, library="auto")
+    torch.testing.assert_close(compiled(*inputs), function(*inputs), atol=1e-5, rtol=1e-5)
+    assert sum("bmm" in str(c.operators) for c in compiled.explanation.library) == 2
+
+
+def test_repeated_heads_in_another_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads that are repeated and then counted as batches are no grouped attention."""
+    pretend(monkeypatch, FAST)
+
+    def function(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        wide = k.unsqueeze(2).expand(2, 2, 2, KEYS, 8).reshape(4, 2, KEYS, 8)
+        return (q @ wide.mT).softmax(-1) @ wide
+
+    inputs = [torch.randn(4, 2, TIMES, 8), torch.randn(2, 2, KEYS, 8)]
+    compiled = bb.compile(function, *inputs, library="auto")
+    torch.testing.assert_close(compiled(*inputs), function(*inputs), atol=1e-5, rtol=1e-5)
 
 
 def test_all_by_the_library_is_the_captured_graph(monkeypatch: pytest.MonkeyPatch) -> None:

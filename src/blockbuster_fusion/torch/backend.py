@@ -56,7 +56,7 @@ def backend(
         gains.append(made.gains(written) or replays)
         if watcher is not None:
             watcher(made)
-        return replayed(made.plan) if replays else made.plan
+        return replayed(made.plan) if mode in REPLAYING else made.plan
 
     compiled = aot_autograd(
         fw_compiler=inference,
@@ -157,6 +157,8 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
     if made.selection is not None and not callable(getattr(made.selection, "parts", None)):
         wanted = "a selection with a method `parts`, as select/parts.py has it"
         raise _wrong(wanted, made.selection, "leave it out for the usual policy")
+    if not isinstance(made.seconds, int | float) or not made.seconds >= 0:
+        raise _wrong("a number of seconds for tuning", made.seconds, "leave it out for 600")
     if made.library not in ("auto", "never"):
         raise _wrong('library as "auto" or "never"', made.library, 'leave it out for "auto"')
     if made.target is not None:

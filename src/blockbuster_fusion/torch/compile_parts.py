@@ -67,7 +67,7 @@ class Options:
     library: str = field(default_factory=lambda: os.environ.get("BLOCKBUSTER_LIBRARY", "auto"))
     """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
     seconds: float = 600.0
-    """The most seconds that tuning takes; what is not tuned then is predicted."""
+    """The seconds after which tuning measures one configuration of each part only."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -287,7 +287,7 @@ class PartCompiler:
         part, target = self.program(nodes), self.options.target_of(nodes)
         key = (*_key(part, target), self.sizes(part))
         choices = [choice, *self.choices(part, target)]
-        _CHOSEN.put((*key, self.options.threads), choices)
+        _CHOSEN.put((*key, self.threads), choices)
         threads = self.threads if target == "cpu" else None
         _COMPILED.put((*key, self.threads), executable_of(choices, threads))
 
@@ -301,7 +301,7 @@ class PartCompiler:
 
     def choices(self, part: PartProgram, target: str) -> list[Choice]:
         """The snapshots of a part with their tiles and schedules, the best first."""
-        key = (*_key(part, target), self.sizes(part), self.options.threads)
+        key = (*_key(part, target), self.sizes(part), self.threads)
         found = _CHOSEN.get(key)
         if found is None:
             check_target(target)

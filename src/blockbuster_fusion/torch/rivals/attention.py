@@ -11,9 +11,17 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.fakes import inserted
-from blockbuster_fusion.torch.capture.nodes import CASTS, name_of, operand, short_name, tensor_of
+from blockbuster_fusion.torch.capture.fakes import fake_mode_of, inserted
+from blockbuster_fusion.torch.capture.nodes import (
+    CASTS,
+    name_of,
+    operand,
+    short_name,
+    tensor_of,
+    tensors_of,
+)
 from blockbuster_fusion.torch.capture.symbolic import as_size
 
 aten = torch.ops.aten
@@ -39,21 +47,26 @@ class Attention:
     is_causal: bool = False
     scale: float = 1.0
     is_grouped: bool = False
+    has_zeros: bool = False
+    """True if the result is 0 for queries that see no key."""
 
     @property
     def lacks_batch(self) -> bool:
         """True if heads are the first axis; PyTorch's fast forms want a batch before it."""
         return tensor_of(self.query).dim() == 3
 
-    def collapse(self, graph: Graph) -> Node:
-        """Puts PyTorch's operator in place of the members, and returns its node."""
+    def collapse(self, graph: Graph, replaced: dict[Node, Node]) -> Node:
+        """Puts PyTorch's operator in place of the members, and returns its node.
+
+        `replaced` has the nodes that stand for results of attention collapsed before.
+        """
+        query, key, value = (replaced.get(x, x) for x in (self.query, self.key, self.value))
+        mask = self.mask if self.mask is None else replaced.get(self.mask, self.mask)
         with graph.inserting_before(self.result):
-            key, mask = self.key, self.mask
             if self.is_key_turned:
                 key = inserted(graph, aten.transpose.int, (key, -1, -2), self.result)
             if mask is not None and self.hides:
                 mask = inserted(graph, aten.logical_not.default, (mask,), self.result)
-            query, value = self.query, self.value
             if self.lacks_batch:
                 query, key, value = (
                     inserted(graph, aten.unsqueeze.default, (x, 0), self.result)
@@ -69,6 +82,7 @@ class Attention:
             if self.lacks_batch:
                 whole = inserted(graph, aten.squeeze.dim, (made, 0), self.result)
         self.result.replace_all_uses_with(whole)
+        replaced[self.result] = whole
         _erase_unread(graph, self.result)
         return made
 
@@ -92,67 +106,86 @@ def found_attention(analysis: Analysis) -> list[Attention]:
 
 def _attention_at(product: Node) -> Attention | None:
     """The attention that ends with a product of weights and values, or None."""
-    softmax = _source(operand(product, 0))
-    if softmax is None or short_name(softmax) != "_softmax":
+    shape = _sizes(operand(product, 0))[-2:]
+    softmax = _source(operand(product, 0), shape)
+    if softmax is None or softmax.target is not aten._softmax.default:
         return None
     rank = tensor_of(softmax).dim()
     if softmax.args[1] not in (-1, rank - 1):
         return None
-    scores = _scores(operand(softmax))
+    scores = _scores(operand(softmax), shape)
     value = _matrices(operand(product, 1))
     if scores is None or value is None:
         return None
     made = replace(scores, value=value, result=product)
     made = replace(made, members=(*made.members, softmax, product))
-    return _checked(_shown(_grouped(made)))
+    return _checked(_shown(_grouped(made)), shape)
 
 
-def _source(node: Node) -> Node | None:
-    """The node behind reshapes and casts that nothing else reads, or None."""
-    while _is_reshape(node) or name_of(node) in CASTS:
-        if len(node.users) != 1:
+def _sizes(node: Node) -> list[Size]:
+    """The shape of a node's result."""
+    return [as_size(s) for s in tensor_of(node).shape]
+
+
+def _source(node: Node, shape: list[Size]) -> Node | None:
+    """The node behind reshapes and casts of floats that nothing else reads, or None.
+
+    All of them are matrices of queries and keys of one shape.
+    """
+    while _is_reshape(node) or _is_float_cast(node):
+        if len(node.users) != 1 or _sizes(node)[-2:] != shape:
             return None
         node = operand(node)
-    return node if len(node.users) == 1 else None
+    fits = tensors_of(node) and _sizes(node)[-2:] == shape
+    return node if len(node.users) == 1 and fits else None
 
 
 def _is_reshape(node: Node) -> bool:
     return node.op == "call_function" and short_name(node) in RESHAPES
 
 
-def _scores(node: Node) -> Attention | None:
+def _is_float_cast(node: Node) -> bool:
+    if name_of(node) not in CASTS:
+        return False
+    return tensor_of(node).is_floating_point() and tensor_of(operand(node)).is_floating_point()
+
+
+SCALES = {aten.mul.Tensor: 1, aten.mul.Scalar: 1, aten.div.Tensor: -1, aten.div.Scalar: -1}
+"""Operators that scale by a number, with the power of the number."""
+FILLS = (aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+
+
+def _scores(node: Node, shape: list[Size]) -> Attention | None:
     """The queries, keys, scale and mask of scores, or None."""
     members: list[Node] = []
     mask: Node | None = None
     hides, scale = False, 1.0
     while True:
-        found = _source(node)
-        if found is None or found.op != "call_function":
+        found = _source(node, shape)
+        if found is None or found.op != "call_function" or found.kwargs:
             return None
-        node, name = found, short_name(found)
+        node, target = found, found.target
         given: Any = node.args
         members.append(node)
-        if name == "bmm":
+        if target is aten.bmm.default:
             break
-        if name in ("mul", "div") and isinstance(given[1], int | float):
-            scale *= given[1] if name == "mul" else 1 / given[1]
+        if target in SCALES and isinstance(given[1], int | float) and given[1] > 0:
+            scale *= float(given[1]) ** SCALES[target]
             node = given[0]
-        elif name == "where" and mask is None and _is_infinite(given[2]):
+        elif target is aten.where.self and mask is None and _is_infinite(given[2]):
             mask, node = given[0], given[1]
-        elif name == "where" and mask is None and _is_infinite(given[1]):
+        elif target is aten.where.self and mask is None and _is_infinite(given[1]):
             mask, node, hides = given[0], given[2], True
-        elif name == "masked_fill" and mask is None and _is_infinite(given[2]):
+        elif target in FILLS and mask is None and _is_infinite(given[2]):
             mask, node, hides = given[1], given[0], True
-        elif name == "add" and mask is None and scale == 1 and isinstance(given[1], Node):
-            mask, node = given[1], given[0]
-            if short_name(_behind(node)) not in ("bmm", "mul", "div"):
-                mask, node = given[0], given[1]
+        elif target is aten.add.Tensor and mask is None and scale == 1:
+            mask, node = _bias(*given)
         else:
             return None
-        if not isinstance(node, Node):
+        if not isinstance(node, Node) or (mask is not None and not tensors_of(mask)):
             return None
     query, key = _matrices(operand(node, 0)), _matrices(operand(node, 1))
-    if query is None or key is None or not scale > 0:
+    if query is None or key is None:
         return None
     is_turned = True
     if short_name(key) in ("permute", "transpose") and _swaps_last(key):
@@ -162,8 +195,16 @@ def _scores(node: Node) -> Attention | None:
     )
 
 
+def _bias(a: Any, b: Any) -> tuple[Any, Any]:
+    """The bias and the scores of a sum: scores are products, or multiples of them."""
+    products = (aten.bmm.default, *SCALES)
+    if isinstance(a, Node) and isinstance(b, Node):
+        return (b, a) if _behind(a).target in products else (a, b)
+    return None, None
+
+
 def _behind(node: Node) -> Node:
-    while _is_reshape(node) or name_of(node) in CASTS:
+    while _is_reshape(node) or _is_float_cast(node):
         node = operand(node)
     return node
 
@@ -231,62 +272,106 @@ def _shown(x: Attention) -> Attention:
     result, members = x.result, x.members
     rank = tensor_of(x.query).dim()
     users = [*result.users]
-    if rank == 4 and len(users) == 1 and short_name(users[0]) in ("view", "_unsafe_view"):
+    is_viewed = len(users) == 1 and short_name(users[0]) in ("view", "_unsafe_view")
+    if is_viewed and tensor_of(users[0]).dim() == rank:
         result = users[0]
         users = [*result.users]
-    if x.mask is not None and len(users) == 1 and _hides_all(users[0], result):
+    has_zeros = x.mask is not None and len(users) == 1 and _hides_all(users[0], x, result)
+    if has_zeros:
         result, members = users[0], (*members, users[0])
-    return replace(x, result=result, members=members)
+    return replace(x, result=result, members=members, has_zeros=has_zeros)
 
 
-def _hides_all(node: Node, result: Node) -> bool:
+def _hides_all(node: Node, x: Attention, result: Node) -> bool:
     """True if a node puts zeros where a query sees no key, as PyTorch's operator does."""
-    if short_name(node) != "where":
+    if node.target is not aten.where.self:
         return False
     given: Any = node.args
     test, chosen, other = given
-    if not isinstance(test, Node) or short_name(test) != "any" or chosen is not result:
+    if not isinstance(test, Node) or test.target is not aten.any.dim or chosen is not result:
         return False
     if not isinstance(other, Node) or short_name(other) not in ("scalar_tensor", "full"):
         return False
+    seen, *rest = test.args
+    if isinstance(seen, Node) and seen.target is aten.ne.Scalar and seen.args[1] == -math.inf:
+        seen = seen.args[0]  # the positions where a bias is not minus infinity
     filling: Any = other.args[-1]
-    return bool(filling == 0)
+    last = (-1, tensor_of(test).dim() - 1)
+    along: Any = rest[0] if rest else None
+    keeps = len(rest) > 1 and rest[1] is True
+    return seen is x.mask and not x.hides and along in last and keeps and bool(filling == 0)
 
 
-def _checked(x: Attention) -> Attention | None:
-    """Attention whose operands PyTorch's operator takes, or None."""
+def _checked(x: Attention, shape: list[Size]) -> Attention | None:
+    """Attention that PyTorch's operator computes with the same result, or None."""
     tensors = [tensor_of(n) for n in (x.query, x.key, x.value)]
     if len({t.dtype for t in tensors}) != 1 or not tensors[0].is_floating_point():
         return None
     if len({t.dim() for t in tensors}) != 1 or tensors[0].dim() not in (3, 4):
         return None
-    shown = tensor_of(x.result)
-    if shown.dtype != tensors[0].dtype or shown.dim() != tensors[0].dim():
+    if x.mask is not None and not x.hides and _is_causal(x.mask, shape):
+        x = replace(x, mask=None, is_causal=True)
+    if x.mask is not None and not _is_fit(x, shape):
         return None
-    if x.mask is not None and _is_causal(x.mask) and not x.hides:
-        return replace(x, mask=None, is_causal=True)
-    if x.mask is not None:
-        mask = tensor_of(x.mask)
-        fits = mask.dtype in (torch.bool, tensors[0].dtype) and mask.dim() <= tensors[0].dim()
-        return x if fits and mask.dim() >= 2 else None
-    return x
+    return x if _gives_the_result(x) else None
 
 
-def _is_causal(mask: Node) -> bool:
+def _is_fit(x: Attention, shape: list[Size]) -> bool:
+    """True if PyTorch's operator takes the mask of some attention, and means the same by it.
+
+    A query that sees no key is NaN in a written-out softmax, and 0 by PyTorch's operator. So a
+    mask of truth values is taken only if zeros are put there.
+    """
+    assert x.mask is not None
+    mask, query = tensor_of(x.mask), _sizes(x.query)
+    if mask.dtype is torch.bool and not x.has_zeros:
+        return False
+    if mask.dtype not in (torch.bool, tensor_of(x.query).dtype):
+        return False
+    whole = [*query[:-2], *shape]
+    own = _sizes(x.mask)
+    if not 2 <= len(own) <= len(whole):
+        return False
+    return all(n in (Size(1), m) for n, m in zip(own[::-1], whole[::-1], strict=False))
+
+
+def _gives_the_result(x: Attention) -> bool:
+    """True if PyTorch's operator gives an array of the shape and dtype of the result."""
+    with fake_mode_of(tensor_of(x.result)):
+        query, key, value = (tensor_of(n) for n in (x.query, x.key, x.value))
+        key = key.transpose(-1, -2) if x.is_key_turned else key
+        if x.lacks_batch:
+            query, key, value = query[None], key[None], value[None]
+        try:
+            made = aten.scaled_dot_product_attention.default(
+                query, key, value, None, 0.0, False, enable_gqa=x.is_grouped
+            )
+        except (RuntimeError, ValueError):  # it refuses such shapes
+            return False
+        made = made[0] if x.lacks_batch else made
+    shown = tensor_of(x.result)
+    same = [as_size(s) for s in made.shape] == _sizes(x.result)
+    return same and made.dtype == shown.dtype
+
+
+def _is_causal(mask: Node, shape: list[Size]) -> bool:
     """True if a mask shows a query the keys up to its own position: columns <= rows."""
-    if short_name(mask) not in ("le", "ge"):
+    if mask.target not in (aten.le.Tensor, aten.ge.Tensor) or _sizes(mask) != shape:
         return False
     given: Any = mask.args
-    pair = given if short_name(mask) == "le" else given[::-1]
+    pair = given if mask.target is aten.le.Tensor else given[::-1]
     return all(
         isinstance(n, Node)
         and short_name(n) == "unsqueeze"
         and n.args[1] == at
         and _counts_from_0(operand(n))
-        for n, at in zip(pair, (0, 1), strict=True)
+        and _sizes(operand(n)) == [length]
+        for n, at, length in zip(pair, (0, 1), shape[::-1], strict=True)
     )
 
 
 def _counts_from_0(node: Node) -> bool:
     given: Any = node.args
-    return short_name(node) == "arange" and (len(given) == 1 or bool(given[0] == 0))
+    if short_name(node) != "arange":
+        return False
+    return len(given) == 1 or (bool(given[0] == 0) and (len(given) == 2 or bool(given[2] == 1)))

@@ -15,7 +15,7 @@ from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.compiler import Choice
-from blockbuster_fusion.errors import BlockbusterError, NoKernel
+from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
@@ -23,8 +23,9 @@ from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tuning_database import Record
 from blockbuster_fusion.schedule.cost import EFFICIENCY, Seconds, error_of, predicted
+from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.parts import Kind
-from blockbuster_fusion.torch.capture.nodes import name_of, tensor_of, tensors_of
+from blockbuster_fusion.torch.capture.nodes import name_of, short_name, tensor_of, tensors_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_parts import LibraryChoice, PartCompiler, device_of
@@ -62,8 +63,8 @@ class Chooser:
         self.measures, self.replayed = measures, replayed
         self.tuner = Tuner(parts.options.seconds)
         self.known: dict[object, Estimate] = {}
-        self.gain, self.recognised = 0.0, 0.0
-        """The seconds that kernels win, and that recognised attention wins."""
+        self.gain = 0.0
+        """The seconds that kernels win."""
         self.won: list[tuple[Sequence[Node], LibraryChoice]] = []
         """The parts that kernels run, with the times."""
 
@@ -77,18 +78,22 @@ class Chooser:
 
     def leave_all(self) -> None:
         """Moves all operators to PyTorch: kernels gain less than a call of the plan costs."""
-        found = {
-            node: replace(choice, basis="estimated, and gain less than a call of them costs")
-            for nodes, choice in self.won
-            for node in nodes
-        }
-        self.parts.libraries |= found
-        analysis = self.parts.analysis
-        self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
+        basis = "estimated, and gain less than a call of them costs"
+        choices = {node: choice for nodes, choice in self.won for node in nodes}
+        while True:  # operators that several parts computed anew become parts of their own
+            analysis = self.parts.analysis
+            left = [n for part in self.parts.parts() for n in part]
+            left = [n for n in left if analysis.kind(n) is not Kind.MISC]
+            if not left or not choices:
+                return
+            usual = next(iter(choices.values()))
+            found = {node: replace(choices.get(node, usual), basis=basis) for node in left}
+            self.parts.libraries |= found
+            self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
 
     def moved(self) -> bool:
         """Judges all parts once; True if some operators were moved to PyTorch."""
-        self.gain, self.won = self.recognised, []
+        self.gain, self.won = 0.0, []
         analysis = self.parts.analysis
         self.length = captured_length(analysis)
         self.times = LibraryTimes(analysis)
@@ -100,6 +105,7 @@ class Chooser:
                 continue
             inside = set(nodes)
             attention = [x for x in self.attention if inside.issuperset(x.members)]
+            attention = [x for x in attention if self.pays(x)]
             choice = self.judged(nodes, attention)
             if choice is None:
                 continue
@@ -108,11 +114,17 @@ class Chooser:
             heavy = heavy if heavy or attention else [*nodes]
             found |= dict.fromkeys(heavy, choice)
             collapsed += [(x, choice) for x in attention]
+        replaced: dict[Node, Node] = {}
         for x, choice in collapsed:
-            found[x.collapse(analysis.module.graph)] = choice
+            found[x.collapse(analysis.module.graph, replaced)] = choice
         self.parts.libraries |= found
         self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
         return bool(found)
+
+    def pays(self, x: Attention) -> bool:
+        """True if PyTorch's attention is faster than the operators that it stands for."""
+        whole = self.times.attention(x).total(replayed=self.replayed)
+        return whole < self.times.of(x.members).total(replayed=self.replayed)
 
     def judged(self, nodes: Sequence[Node], attention: Sequence[Attention]) -> LibraryChoice | None:
         """The verdict on a part; of one that cannot be weighed, that kernels run it."""
@@ -158,9 +170,14 @@ class Chooser:
         """The least time that kernels could take: for their arrays, their products, one launch."""
         machine, analysis = self.machine, self.parts.analysis
         inside = set(nodes)
-        read = {analysis.base(m) for n in nodes for m in n.all_input_nodes} - inside
+        read: dict[Node, int] = {}
+        for source in (m for n in nodes for m in n.all_input_nodes):
+            base = analysis.base(source)
+            if base not in inside:  # of a slice, the elements that are read
+                seen = min(self.bytes(source), self.bytes(base))
+                read[base] = max(read.get(base, 0), seen)
         written = [x for n in nodes for x in analysis.stored_results(n, inside)]
-        size = sum(self.bytes(n) for n in (*read, *written))
+        size = sum(read.values()) + sum(self.bytes(n) for n in written)
         home = machine.memory_for(size)
         products = [n for n in nodes if analysis.kind(n) is Kind.CONTRACTION]
         computing = sum(
@@ -184,11 +201,10 @@ class Chooser:
 
     def flops(self, node: Node) -> float:
         """The operations of a product: twice the elements of its result times what is summed."""
-        left = next((m for m in node.all_input_nodes[::-1] if tensor_of(m).dim() >= 2), None)
-        if left is None:
+        left = node.args[1 if short_name(node) in ("addmm", "baddbmm") else 0]
+        if not isinstance(left, Node) or short_name(node) == "convolution":
             return 0.0
-        inner = tensor_of(left).shape[-2]
-        sizes = [*tensor_of(node).shape, inner]
+        sizes = [*tensor_of(node).shape, tensor_of(left).shape[-1]]
         return 2.0 * math.prod(self.length(as_size(s)) for s in sizes)
 
     def estimated(self, nodes: Sequence[Node]) -> Estimate:
@@ -208,7 +224,9 @@ class Chooser:
     def kept(self, part: PartProgram, target: str, choice: Choice) -> Estimate | None:
         """The time that tuning has measured before, if it has."""
         record = self.parts.record(part, target)
-        return None if record is None else self.measured(choice, record)
+        if record is None or str(Config.from_data(record.config)) != str(config_of(choice)):
+            return None
+        return self.measured(choice, record)
 
     def measured(self, choice: Choice, record: Record) -> Estimate:
         """The measured time of a choice."""
@@ -244,8 +262,8 @@ class Chooser:
     def timed(self, nodes: Sequence[Node]) -> Estimate:
         """The measured time of the best configuration of a part, which becomes its choice."""
         found = self.tuner.best(self.subject(nodes))
-        if found is None:
-            raise NoKernel(what="this part", remedy="none of its configurations is exact and runs")
+        if found is None:  # no configuration is exact and runs
+            return Estimate(Seconds(math.inf), "measured", "none is exact enough")
         choice, record = found
         self.parts.prefer(nodes, choice)
         return self.measured(choice, record)

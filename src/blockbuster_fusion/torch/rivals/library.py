@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.runtime.tuning_database import database
 from blockbuster_fusion.schedule.cost import Seconds
@@ -19,6 +19,9 @@ from blockbuster_fusion.torch.rivals.attention import Attention
 from blockbuster_fusion.torch.rivals.timing import measured
 from blockbuster_fusion.torch.tuned import versions
 
+Call = Callable[[], object]
+LOOKUPS = ("embedding", "gather", "index", "index_select", "take")
+"""Operators whose integers are positions: 0 is one wherever there is any."""
 COPIES = ("clone", "contiguous")
 """Views of a captured graph that are copies in eager mode."""
 HOST = 0.4
@@ -59,73 +62,94 @@ class LibraryTimes:
 
     def operator(self, node: Node) -> Seconds:
         """The time of one operator."""
-        return self._timed(node.target, node.args, node.kwargs, tensor_of(node).device)
+
+        def call() -> Call:
+            fill = 0 if short_name(node) in LOOKUPS else 1
+            given = self._real(node.args, fill)
+            named = {name: self._real(x, fill) for name, x in node.kwargs.items()}
+            function: Any = node.target
+            return lambda: function(*given, **named)
+
+        seen = self._described((node.args, tuple(node.kwargs.items())))
+        return self._timed(str(node.target), seen, call, tensor_of(node).device)
 
     def attention(self, found: Attention) -> Seconds:
         """The time of PyTorch's attention."""
         function = torch.ops.aten.scaled_dot_product_attention.default
-        query, key = self._array(found.query), self._array(found.key)
-        mask = None if found.mask is None else self._array(found.mask)
-        value = self._array(found.value)
-        with _disable_current_modes():
+        options = {"scale": found.scale, "enable_gqa": found.is_grouped}
+
+        def call() -> Call:
+            query, key, value = (self._array(x) for x in (found.query, found.key, found.value))
+            mask = None if found.mask is None else self._array(found.mask)
             key = key.transpose(-1, -2) if found.is_key_turned else key
             if found.lacks_batch:
                 query, key, value = query[None], key[None], value[None]
-        arguments = (query, key, value, mask, 0.0, found.is_causal)
-        options = {"scale": found.scale, "enable_gqa": found.is_grouped}
-        return self._timed(function, arguments, options, query.device)
+            return lambda: function(query, key, value, mask, 0.0, found.is_causal, **options)
 
-    def _timed(self, function: Any, arguments: Any, options: Any, device: torch.device) -> Seconds:
-        given, named = self._real(arguments), {k: self._real(v) for k, v in options.items()}
-        threads = torch.get_num_threads() if device.type == "cpu" else 0
-        key = (str(function), _seen(given), _seen([*named.items()]), str(device), threads)
+        nodes = (found.query, found.key, found.value, found.mask)
+        seen = self._described(
+            (nodes, found.is_key_turned, found.is_causal, tuple(options.items()))
+        )
+        return self._timed(str(function), seen, call, tensor_of(found.query).device)
+
+    def _timed(
+        self, name: str, seen: tuple[Any, ...], call: Callable[[], Call], device: torch.device
+    ) -> Seconds:
+        """The time of an operator with arrays that look so: known, or measured now and kept.
+
+        `call` makes the arrays, and gives a function that calls the operator with them.
+        """
+        threads = torch.get_num_threads() if device.type == "cpu" else 1
+        key = (name, seen, str(device), threads)
         if key not in _KNOWN:
-            _KNOWN[key] = self._kept(key, lambda: function(*given, **named), device)
+            text = hashlib.sha256(repr(seen).encode()).hexdigest()
+            place = (f"{name} {text}", machine_for(device.type).name, threads, versions())
+            known = database().library(*place)
+            if known is None:
+                found = _apart(lambda: measured(call(), device))
+                database().put_library(*place, found.device, found.host * HOST)
+                _KNOWN[key] = Seconds(found.device, found.host * HOST)
+            else:
+                _KNOWN[key] = Seconds(known.seconds_device, known.seconds_host)
         return _KNOWN[key]
 
-    def _kept(
-        self, key: tuple[Any, ...], call: Callable[[], object], device: torch.device
-    ) -> Seconds:
-        """The time of a call that was measured before, or that is measured now and kept."""
-        name = hashlib.sha256(repr(key[:3]).encode()).hexdigest()
-        machine = machine_for(device.type).name
-        place = (f"{key[0]} {name}", machine, max(key[-1], 1), versions())
-        known = database().library(*place)
-        if known is not None:
-            return Seconds(known.seconds_device, known.seconds_host)
-        with _disable_current_modes(), torch.no_grad():
-            found = measured(call, device)
-        made = Seconds(found.device, found.host * HOST)
-        database().put_library(*place, made.device, made.host)
-        return made
+    def _described(self, given: Any) -> Any:
+        """What the time of a call depends on, of its arguments."""
+        if isinstance(given, Node) and tensors_of(given):
+            fake = tensor_of(given)
+            lengths = (tuple(map(self._number, x)) for x in (fake.shape, fake.stride()))
+            return (*lengths, str(fake.dtype))
+        if isinstance(given, list | tuple):
+            return tuple(self._described(x) for x in given)
+        return str(self._number(given.meta["val"] if isinstance(given, Node) else given))
 
-    def _real(self, given: Any) -> Any:
+    def _real(self, given: Any, fill: int) -> Any:
         """An argument with arrays in place of nodes, and numbers in place of sizes."""
         if isinstance(given, Node):
-            return self._array(given) if tensors_of(given) else self._number(given.meta["val"])
-        if isinstance(given, torch.Tensor):
-            return given
+            is_array = bool(tensors_of(given))
+            return self._array(given, fill) if is_array else self._number(given.meta["val"])
         if isinstance(given, list | tuple):
-            return type(given)(self._real(x) for x in given)
+            return type(given)(self._real(x, fill) for x in given)
         return self._number(given)
 
     def _number(self, given: Any) -> Any:
         return self.length(as_size(given)) if isinstance(given, torch.SymInt) else given
 
-    def _array(self, node: Node) -> torch.Tensor:
-        """An array like the fake one of a node: zeros, or ones where they are numbers."""
+    def _array(self, node: Node, fill: int = 1) -> torch.Tensor:
+        """An array like the fake one of a node: ones, or what integers are to be filled with."""
         fake = tensor_of(node)
-        with _disable_current_modes(), torch.no_grad():
-            shape = [self._number(n) for n in fake.shape]
-            strides = [self._number(n) for n in fake.stride()]
-            made = torch.empty_strided(shape, strides, dtype=fake.dtype, device=fake.device)
-            return made.fill_(1 if fake.dtype.is_floating_point or fake.dtype is torch.bool else 0)
+        shape, strides = ([*map(self._number, x)] for x in (fake.shape, fake.stride()))
+        made = torch.empty_strided(shape, strides, dtype=fake.dtype, device=fake.device)
+        is_integer = not fake.dtype.is_floating_point and fake.dtype is not torch.bool
+        return made.fill_(fill if is_integer else 1)
 
 
-def _seen(given: Any) -> Any:
-    """What the time of a call depends on."""
-    if isinstance(given, torch.Tensor):
-        return (tuple(given.shape), given.stride(), given.dtype)
-    if isinstance(given, list | tuple):
-        return tuple(_seen(x) for x in given)
-    return str(given)
+def _apart(measure: Callable[[], Seconds]) -> Seconds:
+    """Measures in a thread of its own: where a model is captured, every call takes longer."""
+
+    def without_gradients() -> Seconds:
+        with torch.no_grad():
+            return measure()
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(without_gradients).result()
