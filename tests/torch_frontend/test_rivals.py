@@ -197,7 +197,8 @@ def test_attention_is_recognised(
         return made
 
     monkeypatch.setattr(choose, "found_attention", noted)
-    monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1e-9)))
+    monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1.0)))
+    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", lambda *_: True)  # run the plan
     torch.manual_seed(0)
     heads = 2 if "grouped" in name else 4
     shapes = [(3, 4, TIMES, 8), (3, heads, KEYS, 8), (3, heads, KEYS, 8)]
@@ -276,7 +277,8 @@ def test_zeros_of_another_mask_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_attention_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1e-9)))
+    monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1.0)))
+    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", lambda *_: True)  # run the plan
 
     def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         y = (q @ k.mT).softmax(-1) @ v
@@ -341,3 +343,18 @@ def test_what_cannot_be_measured_runs_by_kernels(monkeypatch: pytest.MonkeyPatch
     assert not found.library
     with pytest.raises(Exception, match="out of memory"):
         bb.explain(lambda x: x.softmax(-1) - 1, x, options={"library": "auto", "strict": True})
+
+
+def test_small_attention_stays_as_it_was_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PyTorch's attention saves is less than a call of a plan costs."""
+    monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1e-9)))
+    calls: list[object] = []
+    plan = compile_graph.ModelPlan
+    monkeypatch.setattr(plan, "__call__", lambda self, *given: calls.append(self))
+
+    def function(q: torch.Tensor) -> torch.Tensor:
+        return (q @ q.mT).softmax(-1) @ q
+
+    q = torch.randn(2, 3, 4, 8)
+    torch.testing.assert_close(bb.compile(function, q, library="auto")(q), function(q))
+    assert not calls

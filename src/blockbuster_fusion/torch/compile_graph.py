@@ -47,6 +47,8 @@ class CompiledGraph:
     """The concatenations of which kernels store at least one piece in its place."""
     halved: list[str]
     """The parts for which there was no kernel as a whole, with the reasons."""
+    pays: bool = True
+    """False if the captured graph is faster than any plan."""
 
     @property
     def fused(self) -> list[Fused]:
@@ -63,7 +65,7 @@ class CompiledGraph:
         """
         whole = torch.ops.aten.scaled_dot_product_attention.default
         found = sum(g.node.target is whole for g in self.groups if isinstance(g, Library))
-        return bool(self.fused) or found > attention or not self.library
+        return bool(self.fused) or (self.pays and found > attention) or not self.library
 
     @property
     def library(self) -> list[LibraryChoice]:
@@ -125,4 +127,6 @@ def compile_graph(
     planner = Planner(analysis, static, groups, placements, names)
     plan = planner.plan()
     halved += parts.halved
-    return CompiledGraph(plan, analysis, groups, planner.operated, [*planner.joins], halved)
+    return CompiledGraph(
+        plan, analysis, groups, planner.operated, [*planner.joins], halved, parts.pays
+    )

@@ -167,6 +167,8 @@ class PartCompiler:
         self.analysis, self.options, self.target = analysis, options, target
         self.libraries: dict[Node, LibraryChoice] = {}
         """The operators that PyTorch runs by choice."""
+        self.pays = True
+        """False if the captured graph is faster than any plan."""
         self.has_told = False
         self.halved: list[str] = []
         """The parts for which there was no kernel as a whole, with the reasons."""

@@ -63,8 +63,8 @@ class Chooser:
         self.measures, self.replayed = measures, replayed
         self.tuner = Tuner(parts.options.seconds)
         self.known: dict[object, Estimate] = {}
-        self.gain = 0.0
-        """The seconds that kernels win."""
+        self.gain, self.recognised = 0.0, 0.0
+        """The seconds that kernels win, and that recognised attention wins."""
         self.won: list[tuple[Sequence[Node], LibraryChoice]] = []
         """The parts that kernels run, with the times."""
 
@@ -73,8 +73,9 @@ class Chooser:
         with doing("weighing kernels against PyTorch's operators"):
             while self.moved():
                 pass
-            if self.gain < PLAN[self.machine.target] and not self.replayed:
+            if self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
                 self.leave_all()
+                self.parts.pays = False
 
     def leave_all(self) -> None:
         """Moves all operators to PyTorch: kernels gain less than a call of the plan costs."""
@@ -105,7 +106,7 @@ class Chooser:
                 continue
             inside = set(nodes)
             attention = [x for x in self.attention if inside.issuperset(x.members)]
-            attention = [x for x in attention if self.pays(x)]
+            attention = [x for x in attention if self.saved(x) > 0]
             choice = self.judged(nodes, attention)
             if choice is None:
                 continue
@@ -116,15 +117,16 @@ class Chooser:
             collapsed += [(x, choice) for x in attention]
         replaced: dict[Node, Node] = {}
         for x, choice in collapsed:
+            self.recognised += self.saved(x)
             found[x.collapse(analysis.module.graph, replaced)] = choice
         self.parts.libraries |= found
         self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
         return bool(found)
 
-    def pays(self, x: Attention) -> bool:
-        """True if PyTorch's attention is faster than the operators that it stands for."""
+    def saved(self, x: Attention) -> float:
+        """The seconds by which PyTorch's attention is faster than what it stands for."""
         whole = self.times.attention(x).total(replayed=self.replayed)
-        return whole < self.times.of(x.members).total(replayed=self.replayed)
+        return self.times.of(x.members).total(replayed=self.replayed) - whole
 
     def judged(self, nodes: Sequence[Node], attention: Sequence[Attention]) -> LibraryChoice | None:
         """The verdict on a part; of one that cannot be weighed, that kernels run it."""
