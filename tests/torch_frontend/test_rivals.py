@@ -15,6 +15,7 @@ from blockbuster_fusion.torch import compile_graph
 from blockbuster_fusion.torch.backend import options_from
 from blockbuster_fusion.torch.rivals import choose, library
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
+from helpers.effort import crossed
 
 FAST, SLOW = Seconds(1e-12), Seconds(1e3)
 
@@ -180,15 +181,17 @@ SPELLINGS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
-@pytest.mark.parametrize("turned", [False, True], ids=["heads first", "heads second"])
-@pytest.mark.parametrize("rank", [3, 4])
+FORMS = [(3, False), (4, False), (4, True)]
+"""The rank of the arrays, and True if heads are their second axis in memory."""
+
+
+@pytest.mark.parametrize(("name", "form"), crossed([*SPELLINGS], FORMS), ids=str)
 def test_attention_is_recognised(
-    name: str, turned: bool, rank: int, monkeypatch: pytest.MonkeyPatch
+    name: str, form: tuple[int, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    function, wanted = SPELLINGS[name]
-    if rank == 3 and (turned or "grouped" in name):
-        pytest.skip("without a batch there is one order, and no groups")
+    (function, wanted), (rank, turned) = SPELLINGS[name], form
+    if "grouped" in name:
+        rank = 4  # without a batch there are no groups
     found: list[Attention] = []
 
     def noted(analysis: Any) -> list[Attention]:
