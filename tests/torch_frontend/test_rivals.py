@@ -201,7 +201,7 @@ def test_attention_is_recognised(
 
     monkeypatch.setattr(choose, "found_attention", noted)
     monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1.0)))
-    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", lambda *_: True)  # run the plan
+    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", True)  # run the plan
     torch.manual_seed(0)
     heads = 2 if "grouped" in name else 4
     shapes = [(3, 4, TIMES, 8), (3, heads, KEYS, 8), (3, heads, KEYS, 8)]
@@ -281,7 +281,7 @@ def test_zeros_of_another_mask_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_attention_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1.0)))
-    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", lambda *_: True)  # run the plan
+    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", True)  # run the plan
 
     def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         y = (q @ k.mT).softmax(-1) @ v

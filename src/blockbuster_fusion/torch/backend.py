@@ -43,7 +43,7 @@ def backend(
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
-    written = write_out_attention(module)
+    called = write_out_attention(module)
 
     gains: list[bool] = []
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in examples)
@@ -51,9 +51,14 @@ def backend(
 
     def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         made = compile_graph(
-            graph, _static_inputs(), chosen, tunes=mode in TUNING, replayed=replays
+            graph,
+            _static_inputs(),
+            chosen,
+            tunes=mode in TUNING,
+            replayed=replays,
+            called=called,
         )
-        gains.append(made.gains(written) or replays)
+        gains.append(made.gains or replays)
         if watcher is not None:
             watcher(made)
         return replayed(made.plan) if mode in REPLAYING else made.plan

@@ -49,6 +49,8 @@ class CompiledGraph:
     """The parts for which there was no kernel as a whole, with the reasons."""
     pays: bool = True
     """False if the captured graph is faster than any plan."""
+    called: int = 0
+    """The number of times that the model calls PyTorch's attention."""
 
     @property
     def fused(self) -> list[Fused]:
@@ -58,14 +60,12 @@ class CompiledGraph:
     def unfused(self) -> list[Unfused]:
         return [g for g in self.groups if isinstance(g, Unfused)]
 
-    def gains(self, attention: int = 0) -> bool:
-        """True unless PyTorch runs all operators as they were captured.
-
-        The captured graph called attention so many times; beyond that, it was recognised.
-        """
+    @property
+    def gains(self) -> bool:
+        """True unless PyTorch runs all operators as they were captured."""
         whole = torch.ops.aten.scaled_dot_product_attention.default
         found = sum(g.node.target is whole for g in self.groups if isinstance(g, Library))
-        return bool(self.fused) or (self.pays and found > attention) or not self.library
+        return bool(self.fused) or (self.pays and found > self.called) or not self.library
 
     @property
     def library(self) -> list[LibraryChoice]:
@@ -86,11 +86,12 @@ def compile_graph(
     *,
     tunes: bool = False,
     replayed: bool = False,
+    called: int = 0,
 ) -> CompiledGraph:
     """The compiled form of a graph; `static` has the numbers of the inputs that are weights.
 
     With `tunes`, kernels are measured against PyTorch's operators. `replayed`: launches are
-    replayed from a CUDA graph.
+    replayed from a CUDA graph. The model calls PyTorch's attention `called` times.
     """
     options = options or Options()
     target = options.target_of(module.graph.nodes)
@@ -113,7 +114,8 @@ def compile_graph(
         analysis = replace(analysis)  # without what was known of the graph before
     parts = PartCompiler(analysis, options, target)
     if options.library != "never" and target in ("cpu", "cuda"):
-        chooser = Chooser(parts, parts.machine(target), measures=tunes, replayed=replayed)
+        machine = parts.machine(target)
+        chooser = Chooser(parts, machine, measures=tunes, replayed=replayed, called=called)
         try:
             chooser.choose()
         except Exception as error:  # whatever it is: the model runs by kernels
@@ -128,5 +130,5 @@ def compile_graph(
     plan = planner.plan()
     halved += parts.halved
     return CompiledGraph(
-        plan, analysis, groups, planner.operated, [*planner.joins], halved, parts.pays
+        plan, analysis, groups, planner.operated, [*planner.joins], halved, parts.pays, called
     )

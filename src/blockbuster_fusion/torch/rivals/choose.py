@@ -56,10 +56,19 @@ class Chooser:
     """Moves operators of a graph to PyTorch until kernels win in all parts that are left."""
 
     def __init__(
-        self, parts: PartCompiler, machine: Machine, *, measures: bool, replayed: bool
+        self,
+        parts: PartCompiler,
+        machine: Machine,
+        *,
+        measures: bool,
+        replayed: bool,
+        called: int,
     ) -> None:
-        """`replayed`: launches are replayed, so that the time of the host does not count."""
-        self.parts, self.machine = parts, machine
+        """`replayed`: launches are replayed, so that the time of the host does not count.
+
+        The model calls PyTorch's attention `called` times.
+        """
+        self.parts, self.machine, self.called = parts, machine, called
         self.measures, self.replayed = measures, replayed
         self.tuner = Tuner(parts.options.seconds)
         self.known: dict[object, Estimate] = {}
@@ -106,7 +115,8 @@ class Chooser:
                 continue
             inside = set(nodes)
             attention = [x for x in self.attention if inside.issuperset(x.members)]
-            attention = [x for x in attention if self.saved(x) > 0]
+            if len(self.attention) > self.called:  # else the model calls PyTorch's itself
+                attention = [x for x in attention if self.saved(x) > 0]
             choice = self.judged(nodes, attention)
             if choice is None:
                 continue
