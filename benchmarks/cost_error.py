@@ -1,4 +1,4 @@
-"""How well is the time of kernels predicted? Predicted and measured times, and PyTorch's.
+"""Measures the error of the cost model: predicted and measured times, and PyTorch's.
 
     python benchmarks/cost_error.py                    # this CPU, one thread
     python benchmarks/cost_error.py --device cuda

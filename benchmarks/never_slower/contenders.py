@@ -69,7 +69,7 @@ def _replayed(compiled: Callable[..., Any], inputs: Sequence[Tensor]) -> Call:
 
 
 def counts(graphs: Sequence[CompiledGraph]) -> dict[str, int]:
-    """How many kernels ran, and how many operators PyTorch ran."""
+    """The numbers of kernels, and of operators that PyTorch ran."""
     nests = [fused.executable.nest for graph in graphs for fused in graph.fused]
     explanation = Explanation(tuple(graphs))
     return {

@@ -18,7 +18,7 @@ from never_slower.case import Case
 from never_slower.timing import LATE, Effort, Result
 
 ATTEMPTS = 2
-"""How often a case is begun; one that ends the process each time is given up."""
+"""The number of times that a case is begun; one that always ends the process is given up."""
 
 
 @cache
@@ -50,7 +50,7 @@ class Kept:
         known = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else {}
         self.results: list[Result] = known.get("results", [])
         self.begun: dict[str, int] = known.get("begun", {})
-        """How often a case was begun that has not ended."""
+        """The number of times that a case was begun and has not ended."""
 
     def has(self, case: Case, effort: Effort) -> bool:
         """True if the case was measured with the same contenders, versions and machine."""

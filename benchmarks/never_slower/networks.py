@@ -34,7 +34,7 @@ def scores_of(q: Tensor, k: Tensor) -> Tensor:
 
 
 def distances(q: Tensor, k: Tensor) -> Tensor:
-    """How far before a query each key is."""
+    """The distance of each key before a query."""
     rows = torch.arange(q.shape[-2], device=q.device)
     columns = torch.arange(k.shape[-2], device=q.device)
     return rows[:, None] - columns

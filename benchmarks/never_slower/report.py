@@ -1,4 +1,4 @@
-"""What the results say: verdicts, and a page in Markdown."""
+"""Verdicts on the results, and a page of them in Markdown."""
 
 import math
 from collections import Counter
@@ -23,7 +23,7 @@ Causes = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one mode fares in one case."""
+    """The result of one mode in one case."""
 
     result: Result
     mode: str
@@ -74,7 +74,7 @@ class Verdict:
         return self.is_wrong or self.has_failed or self.is_slow
 
     def cause(self, causes: Causes) -> str:
-        """What went wrong, or the known cause of slowness."""
+        """The fault of a case, or the known cause of its slowness."""
         if self.has_failed:
             return self.own["failed"]
         known = causes.get(self.result["case"], "")

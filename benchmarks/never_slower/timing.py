@@ -32,7 +32,7 @@ WARM_CALLS = 5
 """Calls before any counts; replays and tapes are recorded in the first three."""
 CONFIDENCE = 0.95
 LATE = "not measured"
-"""How the reason begins where the time limit was over."""
+"""The first words of the reason where the time limit was over."""
 
 Result = dict[str, Any]
 
@@ -47,7 +47,7 @@ class DeviceLost(Exception):
 
 @dataclass(frozen=True)
 class Effort:
-    """How a case is measured."""
+    """The effort with which a case is measured."""
 
     device: str
     names: Sequence[str]
@@ -176,7 +176,7 @@ class Race:
         return times
 
     def result(self, times: Mapping[str, Sequence[float]]) -> Result:
-        """What is kept of the case."""
+        """The data of the case that are kept."""
         for name, own in times.items():
             self.known[name]["microseconds"] = 1e6 * median(own)
         ours = [name for name in times if name.startswith(OURS)]

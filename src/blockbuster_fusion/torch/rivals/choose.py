@@ -159,7 +159,7 @@ class Chooser:
         if estimate.seconds.total(replayed=self.replayed) * estimate.error < limit:
             try:
                 estimate = self.estimated(nodes)
-            except (BlockbusterError, NotImplementedError) as error:
+            except BlockbusterError as error:
                 log.debug("not weighed: %s", error)
                 self.gain = math.inf
                 return None  # the compiler of parts cuts it, or says why it cannot
