@@ -286,11 +286,15 @@ def choose(request: Request) -> list[Choice]:
     ]
 
 
+MOST_KEPT = 4
+"""The number of searched choices that are tried in turn."""
 MOST_SEARCHED = 2
 """The number of snapshots whose schedules are searched."""
 
 
-def improved(choices: Sequence[Choice], sizes: Sizes, machine: Machine) -> list[Choice]:
+def improved(
+    choices: Sequence[Choice], sizes: Sizes, machine: Machine, most: int = MOST_KEPT
+) -> list[Choice]:
     """The same programs with the schedules and tiles of the least predicted times, best first.
 
     `sizes` are the lengths of the axes that are not fixed. The choices as they were come last.
@@ -301,12 +305,19 @@ def improved(choices: Sequence[Choice], sizes: Sizes, machine: Machine) -> list[
     found: list[tuple[float, Choice]] = []
     for choice in choices[:MOST_SEARCHED]:
         lower = cache(lambda schedule, own=choice: replace(own, schedule=schedule).scheduled())
-        for best in searched(lower, choice.schedule, extents, machine):
+        points = searched(lower, choice.schedule, extents, machine)
+        for best in points[: most * MOST_SEARCHED]:
             made = replace(choice, schedule=best.schedule, tiles=best.tiles)
             found.append((_predicted(made, extents, machine), made))
         found.append((_predicted(choice, extents, machine), choice))
     found.sort(key=lambda pair: pair[0])
-    return [*(choice for _, choice in found[:MOST_KEPT]), *choices]
+    kept: dict[object, Choice] = {}  # points that are the same once tiles are fitted count once
+    for _, choice in (pair for pair in found if math.isfinite(pair[0])):
+        tiles = choice.scheduled()[1]
+        kept.setdefault((choice.snapshot, str(choice.schedule), frozenset(tiles.items())), choice)
+        if len(kept) == most:
+            break
+    return [*kept.values(), *choices]
 
 
 def _predicted(choice: Choice, extents: Extents, machine: Machine) -> float:
@@ -316,10 +327,6 @@ def _predicted(choice: Choice, extents: Extents, machine: Machine) -> float:
         return predicted(nest, Tiling(extents, tiles), machine).device
     except BlockbusterError:
         return math.inf
-
-
-MOST_KEPT = 4
-"""The number of searched choices that are tried in turn."""
 
 
 def _chosen_snapshots(request: Request, graph: Graph) -> "_Snapshots":
@@ -458,10 +465,11 @@ def _kernels(nest: Nest, tiles: Mapping[Dim, int], choice: Choice, threads: int 
     if choice.target == "cpu":
         from blockbuster_fusion.runtime.c.kernels import CpuKernels
 
-        return CpuKernels(nest, tiles, threads=threads)
+        return CpuKernels(nest, tiles, threads=choice.schedule.threads or threads)
     try:
         from blockbuster_fusion.runtime.triton.launch import TritonKernels
     except ImportError as error:
         raise lacks(choice.target, error) from error
-    kernels: Kernels = TritonKernels(nest, tiles, shared=choice.shared)
+    options = choice.schedule.launch
+    kernels: Kernels = TritonKernels(nest, tiles, options=options, shared=choice.shared)
     return kernels

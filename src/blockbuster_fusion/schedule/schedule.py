@@ -35,6 +35,20 @@ class Schedule:
     (nest/passes/split_reduction.py)."""
     atomic: bool = False
     """True to add up split sums atomically rather than in a second kernel."""
+    warps: int | None = None
+    """The warps of a program on a GPU; by default, as many as its accumulators need."""
+    stages: int | None = None
+    """The stages of pipelined loops on a GPU; by default, as many as shared memory holds."""
+    group: int | None = None
+    """The blocks of rows whose programs run together on a GPU, so that they share columns."""
+    threads: int | None = None
+    """The threads of kernels on a CPU; by default, those of the call of `compile`."""
+
+    @property
+    def launch(self) -> dict[str, int]:
+        """The options of a launch of a Triton kernel."""
+        given = {"num_warps": self.warps, "num_stages": self.stages, "group": self.group}
+        return {name: number for name, number in given.items() if number is not None}
 
 
 def scheduled(

@@ -31,59 +31,72 @@ Lower = Callable[[Schedule], tuple[Nest, Mapping[Dim, int]]]
 
 
 def searched(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) -> list[Found]:
-    """Schedules with their best tiles, the best first; the usual one is among them."""
-    found: list[Found] = []
-    schedules = [usual, *(replace(usual, grid=grid) for grid in GRIDS if grid != usual.grid)]
-    for schedule in schedules:
-        made = _best_tiles(lower, schedule, extents, machine)
-        if made is None:
-            continue
-        found.append(made)
-        nest, _ = lower(schedule)
-        space = Space(nest, extents, machine)
-        tiling = Tiling(extents, made.tiles)
-        fewest = min(work_of(k, tiling, machine.target).programs for k in nest.kernels)
-        for split in space.splits(fewest):
-            shared = _best_tiles(lower, replace(schedule, split=split), extents, machine)
-            found += [] if shared is None else [shared]
-    return sorted(found, key=lambda x: x.seconds.device)
+    """All points that a search has visited, the best first; the usual schedule is among them."""
+    search = _Search(lower, extents, machine)
+    forms = [replace(usual, grid=grid) for grid in (usual.grid, *GRIDS)]
+    forms += [replace(form, apart=True) for form in forms if search.has_prologue(form)]
+    for schedule in dict.fromkeys(forms):
+        best = search.visit(schedule)
+        if best is not None:
+            for split in search.splits(best):
+                search.visit(split)
+    return sorted(search.visited, key=lambda x: x.seconds.device)
 
 
-def _best_tiles(
-    lower: Lower, schedule: Schedule, extents: Extents, machine: Machine
-) -> Found | None:
-    """The best tiles for a schedule, or None if the program cannot be run so."""
-    try:
-        return _tiled(lower, schedule, extents, machine)
-    except BlockbusterError:
-        return None
+class _Search:
+    """The points that have been visited so far."""
 
+    def __init__(self, lower: Lower, extents: Extents, machine: Machine) -> None:
+        self.lower, self.extents, self.machine = lower, extents, machine
+        self.visited: list[Found] = []
 
-def _tiled(lower: Lower, schedule: Schedule, extents: Extents, machine: Machine) -> Found:
-    """A schedule with the tiles of the least predicted time."""
-    nest, usual = lower(schedule)
-    space = Space(nest, extents, machine)
-    best, tiles = _descended(space, {**usual, **space.long_rows})
-    other, changed = _descended(space, usual)
-    if other.device < best.device * GAIN:
-        best, tiles = other, changed
-    return Found(best, schedule, tiles)
+    def has_prologue(self, schedule: Schedule) -> bool:
+        """True if a kernel of its own can compute a prologue."""
+        try:
+            whole, apart = (self.lower(replace(schedule, apart=x))[0] for x in (False, True))
+        except BlockbusterError:
+            return False
+        return len(apart.kernels) > len(whole.kernels)
 
+    def splits(self, best: Found) -> list[Schedule]:
+        """The schedules that share the reductions of one that leaves the machine idle."""
+        nest, _ = self.lower(best.schedule)
+        tiling, target = Tiling(self.extents, best.tiles), self.machine.target
+        fewest = min(work_of(kernel, tiling, target).programs for kernel in nest.kernels)
+        splits = Space(nest, self.extents, self.machine).splits(fewest)
+        return [replace(best.schedule, split=split) for split in splits]
 
-def _descended(space: Space, start: Mapping[Dim, int]) -> tuple[Seconds, dict[Dim, int]]:
-    """The tiles of the least predicted time, from a start, changed one dim at a time."""
-    nest, extents, machine, tiles = space.nest, space.extents, space.machine, dict(start)
-    best = predicted(nest, Tiling(extents, tiles), machine)
-    for _ in range(SWEEPS):
-        before = dict(tiles)
-        for dim in space.dims:
-            for tile in space.tiles(dim):
-                changed = {**tiles, dim: tile}
-                if tile == tiles.get(dim) or not space.fits(changed):
-                    continue
-                seconds = predicted(nest, Tiling(extents, changed), machine)
-                if seconds.device < best.device * GAIN:
-                    best, tiles = seconds, changed
-        if tiles == before:
-            break
-    return best, tiles
+    def visit(self, schedule: Schedule) -> Found | None:
+        """The best tiles for a schedule, or None if the program cannot be run so."""
+        try:
+            nest, usual = self.lower(schedule)
+            space = Space(nest, self.extents, self.machine)
+            starts = [{**usual, **space.long_rows}, dict(usual)]
+            found = [self.descend(schedule, space, start) for start in starts]
+        except BlockbusterError:
+            return None
+        return min(found, key=lambda x: x.seconds.device)
+
+    def descend(self, schedule: Schedule, space: Space, tiles: Mapping[Dim, int]) -> Found:
+        """The tiles of the least predicted time, from a start, changed one dim at a time."""
+        best = self.point(schedule, space.nest, tiles)
+        for _ in range(SWEEPS):
+            before = best
+            for dim in space.dims:
+                for tile in space.tiles(dim):
+                    changed = {**best.tiles, dim: tile}
+                    if tile == best.tiles.get(dim) or not space.fits(changed):
+                        continue
+                    other = self.point(schedule, space.nest, changed)
+                    if other.seconds.device < best.seconds.device * GAIN:
+                        best = other
+            if best is before:
+                break
+        return best
+
+    def point(self, schedule: Schedule, nest: Nest, tiles: Mapping[Dim, int]) -> Found:
+        """A point of the space with its predicted time."""
+        seconds = predicted(nest, Tiling(self.extents, tiles), self.machine)
+        found = Found(seconds, schedule, dict(tiles))
+        self.visited.append(found)
+        return found

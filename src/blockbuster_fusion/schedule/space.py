@@ -18,6 +18,10 @@ from blockbuster_fusion.schedule.defaults import is_tiled
 from blockbuster_fusion.schedule.schedule import Schedule
 
 GRIDS: tuple[Literal["outer", "all"], ...] = ("outer", "all")
+LAUNCH = ("warps", "stages", "group", "threads")
+"""The options of a schedule that concern launches, not loops."""
+LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4, 16)}
+"""The numbers that are tried for a GPU."""
 SHORTEST_DOT = 16
 LONGEST = {"cpu": 1024, "cuda": 4096}
 """The longest tile of an axis that no product has."""
@@ -32,6 +36,8 @@ FULL = 4
 
 MOST_BYTES = {"cpu": 256 << 10, "cuda": 16 << 10}
 """The bytes of the largest tile, in float32."""
+MOST_PRODUCT_BYTES = 128 << 10
+"""The same for kernels of a GPU with products of matrices, which have more warps."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +55,20 @@ class Config:
         made["grid"] = self.schedule.grid
         if self.schedule.split:
             made |= {"split": dict(self.schedule.split), "atomic": self.schedule.atomic}
-        return made | ({"apart": True} if self.schedule.apart else {})
+        if self.schedule.apart:
+            made["apart"] = True
+        return made | self.launch
+
+    @property
+    def launch(self) -> dict[str, int]:
+        """The options of launches that are not left to the rule of thumb."""
+        given = {name: getattr(self.schedule, name) for name in LAUNCH}
+        return {name: number for name, number in given.items() if number is not None}
 
     @classmethod
     def from_data(cls, given: Mapping[str, Any]) -> "Config":
         """The configuration that some data stands for, or BadConfig."""
-        known = {"snapshot", "tiles", "grid", "split", "atomic", "apart"}
+        known = {"snapshot", "tiles", "grid", "split", "atomic", "apart", *LAUNCH}
         for name in given:
             if name not in known:
                 raise BadConfig(name=name, problem=f"unknown; known are {', '.join(sorted(known))}")
@@ -67,11 +81,17 @@ class Config:
             raise BadConfig(name="grid", problem=f"{grid!r}; known are {', '.join(GRIDS)}")
         if type(snapshot) is not int:
             raise BadConfig(name="snapshot", problem=f"{snapshot!r} is no whole number")
+        launch = {name: given[name] for name in LAUNCH if given.get(name) is not None}
+        for name, number in launch.items():
+            if not _is_count(number) or (name == "warps" and number & (number - 1)):
+                wanted = "a power of two" if name == "warps" else "a number above 0"
+                raise BadConfig(name=name, problem=f"{number!r} is not {wanted}")
         schedule = Schedule(
             grid=grid,
             split=dict(split),
             atomic=bool(given.get("atomic", False)),
             apart=bool(given.get("apart", False)),
+            **launch,
         )
         return cls(snapshot, dict(tiles), schedule)
 
@@ -80,6 +100,9 @@ class Config:
         words = [f"snapshot {self.snapshot + 1}", f"tiles {tiles}", f"{self.schedule.grid} grid"]
         if self.schedule.split:
             words.append("split " + ", ".join(f"{a}/{n}" for a, n in self.schedule.split.items()))
+            words += ["atomic"] * self.schedule.atomic
+        words += ["prologue apart"] * self.schedule.apart
+        words += [f"{name} {number}" for name, number in self.launch.items()]
         return "; ".join(words)
 
 
@@ -139,16 +162,26 @@ class Space:
                 if 2 <= parts <= length:
                     yield {axis: parts}
 
+    @property
+    def launches(self) -> list[dict[str, int]]:
+        """The options of launches that may be chosen: one of them changed at a time."""
+        if self.machine.target != "cuda":
+            return []
+        return [{name: number} for name, numbers in LAUNCHES.items() for number in numbers]
+
     def fits(self, tiles: Mapping[Dim, int]) -> bool:
         """True if no tile is larger than registers, or the second cache, can hold."""
-        most = 0
+        target = self.machine.target
         for kernel in self.nest.kernels:
+            multiplies = any(isinstance(s, Contract) for s in kernel.statements)
+            most = MOST_PRODUCT_BYTES if multiplies and target == "cuda" else MOST_BYTES[target]
             for statement in kernel.statements:
                 made = getattr(statement, "tile", None)
                 if made is not None:
                     lengths = (self.length(span.dim, tiles) for span in made.spans)
-                    most = max(most, math.prod(lengths) * 4)
-        return most <= MOST_BYTES[self.machine.target]
+                    if math.prod(lengths) * 4 > most:
+                        return False
+        return True
 
     def length(self, dim: Dim, tiles: Mapping[Dim, int]) -> int:
         extent = self.extents.of(dim.axis)
