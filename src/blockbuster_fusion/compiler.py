@@ -295,9 +295,7 @@ def improved(choices: Sequence[Choice], sizes: Sizes, machine: Machine) -> list[
 
     `sizes` are the lengths of the axes that are not fixed. The choices as they were come last.
     """
-    extents = Extents()
-    for axis, length in sizes:
-        extents.bind(axis, length, "the given sizes")
+    extents = Extents.of_sizes(sizes, "the given sizes")
     found: list[tuple[float, Choice]] = []
     for choice in choices[:MOST_SEARCHED]:
         lower = cache(lambda schedule, own=choice: replace(own, schedule=schedule).scheduled())

@@ -278,10 +278,9 @@ def _kernels(
 
 def _tiling(graph: CompiledGraph, fused: Fused) -> Tiling:
     """The blocks of a part for the sizes of the captured call."""
-    length, extents = captured_length(graph.analysis), Extents()
-    for axis, size in fused.part.expressed.sizes:
-        extents.bind(axis, length(size), "the captured call")
-    return Tiling(extents, fused.executable.tiles)
+    length = captured_length(graph.analysis)
+    sizes = ((axis, length(size)) for axis, size in fused.part.expressed.sizes)
+    return Tiling(Extents.of_sizes(sizes, "the captured call"), fused.executable.tiles)
 
 
 def _regions(

@@ -249,9 +249,7 @@ class Chooser:
     def predicted(self, choice: Choice, sizes: Sizes) -> Estimate:
         """The predicted time of a choice."""
         nest, tiles = choice.scheduled()
-        extents = Extents()
-        for axis, length in sizes:
-            extents.bind(axis, length, "the captured call")
+        extents = Extents.of_sizes(sizes, "the captured call")
         seconds = predicted(nest, Tiling(extents, tiles), self.machine)
         return Estimate(seconds, "predicted", str(config_of(choice)), error_of(nest, self.machine))
 

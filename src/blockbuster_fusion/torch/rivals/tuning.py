@@ -133,9 +133,7 @@ class _Trial:
     def neighbours(self, choice: Choice) -> Iterator[Choice]:
         """The choices with one tile twice or half as long."""
         nest, tiles = choice.scheduled()
-        extents = Extents()
-        for axis, length in self.subject.sizes:
-            extents.bind(axis, length, "the inputs")
+        extents = Extents.of_sizes(self.subject.sizes, "the inputs")
         space = Space(nest, extents, self.subject.machine)
         for dim in space.dims:
             known = space.tiles(dim)
