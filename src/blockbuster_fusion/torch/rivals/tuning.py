@@ -16,7 +16,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.compiler import Choice, executable_of
+from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.compiler import executable_of
 from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import Machine
