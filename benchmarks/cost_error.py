@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import Request, capability_of, choose, executable_of, improved
+from blockbuster_fusion.compiler import Request, capability_of, choose, executable_of
+from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.runtime.machines import this_cpu
 from blockbuster_fusion.schedule.cost import has_products, predicted

@@ -37,6 +37,7 @@ from blockbuster_fusion.compiler import (
     improved,
 )
 from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.runtime.machines import this_cpu

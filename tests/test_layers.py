@@ -11,7 +11,8 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LAYERS = (
     *("version", "errors", "naming", "messages", "progress", "passes"),
     *("machine", "ir", "host", "array", "cost", "rules", "fusion", "safety"),
-    *("nest", "schedule", "printers", "runtime", "select", "compiler", "torch"),
+    *("nest", "schedule", "printers", "runtime", "select"),
+    *("choice", "improve", "compiler", "torch"),
     *("interp", "tools", "cli", "api"),
     "__init__",  # the public face: may import all, and no layer may import from it
 )

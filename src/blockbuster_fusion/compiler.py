@@ -1,48 +1,39 @@
 """The compiler: Request → Choice → Executable. It alone knows the order of the stages."""
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from blockbuster_fusion.array.arrays import as_dtype
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import Spec, trace
-from blockbuster_fusion.errors import BadTarget, BlockbusterError, NoKernel, WrongKind
+from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.errors import BadTarget, NoKernel, WrongKind
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Input
 from blockbuster_fusion.ir.sizes import with_sizes
-from blockbuster_fusion.ir.tiling import Extents, Tiles, Tiling, given_extents, given_tiles
+from blockbuster_fusion.ir.tiling import Tiles, given_extents, given_tiles
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Nest
-from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
-from blockbuster_fusion.passes import Observer, Pass
-from blockbuster_fusion.printers.reserved import kernel_name
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
-from blockbuster_fusion.printers.triton.tiles import fitted
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
 from blockbuster_fusion.runtime.bound import Kernels
 from blockbuster_fusion.runtime.compiled import Compiled
-from blockbuster_fusion.runtime.executable import Executable, Runner, Sizes
+from blockbuster_fusion.runtime.executable import Executable, Runner
 from blockbuster_fusion.safety.fuse import SafeFusion, safe_fusion
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import Storage, stored_as
-from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.defaults import (
-    all_tiles,
-    assumed_lengths,
     by_estimate,
     chosen_units,
     default_tiles,
     model_for,
 )
-from blockbuster_fusion.schedule.schedule import Schedule, scheduled
-from blockbuster_fusion.schedule.search import searched
+from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import Config
 
 Snapshot = int | Literal["most_fused"] | None
@@ -195,59 +186,9 @@ def compile(
     return executable_of(choose(request), threads)
 
 
-def executable_of(choices: "Sequence[Choice]", threads: int | None = None) -> Executable:
+def executable_of(choices: Sequence[Choice], threads: int | None = None) -> Executable:
     """The first of some choices that kernels can be made for, compiled."""
     return first_with_kernels(choices, lambda choice: _executable(choice, threads))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A snapshot with its tiles and schedule: all decisions before kernels are made."""
-
-    graph: Graph
-    snapshot: int
-    tiles: Mapping[Dim, int]
-    target: str
-    name: str
-    schedule: Schedule
-    unfused: Callable[[], Graph] | None
-    """Gives the program before fusion, for arrays without elements."""
-    given: frozenset[Dim] = frozenset()
-    """The dims whose tiles the caller chose."""
-    shared: int = USUAL_SHARED
-    """The bytes of shared memory that one program of a kernel may take on the GPU."""
-    fused: Graph | None = None
-    """The snapshot as the rules made it, before storage and safety."""
-
-    def scheduled(self, observe: Observer | None = None) -> tuple[Nest, dict[Dim, int]]:
-        """The loop nest, and the tiles of all its dims."""
-        nest = scheduled(self.graph, kernel_name(self.name), self.schedule, observe)
-        tiles = all_tiles(nest, self.tiles, self.target)
-        if self.target == "cuda":
-            sizes = assumed_lengths(self.graph, nest)
-            tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
-            nest = merging(tiles).observed(nest, observe)
-        return nest, tiles
-
-    @property
-    def before_fusion(self) -> "Callable[[], Choice] | None":
-        """Gives the choice of the program before fusion, with default tiles."""
-        unfused = self.unfused
-        if unfused is None:
-            return None
-
-        def choice() -> Choice:
-            graph = unfused()
-            tiles = default_tiles(graph, self.target)
-            return replace(self, graph=graph, tiles=tiles, unfused=None, given=frozenset())
-
-        return choice
-
-
-def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:
-    """The pass that puts small kernels of a GPU together."""
-    doc = "Merges small neighbouring kernels with equal grids, on a GPU."
-    return Pass("merge_kernels", doc, lambda nest: merge_kernels(nest, tiles))
 
 
 def choose(request: Request) -> list[Choice]:
@@ -284,49 +225,6 @@ def choose(request: Request) -> list[Choice]:
         )
         for n in numbers
     ]
-
-
-MOST_KEPT = 4
-"""The number of searched choices that are tried in turn."""
-MOST_SEARCHED = 2
-"""The number of snapshots whose schedules are searched."""
-
-
-def improved(
-    choices: Sequence[Choice], sizes: Sizes, machine: Machine, most: int = MOST_KEPT
-) -> list[Choice]:
-    """The same programs with the schedules and tiles of the least predicted times, best first.
-
-    `sizes` are the lengths of the axes that are not fixed. The choices as they were come last.
-    """
-    extents = Extents()
-    for axis, length in sizes:
-        extents.bind(axis, length, "the given sizes")
-    found: list[tuple[float, Choice]] = []
-    for choice in choices[:MOST_SEARCHED]:
-        lower = cache(lambda schedule, own=choice: replace(own, schedule=schedule).scheduled())
-        points = searched(lower, choice.schedule, extents, machine)
-        for best in points[: most * MOST_SEARCHED]:
-            made = replace(choice, schedule=best.schedule, tiles=best.tiles)
-            found.append((_predicted(made, extents, machine), made))
-        found.append((_predicted(choice, extents, machine), choice))
-    found.sort(key=lambda pair: pair[0])
-    kept: dict[object, Choice] = {}  # points that are the same once tiles are fitted count once
-    for _, choice in (pair for pair in found if math.isfinite(pair[0])):
-        tiles = choice.scheduled()[1]
-        kept.setdefault((choice.snapshot, str(choice.schedule), frozenset(tiles.items())), choice)
-        if len(kept) == most:
-            break
-    return [*kept.values(), *choices]
-
-
-def _predicted(choice: Choice, extents: Extents, machine: Machine) -> float:
-    """The predicted time of the kernels that a choice becomes; infinite if there are none."""
-    try:
-        nest, tiles = choice.scheduled()
-        return predicted(nest, Tiling(extents, tiles), machine).device
-    except BlockbusterError:
-        return math.inf
 
 
 def _chosen_snapshots(request: Request, graph: Graph) -> "_Snapshots":

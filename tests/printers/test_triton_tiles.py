@@ -3,7 +3,8 @@
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import Choice, Request, choose
+from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.printers.triton.memory import SHARED, shared_limit
 from blockbuster_fusion.printers.triton.tiles import Halving
 

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph
 
-from blockbuster_fusion.torch.compile_parts import device_of
+from blockbuster_fusion.torch.options import device_of
 
 
 def part_of(*devices: tuple[str, tuple[int, ...]]) -> list[torch.fx.Node]:

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import Choice, Request
+from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.compiler import Request
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from helpers.torch_running import CALLS
 

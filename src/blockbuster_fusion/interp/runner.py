@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from blockbuster_fusion.compiler import Choice
+from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph

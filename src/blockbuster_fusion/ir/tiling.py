@@ -18,6 +18,14 @@ class Extents:
     def __init__(self) -> None:
         self._bound: dict[Symbol, tuple[int, str]] = {}
 
+    @classmethod
+    def of_sizes(cls, sizes: Iterable[tuple[Axis, int]], owner: str) -> "Extents":
+        """The extents of axes with these lengths, which `owner` gave."""
+        made = cls()
+        for axis, length in sizes:
+            made.bind(axis, length, owner)
+        return made
+
     def of(self, axis: Axis) -> int:
         if isinstance(axis.extent, int):
             return axis.extent

@@ -122,9 +122,7 @@ class Bound:
         self, owner: CompiledNest, library: ArrayLibrary, inputs: Sequence[Any], sizes: Sizes
     ) -> None:
         self.owner = owner
-        self.extents = Extents()
-        for axis, length in sizes:
-            self.extents.bind(axis, length, "the caller's sizes")
+        self.extents = Extents.of_sizes(sizes, "the caller's sizes")
         self.tiling = Tiling(self.extents, owner.tiles)
         shapes = [library.shape(x) for x in inputs]
         self.is_empty = is_empty(shapes, sizes)

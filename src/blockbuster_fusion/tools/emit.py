@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.compiler import Choice, Request, choose, first_with_kernels, unfused
+from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.compiler import Request, choose, first_with_kernels, unfused
 from blockbuster_fusion.errors import BadTarget
 from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Dim, Symbol

@@ -6,14 +6,8 @@ from typing import Any, NamedTuple
 from blockbuster_fusion.array.arrays import as_dtype
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.compiler import (
-    Choice,
-    Request,
-    choose,
-    first_with_kernels,
-    merging,
-    with_known_sizes,
-)
+from blockbuster_fusion.choice import Choice, merging
+from blockbuster_fusion.compiler import Request, choose, first_with_kernels, with_known_sizes
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.tiling import Tiles

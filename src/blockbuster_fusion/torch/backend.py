@@ -16,7 +16,7 @@ from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.torch.capture.attention import restore_attention, write_out_attention
 from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
-from blockbuster_fusion.torch.compile_parts import Options
+from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
 
 NAME = "blockbuster"

@@ -16,17 +16,17 @@ from blockbuster_fusion.torch.capture.results import (
     unshare,
 )
 from blockbuster_fusion.torch.capture.simplify import simplify
-from blockbuster_fusion.torch.compile_parts import (
+from blockbuster_fusion.torch.compile_parts import PartCompiler
+from blockbuster_fusion.torch.groups import (
     Fused,
     Group,
     Library,
     LibraryChoice,
-    Options,
-    PartCompiler,
     Unfused,
     distinct_names,
     log_sources,
 )
+from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.planner import Planner
 from blockbuster_fusion.torch.rivals.choose import Chooser

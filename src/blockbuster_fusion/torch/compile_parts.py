@@ -1,26 +1,23 @@
 """Compiles the parts of a graph, each to kernels; what is left to PyTorch has a reason."""
 
-import logging
-import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._logging._internal import getArtifactLogger
 from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import (
-    Choice,
     Request,
     capability_of,
     check_target,
     choose,
     executable_of,
-    improved,
 )
 from blockbuster_fusion.errors import BlockbusterError, NoCompiler
+from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
@@ -29,15 +26,16 @@ from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
 from blockbuster_fusion.runtime.tuning_database import Record, database
-from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
-from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
+from blockbuster_fusion.select.parts import Kind, Layerwise
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.describe import described
-from blockbuster_fusion.torch.capture.nodes import name_of, tensors_of
+from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.operators import refusal
 from blockbuster_fusion.torch.capture.sizes import captured_length
+from blockbuster_fusion.torch.groups import Fused, Group, Joined, Library, LibraryChoice, Unfused
 from blockbuster_fusion.torch.machines import machine_for
+from blockbuster_fusion.torch.options import Options, device_of
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.to_array_program import PartBuilder, PartProgram, Unexpressed
 from blockbuster_fusion.torch.tuned import tuning_key
@@ -51,112 +49,6 @@ _CHOSEN = RecentlyUsed[list[Choice]](MOST_COMPILED)
 
 MOST_LETTERS = 48
 """The length of the longest name of a part."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of a caller for the compilation of a model."""
-
-    target: str | None = None
-    """"cpu", "cuda" or "interpret"; by default, the device of the model's tensors."""
-    strict: bool = False
-    """Keep every conversion where the model has it, and raise instead of running eagerly."""
-    threads: int | None = None
-    selection: Selection | None = None
-    """The policy that cuts a graph into parts; by default, that of select/parts.py."""
-    library: str = field(default_factory=lambda: os.environ.get("BLOCKBUSTER_LIBRARY", "auto"))
-    """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
-    seconds: float = 600.0
-    """The seconds after which tuning measures one configuration of each part only."""
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        return tuple(field.name for field in fields(cls))
-
-    def target_of(self, nodes: Iterable[Node]) -> str:
-        """The target of some nodes: the caller's, or the type of the device that they run on."""
-        return self.target or device_of(nodes).type
-
-
-@dataclass(frozen=True)
-class Fused:
-    """A part with its kernels."""
-
-    part: PartProgram
-    region: str
-    executable: Executable
-
-
-@dataclass(frozen=True)
-class Unfused:
-    """An operator that PyTorch runs, with the reason."""
-
-    node: Node
-    region: str
-    reason: str
-    is_fallback: bool
-    """True if the operator table knows it, so that a kernel was to be expected."""
-
-    @property
-    def operator(self) -> str:
-        return name_of(self.node)
-
-
-@dataclass(frozen=True)
-class Joined:
-    """A concatenation whose pieces are stored in place, by kernels if they compute them."""
-
-    node: Node
-    region: str
-
-
-@dataclass(frozen=True)
-class LibraryChoice:
-    """A part that PyTorch's operators run, because kernels for it would be slower."""
-
-    operators: tuple[str, ...]
-    region: str
-    library: Seconds
-    """The measured time of PyTorch's operators."""
-    kernels: Seconds
-    """The time of the best kernels that there are."""
-    basis: str
-    """How the time of the kernels is known: predicted, measured, or "at least"."""
-    config: str
-    """The configuration of these kernels."""
-
-    def data(self) -> dict[str, Any]:
-        """The choice as plain data."""
-        return {
-            "operators": [*self.operators],
-            "region": self.region,
-            "library_seconds": self.library.total(),
-            "kernel_seconds": self.kernels.total(),
-            "basis": self.basis,
-            "config": self.config,
-        }
-
-    def __str__(self) -> str:
-        words = ", ".join(dict.fromkeys(name.split(".")[1] for name in self.operators))
-        where = f" in {self.region}" if self.region else ""
-        ours = f"{self.kernels} {self.basis}" + (f" ({self.config})" if self.config else "")
-        return f"{words}{where}: {self.library} measured; kernels {ours}"
-
-
-@dataclass(frozen=True)
-class Library:
-    """An operator that PyTorch runs by choice."""
-
-    node: Node
-    region: str
-    choice: LibraryChoice
-
-
-Group = Fused | Unfused | Joined | Library
-"""Operators that are run together."""
-
-KernelNames = dict[tuple[int, str], str]
-"""The name of each kernel in a model, by the id of its executable and its own name."""
 
 
 class PartCompiler:
@@ -382,51 +274,3 @@ def part_name(nodes: Sequence[Node]) -> str:
         del kept[len(kept) // 2]
         name = "_".join(kept)
     return name[:MOST_LETTERS].rstrip("_")
-
-
-def distinct_names(groups: Iterable[Group]) -> KernelNames:
-    """A distinct name for each kernel, by its executable's id and its own name.
-
-    It is the kernel's own name, with a number if other kernels have it too.
-    """
-    found: KernelNames = {}
-    used: set[str] = set()
-    for part in (g for g in groups if isinstance(g, Fused)):
-        nest = part.executable.nest
-        for kernel in () if nest is None else nest.kernels:
-            key = (id(part.executable), kernel.name)
-            if key in found:
-                continue
-            name, number = kernel.name, 1
-            while name in used:
-                number += 1
-                name = f"{kernel.name}_{number}"
-            used.add(name)
-            found[key] = name
-    return found
-
-
-output_code = getArtifactLogger("torch.blockbuster_fusion", "output_code")
-"""The log that TORCH_LOGS=output_code shows; PyTorch has handlers for its own loggers alone."""
-
-
-def log_sources(groups: Iterable[Group], names: KernelNames) -> None:
-    """Logs the source of each executable once, with the names of its kernels."""
-    logs = [logger for logger in (log, output_code) if logger.isEnabledFor(logging.DEBUG)]
-    if not logs:
-        return
-    fused = [g for g in groups if isinstance(g, Fused)]
-    for executable in {id(f.executable): f.executable for f in fused}.values():
-        nest = executable.nest
-        kernels = [] if nest is None else [names[id(executable), k.name] for k in nest.kernels]
-        for logger in logs:
-            logger.debug("kernel %s:\n%s", ", ".join(kernels), executable.source)
-
-
-def device_of(nodes: Iterable[Node]) -> torch.device:
-    """The device that nodes run on: that of their results, which may be single numbers.
-
-    A number on the CPU goes with tensors on any device, so it counts only if all are there.
-    """
-    devices = (t.device for n in nodes for t in tensors_of(n))
-    return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))

@@ -8,8 +8,8 @@ import torch
 
 from blockbuster_fusion.torch.backend import backend, warn_of_lost_gradients
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
-from blockbuster_fusion.torch.compile_parts import Options
 from blockbuster_fusion.torch.explain import Explanation
+from blockbuster_fusion.torch.options import Options
 
 
 class CompiledModel:

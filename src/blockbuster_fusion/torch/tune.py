@@ -14,10 +14,10 @@ from blockbuster_fusion.compiler import (
     check_target,
     choose,
     executable_of,
-    improved,
 )
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.host.inputs import in_order
+from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.runtime.executable import Executable

@@ -7,7 +7,7 @@ import torch
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.compiler import Choice
+from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.runtime.executable import Sizes

@@ -18,7 +18,10 @@ from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
-from blockbuster_fusion.torch.compile_parts import (
+from blockbuster_fusion.torch.explain.flash import is_flash
+from blockbuster_fusion.torch.explain.source_lines import source_lines
+from blockbuster_fusion.torch.explain.traffic import traffic
+from blockbuster_fusion.torch.groups import (
     Fused,
     Joined,
     KernelNames,
@@ -27,9 +30,6 @@ from blockbuster_fusion.torch.compile_parts import (
     Unfused,
     distinct_names,
 )
-from blockbuster_fusion.torch.explain.flash import is_flash
-from blockbuster_fusion.torch.explain.source_lines import source_lines
-from blockbuster_fusion.torch.explain.traffic import traffic
 from blockbuster_fusion.torch.plan.cuda_graph import obstacle, plan_device
 from blockbuster_fusion.torch.to_array_program import ElidedCast
 
@@ -278,10 +278,9 @@ def _kernels(
 
 def _tiling(graph: CompiledGraph, fused: Fused) -> Tiling:
     """The blocks of a part for the sizes of the captured call."""
-    length, extents = captured_length(graph.analysis), Extents()
-    for axis, size in fused.part.expressed.sizes:
-        extents.bind(axis, length(size), "the captured call")
-    return Tiling(extents, fused.executable.tiles)
+    length = captured_length(graph.analysis)
+    sizes = ((axis, length(size)) for axis, size in fused.part.expressed.sizes)
+    return Tiling(Extents.of_sizes(sizes, "the captured call"), fused.executable.tiles)
 
 
 def _regions(

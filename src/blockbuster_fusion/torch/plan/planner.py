@@ -24,15 +24,15 @@ from blockbuster_fusion.torch.capture.operators import concatenated
 from blockbuster_fusion.torch.capture.results import ResultPlacements, storage_of, strides_of
 from blockbuster_fusion.torch.capture.sizes import SymbolTable
 from blockbuster_fusion.torch.capture.symbolic import as_size
-from blockbuster_fusion.torch.compile_parts import (
+from blockbuster_fusion.torch.groups import (
     Fused,
     Group,
     Joined,
     KernelNames,
     Library,
     Unfused,
-    device_of,
 )
+from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.steps import (
     AllocateStep,

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
-from blockbuster_fusion.compiler import Choice
+from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
@@ -28,7 +28,9 @@ from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of, short_name, tensor_of, tensors_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
-from blockbuster_fusion.torch.compile_parts import LibraryChoice, PartCompiler, device_of
+from blockbuster_fusion.torch.compile_parts import PartCompiler
+from blockbuster_fusion.torch.groups import LibraryChoice
+from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
@@ -249,9 +251,7 @@ class Chooser:
     def predicted(self, choice: Choice, sizes: Sizes) -> Estimate:
         """The predicted time of a choice."""
         nest, tiles = choice.scheduled()
-        extents = Extents()
-        for axis, length in sizes:
-            extents.bind(axis, length, "the captured call")
+        extents = Extents.of_sizes(sizes, "the captured call")
         seconds = predicted(nest, Tiling(extents, tiles), self.machine)
         return Estimate(seconds, "predicted", str(config_of(choice)), error_of(nest, self.machine))
 

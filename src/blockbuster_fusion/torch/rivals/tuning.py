@@ -16,7 +16,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.compiler import Choice, executable_of
+from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.compiler import executable_of
 from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import Machine
@@ -133,9 +134,7 @@ class _Trial:
     def neighbours(self, choice: Choice) -> Iterator[Choice]:
         """The choices with one tile twice or half as long."""
         nest, tiles = choice.scheduled()
-        extents = Extents()
-        for axis, length in self.subject.sizes:
-            extents.bind(axis, length, "the inputs")
+        extents = Extents.of_sizes(self.subject.sizes, "the inputs")
         space = Space(nest, extents, self.subject.machine)
         for dim in space.dims:
             known = space.tiles(dim)

@@ -1,0 +1,65 @@
+"""A choice: all decisions about a program before its kernels are made."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
+from blockbuster_fusion.passes import Observer, Pass
+from blockbuster_fusion.printers.reserved import kernel_name
+from blockbuster_fusion.printers.triton.memory import USUAL_SHARED
+from blockbuster_fusion.printers.triton.tiles import fitted
+from blockbuster_fusion.schedule.defaults import all_tiles, assumed_lengths, default_tiles
+from blockbuster_fusion.schedule.schedule import Schedule, scheduled
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A snapshot with its tiles and schedule: all decisions before kernels are made."""
+
+    graph: Graph
+    snapshot: int
+    tiles: Mapping[Dim, int]
+    target: str
+    name: str
+    schedule: Schedule
+    unfused: Callable[[], Graph] | None
+    """Gives the program before fusion, for arrays without elements."""
+    given: frozenset[Dim] = frozenset()
+    """The dims whose tiles the caller chose."""
+    shared: int = USUAL_SHARED
+    """The bytes of shared memory that one program of a kernel may take on the GPU."""
+    fused: Graph | None = None
+    """The snapshot as the rules made it, before storage and safety."""
+
+    def scheduled(self, observe: Observer | None = None) -> tuple[Nest, dict[Dim, int]]:
+        """The loop nest, and the tiles of all its dims."""
+        nest = scheduled(self.graph, kernel_name(self.name), self.schedule, observe)
+        tiles = all_tiles(nest, self.tiles, self.target)
+        if self.target == "cuda":
+            sizes = assumed_lengths(self.graph, nest)
+            tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
+            nest = merging(tiles).observed(nest, observe)
+        return nest, tiles
+
+    @property
+    def before_fusion(self) -> "Callable[[], Choice] | None":
+        """Gives the choice of the program before fusion, with default tiles."""
+        unfused = self.unfused
+        if unfused is None:
+            return None
+
+        def choice() -> Choice:
+            graph = unfused()
+            tiles = default_tiles(graph, self.target)
+            return replace(self, graph=graph, tiles=tiles, unfused=None, given=frozenset())
+
+        return choice
+
+
+def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:
+    """The pass that puts small kernels of a GPU together."""
+    doc = "Merges small neighbouring kernels with equal grids, on a GPU."
+    return Pass("merge_kernels", doc, lambda nest: merge_kernels(nest, tiles))

@@ -1,0 +1,135 @@
+"""Groups: operators of a graph that are run together, by kernels or by PyTorch."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch._logging._internal import getArtifactLogger
+from torch.fx import Node
+
+from blockbuster_fusion.messages import log
+from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.torch.capture.nodes import name_of
+from blockbuster_fusion.torch.to_array_program import PartProgram
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A part with its kernels."""
+
+    part: PartProgram
+    region: str
+    executable: Executable
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """An operator that PyTorch runs, with the reason."""
+
+    node: Node
+    region: str
+    reason: str
+    is_fallback: bool
+    """True if the operator table knows it, so that a kernel was to be expected."""
+
+    @property
+    def operator(self) -> str:
+        return name_of(self.node)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A concatenation whose pieces are stored in place, by kernels if they compute them."""
+
+    node: Node
+    region: str
+
+
+@dataclass(frozen=True)
+class LibraryChoice:
+    """A part that PyTorch's operators run, because kernels for it would be slower."""
+
+    operators: tuple[str, ...]
+    region: str
+    library: Seconds
+    """The measured time of PyTorch's operators."""
+    kernels: Seconds
+    """The time of the best kernels that there are."""
+    basis: str
+    """How the time of the kernels is known: predicted, measured, or "at least"."""
+    config: str
+    """The configuration of these kernels."""
+
+    def data(self) -> dict[str, Any]:
+        """The choice as plain data."""
+        return {
+            "operators": [*self.operators],
+            "region": self.region,
+            "library_seconds": self.library.total(),
+            "kernel_seconds": self.kernels.total(),
+            "basis": self.basis,
+            "config": self.config,
+        }
+
+    def __str__(self) -> str:
+        words = ", ".join(dict.fromkeys(name.split(".")[1] for name in self.operators))
+        where = f" in {self.region}" if self.region else ""
+        ours = f"{self.kernels} {self.basis}" + (f" ({self.config})" if self.config else "")
+        return f"{words}{where}: {self.library} measured; kernels {ours}"
+
+
+@dataclass(frozen=True)
+class Library:
+    """An operator that PyTorch runs by choice."""
+
+    node: Node
+    region: str
+    choice: LibraryChoice
+
+
+Group = Fused | Unfused | Joined | Library
+"""Operators that are run together."""
+
+KernelNames = dict[tuple[int, str], str]
+"""The name of each kernel in a model, by the id of its executable and its own name."""
+
+
+def distinct_names(groups: Iterable[Group]) -> KernelNames:
+    """A distinct name for each kernel, by its executable's id and its own name.
+
+    It is the kernel's own name, with a number if other kernels have it too.
+    """
+    found: KernelNames = {}
+    used: set[str] = set()
+    for part in (g for g in groups if isinstance(g, Fused)):
+        nest = part.executable.nest
+        for kernel in () if nest is None else nest.kernels:
+            key = (id(part.executable), kernel.name)
+            if key in found:
+                continue
+            name, number = kernel.name, 1
+            while name in used:
+                number += 1
+                name = f"{kernel.name}_{number}"
+            used.add(name)
+            found[key] = name
+    return found
+
+
+output_code = getArtifactLogger("torch.blockbuster_fusion", "output_code")
+"""The log that TORCH_LOGS=output_code shows; PyTorch has handlers for its own loggers alone."""
+
+
+def log_sources(groups: Iterable[Group], names: KernelNames) -> None:
+    """Logs the source of each executable once, with the names of its kernels."""
+    logs = [logger for logger in (log, output_code) if logger.isEnabledFor(logging.DEBUG)]
+    if not logs:
+        return
+    fused = [g for g in groups if isinstance(g, Fused)]
+    for executable in {id(f.executable): f.executable for f in fused}.values():
+        nest = executable.nest
+        kernels = [] if nest is None else [names[id(executable), k.name] for k in nest.kernels]
+        for logger in logs:
+            logger.debug("kernel %s:\n%s", ", ".join(kernels), executable.source)

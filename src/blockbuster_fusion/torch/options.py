@@ -1,0 +1,45 @@
+"""The options of a caller for the compilation of a model."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch.fx import Node
+
+from blockbuster_fusion.select.parts import Selection
+from blockbuster_fusion.torch.capture.nodes import tensors_of
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a caller for the compilation of a model."""
+
+    target: str | None = None
+    """"cpu", "cuda" or "interpret"; by default, the device of the model's tensors."""
+    strict: bool = False
+    """Keep every conversion where the model has it, and raise instead of running eagerly."""
+    threads: int | None = None
+    selection: Selection | None = None
+    """The policy that cuts a graph into parts; by default, that of select/parts.py."""
+    library: str = field(default_factory=lambda: os.environ.get("BLOCKBUSTER_LIBRARY", "auto"))
+    """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
+    seconds: float = 600.0
+    """The seconds after which tuning measures one configuration of each part only."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(cls))
+
+    def target_of(self, nodes: Iterable[Node]) -> str:
+        """The target of some nodes: the caller's, or the type of the device that they run on."""
+        return self.target or device_of(nodes).type
+
+
+def device_of(nodes: Iterable[Node]) -> torch.device:
+    """The device that nodes run on: that of their results, which may be single numbers.
+
+    A number on the CPU goes with tensors on any device, so it counts only if all are there.
+    """
+    devices = (t.device for n in nodes for t in tensors_of(n))
+    return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
