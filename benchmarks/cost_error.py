@@ -95,7 +95,7 @@ def timed(case: Case, sizes: dict[str, int], device: str, threads: int) -> dict[
     )
     choice = improved(choose(request), (), machine)[0]
     nest, tiles = choice.scheduled()
-    guess = predicted(nest, Tiling(Extents(), tiles), machine)
+    guess = predicted(nest, Tiling(Extents(), tiles), machine, choice.schedule)
     executable = executable_of([choice], threads if device == "cpu" else None)
     shapes = [[sizes[axis] for axis in spec.split()] for spec in case.specs]
     inputs = [torch.randn(shape, dtype=dtype, device=device) for shape in shapes]

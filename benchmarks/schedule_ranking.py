@@ -28,21 +28,16 @@ import torch.nn.functional as F
 from cost_error import PRODUCTS, ROWS, Case, o
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import (
-    Choice,
-    Request,
-    capability_of,
-    choose,
-    executable_of,
-    improved,
-)
+from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.compiler import Request, capability_of, choose, executable_of
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.runtime.machines import this_cpu
-from blockbuster_fusion.schedule.cost import predicted, work_of
+from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.space import GRIDS, Config, Space
+from blockbuster_fusion.schedule.work import work_of
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.timing import launcher, measured
 from blockbuster_fusion.torch.tuned import config_of
@@ -139,7 +134,7 @@ class Ranking:
         if is_far:
             schedule = replace(schedule, grid=chance.choice(GRIDS), split={}, atomic=False)
         nest, tiles = replace(choice, schedule=schedule).scheduled()
-        space = Space(nest, Extents(), self.machine)
+        space = Space(nest, Extents(), self.machine, choice.schedule)
         for _ in range(100):
             drawn = dict(tiles)
             for dim in chance.sample(space.dims, min(changes, len(space.dims))):
@@ -165,7 +160,7 @@ class Ranking:
         """The predicted and the measured time of a choice, in microseconds."""
         place = torch.device(self.device)
         nest, tiles = choice.scheduled()
-        guess = predicted(nest, Tiling(Extents(), tiles), self.machine)
+        guess = predicted(nest, Tiling(Extents(), tiles), self.machine, choice.schedule)
         start = time.perf_counter()
         run = launcher(
             executable_of([choice], 1 if self.device == "cpu" else None), inputs, (), place

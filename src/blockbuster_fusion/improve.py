@@ -49,6 +49,6 @@ def _predicted(choice: Choice, extents: Extents, machine: Machine) -> float:
     """The predicted time of the kernels that a choice becomes; infinite if there are none."""
     try:
         nest, tiles = choice.scheduled()
-        return predicted(nest, Tiling(extents, tiles), machine).device
+        return predicted(nest, Tiling(extents, tiles), machine, choice.schedule).device
     except BlockbusterError:
         return math.inf

@@ -8,9 +8,10 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Nest
-from blockbuster_fusion.schedule.cost import Seconds, predicted, work_of
+from blockbuster_fusion.schedule.cost import Seconds, predicted
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import GRIDS, Space
+from blockbuster_fusion.schedule.work import work_of
 
 SWEEPS = 2
 GAIN = 0.97
@@ -96,7 +97,7 @@ class _Search:
 
     def point(self, schedule: Schedule, nest: Nest, tiles: Mapping[Dim, int]) -> Found:
         """A point of the space with its predicted time."""
-        seconds = predicted(nest, Tiling(self.extents, tiles), self.machine)
+        seconds = predicted(nest, Tiling(self.extents, tiles), self.machine, schedule)
         found = Found(seconds, schedule, dict(tiles))
         self.visited.append(found)
         return found

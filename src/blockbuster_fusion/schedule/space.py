@@ -163,7 +163,7 @@ class Space:
                     yield {axis: parts}
 
     @property
-    def launches(self) -> list[dict[str, int]]:
+    def launches(self) -> list[dict[str, Any]]:
         """The options of launches that may be chosen: one of them changed at a time."""
         if self.machine.target != "cuda":
             return []

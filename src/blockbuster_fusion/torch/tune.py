@@ -25,7 +25,7 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.model import CompiledModel
-from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
+from blockbuster_fusion.torch.rivals.tuning import MOST_TRIED, Subject, Tuner
 from blockbuster_fusion.torch.table.row import DTYPES
 from blockbuster_fusion.torch.tuned import config_of
 
@@ -84,7 +84,7 @@ def tune_program(
     storage |= {n: narrow if narrow and d is DType.float32 else d for n, d in outputs.items()}
     machine = machine_for(kind)
     request = Request(program, target=kind, dtype=storage, capability=capability_of(kind))
-    choices = improved(choose(request), sizes, machine)
+    choices = improved(choose(request), sizes, machine, most=MOST_TRIED)
     threads = torch.get_num_threads() if kind == "cpu" else None
     subject = Subject(program, storage, choices, arrays, sizes, machine, threads)
     tuner = Tuner(seconds)

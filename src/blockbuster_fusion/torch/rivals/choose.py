@@ -22,7 +22,7 @@ from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tuning_database import Record
-from blockbuster_fusion.schedule.cost import EFFICIENCY, Seconds, error_of, predicted
+from blockbuster_fusion.schedule.cost import ERRORS, Seconds, error_of, predicted
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of, short_name, tensor_of, tensors_of
@@ -198,8 +198,7 @@ class Chooser:
             self.flops(n) / machine.rate(str(tensor_of(n).dtype).split(".")[1], matrix=True)
             for n in products
         )
-        efficiency = EFFICIENCY[machine.target]
-        error = efficiency.product_error if products else efficiency.error
+        error = ERRORS[machine.target][bool(products)]
         device = max(size / home.total, computing)
         host = machine.launch if machine.target == "cuda" else 0.0
         launch = 0.0 if machine.target == "cuda" else machine.launch
@@ -252,7 +251,7 @@ class Chooser:
         """The predicted time of a choice."""
         nest, tiles = choice.scheduled()
         extents = Extents.of_sizes(sizes, "the captured call")
-        seconds = predicted(nest, Tiling(extents, tiles), self.machine)
+        seconds = predicted(nest, Tiling(extents, tiles), self.machine, choice.schedule)
         return Estimate(seconds, "predicted", str(config_of(choice)), error_of(nest, self.machine))
 
     def subject(self, nodes: Sequence[Node]) -> Subject:

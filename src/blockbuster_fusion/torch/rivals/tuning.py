@@ -132,7 +132,7 @@ class _Trial:
         return Record(config.data(), seconds, seconds, seconds, error, self.bar, 1)
 
     def neighbours(self, choice: Choice) -> Iterator[Choice]:
-        """The choices with one tile twice or half as long."""
+        """The choices with one tile twice or half as long, or another option of launches."""
         nest, tiles = choice.scheduled()
         extents = Extents.of_sizes(self.subject.sizes, "the inputs")
         space = Space(nest, extents, self.subject.machine)
@@ -142,6 +142,8 @@ class _Trial:
                 changed = {**choice.tiles, dim: tile}
                 if tile in known and dim in choice.tiles and space.fits({**tiles, dim: tile}):
                     yield replace(choice, tiles=changed)
+        for launch in space.launches:
+            yield replace(choice, schedule=replace(choice.schedule, **launch))
 
     # ---------------------------------------------------------------- exactness
 

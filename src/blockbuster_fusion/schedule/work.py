@@ -1,0 +1,240 @@
+"""Counts the work of a kernel: what each program loads, computes and stores, and how often."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.expr import Expr
+from blockbuster_fusion.ir.tiling import Tiling
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.nest import (
+    Access,
+    Body,
+    Buffer,
+    Cascade,
+    Compute,
+    Contract,
+    Fill,
+    Fold,
+    For,
+    Index,
+    Kernel,
+    Load,
+    Lookup,
+    Space,
+    Span,
+    Store,
+    Tile,
+    written,
+)
+from blockbuster_fusion.nest.shapes import buffer_shape
+
+LIBM = (
+    *("log10", "expm1", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "cbrt"),
+    *("arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh", "arctan2"),
+)
+"""Functions that kernels in C call for each number alone."""
+WEIGHTS: dict[str, dict[str, float]] = {
+    "cpu": {
+        **dict.fromkeys(LIBM, 150.0),
+        **dict.fromkeys(("exp", "exp2"), 8.0),
+        **dict.fromkeys(("log", "log2"), 38.0),
+        "erf": 60.0,
+        "pow": 68.0,
+        "div": 6.0,
+        "floordiv": 12.0,
+        "mod": 60.0,
+        "sqrt": 3.0,
+        "where": 3.0,
+    },
+    "cuda": {
+        **dict.fromkeys(LIBM, 20.0),
+        **dict.fromkeys(("exp", "exp2", "log", "log2", "div", "sqrt"), 6.0),
+        "pow": 30.0,
+        "floordiv": 12.0,
+        "mod": 30.0,
+    },
+}
+"""Operations of a function by target, in additions; 1 for all others."""
+LINE = {"cpu": 64, "cuda": 32}
+"""The bytes that memory moves at least, if they lie together."""
+
+
+@dataclass(slots=True)
+class Work:
+    """The work of one kernel."""
+
+    programs: int = 1
+    products: float = 0.0
+    """Multiplications and additions of products of matrices."""
+    operations: float = 0.0
+    """Other operations, in additions."""
+    moved: float = 0.0
+    """Bytes between memory and tiles, each time that a block is loaded or stored."""
+    arrays: float = 0.0
+    """Bytes of the arrays, each once."""
+    written: float = 0.0
+    """Bytes that are stored."""
+    busy: float = 1.0
+    """The share of the programs that have something to do."""
+    steps: float = 0.0
+    """Steps of loops in one program that load something."""
+    multiplying: float = 0.0
+    """The steps among them that multiply matrices; their loads may run ahead."""
+    staged: float = 0.0
+    """The most bytes that one such step loads."""
+    held: float = 0.0
+    """The most elements that one program holds in accumulators and one tile beside them."""
+    own: float = 0.0
+    """Bytes of the parts of arrays that one program moves, each once."""
+    statements: float = 0.0
+    """Rows of tiles that statements are run for."""
+    dtype: str = "float32"
+
+
+def work_of(kernel: Kernel, tiling: Tiling, target: str) -> Work:
+    """Counts the work of a kernel with certain sizes and tiles."""
+    return _Count(tiling, target).of(kernel)
+
+
+class _Count:
+    def __init__(self, tiling: Tiling, target: str) -> None:
+        self.tiling, self.weights = tiling, WEIGHTS[target]
+        self.has_cached_scratch = target == "cpu"
+        self.line = LINE[target]
+        self.work = Work()
+        self.seen: dict[Buffer, float] = {}
+        self.own: dict[Buffer, float] = {}
+        self.grid: set[Index] = set()
+        self.parts: dict[Index, int] = {}
+        self.gathered = 0.0
+        self.stored: dict[Tile, DType] = {}
+
+    def of(self, kernel: Kernel) -> Work:
+        work = self.work
+        self.grid = set(kernel.grid)
+        work.programs = math.prod(self.blocks(index.dim) for index in kernel.grid)
+        self.body(kernel.body, float(work.programs))
+        work.arrays = sum(self.seen.values())
+        work.steps /= work.programs * work.busy
+        work.multiplying /= work.programs * work.busy
+        work.own = sum(self.own.values())
+        return work
+
+    def blocks(self, dim: Dim) -> int:
+        return max(1, len(self.tiling.starts(dim)))
+
+    def body(self, body: Body, times: float) -> None:
+        work = self.work
+        loads = [s for s in body if isinstance(s, Load | Lookup)]
+        work.steps += times * bool(loads)
+        if loads and any(isinstance(s, Contract) for s in body):
+            work.multiplying += times
+            sizes = (self.elements(s.tile) * s.source.buffer.dtype.bytes for s in loads)
+            work.staged = max(work.staged, sum(sizes))
+        others = [self.elements(s.tile) for s in body if isinstance(s, Compute | Load)]
+        work.held = max(work.held, self.gathered + max(others, default=0.0))
+        for statement in body:
+            made = written(statement)
+            if made is not None:
+                work.statements += times * self.rows(made)
+            match statement:
+                case For(index, inner):
+                    trips = float(max(self.blocks(index.dim) - statement.first, 0))
+                    trips *= 0.5 if statement.window is not None else 1.0
+                    if statement.share is not None:  # programs without a block stay idle
+                        parts = self.parts[index] = statement.share.parts
+                        work.busy = min(work.busy, trips / parts)
+                        trips /= parts
+                    gathered = [t for _, some in statement.gathered for t in some]
+                    before, own = self.gathered, sum(map(self.elements, gathered))
+                    self.gathered = before + own
+                    self.body(inner, times * trips)
+                    self.gathered = before
+                case Cascade():
+                    pass  # it runs a few times only
+                case Load(tile, access):
+                    self.stored[tile] = access.buffer.dtype
+                    self.move(access, tile, times)
+                case Lookup(tile, access):
+                    size = self.elements(tile) * access.buffer.dtype.bytes * times
+                    work.moved += size
+                    self.seen[access.buffer] = self.seen.get(access.buffer, 0.0) + size
+                case Store(access, tile):
+                    self.move(access, tile, times)
+                    if access.buffer.space is Space.GLOBAL:  # a cache reads what it writes
+                        size = self.elements(tile) * access.buffer.dtype.bytes * times
+                        work.written += size
+                case Compute(tile, expr):
+                    work.operations += weight(expr, self.weights) * self.elements(tile) * times
+                case Fold(_, operand):
+                    work.operations += self.elements(operand) * times
+                case Contract(tile, left, right, span):
+                    size = self.elements(tile) * self.length(span)
+                    work.products += 2.0 * size * times
+                    stored = [self.stored.get(side, side.dtype) for side in (left, right)]
+                    work.dtype = str(min(stored, key=lambda dtype: dtype.bytes))
+                case Fill(tile):
+                    work.operations += 0.25 * self.elements(tile) * times
+
+    def rows(self, tile: Tile) -> float:
+        """The rows of a tile, each of which is one loop over vectors."""
+        return math.prod((self.length(span) for span in tile.spans[:-1]), start=1.0)
+
+    def move(self, access: Access, tile: Tile, times: float) -> None:
+        buffer = access.buffer
+        size = self.elements(tile) * buffer.dtype.bytes * times
+        if buffer.space is Space.GLOBAL:
+            self.work.moved += size * self.waste(access)
+            whole = math.prod(buffer_shape(buffer, self.tiling)) * buffer.dtype.bytes
+            self.seen[buffer] = max(self.seen.get(buffer, 0.0), float(whole))
+            own = math.prod(map(self.reach, access.spans), start=float(buffer.dtype.bytes))
+            self.own[buffer] = max(self.own.get(buffer, 0.0), own)
+        elif self.has_cached_scratch:
+            self.work.operations += 0.5 * self.elements(tile) * times
+        else:  # scratch of a GPU lies in its main memory
+            self.work.moved += size
+
+    def reach(self, span: Span) -> float:
+        """The elements along a dim that one program moves."""
+        if isinstance(span.at, int) or span.at in self.grid:
+            return self.length(span)
+        return self.tiling.extents.of(span.dim.axis) / self.parts.get(span.at, 1)
+
+    def waste(self, access: Access) -> float:
+        """The bytes that memory moves for each byte of a block whose rows are short."""
+        if not access.spans:
+            return 1.0
+        row = self.length(access.spans[-1]) * access.buffer.dtype.bytes
+        whole = buffer_shape(access.buffer, self.tiling)[-1] * access.buffer.dtype.bytes
+        return max(1.0, min(self.line, whole) / row)
+
+    def elements(self, tile: Tile) -> float:
+        return math.prod((self.length(span) for span in tile.spans), start=1.0)
+
+    def length(self, span: Span) -> float:
+        """The mean length of the blocks of a span."""
+        return self.tiling.extents.of(span.dim.axis) / self.blocks(span.dim)
+
+
+def weight(expr: Expr, weights: Mapping[str, float]) -> float:
+    """The operations of an expression, in additions; a part that occurs twice counts once."""
+    seen: set[Expr] = set()
+    stack, total = [expr], 0.0
+    while stack:
+        node = stack.pop()
+        if node not in seen and node.args:
+            seen.add(node)
+            total += 0.5 if node.op == "cast" else _weight(node, weights)
+            stack.extend(node.args)
+    return max(total, 0.5)
+
+
+def _weight(node: Expr, weights: Mapping[str, float]) -> float:
+    """The operations of one function; a square is a product, and x^-0.5 a root."""
+    if node.op == "pow" and node.args[1].op == "const":
+        count = float(node.args[1].number)
+        if count in (2.0, 0.5, -0.5, -1.0, 3.0):
+            return 1.0 if count > 1 else weights["div"]
+    return weights.get(node.op, 1.0)
