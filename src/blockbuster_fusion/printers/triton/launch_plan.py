@@ -142,8 +142,15 @@ class LaunchPlanner:
         return frozenset(found)
 
     def run(self, dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-        """The number of blocks of a partial sum along a dim; 0 if all go into one."""
-        return run_length(block_count(dim, sizes, tiles), self.few)
+        """The number of blocks of a partial sum along a dim; 0 if all go into one.
+
+        If the length of the dim differs between calls, it is one of two numbers, so that a kernel
+        need not be compiled for each length.
+        """
+        count = block_count(dim, sizes, tiles)
+        if isinstance(dim.axis.extent, int):
+            return run_length(count, self.few)
+        return FEW if count > self.few or self.few == FEW else 0
 
     @cached_property
     def few(self) -> int:

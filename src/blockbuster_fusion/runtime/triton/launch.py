@@ -30,10 +30,13 @@ from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.disk_cache import cached, digest, usable_folder
 from blockbuster_fusion.runtime.process_folder import process_folder
+from blockbuster_fusion.runtime.triton.variants import Arguments, Variants, placeholder
 from blockbuster_fusion.runtime.trust import distrust
 
 log = logging.getLogger("blockbuster_fusion")
 
+SHORT, LONG = 64, 1 << 20
+"""The lengths of changing sizes for which kernels are compiled before they are needed."""
 TORCH = {dtype: getattr(torch, dtype.value) for dtype in DType}
 POINTERS = {
     DType.float64: "*fp64",
@@ -154,19 +157,47 @@ class Launcher(LaunchPlanner):
         at = {name: i for i, name in enumerate(self.parameters)}
         self.pointers = [at.get(self.names.pointers[b]) for b in self.buffers]
         self.scratch = [at[self.names.pointers[b]] for b in self.names.copies]
+        self.variants = Variants(kernel, self.names, function)
+
+    def numbers(
+        self, plan: LaunchPlan, strides: Sequence[Sequence[int]]
+    ) -> tuple[Arguments, frozenset[str]]:
+        """The numbers of a launch, and the names of those that may differ in later calls."""
+        known: Arguments = dict(plan.constants)
+        own = dict(zip(self.buffers, strides, strict=True))
+        copies = {b: torch.empty(shape, device="meta").stride() for b, shape in plan.scratch}
+        for buffer, numbers in own.items():
+            known.update(zip(self.names.strides[buffer], numbers, strict=True))
+        for buffer, numbers in copies.items():
+            names = (self.names.copies[buffer], *self.names.strides[buffer])
+            known.update(zip(names, numbers, strict=True))
+        return known, self.variants.changing(own, copies)
+
+    def compile_forms(
+        self,
+        sizes: Mapping[str, int],
+        tiles: Mapping[Dim, int],
+        options: Mapping[str, int],
+        strides: Sequence[Sequence[int]],
+    ) -> None:
+        """Compiles all forms that calls with other sizes need, unless that is done."""
+        if not self.variants.are_compiled:
+            return
+        arrays = {n: placeholder(TORCH[b.dtype]) for b, n in self.names.pointers.items()}
+        for length in (None, SHORT, LONG):
+            own = sizes if length is None else dict.fromkeys(sizes, length)
+            plan = self.plan(own, tiles, options)
+            for function, numbers in self.variants.all_forms(*self.numbers(plan, strides)):
+                values = [arrays.get(name, numbers.get(name)) for name in self.parameters]
+                self.variants.compile(function, values, plan.options)
 
     def bound(
         self, plan: LaunchPlan, strides: Sequence[Sequence[int]]
     ) -> Callable[[Sequence[torch.Tensor]], None]:
         """A launch for tensors with these strides."""
-        known: dict[str, object] = dict(plan.constants)
-        for buffer, own in zip(self.buffers, strides, strict=True):
-            known.update(zip(self.names.strides[buffer], own, strict=True))
-        for buffer, shape in plan.scratch:
-            names = (self.names.copies[buffer], *self.names.strides[buffer])
-            known.update(zip(names, torch.empty(shape, device="meta").stride(), strict=True))
+        function, known = self.variants.fitting(*self.numbers(plan, strides))
         template = [known.get(name) for name in self.parameters]
-        run, options = self.function[plan.grid], plan.options
+        run, options = function[plan.grid], plan.options
 
         def launch(tensors: Sequence[torch.Tensor]) -> None:
             arguments = list(template)
@@ -197,6 +228,7 @@ class FittingLaunch:
 
     def bound(self) -> Callable[[Sequence[torch.Tensor]], None]:
         self.plan = self.launcher.plan(self.sizes, self.tiles, self.options)
+        self.launcher.compile_forms(self.sizes, self.tiles, self.options, self.strides)
         return self.launcher.bound(self.plan, self.strides)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
