@@ -51,6 +51,8 @@ class CompiledGraph:
     """False if the captured graph is faster than any plan."""
     called: int = 0
     """The number of times that the model calls PyTorch's attention."""
+    collapsed: Sequence[Node] = ()
+    """The operators that stand for recognised composites."""
 
     @property
     def fused(self) -> list[Fused]:
@@ -64,8 +66,9 @@ class CompiledGraph:
     def gains(self) -> bool:
         """True unless PyTorch runs all operators as they were captured."""
         whole = torch.ops.aten.scaled_dot_product_attention.default
-        found = sum(g.node.target is whole for g in self.groups if isinstance(g, Library))
-        return bool(self.fused) or (self.pays and found > self.called) or not self.library
+        attention = sum(n.target is whole for n in self.collapsed)
+        written = len(self.collapsed) - min(attention, self.called)
+        return bool(self.fused) or (self.pays and written > 0) or not self.library
 
     @property
     def library(self) -> list[LibraryChoice]:
@@ -130,5 +133,13 @@ def compile_graph(
     plan = planner.plan()
     halved += parts.halved
     return CompiledGraph(
-        plan, analysis, groups, planner.operated, [*planner.joins], halved, parts.pays, called
+        plan,
+        analysis,
+        groups,
+        planner.operated,
+        [*planner.joins],
+        halved,
+        parts.pays,
+        called,
+        parts.collapsed,
     )

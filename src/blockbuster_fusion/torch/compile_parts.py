@@ -124,6 +124,8 @@ class LibraryChoice:
     """How the time of the kernels is known: predicted, measured, or "at least"."""
     config: str
     """The configuration of these kernels."""
+    recognised: tuple[str, ...] = ()
+    """The operators of PyTorch's that stand for several of these each."""
 
     def data(self) -> dict[str, Any]:
         """The choice as plain data."""
@@ -134,10 +136,15 @@ class LibraryChoice:
             "kernel_seconds": self.kernels.total(),
             "basis": self.basis,
             "config": self.config,
+            "recognised": [*self.recognised],
         }
 
     def __str__(self) -> str:
         words = ", ".join(dict.fromkeys(name.split(".")[1] for name in self.operators))
+        if self.recognised:
+            words += " as " + ", ".join(
+                dict.fromkeys(name.split(".")[1] for name in self.recognised)
+            )
         where = f" in {self.region}" if self.region else ""
         ours = f"{self.kernels} {self.basis}" + (f" ({self.config})" if self.config else "")
         return f"{words}{where}: {self.library} measured; kernels {ours}"
@@ -167,6 +174,8 @@ class PartCompiler:
         self.analysis, self.options, self.target = analysis, options, target
         self.libraries: dict[Node, LibraryChoice] = {}
         """The operators that PyTorch runs by choice."""
+        self.collapsed: list[Node] = []
+        """The operators that stand for composites, recognised in what PyTorch runs."""
         self.pays = True
         """False if the captured graph is faster than any plan."""
         self.has_told = False

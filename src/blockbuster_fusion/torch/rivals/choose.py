@@ -7,7 +7,7 @@ left of the part is judged again: a kernel may still compute what comes before a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,12 +25,15 @@ from blockbuster_fusion.runtime.tuning_database import Record
 from blockbuster_fusion.schedule.cost import EFFICIENCY, Seconds, error_of, predicted
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import name_of, short_name, tensor_of, tensors_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_parts import LibraryChoice, PartCompiler, device_of
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
+from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
+from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 from blockbuster_fusion.torch.to_array_program import PartProgram
 from blockbuster_fusion.torch.tuned import config_of
@@ -73,7 +76,7 @@ class Chooser:
         self.tuner = Tuner(parts.options.seconds)
         self.known: dict[object, Estimate] = {}
         self.gain, self.recognised = 0.0, 0.0
-        """The seconds that kernels win, and that recognised attention wins."""
+        """The seconds that kernels win, and that recognised composites win."""
         self.won: list[tuple[Sequence[Node], LibraryChoice]] = []
         """The parts that kernels run, with the times."""
 
@@ -82,6 +85,7 @@ class Chooser:
         with doing("weighing kernels against PyTorch's operators"):
             while self.moved():
                 pass
+            self.collapse_rest()
             if self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
                 self.leave_all()
                 self.parts.pays = False
@@ -104,44 +108,84 @@ class Chooser:
     def moved(self) -> bool:
         """Judges all parts once; True if some operators were moved to PyTorch."""
         self.gain, self.won = 0.0, []
-        analysis = self.parts.analysis
-        self.length = captured_length(analysis)
-        self.times = LibraryTimes(analysis)
-        self.attention = found_attention(analysis)
+        analysis = self.analysed()
         found: dict[Node, LibraryChoice] = {}
-        collapsed: list[tuple[Attention, LibraryChoice]] = []
+        collapsed: list[tuple[Composite, LibraryChoice]] = []
         for nodes in self.parts.parts():
             if analysis.kind(nodes[0]) is Kind.MISC:
                 continue
-            inside = set(nodes)
-            attention = [x for x in self.attention if inside.issuperset(x.members)]
-            if len(self.attention) > self.called:  # else the model calls PyTorch's itself
-                attention = [x for x in attention if self.saved(x) > 0]
-            choice = self.judged(nodes, attention)
+            composites = self.worthwhile(self.within(set(nodes)))
+            choice = self.judged(nodes, composites)
             if choice is None:
                 continue
-            within = {node for x in attention for node in x.members}
-            heavy = [n for n in nodes if analysis.kind(n) is Kind.CONTRACTION and n not in within]
-            heavy = heavy if heavy or attention else [*nodes]
-            found |= dict.fromkeys(heavy, choice)
-            collapsed += [(x, choice) for x in attention]
-        replaced: dict[Node, Node] = {}
+            going, moving = self.first(nodes, composites)
+            found |= dict.fromkeys(going, choice)
+            collapsed += [(x, choice) for x in moving]
+        return self.move(found, collapsed)
+
+    def analysed(self) -> Analysis:
+        """The analysis of the graph as it is now; times and composites are those of it."""
+        analysis = self.parts.analysis
+        self.length = captured_length(analysis)
+        self.times = LibraryTimes(analysis)
+        self.composites: list[Composite] = [*found_attention(analysis), *found_norms(analysis)]
+        return analysis
+
+    def within(self, nodes: Container[Node]) -> list[Composite]:
+        """The composites all of whose members are among some nodes."""
+        return [x for x in self.composites if all(n in nodes for n in x.members)]
+
+    def worthwhile(self, composites: Sequence[Composite]) -> list[Composite]:
+        """The composites that are faster by one operator, and those that the model has as one."""
+        attention = [x for x in self.composites if isinstance(x, Attention)]
+        kept = len(attention) <= self.called  # the model calls PyTorch's attention itself
+        return [x for x in composites if (kept and x in attention) or self.saved(x) > 0]
+
+    def first(
+        self, nodes: Sequence[Node], composites: Sequence[Composite]
+    ) -> tuple[list[Node], list[Composite]]:
+        """The operators and composites of a losing part that go to PyTorch now.
+
+        Products do, alone or in composites; the rest is judged again. Without any, all do.
+        """
+        products = {n for n in nodes if self.parts.analysis.kind(n) is Kind.CONTRACTION}
+        moving = [x for x in composites if not products.isdisjoint(x.members)]
+        going = [*nodes] if not products else [n for n in nodes if n in products]
+        moving = moving if products else [*composites]
+        inside = {node for x in moving for node in x.members}
+        return [n for n in going if n not in inside], moving
+
+    def move(
+        self, found: dict[Node, LibraryChoice], collapsed: Sequence[tuple[Composite, LibraryChoice]]
+    ) -> bool:
+        """Moves operators and composites to PyTorch; True if there are any."""
+        analysis, replaced = self.parts.analysis, dict[Node, Node]()
         for x, choice in collapsed:
             self.recognised += self.saved(x)
-            found[x.collapse(analysis.module.graph, replaced)] = choice
+            made = x.collapse(analysis.module.graph, replaced)
+            found[made] = choice
+            self.parts.collapsed.append(made)
         self.parts.libraries |= found
         self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
         return bool(found)
 
-    def saved(self, x: Attention) -> float:
-        """The seconds by which PyTorch's attention is faster than what it stands for."""
-        whole = self.times.attention(x).total(replayed=self.replayed)
+    def collapse_rest(self) -> None:
+        """Collapses the composites whose members are of several parts that all went to PyTorch."""
+        libraries, analysis = self.parts.libraries, self.analysed()
+        found = self.worthwhile(self.within(analysis.library))
+        self.move({}, [(x, libraries[x.members[-1]]) for x in found])
+
+    def saved(self, x: Composite) -> float:
+        """The seconds by which PyTorch's one operator is faster than what it stands for."""
+        whole = self.times.composite(x).total(replayed=self.replayed)
         return self.times.of(x.members).total(replayed=self.replayed) - whole
 
-    def judged(self, nodes: Sequence[Node], attention: Sequence[Attention]) -> LibraryChoice | None:
+    def judged(
+        self, nodes: Sequence[Node], composites: Sequence[Composite]
+    ) -> LibraryChoice | None:
         """The verdict on a part; of one that cannot be weighed, that kernels run it."""
         try:
-            return self.verdict(nodes, attention)
+            return self.verdict(nodes, composites)
         except Exception as error:  # whatever it is: the model runs, if only by kernels
             if self.parts.options.strict:
                 raise
@@ -150,10 +194,10 @@ class Chooser:
             return None
 
     def verdict(
-        self, nodes: Sequence[Node], attention: Sequence[Attention]
+        self, nodes: Sequence[Node], composites: Sequence[Composite]
     ) -> LibraryChoice | None:
         """The choice of PyTorch's operators for a part, or None if kernels run it."""
-        library = self.times.of(nodes, attention)
+        library = self.times.of(nodes, composites)
         limit = library.total(replayed=self.replayed)
         estimate = self.least(nodes)
         if estimate.seconds.total(replayed=self.replayed) * estimate.error < limit:
@@ -171,6 +215,7 @@ class Chooser:
             estimate.seconds,
             estimate.basis,
             estimate.config,
+            tuple(str(x.operator) for x in composites),
         )
         if ours * estimate.error >= limit:
             return choice
