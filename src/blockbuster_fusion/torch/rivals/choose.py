@@ -7,6 +7,7 @@ left of the part is judged again: a kernel may still compute what comes before a
 """
 
 import math
+from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,13 +26,12 @@ from blockbuster_fusion.runtime.tuning_database import Record
 from blockbuster_fusion.schedule.cost import EFFICIENCY, Seconds, error_of, predicted
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.parts import Kind
-from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import name_of, short_name, tensor_of, tensors_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_parts import LibraryChoice, PartCompiler, device_of
-from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
-from blockbuster_fusion.torch.rivals.composites import Composite
+from blockbuster_fusion.torch.rivals.attention import found_attention
+from blockbuster_fusion.torch.rivals.composites import Called, Composite
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
@@ -65,13 +65,17 @@ class Chooser:
         *,
         measures: bool,
         replayed: bool,
-        called: int,
+        called: Called,
     ) -> None:
         """`replayed`: launches are replayed, so that the time of the host does not count.
 
-        The model calls PyTorch's attention `called` times.
+        `called` are the composites that the model calls itself; some are still whole.
         """
-        self.parts, self.machine, self.called = parts, machine, called
+        self.parts, self.machine = parts, machine
+        whole = Counter(n.target for n in parts.analysis.nodes)
+        self.called = {target: count - whole[target] for target, count in called.items()}
+        self.own: frozenset[object] = frozenset()
+        """The operators of composites that the model calls itself, wherever they are recognised."""
         self.measures, self.replayed = measures, replayed
         self.tuner = Tuner(parts.options.seconds)
         self.known: dict[object, Estimate] = {}
@@ -83,8 +87,11 @@ class Chooser:
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
         with doing("weighing kernels against PyTorch's operators"):
+            self.analyse()
+            found = Counter(x.operator for x in self.composites)
+            self.own = frozenset(op for op, n in found.items() if n <= self.called.get(op, 0))
             while self.moved():
-                pass
+                self.analyse()
             self.collapse_rest()
             if self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
                 self.leave_all()
@@ -108,7 +115,7 @@ class Chooser:
     def moved(self) -> bool:
         """Judges all parts once; True if some operators were moved to PyTorch."""
         self.gain, self.won = 0.0, []
-        analysis = self.analysed()
+        analysis = self.parts.analysis
         found: dict[Node, LibraryChoice] = {}
         collapsed: list[tuple[Composite, LibraryChoice]] = []
         for nodes in self.parts.parts():
@@ -123,13 +130,12 @@ class Chooser:
             collapsed += [(x, choice) for x in moving]
         return self.move(found, collapsed)
 
-    def analysed(self) -> Analysis:
-        """The analysis of the graph as it is now; times and composites are those of it."""
+    def analyse(self) -> None:
+        """Finds the composites of the graph as it is now, for which times are measured."""
         analysis = self.parts.analysis
         self.length = captured_length(analysis)
         self.times = LibraryTimes(analysis)
         self.composites: list[Composite] = [*found_attention(analysis), *found_norms(analysis)]
-        return analysis
 
     def within(self, nodes: Container[Node]) -> list[Composite]:
         """The composites all of whose members are among some nodes."""
@@ -137,9 +143,7 @@ class Chooser:
 
     def worthwhile(self, composites: Sequence[Composite]) -> list[Composite]:
         """The composites that are faster by one operator, and those that the model has as one."""
-        attention = [x for x in self.composites if isinstance(x, Attention)]
-        kept = len(attention) <= self.called  # the model calls PyTorch's attention itself
-        return [x for x in composites if (kept and x in attention) or self.saved(x) > 0]
+        return [x for x in composites if x.operator in self.own or self.saved(x) > 0]
 
     def first(
         self, nodes: Sequence[Node], composites: Sequence[Composite]
@@ -161,7 +165,7 @@ class Chooser:
         """Moves operators and composites to PyTorch; True if there are any."""
         analysis, replaced = self.parts.analysis, dict[Node, Node]()
         for x, choice in collapsed:
-            self.recognised += self.saved(x)
+            self.recognised += 0.0 if x.operator in self.own else self.saved(x)
             made = x.collapse(analysis.module.graph, replaced)
             found[made] = choice
             self.parts.collapsed.append(made)
@@ -171,8 +175,8 @@ class Chooser:
 
     def collapse_rest(self) -> None:
         """Collapses the composites whose members are of several parts that all went to PyTorch."""
-        libraries, analysis = self.parts.libraries, self.analysed()
-        found = self.worthwhile(self.within(analysis.library))
+        libraries, library = self.parts.libraries, self.parts.analysis.library
+        found = self.worthwhile(self.within(library))
         self.move({}, [(x, libraries[x.members[-1]]) for x in found])
 
     def saved(self, x: Composite) -> float:

@@ -7,7 +7,8 @@ written.
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,9 @@ from blockbuster_fusion.torch.capture.symbolic import as_size
 
 Calling = Callable[..., Any]
 """Calls an operator with a tuple of arguments and options: on arrays, or as a node of a graph."""
+
+Called = Mapping[torch._ops.OpOverload, int]
+"""The number of times that a model calls operators itself that are written out at its capture."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,11 @@ def _called(target: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
 def first_of(calling: Calling, several: Any) -> Any:
     """The first of several results."""
     return calling(operator.getitem, (several, 0))
+
+
+def written_out(operators: Iterable[Any], called: Called) -> int:
+    """The number of composites, by their operators, that a model writes out and does not call."""
+    return sum(max(0, n - called.get(op, 0)) for op, n in Counter(operators).items())
 
 
 def has_form_of(made: torch.Tensor, node: Node) -> bool:

@@ -20,7 +20,7 @@ from blockbuster_fusion.torch.rivals.timing import measured
 from blockbuster_fusion.torch.tuned import versions
 
 Call = Callable[[], object]
-LOOKUPS = ("embedding", "gather", "index", "index_select", "take")
+LOOKUPS = ("embedding", "gather", "index", "index_select", "take", "nll_loss_forward")
 """Operators whose integers are positions: 0 is one wherever there is any."""
 COPIES = ("clone", "contiguous")
 """Views of a captured graph that are copies in eager mode."""

@@ -106,8 +106,9 @@ def _is_float_cast(node: Node) -> bool:
     """True if a node converts floats to other floats, and no more."""
     if name_of(node) not in CASTS or not _is_float(node) or not _is_float(operand(node)):
         return False
-    same_device = tensor_of(node).device == tensor_of(operand(node)).device
-    return same_device and node.kwargs.keys() <= {"dtype"}
+    before, after = tensor_of(operand(node)), tensor_of(node)
+    stays = before.device == after.device and before.layout == after.layout
+    return stays and node.kwargs.keys() <= {"dtype", "device", "layout"}
 
 
 def _unwidened(node: Node) -> list[Node]:
