@@ -1,7 +1,7 @@
 """How much of each model in the zoo is fused, how exactly, and how much memory a call takes.
 
     python benchmarks/coverage.py [--only llama] [--dtype float32 bfloat16] [--attention sdpa]
-        [--parts explain compile]
+        [--parts explain compile library]
 
 Lengths and memory are measured in a process of their own for each model; what is found is kept in
 benchmarks/results/coverage.json, beside what was found before, and shown in docs/coverage.md.
@@ -22,7 +22,10 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
+from library_choices import library_choices, section
+
 os.environ.setdefault("BLOCKBUSTER_LIBRARY", "never")  # kernels are measured, faster or not
+os.environ.setdefault("BLOCKBUSTER_DATABASE", "off")  # what was tuned here once does not count
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "coverage.json"
@@ -34,9 +37,9 @@ WARM, LONG = 24, 1000
 """Words in the calls before the memory of a call is measured, and in that call."""
 FEW, MANY = 2, 512
 """Images, where there are no words."""
-PARTS = ("explain", "compile", "lengths", "blockbuster", "eager", "inductor")
+PARTS = ("explain", "compile", "library", "lengths", "blockbuster", "eager", "inductor")
 """What is found out of a model; the last three are the memory that a call takes."""
-QUICK = frozenset({"explain", "compile"})
+QUICK = frozenset({"explain", "compile", "library"})
 """Parts that need no process of their own."""
 PACKAGES = ("blockbuster-fusion", "torch", "transformers", "numpy")
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
@@ -57,7 +60,12 @@ def measure(
 ) -> Row:
     """Some parts of a model's row; what fails is told under `failed`, and the rest is kept."""
     row: Row = {"name": name, "dtype": dtype_name, "attention": attention, "failed": {}}
-    runs = {"explain": explained, "compile": exactness, "lengths": recompilations}
+    runs = {
+        "explain": explained,
+        "compile": exactness,
+        "library": library_choices,
+        "lengths": recompilations,
+    }
     for part in parts:
         start = time.perf_counter()
         try:
@@ -272,7 +280,7 @@ two texts with padding. This command makes the page:
 
     python benchmarks/coverage.py --dtype float32 bfloat16 --attention eager sdpa
 
-`--parts explain compile` does not measure lengths and memory, and keeps their earlier figures.
+`--parts explain compile library` does not measure lengths and memory; earlier figures are kept.
 The versions are {versions}.
 The figures are kept in `benchmarks/results/coverage.json`.
 
@@ -310,7 +318,7 @@ def page(rows: list[Row], versions: Mapping[str, str]) -> str:
     """The documentation's table of all rows."""
     words = ", ".join(f"{package} {number}" for package, number in versions.items())
     sizes = {"lengths": len(LENGTHS), "long": LONG, "warm": WARM, "many": MANY, "few": FEW}
-    parts = [HEADING.format(versions=words, **sizes)]
+    parts = [HEADING.format(versions=words, **sizes), section(rows)]
     rows = [row for row in rows if {"explain", "compile"} <= {*row["seconds"]}]
     for kind in dict.fromkeys((row["dtype"], row["attention"]) for row in rows):
         chosen = [row for row in rows if (row["dtype"], row["attention"]) == kind]

@@ -161,6 +161,8 @@ UNARY = Group(
         *plain("sin cos tan", "angles"),
         *plain("asin acos atanh", "small"),
         *plain("acosh", "angles"),
+        *plain("mish"),
+        case("aten.log_sigmoid_forward", call=lambda x: aten.log_sigmoid_forward(x)[0]),
         *plain("reciprocal rsqrt sigmoid silu relu relu6 square hardswish hardsigmoid"),
         *plain("logical_not leaky_relu elu softplus hardtanh clone alias detach lift_fresh_copy"),
         case("aten.gelu", "angles"),  # of infinity, PyTorch gives NaN in float32
@@ -195,6 +197,8 @@ BINARY = Group(
         *tensors("eq ne lt le gt ge", "s", "r"),
         *plain("maximum minimum", "s", "r"),
         *plain("maximum minimum atan2", "z", "y"),
+        case("aten.xlogy.Tensor", "x", "y", call=aten.xlogy.Tensor),
+        case("aten.xlogy.Tensor", "s", "r", call=aten.xlogy.Tensor),
         case("aten.add", "x", "y", call=lambda x, y: aten.add.Tensor(x, y, alpha=2.5)),
         case("aten.sub", "x", "y", call=lambda x, y: aten.sub.Tensor(x, y, alpha=-3)),
         case("aten.rsub", "x", call=lambda x: aten.rsub.Scalar(x, 1.5)),
@@ -334,11 +338,69 @@ REDUCTIONS = Group(
         case("aten.layer_norm", "x", "w", call=lambda x, w: aten.layer_norm(x, [5], w, None)),
         case("aten.rms_norm", "x", "w", call=lambda x, w: aten.rms_norm(x, [5], w, 1e-6)),
         case("aten.rms_norm", "x", call=lambda x: aten.rms_norm(x, [4, 5])),
-        case("aten.mse_loss", "x", "x", call=lambda x, y: aten.mse_loss(x, y + 1)),
-        case("aten.mse_loss", "x", "w", call=lambda x, w: aten.mse_loss(x, w, 2)),
-        case("aten.mse_loss", "x", "w", call=lambda x, w: aten.mse_loss(x, w, 0)),
         case("aten._fused_rms_norm", "x", "w",
              call=lambda x, w: aten._fused_rms_norm(x, [5], w, 1e-6)),
+    ),
+)  # fmt: skip
+
+CLASSES = torch.tensor([3, 0, 2, -100, 1, 3, 2])
+LOSSES = Group(
+    "losses",
+    {
+        "x": numbers(7, 4), "y": numbers(7, 4), "w": numbers(4).abs(), "t": CLASSES,
+        "p": torch.rand(7, 4, generator=generator), "q": torch.rand(7, 4, generator=generator),
+        "edge": torch.tensor([0.0, 1.0, 0.5]), "none": torch.full((7,), -100),
+        "row": numbers(4), "one": torch.tensor(2),
+    },
+    (
+        *(
+            case(f"aten.{name}", "x", "y", call=lambda x, y, f=f, kind=kind: f(x, y, kind))
+            for name in ("mse_loss", "smooth_l1_loss", "huber_loss")
+            for f in (getattr(aten, name),)
+            for kind in (0, 1, 2)
+        ),
+        case("aten.mse_loss", "x", "w", call=lambda x, w: aten.mse_loss(x, w, 0)),
+        case("aten.smooth_l1_loss", "x", "y", call=lambda x, y: aten.smooth_l1_loss(x, y, 1, 0.3)),
+        case("aten.smooth_l1_loss", "x", "y", call=lambda x, y: aten.smooth_l1_loss(x, y, 0, 0.0)),
+        case("aten.huber_loss", "x", "y", call=lambda x, y: aten.huber_loss(x, y, 1, 0.3)),
+        case("aten.binary_cross_entropy", "p", "q"),
+        case("aten.binary_cross_entropy", "edge", "edge",
+             call=lambda x, y: aten.binary_cross_entropy(x, 1 - y, None, 0)),
+        case("aten.binary_cross_entropy", "p", "q", "w",
+             call=lambda p, q, w: aten.binary_cross_entropy(p, q, w, 2)),
+        *(
+            case("aten.nll_loss_forward", "x", "t", "w", call=lambda x, t, w, k=k, has=has:
+                 aten.nll_loss_forward(x, t, w if has else None, k, -100)[0])
+            for k in (0, 1, 2) for has in (True, False)
+        ),
+        case("aten.nll_loss_forward", "x", "t",
+             call=lambda x, t: aten.nll_loss_forward(x, t.clamp_min(0), None, 1, 3)),
+        case("aten.nll_loss_forward", "x", "none",
+             call=lambda x, t: aten.nll_loss_forward(x, t, None, 1, -100)[0]),
+        case("aten.nll_loss_forward", "row", "one",
+             call=lambda x, t: aten.nll_loss_forward(x, t, None, 1, -100)),
+    ),
+)  # fmt: skip
+
+CHANNELS = Group(
+    "norms of channels",
+    {
+        "x": numbers(3, 6, 4, 5), "rows": numbers(5, 6), "w": numbers(6), "b": numbers(6),
+        "m": numbers(6), "v": numbers(6).abs(),
+    },
+    (
+        case("aten.native_group_norm", "x", "w", "b",
+             call=lambda x, w, b: aten.native_group_norm(x, w, b, 3, 6, 20, 2, 1e-5)),
+        case("aten.native_group_norm", "rows",
+             call=lambda x: aten.native_group_norm(x, None, None, 5, 6, 1, 3, 1e-3)),
+        case("aten.native_group_norm", "x",
+             call=lambda x: aten.native_group_norm(x, None, None, 3, 6, 20, 1, 1e-3)[0]),
+        case("aten._native_batch_norm_legit_no_training", "x", "w", "b", "m", "v",
+             call=lambda x, w, b, m, v: aten._native_batch_norm_legit_no_training(
+                 x, w, b, m, v, 0.1, 1e-5)[0]),
+        case("aten._native_batch_norm_legit_no_training", "rows", "m", "v",
+             call=lambda x, m, v: aten._native_batch_norm_legit_no_training(
+                 x, None, None, m, v, 0.1, 1e-3)[0]),
     ),
 )  # fmt: skip
 
@@ -347,7 +409,9 @@ SUMS = {
     "aten.log_softmax", "aten.var.default", "aten.var.correction",
     "aten.var.dim", "aten.var_mean.correction", "aten.var_mean.dim", "aten.var_mean.default",
     "aten.native_layer_norm", "aten.layer_norm", "aten.rms_norm", "aten._fused_rms_norm",
-    "aten.mse_loss",
+    "aten.mse_loss", "aten.smooth_l1_loss", "aten.huber_loss", "aten.binary_cross_entropy",
+    "aten.nll_loss_forward", "aten.native_group_norm",
+    "aten._native_batch_norm_legit_no_training",
     "aten.mm", "aten.bmm",
     "aten.addmm", "aten.baddbmm", "aten.mv", "aten.dot", "aten.linear", "aten.matmul",
     "aten.convolution", "aten.gelu",
@@ -506,7 +570,8 @@ PADDED = Group(
 )
 
 GROUPS = (
-    UNARY, BINARY, CHOICES, DTYPES, REDUCTIONS, PRODUCTS, PATCHES, VIEWS, GENERATED, LOOKUPS, PADDED
+    UNARY, BINARY, CHOICES, DTYPES, REDUCTIONS, LOSSES, CHANNELS, PRODUCTS, PATCHES, VIEWS,
+    GENERATED, LOOKUPS, PADDED,
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import torch
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from blockbuster_fusion.compiler import check_target
@@ -18,6 +19,7 @@ from blockbuster_fusion.torch.capture.attention import restore_attention, write_
 from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
+from blockbuster_fusion.torch.rivals.composites import Called
 
 NAME = "blockbuster"
 
@@ -43,7 +45,7 @@ def backend(
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
-    called = write_out_attention(module)
+    called = _called(module)
 
     gains: list[bool] = []
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in examples)
@@ -76,17 +78,33 @@ def backend(
     return module.forward
 
 
+def _called(module: GraphModule) -> Called:
+    """The composites that a model calls itself, which are written out when it is captured."""
+    attention = write_out_attention(module)
+    norms = [n for n in module.graph.nodes if n.target in (functional.rms_norm, torch.rms_norm)]
+    aten = torch.ops.aten
+    return {
+        aten.scaled_dot_product_attention.default: attention,
+        aten._fused_rms_norm.default: len(norms),
+    }
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The operators that are replaced by simpler ones before a graph is compiled."""
     table = dict(core_aten_decompositions())
     del table[torch.ops.aten.mv.default]  # has a row, and refuses operands of two dtypes
     del table[torch.ops.aten.baddbmm.default]  # has a row, and is contiguous, as no sum need be
     for name in WHOLE:  # has a row, and PyTorch computes it at once
-        table.pop(getattr(torch.ops.aten, name).default, None)
+        packet, _, overload = name.partition(".")
+        table.pop(getattr(getattr(torch.ops.aten, packet), overload or "default"), None)
     return table
 
 
-WHOLE = ("silu", "hardswish", "hardsigmoid", "softplus", "_fused_rms_norm", "mse_loss")
+WHOLE = (
+    *("silu", "hardswish", "hardsigmoid", "softplus", "mish", "log_sigmoid_forward"),
+    *("_fused_rms_norm", "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"),
+    *("nll_loss_forward", "xlogy.Tensor"),
+)
 """Operators that stay as they are: PyTorch's own kernel for each is a rival of ours."""
 
 

@@ -1,9 +1,8 @@
 """Compiles a graph of PyTorch operators: parts become kernels, the rest stays PyTorch's."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-import torch
 from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.messages import log
@@ -30,6 +29,7 @@ from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.planner import Planner
 from blockbuster_fusion.torch.rivals.choose import Chooser
+from blockbuster_fusion.torch.rivals.composites import Called, written_out
 from blockbuster_fusion.torch.slices import move_slices
 from blockbuster_fusion.torch.to_array_program import ElidedCast
 
@@ -49,8 +49,10 @@ class CompiledGraph:
     """The parts for which there was no kernel as a whole, with the reasons."""
     pays: bool = True
     """False if the captured graph is faster than any plan."""
-    called: int = 0
-    """The number of times that the model calls PyTorch's attention."""
+    called: Called = field(default_factory=dict)
+    """The number of times that the model calls composites itself."""
+    collapsed: Sequence[Node] = ()
+    """The operators that stand for recognised composites."""
 
     @property
     def fused(self) -> list[Fused]:
@@ -63,9 +65,8 @@ class CompiledGraph:
     @property
     def gains(self) -> bool:
         """True unless PyTorch runs all operators as they were captured."""
-        whole = torch.ops.aten.scaled_dot_product_attention.default
-        found = sum(g.node.target is whole for g in self.groups if isinstance(g, Library))
-        return bool(self.fused) or (self.pays and found > self.called) or not self.library
+        written = written_out((n.target for n in self.collapsed), self.called)
+        return bool(self.fused) or (self.pays and written > 0) or not self.library
 
     @property
     def library(self) -> list[LibraryChoice]:
@@ -86,12 +87,12 @@ def compile_graph(
     *,
     tunes: bool = False,
     replayed: bool = False,
-    called: int = 0,
+    called: Called | None = None,
 ) -> CompiledGraph:
     """The compiled form of a graph; `static` has the numbers of the inputs that are weights.
 
     With `tunes`, kernels are measured against PyTorch's operators. `replayed`: launches are
-    replayed from a CUDA graph. The model calls PyTorch's attention `called` times.
+    replayed from a CUDA graph. `called`: the composites that the model calls itself.
     """
     options = options or Options()
     target = options.target_of(module.graph.nodes)
@@ -115,7 +116,7 @@ def compile_graph(
     parts = PartCompiler(analysis, options, target)
     if options.library != "never" and target in ("cpu", "cuda"):
         machine = parts.machine(target)
-        chooser = Chooser(parts, machine, measures=tunes, replayed=replayed, called=called)
+        chooser = Chooser(parts, machine, measures=tunes, replayed=replayed, called=called or {})
         try:
             chooser.choose()
         except Exception as error:  # whatever it is: the model runs by kernels
@@ -130,5 +131,13 @@ def compile_graph(
     plan = planner.plan()
     halved += parts.halved
     return CompiledGraph(
-        plan, analysis, groups, planner.operated, [*planner.joins], halved, parts.pays, called
+        plan,
+        analysis,
+        groups,
+        planner.operated,
+        [*planner.joins],
+        halved,
+        parts.pays,
+        called or {},
+        parts.collapsed,
     )

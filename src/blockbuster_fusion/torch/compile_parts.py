@@ -59,6 +59,8 @@ class PartCompiler:
         self.analysis, self.options, self.target = analysis, options, target
         self.libraries: dict[Node, LibraryChoice] = {}
         """The operators that PyTorch runs by choice."""
+        self.collapsed: list[Node] = []
+        """The operators that stand for composites, recognised in what PyTorch runs."""
         self.pays = True
         """False if the captured graph is faster than any plan."""
         self.has_told = False

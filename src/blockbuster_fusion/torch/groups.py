@@ -61,6 +61,8 @@ class LibraryChoice:
     """How the time of the kernels is known: predicted, measured, or "at least"."""
     config: str
     """The configuration of these kernels."""
+    recognised: tuple[str, ...] = ()
+    """The operators of PyTorch's that stand for several of these each."""
 
     def data(self) -> dict[str, Any]:
         """The choice as plain data."""
@@ -71,10 +73,15 @@ class LibraryChoice:
             "kernel_seconds": self.kernels.total(),
             "basis": self.basis,
             "config": self.config,
+            "recognised": [*self.recognised],
         }
 
     def __str__(self) -> str:
         words = ", ".join(dict.fromkeys(name.split(".")[1] for name in self.operators))
+        if self.recognised:
+            words += " as " + ", ".join(
+                dict.fromkeys(name.split(".")[1] for name in self.recognised)
+            )
         where = f" in {self.region}" if self.region else ""
         ours = f"{self.kernels} {self.basis}" + (f" ({self.config})" if self.config else "")
         return f"{words}{where}: {self.library} measured; kernels {ours}"

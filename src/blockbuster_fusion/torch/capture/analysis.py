@@ -47,7 +47,7 @@ DISCONTINUOUS = frozenset(
 )
 """Operators whose result jumps, so that a float that is not rounded may give another one."""
 
-LOOKUPS = ("embedding", "index_select", "gather", "constant_pad_nd")
+LOOKUPS = ("embedding", "index_select", "gather", "constant_pad_nd", "nll_loss_forward")
 
 MERGING = ("view", "_unsafe_view", "reshape", "clone", "unsqueeze", "squeeze", "alias")
 

@@ -1,5 +1,6 @@
 """Facts about single operators, from their arguments alone: refusals, concatenations, lookups."""
 
+import operator
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from blockbuster_fusion.torch.table.row import DTYPES, Row
 UNPROMOTED = frozenset(
     {
         *("mm", "bmm", "addmm", "baddbmm", "mv", "dot", "linear", "matmul", "convolution"),
-        *("native_layer_norm", "layer_norm"),
+        *("native_layer_norm", "layer_norm", "native_group_norm"),
     }
 )
 """Operators that do not promote the dtypes of their operands."""
@@ -37,7 +38,7 @@ def usable_row(node: Node) -> Row | None:
 def refusal(node: Node) -> str | None:
     """The reason why kernels cannot compute a node whose operator is known, or None."""
     sources = node.all_input_nodes if short_name(node) != "cat" else concatenated(node)[0]
-    seen = [*tensors_of(node), *(t for n in sources for t in tensors_of(n))]
+    seen = [*_read_results(node), *(t for n in sources for t in tensors_of(n))]
     for tensor in seen:
         if tensor.dtype not in DTYPES:
             return f"kernels do not compute with {tensor.dtype}"
@@ -57,12 +58,23 @@ def refusal(node: Node) -> str | None:
     return None
 
 
+def _read_results(node: Node) -> list[torch.Tensor]:
+    """The tensors among the results of a node that others read; of a single result, that one."""
+    value = node.meta.get("val")
+    if not isinstance(value, tuple | list):
+        return tensors_of(node)
+    elements = [user for user in node.users if user.target is operator.getitem]
+    read = {element.args[1] for element in elements if element.users}
+    found = [x for at, x in enumerate(value) if at in read or not read]
+    return [x for x in found if isinstance(x, torch.Tensor)]
+
+
 def _mixes_dtypes(node: Node) -> bool:
     """True if an operator that does not promote dtypes has operands of several."""
     if short_name(node) not in UNPROMOTED:
         return False
     first, *others = [t.dtype for n in node.all_input_nodes for t in tensors_of(n)]
-    is_norm = short_name(node).endswith("layer_norm")
+    is_norm = short_name(node).endswith(("layer_norm", "group_norm"))
     if is_norm and first in (torch.float16, torch.bfloat16):
         return bool({*others} - {first, torch.float32})  # parameters may be wide
     return any(dtype is not first for dtype in others)

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Node
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.fakes import fake_mode_of, inserted
 from blockbuster_fusion.torch.capture.nodes import (
     CASTS,
     name_of,
@@ -23,6 +22,7 @@ from blockbuster_fusion.torch.capture.nodes import (
     tensors_of,
 )
 from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.rivals.composites import Calling, Composite, has_form_of
 
 aten = torch.ops.aten
 
@@ -31,11 +31,9 @@ RESHAPES = ("view", "_unsafe_view", "reshape", "clone", "expand")
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Composite):
     """The operands of attention, and the operators between them and its result."""
 
-    result: Node
-    members: tuple[Node, ...]
     query: Node
     key: Node
     value: Node
@@ -55,46 +53,35 @@ class Attention:
         """True if heads are the first axis; PyTorch's fast forms want a batch before it."""
         return tensor_of(self.query).dim() == 3
 
-    def collapse(self, graph: Graph, replaced: dict[Node, Node]) -> Node:
-        """Puts PyTorch's operator in place of the members, and returns its node.
+    @property
+    def operator(self) -> torch._ops.OpOverload:
+        return aten.scaled_dot_product_attention.default
 
-        `replaced` has the nodes that stand for results of attention collapsed before.
-        """
-        query, key, value = (replaced.get(x, x) for x in (self.query, self.key, self.value))
-        mask = self.mask if self.mask is None else replaced.get(self.mask, self.mask)
-        with graph.inserting_before(self.result):
-            if self.is_key_turned:
-                key = inserted(graph, aten.transpose.int, (key, -1, -2), self.result)
-            if mask is not None and self.hides:
-                mask = inserted(graph, aten.logical_not.default, (mask,), self.result)
-            if self.lacks_batch:
-                query, key, value = (
-                    inserted(graph, aten.unsqueeze.default, (x, 0), self.result)
-                    for x in (query, key, value)
-                )
-            whole = made = inserted(
-                graph,
-                aten.scaled_dot_product_attention.default,
-                (query, key, value, mask, 0.0, self.is_causal),
-                self.result,
-                {"scale": self.scale, "enable_gqa": self.is_grouped},
+    @property
+    def operands(self) -> tuple[Node | None, ...]:
+        return self.query, self.key, self.value, self.mask
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        return self.is_key_turned, self.hides, self.is_causal, self.scale, self.is_grouped
+
+    def computed(self, calling: Calling, *operands: Any) -> Any:
+        query, key, value, mask = operands
+        if self.is_key_turned:
+            key = calling(aten.transpose.int, (key, -1, -2))
+        if mask is not None and self.hides:
+            mask = calling(aten.logical_not.default, (mask,))
+        if self.lacks_batch:
+            query, key, value = (
+                calling(aten.unsqueeze.default, (x, 0)) for x in (query, key, value)
             )
-            if self.lacks_batch:
-                whole = inserted(graph, aten.squeeze.dim, (made, 0), self.result)
-        self.result.replace_all_uses_with(whole)
-        replaced[self.result] = whole
-        _erase_unread(graph, self.result)
-        return made
-
-
-def _erase_unread(graph: Graph, node: Node) -> None:
-    """Removes a node that nothing reads, and what it alone read."""
-    stack = [node]
-    while stack:
-        n = stack.pop()
-        if n.op == "call_function" and not n.users and not n._erased:
-            stack.extend(n.all_input_nodes)
-            graph.erase_node(n)
+        whole = calling(
+            self.operator,
+            (query, key, value, mask, 0.0, self.is_causal),
+            scale=self.scale,
+            enable_gqa=self.is_grouped,
+        )
+        return calling(aten.squeeze.dim, (whole, 0)) if self.lacks_batch else whole
 
 
 def found_attention(analysis: Analysis) -> list[Attention]:
@@ -313,7 +300,8 @@ def _checked(x: Attention, shape: list[Size]) -> Attention | None:
         x = replace(x, mask=None, is_causal=True)
     if x.mask is not None and not _is_fit(x, shape):
         return None
-    return x if _gives_the_result(x) else None
+    made = x.fake()
+    return x if made is not None and has_form_of(made, x.result) else None
 
 
 def _is_fit(x: Attention, shape: list[Size]) -> bool:
@@ -333,25 +321,6 @@ def _is_fit(x: Attention, shape: list[Size]) -> bool:
     if not 2 <= len(own) <= len(whole):
         return False
     return all(n in (Size(1), m) for n, m in zip(own[::-1], whole[::-1], strict=False))
-
-
-def _gives_the_result(x: Attention) -> bool:
-    """True if PyTorch's operator gives an array of the shape and dtype of the result."""
-    with fake_mode_of(tensor_of(x.result)):
-        query, key, value = (tensor_of(n) for n in (x.query, x.key, x.value))
-        key = key.transpose(-1, -2) if x.is_key_turned else key
-        if x.lacks_batch:
-            query, key, value = query[None], key[None], value[None]
-        try:
-            made = aten.scaled_dot_product_attention.default(
-                query, key, value, None, 0.0, False, enable_gqa=x.is_grouped
-            )
-        except (RuntimeError, ValueError):  # it refuses such shapes
-            return False
-        made = made[0] if x.lacks_batch else made
-    shown = tensor_of(x.result)
-    same = [as_size(s) for s in made.shape] == _sizes(x.result)
-    return same and made.dtype == shown.dtype
 
 
 def _is_causal(mask: Node, shape: list[Size]) -> bool:

@@ -7,7 +7,8 @@ left of the part is judged again: a kernel may still compute what comes before a
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -31,8 +32,10 @@ from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.options import device_of
-from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
+from blockbuster_fusion.torch.rivals.attention import found_attention
+from blockbuster_fusion.torch.rivals.composites import Called, Composite
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
+from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 from blockbuster_fusion.torch.to_array_program import PartProgram
 from blockbuster_fusion.torch.tuned import config_of
@@ -64,26 +67,34 @@ class Chooser:
         *,
         measures: bool,
         replayed: bool,
-        called: int,
+        called: Called,
     ) -> None:
         """`replayed`: launches are replayed, so that the time of the host does not count.
 
-        The model calls PyTorch's attention `called` times.
+        `called` are the composites that the model calls itself; some are still whole.
         """
-        self.parts, self.machine, self.called = parts, machine, called
+        self.parts, self.machine = parts, machine
+        whole = Counter(n.target for n in parts.analysis.nodes)
+        self.called = {target: count - whole[target] for target, count in called.items()}
+        self.own: frozenset[object] = frozenset()
+        """The operators of composites that the model calls itself, wherever they are recognised."""
         self.measures, self.replayed = measures, replayed
         self.tuner = Tuner(parts.options.seconds)
         self.known: dict[object, Estimate] = {}
         self.gain, self.recognised = 0.0, 0.0
-        """The seconds that kernels win, and that recognised attention wins."""
+        """The seconds that kernels win, and that recognised composites win."""
         self.won: list[tuple[Sequence[Node], LibraryChoice]] = []
         """The parts that kernels run, with the times."""
 
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
         with doing("weighing kernels against PyTorch's operators"):
+            self.analyse()
+            found = Counter(x.operator for x in self.composites)
+            self.own = frozenset(op for op, n in found.items() if n <= self.called.get(op, 0))
             while self.moved():
-                pass
+                self.analyse()
+            self.collapse_rest()
             if self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
                 self.leave_all()
                 self.parts.pays = False
@@ -107,43 +118,80 @@ class Chooser:
         """Judges all parts once; True if some operators were moved to PyTorch."""
         self.gain, self.won = 0.0, []
         analysis = self.parts.analysis
-        self.length = captured_length(analysis)
-        self.times = LibraryTimes(analysis)
-        self.attention = found_attention(analysis)
         found: dict[Node, LibraryChoice] = {}
-        collapsed: list[tuple[Attention, LibraryChoice]] = []
+        collapsed: list[tuple[Composite, LibraryChoice]] = []
         for nodes in self.parts.parts():
             if analysis.kind(nodes[0]) is Kind.MISC:
                 continue
-            inside = set(nodes)
-            attention = [x for x in self.attention if inside.issuperset(x.members)]
-            if len(self.attention) > self.called:  # else the model calls PyTorch's itself
-                attention = [x for x in attention if self.saved(x) > 0]
-            choice = self.judged(nodes, attention)
+            composites = self.worthwhile(self.within(set(nodes)))
+            choice = self.judged(nodes, composites)
             if choice is None:
                 continue
-            within = {node for x in attention for node in x.members}
-            heavy = [n for n in nodes if analysis.kind(n) is Kind.CONTRACTION and n not in within]
-            heavy = heavy if heavy or attention else [*nodes]
-            found |= dict.fromkeys(heavy, choice)
-            collapsed += [(x, choice) for x in attention]
-        replaced: dict[Node, Node] = {}
+            going, moving = self.first(nodes, composites)
+            found |= dict.fromkeys(going, choice)
+            collapsed += [(x, choice) for x in moving]
+        return self.move(found, collapsed)
+
+    def analyse(self) -> None:
+        """Finds the composites of the graph as it is now, for which times are measured."""
+        analysis = self.parts.analysis
+        self.length = captured_length(analysis)
+        self.times = LibraryTimes(analysis)
+        self.composites: list[Composite] = [*found_attention(analysis), *found_norms(analysis)]
+
+    def within(self, nodes: Container[Node]) -> list[Composite]:
+        """The composites all of whose members are among some nodes."""
+        return [x for x in self.composites if all(n in nodes for n in x.members)]
+
+    def worthwhile(self, composites: Sequence[Composite]) -> list[Composite]:
+        """The composites that are faster by one operator, and those that the model has as one."""
+        return [x for x in composites if x.operator in self.own or self.saved(x) > 0]
+
+    def first(
+        self, nodes: Sequence[Node], composites: Sequence[Composite]
+    ) -> tuple[list[Node], list[Composite]]:
+        """The operators and composites of a losing part that go to PyTorch now.
+
+        Products do, alone or in composites; the rest is judged again. Without any, all do.
+        """
+        products = {n for n in nodes if self.parts.analysis.kind(n) is Kind.CONTRACTION}
+        moving = [x for x in composites if not products.isdisjoint(x.members)]
+        going = [*nodes] if not products else [n for n in nodes if n in products]
+        moving = moving if products else [*composites]
+        inside = {node for x in moving for node in x.members}
+        return [n for n in going if n not in inside], moving
+
+    def move(
+        self, found: dict[Node, LibraryChoice], collapsed: Sequence[tuple[Composite, LibraryChoice]]
+    ) -> bool:
+        """Moves operators and composites to PyTorch; True if there are any."""
+        analysis, replaced = self.parts.analysis, dict[Node, Node]()
         for x, choice in collapsed:
-            self.recognised += self.saved(x)
-            found[x.collapse(analysis.module.graph, replaced)] = choice
+            self.recognised += 0.0 if x.operator in self.own else self.saved(x)
+            made = x.collapse(analysis.module.graph, replaced)
+            found[made] = choice
+            self.parts.collapsed.append(made)
         self.parts.libraries |= found
         self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
         return bool(found)
 
-    def saved(self, x: Attention) -> float:
-        """The seconds by which PyTorch's attention is faster than what it stands for."""
-        whole = self.times.attention(x).total(replayed=self.replayed)
+    def collapse_rest(self) -> None:
+        """Collapses the composites whose members are of several parts that all went to PyTorch."""
+        libraries, library = self.parts.libraries, self.parts.analysis.library
+        found = self.worthwhile(self.within(library))
+        self.move({}, [(x, libraries[x.members[-1]]) for x in found])
+
+    def saved(self, x: Composite) -> float:
+        """The seconds by which PyTorch's one operator is faster than what it stands for."""
+        whole = self.times.composite(x).total(replayed=self.replayed)
         return self.times.of(x.members).total(replayed=self.replayed) - whole
 
-    def judged(self, nodes: Sequence[Node], attention: Sequence[Attention]) -> LibraryChoice | None:
+    def judged(
+        self, nodes: Sequence[Node], composites: Sequence[Composite]
+    ) -> LibraryChoice | None:
         """The verdict on a part; of one that cannot be weighed, that kernels run it."""
         try:
-            return self.verdict(nodes, attention)
+            return self.verdict(nodes, composites)
         except Exception as error:  # whatever it is: the model runs, if only by kernels
             if self.parts.options.strict:
                 raise
@@ -152,10 +200,10 @@ class Chooser:
             return None
 
     def verdict(
-        self, nodes: Sequence[Node], attention: Sequence[Attention]
+        self, nodes: Sequence[Node], composites: Sequence[Composite]
     ) -> LibraryChoice | None:
         """The choice of PyTorch's operators for a part, or None if kernels run it."""
-        library = self.times.of(nodes, attention)
+        library = self.times.of(nodes, composites)
         limit = library.total(replayed=self.replayed)
         estimate = self.least(nodes)
         if estimate.seconds.total(replayed=self.replayed) * estimate.error < limit:
@@ -173,6 +221,7 @@ class Chooser:
             estimate.seconds,
             estimate.basis,
             estimate.config,
+            tuple(str(x.operator) for x in composites),
         )
         if ours * estimate.error >= limit:
             return choice

@@ -15,12 +15,12 @@ from blockbuster_fusion.torch.capture.nodes import operand, short_name, tensor_o
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.machines import machine_for
-from blockbuster_fusion.torch.rivals.attention import Attention
+from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.timing import measured
 from blockbuster_fusion.torch.tuned import versions
 
 Call = Callable[[], object]
-LOOKUPS = ("embedding", "gather", "index", "index_select", "take")
+LOOKUPS = ("embedding", "gather", "index", "index_select", "take", "nll_loss_forward")
 """Operators whose integers are positions: 0 is one wherever there is any."""
 COPIES = ("clone", "contiguous")
 """Views of a captured graph that are copies in eager mode."""
@@ -37,12 +37,12 @@ class LibraryTimes:
         self.analysis = analysis
         self.length = captured_length(analysis)
 
-    def of(self, nodes: Sequence[Node], attention: Iterable[Attention] = ()) -> Seconds:
-        """The time of some nodes, with PyTorch's attention where there is any."""
+    def of(self, nodes: Sequence[Node], composites: Iterable[Composite] = ()) -> Seconds:
+        """The time of some nodes, with one operator for each of the composites among them."""
         total, within = Seconds(0.0), set[Node]()
-        for found in attention:
+        for found in composites:
             within.update(found.members)
-            total += self.attention(found)
+            total += self.composite(found)
         left = [n for n in nodes if n not in within]
         for node in dict.fromkeys((*left, *self.copies(left))):
             total += self.operator(node)
@@ -73,24 +73,15 @@ class LibraryTimes:
         seen = self._described((node.args, tuple(node.kwargs.items())))
         return self._timed(str(node.target), seen, call, tensor_of(node).device)
 
-    def attention(self, found: Attention) -> Seconds:
-        """The time of PyTorch's attention."""
-        function = torch.ops.aten.scaled_dot_product_attention.default
-        options = {"scale": found.scale, "enable_gqa": found.is_grouped}
+    def composite(self, found: Composite) -> Seconds:
+        """The time of PyTorch's one operator for a composite."""
 
         def call() -> Call:
-            query, key, value = (self._array(x) for x in (found.query, found.key, found.value))
-            mask = None if found.mask is None else self._array(found.mask)
-            key = key.transpose(-1, -2) if found.is_key_turned else key
-            if found.lacks_batch:
-                query, key, value = query[None], key[None], value[None]
-            return lambda: function(query, key, value, mask, 0.0, found.is_causal, **options)
+            given = [n if n is None else self._array(n) for n in found.operands]
+            return lambda: found.run(*given)
 
-        nodes = (found.query, found.key, found.value, found.mask)
-        seen = self._described(
-            (nodes, found.is_key_turned, found.is_causal, tuple(options.items()))
-        )
-        return self._timed(str(function), seen, call, tensor_of(found.query).device)
+        seen = self._described((found.operands, found.form))
+        return self._timed(str(found.operator), seen, call, tensor_of(found.result).device)
 
     def _timed(
         self, name: str, seen: tuple[Any, ...], call: Callable[[], Call], device: torch.device

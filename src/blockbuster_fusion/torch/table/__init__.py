@@ -4,6 +4,7 @@ import torch
 
 from blockbuster_fusion.torch.table import (  # noqa: F401  (each registers its rows)
     generators,
+    losses,
     pointwise,
     products,
     reductions,

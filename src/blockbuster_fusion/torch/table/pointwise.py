@@ -310,6 +310,30 @@ def _softplus(
     return p.elementwise(made, x)
 
 
+@pointwise("mish", cheap=False)
+def _mish(p: PositionalBuilder, x: PositionalArray) -> PositionalArray:
+    return p.elementwise(lambda t, s: t * call("tanh", s), x, _softplus(p, x))
+
+
+@pointwise("log_sigmoid_forward", cheap=False)
+def _log_sigmoid(
+    p: PositionalBuilder, x: PositionalArray
+) -> tuple[PositionalArray, PositionalArray]:
+    """The logarithm of the sigmoid, and the exponential that its gradient needs."""
+    small = p.elementwise(lambda t: call("exp", -call("abs", t)), x)
+    made = p.elementwise(lambda t, e: call("minimum", t, 0) - call("log1p", e), x, small)
+    return made, small
+
+
+@pointwise("xlogy.Tensor", cheap=False)
+def _xlogy(p: PositionalBuilder, x: Operand, y: Operand) -> PositionalArray:
+    def made(a: Expr, b: Expr) -> Expr:
+        zero = call("eq", a, 0) & ~call("isnan", b)
+        return call("where", zero, 0.0, a * call("log", b))
+
+    return p.elementwise(made, x, y)
+
+
 @pointwise("_to_copy", "prims.convert_element_type", "to.dtype")
 def _cast(
     p: PositionalBuilder, x: PositionalArray, dtype: torch.dtype | None = None, **_: object

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from blockbuster_fusion.array.axes import ONE, Size
 from blockbuster_fusion.array.positional import PositionalBuilder
 from blockbuster_fusion.array.records import Operand, PositionalArray
 from blockbuster_fusion.errors import NotExpressible
@@ -12,7 +13,7 @@ from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import Expr, call, const
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.torch.table.pointwise import converted, function
-from blockbuster_fusion.torch.table.row import DTYPES, EmitFunction, reduction
+from blockbuster_fusion.torch.table.row import DTYPES, EmitFunction, pointwise, reduction
 
 
 def axes_of(x: PositionalArray, dims: int | Sequence[int] | None) -> list[int]:
@@ -82,28 +83,16 @@ def _mean(
     dtype: torch.dtype | None = None,
 ) -> PositionalArray:
     x, at = _summed_as(p, x, dtype), axes_of(x, dim)
-    return _average(p, x, at, keep=keepdim)
+    return average(p, x, at, keep=keepdim)
 
 
-def _average(
+def average(
     p: PositionalBuilder, x: PositionalArray, at: Sequence[int], *, keep: bool
 ) -> PositionalArray:
     """The mean; along an axis that `x` lacks, that of equal elements, it is `x` itself."""
     factors = p.present(p.as_array(x), at)
     total = p.reduce(ADD, x, at, keep=keep, distinct=True)
     return p.elementwise(lambda t: t / p.size(factors), total) if factors else total
-
-
-@reduction("mse_loss")
-def _mse_loss(
-    p: PositionalBuilder, x: PositionalArray, target: PositionalArray, kind: int = 1
-) -> PositionalArray:
-    """The squares of differences: each, their mean, or their sum."""
-    squares = p.elementwise(lambda a, b: (a - b) ** 2, x, target)
-    at = range(len(squares.sizes))
-    if kind == 0 or not at:
-        return squares
-    return _average(p, squares, at, keep=False) if kind == 1 else p.reduce(ADD, squares, at)
 
 
 @reduction("_softmax", "softmax")
@@ -222,12 +211,69 @@ def _fused_rms_norm(
     return made, scale
 
 
+@reduction("native_group_norm")
+def _native_group_norm(
+    p: PositionalBuilder,
+    x: PositionalArray,
+    weight: PositionalArray | None,
+    bias: PositionalArray | None,
+    batch: Size,
+    channels: Size,
+    places: Size,
+    groups: int,
+    eps: Operand,
+) -> tuple[PositionalArray, PositionalArray, PositionalArray]:
+    """Each group of channels is normalised by itself, at all places together."""
+    each = x.sizes[1].divided_by(Size(groups))
+    if each is None:
+        raise NotExpressible(what="groups of an unknown number of channels")
+    parted = p.view(x, [x.sizes[0], Size(groups), each, *x.sizes[2:]])
+    at = range(2, len(parted.sizes))
+    made, mean, scale = _normalised(p, parted, at, eps)
+    made = _by_channels(p, p.view(made, x.sizes), weight, bias)
+    return made, p.drop(mean, at), p.drop(scale, at)
+
+
+@pointwise("_native_batch_norm_legit_no_training", cheap=False)
+def _batch_norm(
+    p: PositionalBuilder,
+    x: PositionalArray,
+    weight: PositionalArray | None,
+    bias: PositionalArray | None,
+    mean: PositionalArray,
+    variance: PositionalArray,
+    momentum: float,
+    eps: Operand,
+) -> tuple[PositionalArray]:
+    """Statistics are given. The other two results of PyTorch's operator are empty."""
+    shape = [x.sizes[1], *(ONE for _ in x.sizes[2:])]
+    scale = p.elementwise(lambda v, e: (v + e) ** -0.5, variance, eps)
+    mean, scale = p.view(mean, shape), p.view(scale, shape)
+    made = p.elementwise(lambda a, m, s: (a - m) * s, x, mean, scale)
+    return (_by_channels(p, made, weight, bias),)
+
+
+def _by_channels(
+    p: PositionalBuilder,
+    x: PositionalArray,
+    weight: PositionalArray | None,
+    bias: PositionalArray | None,
+) -> PositionalArray:
+    """`x` times a weight and plus a bias of its channel, the second position."""
+    shape = [x.sizes[1], *(ONE for _ in x.sizes[2:])]
+    if weight is not None:
+        x = p.elementwise(lambda a, b: a * b, x, p.view(weight, shape))
+    if bias is not None:
+        x = p.elementwise(lambda a, b: a + b, x, p.view(bias, shape))
+    return x
+
+
 def _variance(
     p: PositionalBuilder, x: PositionalArray, dim: Any, less: float, keepdim: bool
 ) -> tuple[PositionalArray, PositionalArray]:
     at = axes_of(x, dim)
     factors = p.along(x, at)
-    mean = _average(p, x, at, keep=True)
+    mean = average(p, x, at, keep=True)
     if p.present(p.as_array(x), at):
         shifted = p.elementwise(lambda a, b: a - b, x, mean)
     else:  # every element is the mean, also where a compiler contracts products and differences

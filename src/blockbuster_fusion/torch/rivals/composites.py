@@ -1,0 +1,117 @@
+"""Composites that are recognised in a captured graph: operators that one of PyTorch's computes.
+
+A recognised composite is a choice for PyTorch's side only. Where PyTorch runs a part, its one
+operator takes the place of the members, if that is faster. Kernels compute the members as they were
+written.
+"""
+
+import operator
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from blockbuster_fusion.torch.capture.fakes import fake_mode_of, inserted
+from blockbuster_fusion.torch.capture.nodes import tensor_of
+from blockbuster_fusion.torch.capture.symbolic import as_size
+
+Calling = Callable[..., Any]
+"""Calls an operator with a tuple of arguments and options: on arrays, or as a node of a graph."""
+
+Called = Mapping[torch._ops.OpOverload, int]
+"""The number of times that a model calls operators itself that are written out at its capture."""
+
+
+@dataclass(frozen=True)
+class Composite(ABC):
+    """Operators of a graph, the members, whose result one operator of PyTorch's computes."""
+
+    result: Node
+    members: tuple[Node, ...]
+
+    @property
+    @abstractmethod
+    def operator(self) -> torch._ops.OpOverload:
+        """The operator that computes the result."""
+
+    @property
+    @abstractmethod
+    def operands(self) -> tuple[Node | None, ...]:
+        """The arrays that it reads."""
+
+    @property
+    @abstractmethod
+    def form(self) -> tuple[object, ...]:
+        """All but the operands that its time depends on."""
+
+    @abstractmethod
+    def computed(self, calling: Calling, *operands: Any) -> Any:
+        """The result, of the operands, by calls of operators."""
+
+    def run(self, *operands: Any) -> Any:
+        """The result, of arrays."""
+        return self.computed(_called, *operands)
+
+    def fake(self) -> torch.Tensor | None:
+        """The result without data, or None if PyTorch refuses such operands."""
+        with fake_mode_of(tensor_of(self.result)):
+            try:
+                made = self.run(*(None if n is None else tensor_of(n) for n in self.operands))
+            except (RuntimeError, ValueError):
+                return None
+        assert isinstance(made, torch.Tensor)
+        return made
+
+    def collapse(self, graph: Graph, replaced: dict[Node, Node]) -> Node:
+        """Puts PyTorch's operator in place of the members, and returns its node.
+
+        `replaced` has the nodes that stand for results of composites collapsed before.
+        """
+        nodes: list[Node] = []
+
+        def calling(target: Any, arguments: tuple[Any, ...], **options: Any) -> Node:
+            nodes.append(inserted(graph, target, arguments, self.result, options))
+            return nodes[-1]
+
+        given = [n if n is None else replaced.get(n, n) for n in self.operands]
+        with graph.inserting_before(self.result):
+            whole = self.computed(calling, *given)
+        self.result.replace_all_uses_with(whole)
+        replaced[self.result] = whole
+        _erase_unread(graph, self.result)
+        return next(n for n in nodes if n.target is self.operator)
+
+
+def _called(target: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
+    return target(*arguments, **options)
+
+
+def first_of(calling: Calling, several: Any) -> Any:
+    """The first of several results."""
+    return calling(operator.getitem, (several, 0))
+
+
+def written_out(operators: Iterable[Any], called: Called) -> int:
+    """The number of composites, by their operators, that a model writes out and does not call."""
+    return sum(max(0, n - called.get(op, 0)) for op, n in Counter(operators).items())
+
+
+def has_form_of(made: torch.Tensor, node: Node) -> bool:
+    """True if an array has the shape and dtype of a node's result."""
+    shown = tensor_of(node)
+    same = [*map(as_size, made.shape)] == [*map(as_size, shown.shape)]
+    return same and made.dtype == shown.dtype
+
+
+def _erase_unread(graph: Graph, node: Node) -> None:
+    """Removes a node that nothing reads, and what it alone read."""
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n.op == "call_function" and not n.users and not n._erased:
+            stack.extend(n.all_input_nodes)
+            graph.erase_node(n)
