@@ -32,6 +32,7 @@ from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
+from blockbuster_fusion.torch.rivals.later_sizes import later_loss
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 from blockbuster_fusion.torch.to_array_program import PartProgram
@@ -176,6 +177,9 @@ class Chooser:
         )
         if ours * estimate.error >= limit:
             return choice
+        lost = later_loss(self.parts, self.machine, nodes, attention, replayed=self.replayed)
+        if lost is not None:
+            return lost.described(choice)
         self.gain += limit - ours
         self.won.append((nodes, choice))
         return None
