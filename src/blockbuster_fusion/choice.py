@@ -13,6 +13,7 @@ from blockbuster_fusion.printers.triton.memory import USUAL_SHARED
 from blockbuster_fusion.printers.triton.tiles import fitted
 from blockbuster_fusion.schedule.defaults import all_tiles, assumed_lengths, default_tiles
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
+from blockbuster_fusion.schedule.space import Config
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class Choice:
     """The bytes of shared memory that one program of a kernel may take on the GPU."""
     fused: Graph | None = None
     """The snapshot as the rules made it, before storage and safety."""
+
+    @property
+    def config(self) -> Config:
+        """The point of the schedule space that was chosen."""
+        tiles = {dim.label: tile for dim, tile in self.tiles.items()}
+        return Config(self.snapshot, tiles, self.schedule)
 
     def scheduled(self, observe: Observer | None = None) -> tuple[Nest, dict[Dim, int]]:
         """The loop nest, and the tiles of all its dims."""

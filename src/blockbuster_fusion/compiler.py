@@ -1,9 +1,10 @@
 """The compiler: Request → Choice → Executable. It alone knows the order of the stages."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from blockbuster_fusion.array.arrays import as_dtype
 from blockbuster_fusion.array.lower import lower
@@ -11,6 +12,7 @@ from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import Spec, trace
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.errors import BadTarget, NoKernel, WrongKind
+from blockbuster_fusion.improve import Elsewhere, by_lengths
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.ops import Input
@@ -21,22 +23,21 @@ from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
-from blockbuster_fusion.runtime.bound import Kernels
+from blockbuster_fusion.runtime.bound import CompiledNest, Kernels
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable, Runner
-from blockbuster_fusion.safety.fuse import SafeFusion, safe_fusion
+from blockbuster_fusion.runtime.machines import this_cpu
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import Storage, stored_as
 from blockbuster_fusion.schedule.defaults import (
     by_estimate,
-    chosen_units,
     default_tiles,
     model_for,
 )
 from blockbuster_fusion.schedule.schedule import Schedule
+from blockbuster_fusion.schedule.snapshots import Snapshot, chosen_snapshots
 from blockbuster_fusion.schedule.space import Config
 
-Snapshot = int | Literal["most_fused"] | None
 T = TypeVar("T")
 
 
@@ -146,6 +147,7 @@ def compile(
     unit: Collection[Dim | str] | None = None,
     schedule: Schedule | None = None,
     config: Config | Mapping[str, Any] | None = None,
+    lengths: Mapping[str, Sequence[int]] | None = None,
     threads: int | None = None,
     name: str | None = None,
     batch: str | Iterable[str] = (),
@@ -163,6 +165,8 @@ def compile(
     schedule/defaults.py says what they are where nothing is said. `schedule` says how loops are run
     (schedule/schedule.py): by default, on a CPU the outer parallel loops are the grid, on a GPU
     all. `config` has snapshot, tiles and schedule at once (schedule/space.py), as tuning gives it.
+    `lengths` has lengths that sizes may have in calls, the usual one first: `{"M": (16, 1, 4096)}`.
+    Configurations are then searched for each, and serve the sizes near it; for the CPU only.
     `threads` is for the CPU: by default, all that there are.
     """
     check_target(target)
@@ -183,12 +187,33 @@ def compile(
         batch=batch,
         capability=capability_of(target),
     )
-    return executable_of(choose(request), threads)
+    choices = choose(request)
+    if not lengths:
+        return executable_of(choices, threads)
+    _check_mapping("lengths", lengths, "{'M': (16, 1, 4096)}")
+    _check_lengths(request)
+    best, elsewhere = by_lengths(choices, lengths, this_cpu(threads))
+    return executable_of(best, threads, elsewhere)
 
 
-def executable_of(choices: Sequence[Choice], threads: int | None = None) -> Executable:
-    """The first of some choices that kernels can be made for, compiled."""
-    return first_with_kernels(choices, lambda choice: _executable(choice, threads))
+def _check_lengths(request: Request) -> None:
+    """Raises WrongKind if a configuration is to be searched, and is given or for another target."""
+    given = [request.tiles, request.schedule, request.config]
+    if request.target != "cpu" or any(option is not None for option in given):
+        remedy = "leave out lengths, or tiles, schedule and config"
+        wanted, found = "lengths for the target 'cpu' and no configuration", "both"
+        raise WrongKind(function="compile", wanted=wanted, given=found, remedy=remedy)
+
+
+def executable_of(
+    choices: Sequence[Choice], threads: int | None = None, elsewhere: Elsewhere | None = None
+) -> Executable:
+    """The first of some choices that kernels can be made for, compiled.
+
+    `elsewhere` has the choices for other sizes, which are compiled too.
+    """
+    others = elsewhere or Elsewhere()
+    return first_with_kernels(choices, lambda choice: _executable(choice, threads, others))
 
 
 def choose(request: Request) -> list[Choice]:
@@ -202,9 +227,11 @@ def choose(request: Request) -> list[Choice]:
             schedule=config.schedule,
             config=None,
         )
-    graph, title = request.block_program()
-    snapshots = _chosen_snapshots(request, graph)
-    graphs, target = snapshots.graphs, request.target
+    (graph, title), target = request.block_program(), request.target
+    snapshots = chosen_snapshots(graph, request.rules, request.unit, request.stored, target)
+    if request.snapshot is None:
+        snapshots = snapshots.with_base()
+    graphs = snapshots.graphs
     given = [given_tiles([*g.dims, *graph.dims], request.tiles) for g in graphs]
     tiles = [default_tiles(g, target, own) for g, own in zip(graphs, given, strict=True)]
     numbers = snapshots.wanted(
@@ -225,23 +252,6 @@ def choose(request: Request) -> list[Choice]:
         )
         for n in numbers
     ]
-
-
-def _chosen_snapshots(request: Request, graph: Graph) -> "_Snapshots":
-    """The snapshots of a program, fused with the axes of one block that serve it best."""
-    made: dict[tuple[object, ...], _Snapshots] = {}
-
-    def snapshots(units: Collection[Dim | str]) -> _Snapshots:
-        key = tuple(units)
-        if key not in made:
-            made[key] = _Snapshots(safe_fusion(graph, request.rules, units, request.stored))
-        return made[key]
-
-    unit = request.unit
-    if unit is None:
-        unit = chosen_units(graph, request.target, lambda units: snapshots(units).graphs)
-    found = snapshots((unit,) if isinstance(unit, str) else tuple(unit))
-    return found.with_base() if request.snapshot is None else found
 
 
 def first_with_kernels(choices: Sequence[Choice], make: Callable[[Choice], T]) -> T:
@@ -287,44 +297,6 @@ def unfused(program: ArrayProgram, sizes: Mapping[str, int]) -> Graph:
     return make_safe(with_known_sizes(lower(program), sizes)).graph
 
 
-class _Snapshots:
-    """The snapshots of a program that can be run: stored in a dtype, and made safe."""
-
-    def __init__(self, fusion: SafeFusion) -> None:
-        self.fusion = fusion
-        self.safe = [*self.fusion.safety, *self.fusion.careful]
-        self.own = len(self.safe)
-        """The number of snapshots by the whole rule set; those of its base alone come later."""
-
-    @property
-    def graphs(self) -> list[Graph]:
-        return [safe.graph for safe in self.safe]
-
-    def with_base(self) -> "_Snapshots":
-        """These snapshots and those of the base that differ; the default is chosen from all."""
-        if len(self.safe) == self.own:
-            self.safe += self.fusion.others
-        return self
-
-    def wanted(self, snapshot: Snapshot, ordered: Callable[[], list[int]]) -> list[int]:
-        """The snapshots to try, in order; by default only careful ones, if there are any."""
-        if snapshot is None:
-            found = ordered()
-            careful = [number for number in found if self.safe[number].precision.careful]
-            return careful or found
-        if snapshot == "most_fused":
-            return [self.fusion.most_fused]
-        count = len(self.graphs)
-        if not isinstance(snapshot, int) or not -count <= snapshot < count:
-            known = f"one of 0 to {count - 1}, or 'most_fused'"
-            remedy = "bb.fuse(program).snapshots are what there is"
-            given = repr(snapshot)
-            raise WrongKind(
-                function="compile", wanted=known, given=given, remedy=remedy, snapshots=count
-            )
-        return [snapshot % count]
-
-
 def with_known_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     """The program with some of its sizes fixed, by symbol or axis."""
     axes = {dim.axis for dim in graph.dims}
@@ -333,27 +305,45 @@ def with_known_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     return with_sizes(graph, {symbol: extents.of(axis) for symbol, axis in symbols.items()})
 
 
-def _executable(choice: Choice, threads: int | None) -> Executable:
-    runner = RUNNERS[choice.target](choice, threads)
-    return Executable(choice.graph, choice.target, runner.tiles, choice.snapshot, runner)
+def _executable(choice: Choice, threads: int | None, elsewhere: Elsewhere) -> Executable:
+    runner = RUNNERS[choice.target](choice, threads, elsewhere)
+    configs = [choice.config, *(other.config for other in elsewhere.choices)]
+    ranges = tuple((words, configs[number]) for words, number in elsewhere.ranges)
+    return Executable(choice.graph, choice.target, runner.tiles, choice.snapshot, runner, ranges)
 
 
-def _compiled(choice: Choice, threads: int | None) -> Compiled:
+def _compiled(choice: Choice, threads: int | None, elsewhere: Elsewhere | None = None) -> Compiled:
     """The kernels of a choice; those of the program before fusion are made when needed."""
-    graph, before = choice.graph, choice.before_fusion
-    nest, tiles = choice.scheduled()
+    before, others = choice.before_fusion, elsewhere or Elsewhere()
+    with ThreadPoolExecutor() as pool:  # what takes long is the C compiler, another process
+        made = [pool.submit(_program, x, threads) for x in others.choices]
+        usual = _program(choice, threads)
     return Compiled(
-        nest,
-        [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)],
-        tiles,
-        _kernels(nest, tiles, choice, threads),
+        [usual, *(_unless_refused(other, usual) for other in made)],
+        others.ranges,
         device=choice.target,
         unfused=before and (lambda: _compiled(before(), threads)),
     )
 
 
-MakeRunner = Callable[[Choice, int | None], Runner]
-"""Makes the runner of a choice with a number of threads."""
+def _program(choice: Choice, threads: int | None) -> CompiledNest:
+    """The kernels of a choice alone."""
+    graph = choice.graph
+    nest, tiles = choice.scheduled()
+    names = [op.name for i in graph.inputs if isinstance(op := graph.op(i), Input)]
+    return CompiledNest(nest, tuple(names), tiles, _kernels(nest, tiles, choice, threads))
+
+
+def _unless_refused(made: "Future[CompiledNest]", usual: CompiledNest) -> CompiledNest:
+    """The program that was made, or the usual one if there is no kernel for it."""
+    try:
+        return made.result()
+    except NoKernel:
+        return usual
+
+
+MakeRunner = Callable[[Choice, int | None, Elsewhere], Runner]
+"""Makes the runner of a choice with a number of threads, and of the choices for other sizes."""
 
 RUNNERS: dict[str, MakeRunner] = {"cpu": _compiled, "cuda": _compiled}
 """The runners of targets; the package adds that of the target "interpret"."""

@@ -1,22 +1,35 @@
-"""Improves choices: the schedules and tiles of the least predicted times on a machine."""
+"""Improves choices: the schedules and tiles of the least predicted times on a machine.
+
+Sizes that are known only in a call are predicted for some lengths that stand for those near them.
+Where other kernels are predicted to be much faster, these are kept for a range of lengths.
+"""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from blockbuster_fusion.choice import Choice
-from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.ir.tiling import Extents, Tiling
+from blockbuster_fusion.errors import BadExtent, BlockbusterError
+from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.tiling import Extents, Tiling, given_extents
 from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.runtime.executable import Sizes
+from blockbuster_fusion.runtime.ranges import Ranges, Scale
 from blockbuster_fusion.schedule.cost import predicted
+from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.search import searched
 
 MOST_KEPT = 4
 """The number of searched choices that are tried in turn."""
 MOST_SEARCHED = 2
 """The number of snapshots whose schedules are searched."""
+MOST_RANGED = 4
+"""The number of choices that serve ranges of sizes, that for the usual sizes included."""
+WORTH_IT = 1.3
+"""The factor by which another choice must be faster to serve a range."""
+LEAST_GAIN = 5e-6
+"""The seconds by which it must be faster."""
 
 
 def improved(
@@ -26,29 +39,180 @@ def improved(
 
     `sizes` are the lengths of the axes that are not fixed. The choices as they were come last.
     """
-    extents = Extents.of_sizes(sizes, "the given sizes")
-    found: list[tuple[float, Choice]] = []
-    for choice in choices[:MOST_SEARCHED]:
-        lower = cache(lambda schedule, own=choice: replace(own, schedule=schedule).scheduled())
-        points = searched(lower, choice.schedule, extents, machine)
-        for best in points[: most * MOST_SEARCHED]:
-            made = replace(choice, schedule=best.schedule, tiles=best.tiles)
-            found.append((_predicted(made, extents, machine), made))
-        found.append((_predicted(choice, extents, machine), choice))
-    found.sort(key=lambda pair: pair[0])
-    kept: dict[object, Choice] = {}  # points that are the same once tiles are fitted count once
-    for _, choice in (pair for pair in found if math.isfinite(pair[0])):
-        tiles = choice.scheduled()[1]
-        kept.setdefault((choice.snapshot, str(choice.schedule), frozenset(tiles.items())), choice)
-        if len(kept) == most:
-            break
-    return [*kept.values(), *choices]
+    return Improver(choices, machine).best(sizes, most)
 
 
-def _predicted(choice: Choice, extents: Extents, machine: Machine) -> float:
-    """The predicted time of the kernels that a choice becomes; infinite if there are none."""
-    try:
-        nest, tiles = choice.scheduled()
-        return predicted(nest, Tiling(extents, tiles), machine, choice.schedule).device
-    except BlockbusterError:
-        return math.inf
+@dataclass(frozen=True)
+class Points:
+    """The sizes of a program for several lengths of one symbol, in ascending order."""
+
+    symbol: Symbol
+    sizes: tuple[Sizes, ...]
+    home: int
+    """The place of the usual sizes."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The length of the symbol at each point."""
+        found = (Extents.of_sizes(sizes, "a point").sizes for sizes in self.sizes)
+        return tuple(lengths[self.symbol] for lengths in found)
+
+
+def points_of(along: Sequence[Sizes], usual: Sizes) -> Points | None:
+    """The points of some sizes, along the first axis that grows; None if there are not several."""
+    for number, (axis, _) in enumerate(usual):
+        lengths = [sizes[number][1] for sizes in along]
+        if len(set(lengths)) > 1 and isinstance(axis.extent, Symbol):
+            found = {n: sizes for n, sizes in zip(lengths, along, strict=True) if _is_full(sizes)}
+            found[usual[number][1]] = usual
+            ordered = sorted(found)
+            if len(found) < 2 or not _is_full(usual):
+                return None
+            sizes = tuple(found[length] for length in ordered)
+            return Points(axis.extent, sizes, ordered.index(usual[number][1]))
+    return None
+
+
+def _is_length(number: object) -> bool:
+    return type(number) is int and number > 0
+
+
+def _is_full(sizes: Sizes) -> bool:
+    """True if every axis has elements."""
+    return all(length > 0 for _, length in sizes)
+
+
+def points_along(axes: Iterable[Axis], lengths: Mapping[str, Sequence[int]]) -> list[Points]:
+    """The points of each size that has lengths, the others at their first; or BadExtent.
+
+    Lengths are by symbol or axis, and every size that is not fixed must have some.
+    """
+    axes = sorted(axes, key=lambda axis: axis.name)
+    for name, given in lengths.items():
+        if not isinstance(given, Sequence) or not given or not all(map(_is_length, given)):
+            raise BadExtent(name=name, problem=f"{given!r} are no lengths: ints of at least 1")
+    usual = {name: given[0] for name, given in lengths.items()}
+    made: list[Points] = []
+    for name, given in lengths.items():
+        ordered = sorted(set(given))
+        extents = [given_extents(axes, usual | {name: length}) for length in ordered]
+        sizes = tuple(tuple((axis, known.of(axis)) for axis in axes) for known in extents)
+        symbol = next(a.extent for a in axes if name in (a.name, str(a.extent)))
+        if not isinstance(symbol, Symbol):
+            raise BadExtent(name=name, problem=f"it is fixed to {symbol}; leave out its lengths")
+        made.append(Points(symbol, sizes, ordered.index(given[0])))
+    return made
+
+
+def by_lengths(
+    choices: Sequence[Choice], lengths: Mapping[str, Sequence[int]], machine: Machine
+) -> "tuple[list[Choice], Elsewhere]":
+    """The best choices for the first of the lengths that each size has, and for the others."""
+    points = points_along({dim.axis for dim in choices[0].graph.dims}, lengths)
+    improver = Improver(choices, machine)
+    best = improver.best(points[0].sizes[points[0].home])
+    return best, improver.elsewhere(best[0], points)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The choices for other sizes than the usual ones, with the ranges that they serve."""
+
+    ranges: Ranges = field(default_factory=Ranges)
+    choices: tuple[Choice, ...] = ()
+    """Those with the numbers 1, 2, … of the ranges; 0 is the choice for the usual sizes."""
+
+    def choice(self, usual: Choice, sizes: Sizes) -> Choice:
+        """The choice that serves some sizes."""
+        number = self.ranges.number(Extents.of_sizes(sizes, "a call").sizes)
+        return (usual, *self.choices)[number]
+
+
+class Improver:
+    """Searches the schedules of some choices on a machine; nests serve all sizes."""
+
+    def __init__(self, choices: Sequence[Choice], machine: Machine) -> None:
+        self.choices, self.machine = choices, machine
+        self.nests: dict[object, tuple[Nest, Mapping[Dim, int]]] = {}
+
+    def best(self, sizes: Sizes, most: int = MOST_KEPT) -> list[Choice]:
+        """The choices of the least predicted times for some sizes, and those given."""
+        extents = Extents.of_sizes(sizes, "the given sizes")
+        found: list[tuple[float, Choice]] = []
+        for choice in self.choices[:MOST_SEARCHED]:
+
+            def lower(schedule: Schedule, own: Choice = choice) -> tuple[Nest, Mapping[Dim, int]]:
+                return self.scheduled(replace(own, schedule=schedule))
+
+            points = searched(lower, choice.schedule, extents, self.machine)
+            for best in points[: most * MOST_SEARCHED]:
+                made = replace(choice, schedule=best.schedule, tiles=best.tiles)
+                found.append((self.seconds(made, sizes), made))
+            found.append((self.seconds(choice, sizes), choice))
+        found.sort(key=lambda pair: pair[0])
+        kept: dict[object, Choice] = {}  # points that are the same once tiles are fitted count once
+        for _, choice in (pair for pair in found if math.isfinite(pair[0])):
+            form = (choice.snapshot, str(choice.schedule))
+            kept.setdefault((*form, frozenset(self.scheduled(choice)[1].items())), choice)
+            if len(kept) == most:
+                break
+        return [*kept.values(), *self.choices]
+
+    def scheduled(self, choice: Choice) -> tuple[Nest, Mapping[Dim, int]]:
+        """The nest of a choice with its tiles, lowered once."""
+        key = (choice.snapshot, choice.schedule, tuple(choice.tiles.items()))
+        if key not in self.nests:
+            self.nests[key] = choice.scheduled()
+        return self.nests[key]
+
+    def seconds(self, choice: Choice, sizes: Sizes) -> float:
+        """The predicted time of the kernels that a choice becomes; infinite if there are none."""
+        extents = Extents.of_sizes(sizes, "the given sizes")
+        try:
+            nest, tiles = self.scheduled(choice)
+            return predicted(nest, Tiling(extents, tiles), self.machine, choice.schedule).device
+        except BlockbusterError:
+            return math.inf
+
+    def elsewhere(self, usual: Choice, points: Sequence[Points]) -> Elsewhere:
+        """The choices for other sizes, where the usual one is predicted to be much slower."""
+        choices = [usual]
+        scales = [self._scale(along, choices) for along in points]
+        kept = tuple(scale for scale in scales if any(scale.numbers))
+        return Elsewhere(Ranges(kept), tuple(choices[1:]))
+
+    def _scale(self, along: Points, choices: list[Choice]) -> Scale:
+        """A choice for each point: a known one, or one that is added.
+
+        The ends are searched first. Between points with one choice, that serves all.
+        """
+        last, home = len(along.sizes) - 1, along.home
+        numbers = {home: 0}
+        for end in (0, last):
+            if end not in numbers:
+                numbers[end] = self._number(along.sizes[end], choices)
+        spans = [(0, home), (home, last)]
+        while spans:
+            low, high = spans.pop()
+            if numbers[low] == numbers[high]:
+                numbers |= dict.fromkeys(range(low, high), numbers[low])
+            elif high - low > 1:
+                middle = (low + high) // 2
+                numbers[middle] = self._number(along.sizes[middle], choices)
+                spans += [(low, middle), (middle, high)]
+        ordered = tuple(numbers[at] for at in range(last + 1))
+        return Scale(along.symbol, along.lengths, ordered, home)
+
+    def _number(self, sizes: Sizes, choices: list[Choice]) -> int:
+        """The number of the first choice that is fast enough, or else of a new one."""
+        best = self.best(sizes)[0]
+        least = self.seconds(best, sizes)
+        limit = max(least * WORTH_IT, least + LEAST_GAIN)
+        known = [self.seconds(choice, sizes) for choice in choices]
+        for number, seconds in enumerate(known):
+            if seconds <= limit:
+                return number
+        if len(choices) == MOST_RANGED:
+            return known.index(min(known))
+        choices.append(best)
+        return len(choices) - 1

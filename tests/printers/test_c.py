@@ -11,6 +11,7 @@ from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.printers.c.kernel import kernels_in_c
 from blockbuster_fusion.printers.c.prelude import PARTS, prelude
+from blockbuster_fusion.runtime.bound import CompiledNest
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
@@ -55,9 +56,9 @@ def test_prelude(golden):
 
 
 def compiled(graph: bb.Graph, nest: Nest, tiles: dict) -> Executable:
-    names = [graph.op(i).name for i in graph.inputs]
-    kernels = CpuKernels(nest, tiles, threads=2)
-    return Executable(graph, "cpu", tiles, 0, Compiled(nest, names, tiles, kernels, device="cpu"))
+    names = tuple(graph.op(i).name for i in graph.inputs)
+    program = CompiledNest(nest, names, tiles, CpuKernels(nest, tiles, threads=2))
+    return Executable(graph, "cpu", tiles, 0, Compiled([program], device="cpu"))
 
 
 def assert_equal(found, expected, bound: float) -> None:

@@ -206,13 +206,14 @@ def test_a_library_that_does_not_load_is_compiled_again(
 SANITIZED = """
 import numpy as np, sys
 import blockbuster_fusion as bb
+from blockbuster_fusion.runtime.bound import CompiledNest
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
 from blockbuster_fusion.runtime.compiled import Compiled
 name, snapshot, dtype = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 program = bb.examples.find(name)
 made = bb.compile(program, snapshot=snapshot, dtype=dtype, unit=(), threads=2)
 kernels = CpuKernels(made.nest, made.tiles, threads=2, sanitize=True)
-runner = Compiled(made.nest, made.inputs, made.tiles, kernels, device="cpu")
+runner = Compiled([CompiledNest(made.nest, made.inputs, made.tiles, kernels)], device="cpu")
 rng = np.random.default_rng(0)
 store = np.float16 if dtype == "float16" else np.float32
 for most in (1, 7, 40, 130, 200):

@@ -9,7 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from blockbuster_fusion import improve
 from blockbuster_fusion.errors import PlaceOutside
+from blockbuster_fusion.runtime.recently_used import RecentlyUsed
+from blockbuster_fusion.torch import compile_parts
 from blockbuster_fusion.torch.plan import plan as torch_plan
 from blockbuster_fusion.torch.plan import recording as torch_recording
 from blockbuster_fusion.torch.plan import tape as torch_tape
@@ -25,7 +28,10 @@ def numbers(*shape: int) -> Tensor:
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No graph of an earlier test, and the same kernels for all sizes: there is a tape for each."""
+    monkeypatch.setattr(improve, "MOST_RANGED", 1)
+    monkeypatch.setattr(compile_parts, "_COMPILED", RecentlyUsed(256))
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

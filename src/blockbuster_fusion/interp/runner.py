@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.improve import Elsewhere
 from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
@@ -33,11 +34,16 @@ class Interpreted:
         self.graph = graph
         self.tiles = dict(tiles)
         self.nest: Nest | None = None
+        self.nests: tuple[Nest, ...] = ()
         self._unfused = unfused
 
     @cached_property
     def source(self) -> str:
         return show(self.graph)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source,)
 
     @cached_property
     def unfused(self) -> "Interpreted | None":
@@ -78,6 +84,6 @@ class Interpreted:
         return interpret(self.graph, list(given), tiles, sizes=sizes)
 
 
-def interpreted(choice: Choice, threads: int | None) -> Interpreted:
-    """The interpreting runner of a choice; `threads` has no effect."""
+def interpreted(choice: Choice, threads: int | None, elsewhere: Elsewhere) -> Interpreted:
+    """The interpreting runner of a choice; `threads` and `elsewhere` have no effect."""
     return Interpreted(choice.graph, choice.tiles, choice.unfused)

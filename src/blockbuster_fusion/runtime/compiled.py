@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.runtime.arrays import ArrayLibrary, NumpyArrays, has_tensor
-from blockbuster_fusion.runtime.bound import Bound, CompiledNest, Kernels
+from blockbuster_fusion.runtime.bound import Bound, CompiledNest
 from blockbuster_fusion.runtime.executable import Runner, Sizes
+from blockbuster_fusion.runtime.ranges import Ranges
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 
 MOST_BOUND = 64
@@ -18,23 +18,24 @@ MOST_BOUND = 64
 class Compiled:
     """Runs a program by compiled kernels, one step after the other.
 
-    `unfused` makes the runner for arrays without elements: that of the program before fusion. It
-    is made when it is first needed.
+    `programs` compute the same, and `ranges` says which of them serves some sizes. `unfused` makes
+    the runner for arrays without elements: that of the program before fusion. It is made when it is
+    first needed.
     """
 
     def __init__(
         self,
-        nest: Nest,
-        names: Sequence[str],
-        tiles: Mapping[Dim, int],
-        kernels: Kernels,
+        programs: Sequence[CompiledNest],
+        ranges: Ranges | None = None,
         *,
         device: str,
         unfused: Callable[[], Runner] | None = None,
     ) -> None:
-        self.nest: Nest | None = nest
-        self.program = CompiledNest(nest, tuple(names), dict(tiles), kernels)
-        self.tiles, self.kernels, self.source = self.program.tiles, kernels, kernels.source
+        self.programs, self.ranges = tuple(programs), ranges or Ranges()
+        self.program = self.programs[0]
+        self.nest: Nest | None = self.program.nest
+        self.tiles, self.kernels = self.program.tiles, self.program.kernels
+        self.source = self.kernels.source
         self.is_static = self.program.is_static
         self.device, self._unfused = device, unfused
         self.bound = RecentlyUsed[Bound](MOST_BOUND)
@@ -57,6 +58,16 @@ class Compiled:
             return self.unfused.run(given, sizes, library, into)
         return bound.run(library, admitted, into)
 
+    @property
+    def nests(self) -> tuple[Nest, ...]:
+        """The loop nests of all programs."""
+        return tuple(program.nest for program in self.programs)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The texts of all programs."""
+        return tuple(program.kernels.source for program in self.programs)
+
     @cached_property
     def unfused(self) -> Runner | None:
         """The runner of the program before fusion, if there is one."""
@@ -76,6 +87,9 @@ class Compiled:
         bound = self.bound.get(key)
         if bound is None:
             bound = Bound(self.program, library, admitted, sizes)
+            number = self.ranges.number(bound.extents.sizes)
+            if number:
+                bound = Bound(self.programs[number], library, admitted, sizes)
             if self.is_static:  # otherwise sizes may come from the results of an operator
                 self.bound.put(key, bound)
         return bound

@@ -14,6 +14,7 @@ from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.ops import Input
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.runtime.arrays import ArrayLibrary
+from blockbuster_fusion.schedule.space import Config
 
 Sizes = Sequence[tuple[Axis, int]]
 """The lengths of some axes."""
@@ -25,10 +26,16 @@ class Runner(Protocol):
     nest: Nest | None
 
     @property
+    def nests(self) -> tuple[Nest, ...]: ...
+
+    @property
     def tiles(self) -> Mapping[Dim, int]: ...
 
     @property
     def source(self) -> str: ...
+
+    @property
+    def sources(self) -> tuple[str, ...]: ...
 
     def run(
         self,
@@ -49,8 +56,8 @@ class Executable:
     """A program that runs: call it with arrays, in order or by name.
 
     NumPy arrays give NumPy arrays, and tensors give tensors on the same device. Arrays may have any
-    strides; nothing is copied. Sizes that were not fixed are those of the arrays of each call, and
-    one compiled kernel serves them all.
+    strides; nothing is copied. Sizes that were not fixed are those of the arrays of each call. The
+    same compiled kernels serve them all, or those for the range that they are in.
     """
 
     graph: Graph
@@ -60,6 +67,8 @@ class Executable:
     snapshot: int
     """The number of the snapshot of the fusion, from 0."""
     runner: "Runner"
+    configs: tuple[tuple[str, Config], ...] = ()
+    """The ranges of sizes, each with the configuration that serves it; none if one serves all."""
 
     @property
     def source(self) -> str:
@@ -67,9 +76,19 @@ class Executable:
         return self.runner.source
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """The texts for all ranges of sizes, the usual one first."""
+        return self.runner.sources
+
+    @property
     def nest(self) -> Nest | None:
         """The loop nest that was printed; the interpreter has none."""
         return self.runner.nest
+
+    @property
+    def nests(self) -> tuple[Nest, ...]:
+        """The loop nests of all ranges of sizes, the usual one first."""
+        return self.runner.nests
 
     @cached_property
     def listing(self) -> str:

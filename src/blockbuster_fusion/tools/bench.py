@@ -22,8 +22,8 @@ import numpy as np
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.compiler import Snapshot, unfused
 from blockbuster_fusion.compiler import compile as compile_program
+from blockbuster_fusion.compiler import unfused
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.interp.interpreter import interpret
 from blockbuster_fusion.ir.axis import Axis, Symbol
@@ -35,6 +35,7 @@ from blockbuster_fusion.runtime.c.kernels import CpuKernels
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.safety.fuse import fuse
+from blockbuster_fusion.schedule.snapshots import Snapshot
 from blockbuster_fusion.tools import examples
 from blockbuster_fusion.tools.check.judge import relative_error
 

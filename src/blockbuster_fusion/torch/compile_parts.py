@@ -1,8 +1,7 @@
 """Compiles the parts of a graph, each to kernels; what is left to PyTorch has a reason."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import Node
@@ -17,11 +16,13 @@ from blockbuster_fusion.compiler import (
     executable_of,
 )
 from blockbuster_fusion.errors import BlockbusterError, NoCompiler
-from blockbuster_fusion.improve import improved
-from blockbuster_fusion.ir.axis import Axis
+from blockbuster_fusion.improve import Elsewhere, Improver, Points, points_of
+from blockbuster_fusion.ir.axis import Axis, Symbol
+from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
+from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
@@ -32,7 +33,7 @@ from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.describe import described
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.operators import refusal
-from blockbuster_fusion.torch.capture.sizes import captured_length
+from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Length
 from blockbuster_fusion.torch.groups import Fused, Group, Joined, Library, LibraryChoice, Unfused
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.options import Options, device_of
@@ -44,11 +45,21 @@ MOST_COMPILED = 256
 """The number of executables that are kept for other models."""
 _COMPILED = RecentlyUsed[Executable](MOST_COMPILED)
 """Executables of this process, by what they compute: equal layers share theirs."""
-_CHOSEN = RecentlyUsed[list[Choice]](MOST_COMPILED)
+_CHOSEN = RecentlyUsed["Candidates"](MOST_COMPILED)
 """Snapshots with tiles and schedules, by what they compute."""
 
 MOST_LETTERS = 48
 """The length of the longest name of a part."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What may run a part."""
+
+    choices: list[Choice]
+    """Snapshots with their tiles and schedules, the best first."""
+    improver: Improver | None
+    """Finds choices for other sizes; the interpreter has none."""
 
 
 class PartCompiler:
@@ -66,6 +77,9 @@ class PartCompiler:
         self.has_told = False
         self.halved: list[str] = []
         """The parts for which there was no kernel as a whole, with the reasons."""
+        self.ranged: dict[Hashable, Elsewhere] = {}
+        """The choices for other sizes, by part."""
+        self._expected: tuple[Analysis, ExpectedSizes] | None = None
 
     def compiled(self) -> list[Group]:
         """All operators of the graph: fused, joined or left to PyTorch."""
@@ -163,11 +177,11 @@ class PartCompiler:
         """Nodes as one program with its kernels, compiled or known from an equal part."""
         part = self.program(nodes)
         target, threads = self.options.target_of(nodes), self.threads
-        key = (*_key(part, target), self.sizes(part), threads)
+        key = (*self.key(part, target), self.points(part))
         executable = _COMPILED.get(key)
         if executable is None:
-            choices = self.choices(part, target)
-            executable = executable_of(choices, threads if target == "cpu" else None)
+            choices, elsewhere = self.choices(part, target), self.elsewhere(part, target)
+            executable = executable_of(choices, threads if target == "cpu" else None, elsewhere)
             if target == "cuda":  # Triton compiles when a kernel is first launched
                 self.try_out(part, executable, device_of(nodes))
             _COMPILED.put(key, executable)
@@ -181,11 +195,13 @@ class PartCompiler:
     def prefer(self, nodes: Sequence[Node], choice: Choice) -> None:
         """Makes a choice the first one for a part."""
         part, target = self.program(nodes), self.options.target_of(nodes)
-        key = (*_key(part, target), self.sizes(part))
-        choices = [choice, *self.choices(part, target)]
-        _CHOSEN.put((*key, self.threads), choices)
-        threads = self.threads if target == "cpu" else None
-        _COMPILED.put((*key, self.threads), executable_of(choices, threads))
+        known = self.candidates(part, target)
+        choices = [choice, *known.choices]
+        _CHOSEN.put(self.key(part, target), replace(known, choices=choices))
+        executable = executable_of(
+            choices, self.threads if target == "cpu" else None, self.elsewhere(part, target)
+        )
+        _COMPILED.put((*self.key(part, target), self.points(part)), executable)
 
     def program(self, nodes: Sequence[Node]) -> PartProgram:
         """Nodes as one array program, or Unexpressed."""
@@ -197,7 +213,11 @@ class PartCompiler:
 
     def choices(self, part: PartProgram, target: str) -> list[Choice]:
         """The snapshots of a part with their tiles and schedules, the best first."""
-        key = (*_key(part, target), self.sizes(part), self.threads)
+        return self.candidates(part, target).choices
+
+    def candidates(self, part: PartProgram, target: str) -> Candidates:
+        """What may run a part, for the sizes of the captured call."""
+        key = self.key(part, target)
         found = _CHOSEN.get(key)
         if found is None:
             check_target(target)
@@ -207,12 +227,44 @@ class PartCompiler:
                 dtype=part.storage,
                 capability=capability_of(target),
             )
-            found = choose(request)
+            choices = choose(request)
+            found = Candidates(choices, None)
             if target in ("cpu", "cuda"):
-                found = improved(found, self.sizes(part), self.machine(target))
-                found = [*self.tuned(part, request), *found]
+                improver = Improver(choices, self.machine(target))
+                best = improver.best(self.sizes(part))
+                found = Candidates([*self.tuned(part, request), *best], improver)
             _CHOSEN.put(key, found)
         return found
+
+    def elsewhere(self, part: PartProgram, target: str) -> Elsewhere:
+        """The choices for other sizes than those of the captured call, by ranges."""
+        found, points = self.candidates(part, target), self.points(part)
+        if found.improver is None or not points:
+            return Elsewhere()
+        key = (*self.key(part, target), points, str(found.choices[0].config))
+        if key not in self.ranged:
+            self.ranged[key] = found.improver.elsewhere(found.choices[0], points)
+        return self.ranged[key]
+
+    def points(self, part: PartProgram) -> tuple[Points, ...]:
+        """The sizes that a part may have in later calls, along each symbol that it depends on.
+
+        Of several symbols with which one axis grows, the first one counts.
+        """
+        found: dict[Symbol, Points] = {}
+        for symbol in self.expected.lengths:
+            along = [self.sizes(part, length) for length in self.expected.along(symbol)]
+            made = points_of(along, self.sizes(part))
+            if made is not None:
+                found.setdefault(made.symbol, made)
+        return tuple(found.values())
+
+    @property
+    def expected(self) -> ExpectedSizes:
+        """The sizes of the captured call, and those of later ones."""
+        if self._expected is None or self._expected[0] is not self.analysis:
+            self._expected = (self.analysis, ExpectedSizes(self.analysis))
+        return self._expected[1]
 
     def record(self, part: PartProgram, target: str) -> Record | None:
         """The best measurement of a part's kernels by earlier tuning, if there is any."""
@@ -231,16 +283,22 @@ class PartCompiler:
             return []
 
     def try_out(self, part: PartProgram, executable: Executable, device: torch.device) -> None:
-        """Runs a part once on zeros, so that a kernel that fails does so now."""
+        """Runs a part once on zeros in each range of sizes, so that a failing kernel fails now."""
+        runner, lengths = executable.runner, [self.expected.captured]
+        if isinstance(runner, Compiled) and runner.ranges.scales:
+            others = (x for name in self.expected.lengths for x in self.expected.along(name))
+            served = {runner.ranges.number(self.extents(part, x).sizes): x for x in [*others][::-1]}
+            lengths = [*(served | {0: lengths[0]}).values()]
         with _disable_current_modes(), torch.no_grad():
-            given, sizes = self.examples(part, device)
-            executable.runner.run(given, sizes, library_on(device))
+            for length in lengths:
+                given, sizes = self.examples(part, device, length)
+                runner.run(given, sizes, library_on(device))
 
     def examples(
-        self, part: PartProgram, device: torch.device
+        self, part: PartProgram, device: torch.device, length: Length | None = None
     ) -> tuple[list[torch.Tensor], tuple[tuple[Axis, int], ...]]:
-        """Arrays of zeros for the inputs of a part, and the sizes of the captured call."""
-        length = captured_length(self.analysis)
+        """Arrays of zeros for the inputs of a part, and its sizes: by default as captured."""
+        length = length or self.expected.captured
         given = [
             torch.zeros(
                 [length(size) for position in layout.positions for size, _ in position],
@@ -249,22 +307,27 @@ class PartCompiler:
             )
             for layout in part.expressed.inputs
         ]
-        return given, self.sizes(part)
+        return given, self.sizes(part, length)
 
-    def sizes(self, part: PartProgram) -> tuple[tuple[Axis, int], ...]:
-        """The lengths of a part's axes in the captured call."""
-        length = captured_length(self.analysis)
+    def sizes(
+        self, part: PartProgram, length: Length | None = None
+    ) -> tuple[tuple[Axis, int], ...]:
+        """The lengths of a part's axes: by default, in the captured call."""
+        length = length or self.expected.captured
         return tuple((axis, length(size)) for axis, size in part.expressed.sizes)
+
+    def extents(self, part: PartProgram, length: Length) -> Extents:
+        """The extents of a part's axes."""
+        return Extents.of_sizes(self.sizes(part, length), "a call")
+
+    def key(self, part: PartProgram, target: str) -> tuple[Hashable, ...]:
+        """All that the choices for a part depend on."""
+        storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
+        return (part.expressed.program, storage, target, self.sizes(part), self.threads)
 
     def machine(self, target: str) -> Machine:
         """The machine that kernels for a target run on."""
         return machine_for(target, self.options.threads)
-
-
-def _key(part: PartProgram, target: str) -> tuple[Any, ...]:
-    """All that the kernels of a part depend on, but for the number of threads."""
-    storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
-    return (part.expressed.program, storage, target)
 
 
 def part_name(nodes: Sequence[Node]) -> str:

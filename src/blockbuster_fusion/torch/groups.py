@@ -111,8 +111,7 @@ def distinct_names(groups: Iterable[Group]) -> KernelNames:
     found: KernelNames = {}
     used: set[str] = set()
     for part in (g for g in groups if isinstance(g, Fused)):
-        nest = part.executable.nest
-        for kernel in () if nest is None else nest.kernels:
+        for kernel in (k for nest in part.executable.nests for k in nest.kernels):
             key = (id(part.executable), kernel.name)
             if key in found:
                 continue
@@ -136,7 +135,8 @@ def log_sources(groups: Iterable[Group], names: KernelNames) -> None:
         return
     fused = [g for g in groups if isinstance(g, Fused)]
     for executable in {id(f.executable): f.executable for f in fused}.values():
-        nest = executable.nest
-        kernels = [] if nest is None else [names[id(executable), k.name] for k in nest.kernels]
+        own = dict.fromkeys(k.name for nest in executable.nests for k in nest.kernels)
+        kernels = [names[id(executable), name] for name in own]
         for logger in logs:
-            logger.debug("kernel %s:\n%s", ", ".join(kernels), executable.source)
+            for source in executable.sources:
+                logger.debug("kernel %s:\n%s", ", ".join(kernels), source)

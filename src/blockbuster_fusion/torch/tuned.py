@@ -38,5 +38,4 @@ def versions() -> tuple[tuple[str, str], ...]:
 
 def config_of(choice: Choice) -> Config:
     """The configuration of a choice."""
-    tiles = {dim.label: tile for dim, tile in choice.tiles.items()}
-    return Config(choice.snapshot, tiles, choice.schedule)
+    return choice.config

@@ -1,8 +1,9 @@
 """Symbolic sizes of a graph, and the inputs that determine them in a call."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -105,15 +106,72 @@ class _SizePrinter(PythonPrinter):
         return f"float({self.doprint(expr.args[0])})"
 
 
-def captured_length(analysis: Analysis) -> Callable[[Size], int]:
+Length = Callable[[Size], int]
+"""Gives the length of a size."""
+
+
+def captured_length(analysis: Analysis) -> Length:
     """A function that gives the length of a size in the captured call."""
-    table = SymbolTable(analysis)
-    hints = {s.symbol: _hint(analysis.inputs[s.slot], s.dim) for s in table.sources}
-    return lambda size: math.prod([size.number, *(table.evaluate(s, hints) for s in size.symbols)])
+    return ExpectedSizes(analysis).captured
 
 
-def _hint(node: Node, dim: int | None) -> int:
-    """The length of an input, or of a dimension of it, when the graph was captured."""
-    value = node.meta["val"]
-    hint = (value if dim is None else value.shape[dim]).node.hint
+LONGEST = 1 << 14
+"""The longest length that is expected of a size without an upper bound."""
+STEP = 4
+"""The factor between lengths that are expected."""
+
+
+class ExpectedSizes:
+    """The values of a graph's symbols: in the captured call, and those that later ones may have.
+
+    These are powers of four within the bounds that PyTorch knows.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.table = SymbolTable(analysis)
+        given = ((s, analysis.inputs[s.slot].meta["val"]) for s in self.table.sources)
+        self.extents = {s.symbol: x if s.dim is None else x.shape[s.dim] for s, x in given}
+        self.hints = {name: _hint(extent) for name, extent in self.extents.items()}
+        self.captured = self.given({})
+
+    @cached_property
+    def lengths(self) -> dict[str, list[int]]:
+        """The values of each symbol, in ascending order, that of the captured call included."""
+        return {name: _lengths(extent) for name, extent in self.extents.items()}
+
+    def given(self, values: Mapping[str, int]) -> Length:
+        """The lengths of sizes with these values of symbols, the others as captured."""
+        known, evaluate = self.hints | dict(values), self.table.evaluate
+        return lambda size: math.prod([size.number, *(evaluate(s, known) for s in size.symbols)])
+
+    def along(self, symbol: str) -> list[Length]:
+        """The lengths of sizes for each value of a symbol."""
+        return [self.given({symbol: length}) for length in self.lengths[symbol]]
+
+    @property
+    def shortest(self) -> Length:
+        """The lengths of sizes with the least value of each symbol."""
+        return self.given({name: lengths[0] for name, lengths in self.lengths.items()})
+
+    @property
+    def longest(self) -> Iterator[Length]:
+        """The lengths of sizes with large values of all symbols, the largest first."""
+        longer = {n: [k for k in x if k >= self.hints[n]] for n, x in self.lengths.items()}
+        for step in range(1, max(map(len, longer.values()), default=0)):
+            yield self.given({n: x[max(0, len(x) - step)] for n, x in longer.items()})
+
+
+def _hint(extent: Any) -> int:
+    """The value of a symbolic size when the graph was captured."""
+    hint = extent.node.hint
     return 2 if hint is None else int(hint)
+
+
+def _lengths(extent: Any) -> list[int]:
+    """The values that stand for those that a symbolic size may have."""
+    captured, bounds = _hint(extent), extent.node.shape_env.bound_sympy(extent.node.expr)
+    low = max(1, int(bounds.lower)) if bounds.lower.is_Integer else 1
+    high = min(LONGEST, int(bounds.upper)) if bounds.upper.is_Integer else LONGEST
+    powers = [STEP**power for power in range(LONGEST.bit_length()) if low <= STEP**power <= high]
+    apart = [n for n in powers if not captured < 2 * n < 4 * captured]
+    return sorted({captured, *apart})

@@ -112,6 +112,19 @@ class Region:
 
 
 @dataclass(frozen=True)
+class RangeReport:
+    """A range of sizes, and the configuration of the kernels that serve it."""
+
+    kernel: str
+    """The name of the first kernel of the part."""
+    sizes: str
+    config: str
+
+    def __str__(self) -> str:
+        return f"{self.kernel}, {self.sizes}: {self.config}"
+
+
+@dataclass(frozen=True)
 class EagerOperator:
     """An operator that PyTorch runs, with the reason."""
 
@@ -148,6 +161,18 @@ class Explanation:
     def kernels(self) -> list[KernelReport]:
         """Every kernel, in the order of their calls."""
         return [kernel for region in self.regions for kernel in region.kernels]
+
+    @cached_property
+    def ranges(self) -> list[RangeReport]:
+        """The ranges of sizes, of each part that has other kernels for some of them."""
+        first: dict[int, KernelReport] = {}
+        for kernel in self.kernels:
+            first.setdefault(id(kernel.fused.executable), kernel)
+        return [
+            RangeReport(kernel.name, sizes, str(config))
+            for kernel in first.values()
+            for sizes, config in kernel.fused.executable.configs
+        ]
 
     @cached_property
     def misc(self) -> list[EagerOperator]:
@@ -233,6 +258,7 @@ class Explanation:
             "edges_after": self.edges_after,
             "regions": [{"name": r.name, "operators": [*r.operators]} for r in self.regions],
             "kernels": [kernel.data() for kernel in self.kernels],
+            "ranges": [asdict(x) for x in self.ranges],
             "misc": [asdict(x) for x in self.misc],
             "fallbacks": [asdict(x) for x in self.fallbacks],
             "library": [x.data() for x in self.library],

@@ -37,6 +37,7 @@ def text(e: Explanation) -> Iterator[str]:
         yield f"{names[0]}{several}:"
         yield from map(add, lines, _times(regions))
     titled: tuple[tuple[str, Sequence[object]], ...] = (
+        ("kernels by ranges of sizes", e.ranges),
         ("run by PyTorch because it is faster", e.library),
         ("run by PyTorch", e.misc),
         ("fallbacks", e.fallbacks),

@@ -1,18 +1,22 @@
 """The plan of a graph: kernels and PyTorch's own operators, run one after the other."""
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.messages import log
+from blockbuster_fusion.runtime.compiled import Compiled
+from blockbuster_fusion.runtime.ranges import Ranges
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.plan.placement import Untaped
 from blockbuster_fusion.torch.plan.recording import Recording
-from blockbuster_fusion.torch.plan.steps import BoundStep, Length, PlanStep, Slot, bound
+from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, Length, PlanStep, Slot, bound
 from blockbuster_fusion.torch.plan.tape import TensorTape
 
 MOST_BINDINGS = 64
@@ -55,6 +59,8 @@ class ModelPlan:
         self.varying = frozenset(self.changing).intersection(varying)
         self.symbols, self.evaluate = tuple(symbols), evaluate
         self.sized = [_Sized(step) for step in steps]
+        self.ranged = [*dict.fromkeys(x for step in steps for x in _ranged(step))]
+        """What runs other kernels in other ranges of sizes."""
         self.last_uses = _last_uses(self.steps, self.outputs)
         self.known = RecentlyUsed[list[BoundStep]](MOST_BINDINGS)
         self.tapes = RecentlyUsed[TensorTape | Untaped](MOST_BINDINGS)
@@ -66,12 +72,12 @@ class ModelPlan:
             if isinstance(values[slot], torch.Tensor) and values[slot].is_neg():
                 values[slot] = values[slot].resolve_neg()
         key: Hashable = self.key(values)
+        length = self.length(values)
         varying = frozenset[int]()
         tape = self.tapes.get(key)
         if tape is None and self.varying and not self.is_repeated(key):
-            key, varying = self.form(values), self.varying
+            key, varying = self.form(values, length), self.varying
             tape = self.tapes.get(key)
-        length = self.length(values)
         if isinstance(tape, TensorTape):
             return tape(values, length)
         if tape is not None:
@@ -112,14 +118,14 @@ class ModelPlan:
                 values[slot] = None
         return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
 
-    def form(self, values: Sequence[Any]) -> Hashable:
-        """The part of the key that is the same in calls with other sizes."""
-        return tuple(
-            [
-                _kind(values[slot]) if slot in self.varying else _seen(values[slot])
-                for slot in self.changing
-            ]
-        )
+    def form(self, values: Sequence[Any], length: Length) -> Hashable:
+        """The part of the key that is the same in calls with sizes in the same ranges."""
+        numbers = [step.number(length) for step in self.ranged]
+        seen = [
+            _kind(values[slot]) if slot in self.varying else _seen(values[slot])
+            for slot in self.changing
+        ]
+        return (*numbers, *seen)
 
     def key(self, values: Sequence[Any]) -> tuple[Hashable, ...]:
         """All that a call depends on beside the contents of its inputs."""
@@ -158,6 +164,26 @@ def _kind(x: Any) -> Hashable:
     if isinstance(x, torch.Tensor):
         return type(x), x.dim(), x.dtype, x.device, x.layout
     return type(x).__name__
+
+
+@dataclass(frozen=True)
+class _Ranged:
+    """Ranges of sizes, and the sizes that they are of."""
+
+    ranges: Ranges
+    sizes: tuple[tuple[Symbol, Size], ...]
+
+    def number(self, length: Length) -> int:
+        """The number of the kernels for the sizes of a call."""
+        return self.ranges.number({symbol: length(size) for symbol, size in self.sizes})
+
+
+def _ranged(step: PlanStep) -> Iterator[_Ranged]:
+    """The ranges of a step that has kernels for several."""
+    runner = step.executable.runner if isinstance(step, KernelStep) else None
+    if isinstance(step, KernelStep) and isinstance(runner, Compiled) and runner.ranges.scales:
+        sizes = {axis.extent: size for axis, size in step.sizes}
+        yield _Ranged(runner.ranges, tuple((s, sizes[s]) for s in runner.ranges.symbols))
 
 
 class _Sized:

@@ -253,9 +253,8 @@ class Planner:
             piece = self.destination(node, layout)
             self.slots[node] = self.new_slot()
             outputs.append((self.slots[node], layout, piece))
-        nest = group.executable.nest
-        own = () if nest is None else nest.kernels
-        names = {k.name: self.names[id(group.executable), k.name] for k in own}
+        kernels = [k for nest in group.executable.nests for k in nest.kernels]
+        names = {k.name: self.names[id(group.executable), k.name] for k in kernels}
         self.steps.append(
             KernelStep(
                 names,

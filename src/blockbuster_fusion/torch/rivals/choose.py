@@ -34,6 +34,7 @@ from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.attention import found_attention
 from blockbuster_fusion.torch.rivals.composites import Called, Composite
+from blockbuster_fusion.torch.rivals.later_sizes import later_loss
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
@@ -225,6 +226,9 @@ class Chooser:
         )
         if ours * estimate.error >= limit:
             return choice
+        lost = later_loss(self.parts, self.machine, nodes, composites, replayed=self.replayed)
+        if lost is not None:
+            return lost.described(choice)
         self.gain += limit - ours
         self.won.append((nodes, choice))
         return None

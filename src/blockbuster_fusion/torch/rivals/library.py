@@ -12,7 +12,7 @@ from blockbuster_fusion.runtime.tuning_database import database
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import operand, short_name, tensor_of, tensors_of
-from blockbuster_fusion.torch.capture.sizes import captured_length
+from blockbuster_fusion.torch.capture.sizes import Length, captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.composites import Composite
@@ -33,9 +33,10 @@ _KNOWN: dict[tuple[Any, ...], Seconds] = {}
 class LibraryTimes:
     """Measures operators of a graph, each with arrays of its own shapes."""
 
-    def __init__(self, analysis: Analysis) -> None:
+    def __init__(self, analysis: Analysis, length: Length | None = None) -> None:
+        """`length` gives the lengths of symbolic sizes: by default, those of the captured call."""
         self.analysis = analysis
-        self.length = captured_length(analysis)
+        self.length = length or captured_length(analysis)
 
     def of(self, nodes: Sequence[Node], composites: Iterable[Composite] = ()) -> Seconds:
         """The time of some nodes, with one operator for each of the composites among them."""
