@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from blockbuster_fusion.compiler import (
     executable_of,
     improved,
 )
-from blockbuster_fusion.errors import BlockbusterError, NoCompiler
+from blockbuster_fusion.errors import NoCompiler
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
@@ -28,9 +28,8 @@ from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
-from blockbuster_fusion.runtime.tuning_database import Record, database
+from blockbuster_fusion.runtime.tuning_database import Key, Record
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.parts import Kind, Layerwise, Selection
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.describe import described
@@ -40,7 +39,7 @@ from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.to_array_program import PartBuilder, PartProgram, Unexpressed
-from blockbuster_fusion.torch.tuned import tuning_key
+from blockbuster_fusion.torch.tuned import measured_before, tuned_choices, tuning_key
 
 MOST_COMPILED = 256
 """The number of executables that are kept for other models."""
@@ -315,26 +314,21 @@ class PartCompiler:
             )
             found = choose(request)
             if target in ("cpu", "cuda"):
-                found = improved(found, self.sizes(part), self.machine(target))
-                found = [*self.tuned(part, request), *found]
+                sizes, machine = self.sizes(part), self.machine(target)
+                found = improved(found, sizes, machine)
+                tuning = self.key(part, target)
+                found = [*tuned_choices(request, tuning, machine, found[0], sizes), *found]
             _CHOSEN.put(key, found)
         return found
 
     def record(self, part: PartProgram, target: str) -> Record | None:
-        """The best measurement of a part's kernels by earlier tuning, if there is any."""
-        program, sizes = part.expressed.program, self.sizes(part)
-        return database().best(tuning_key(program, part.storage, sizes, self.machine(target)))
+        """The best measurement of a part's kernels on this machine, if there is any."""
+        return measured_before(self.key(part, target), self.machine(target))
 
-    def tuned(self, part: PartProgram, request: Request) -> list[Choice]:
-        """The choice that was the best in earlier tuning, if there is any."""
-        record = self.record(part, request.target)
-        if record is None:
-            return []
-        try:
-            return choose(replace(request, config=Config.from_data(record.config)))
-        except BlockbusterError as error:  # the generator has changed since
-            log.debug("a tuned configuration is left out: %s", error)
-            return []
+    def key(self, part: PartProgram, target: str) -> Key:
+        """The key of a part's measurements."""
+        program = part.expressed.program
+        return tuning_key(program, part.storage, self.sizes(part), self.machine(target))
 
     def try_out(self, part: PartProgram, executable: Executable, device: torch.device) -> None:
         """Runs a part once on zeros, so that a kernel that fails does so now."""
