@@ -157,7 +157,7 @@ class Gauge:
         count = max(1, size // 4 // probe_kernels.BLOCK)
         x = torch.zeros(count * probe_kernels.BLOCK, device="cuda")
         out = torch.zeros(1, device="cuda")
-        steps = min(count, 4096)
+        steps = min(count, 16384)
         seconds = self.seconds(lambda: probe_kernels.read(x, out, count, steps))
         return steps * probe_kernels.BLOCK * 4 / seconds
 
