@@ -70,6 +70,8 @@ def test_the_time_of_the_same_gpu_counts(folder: Path) -> None:
     found = seed_for(key(GPU, versions=(("torch", "2.13"),)), GPU)
     assert found is not None
     assert found.counts
+    with tuning_seeds.seeds_left_out():
+        assert seed_for(key(GPU), GPU) is None
     assert seed_for(key(GPU, "another"), GPU) is None
     assert seed_for(key(GPU, sizes=(("M", 65),)), GPU) is None
     assert seed_for(key(known()["a100"]), known()["a100"]) is None

@@ -11,13 +11,14 @@ import torch
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.cli.main import main
+from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.runtime import tuning_database, tuning_seeds
 from blockbuster_fusion.runtime.c import probe
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import Key, Record, TuningDatabase
 from blockbuster_fusion.runtime.tuning_seeds import Seed, made_seed, seed_file, seed_name
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_parts, seed_cases, tuned
+from blockbuster_fusion.torch import compile_parts, seed, seed_cases, tuned
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals import library, tuning
 
@@ -189,8 +190,9 @@ def test_a_seed_is_made_by_a_command(
     functions = (("softmax", model, "T D"), ("sums", lambda x: x.sum(-1), "T D"))
     monkeypatch.setattr(seed_cases, "FUNCTIONS", functions)
     monkeypatch.setattr(seed_cases, "MODELS", ({"D": 150},))
-    monkeypatch.setattr(seed_cases, "TOKENS", {"cpu": (64,)})
+    monkeypatch.setattr(seed_cases, "TOKENS", {"cpu": (64,), "cuda": (64,)})
     monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e3))
+    monkeypatch.setattr(seed, "GAIN", 0.0)  # the usual choice, too
     file = tmp_path / "cpu.json"
     for name in ("_COMPILED", "_CHOSEN"):
         monkeypatch.setattr(compile_parts, name, RecentlyUsed(8))
@@ -209,8 +211,36 @@ def test_a_seed_is_made_by_a_command(
     assert [path.name for path in tmp_path.iterdir()] == ["cpu.json"], "nothing else is left"
     assert main(["seed", str(file), "--list"]) == 0
     assert capsys.readouterr().out == "softmax 64x150\nsums 64x150\n"
-    assert main(["seed", str(file), "--cases", "nothing"]) == 1
-    assert "no case has one of these words" in capsys.readouterr().err
+    for more, said in (
+        (["--cases", "nothing"], "no case has one of these words"),
+        (["--threads", "100000"], "100000 threads are asked for"),
+        (["--target", "cuda", "--threads", "1"], "--threads is for a CPU alone"),
+    ):
+        assert main(["seed", str(file), *more]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_a_seed_of_cpus_has_what_is_clearly_faster_than_the_usual_choice() -> None:
+    machine, kept = machine_for("cpu"), TuningDatabase(None)
+
+    def put(digest: str, *times: float, machine: Machine) -> None:
+        threads = machine.processors if machine.target == "cpu" else 1
+        key = Key(digest, (), machine.name, threads, ())
+        for hour, seconds in enumerate(times):  # the first is that of the usual choice
+            made = replace(record({"tile": hour}, seconds), made=f"2026-01-01T0{hour}:00:00")
+            kept.put(key, made)
+
+    gpu = known()["h200"]
+    for where in (machine, gpu):
+        put("much", 2.0, 1.0, machine=where)
+        put("little", 1.01, 1.0, machine=where)
+        put("none", 1.0, 2.0, machine=where)
+        put("fails", float("inf"), machine=where)
+    kept.put(Key("old", (), machine.name, machine.processors, (), "another"), record({}, 1.0))
+    found = {key.digest: r.config["tile"] for key, r in seed.best_of(kept, machine)}
+    assert found == {"much": 1}
+    found = {key.digest: r.config["tile"] for key, r in seed.best_of(kept, gpu)}
+    assert found == {"much": 1, "little": 1, "none": 0}, "their times count"
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])

@@ -50,6 +50,8 @@ def _run(options: argparse.Namespace) -> None:
     if options.list:
         print("\n".join(case.name for case in cases))
         return
+    if options.threads is not None and options.target != "cpu":
+        raise BlockbusterError(message="seed: --threads is for a CPU alone")
     check_writable(options.file)
     before: Any = read_json(str(options.file)) if options.file.exists() else None
     with _database_of(options.file):

@@ -1,4 +1,4 @@
-"""Seeds: measurements that come with the package, for whom the own database has none yet.
+"""Seeds: measurements that come with the package, for users whose own database has none yet.
 
 They are looked up after the user's own measurements, and never copied into them. Kernels do not
 depend on the version of PyTorch, so a seed serves all of them. The seed of a GPU is found by its
@@ -8,7 +8,8 @@ configuration is used.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -37,11 +38,24 @@ def seed_name(machine: Machine) -> str:
 
 def seed_for(key: Key, machine: Machine) -> Seed | None:
     """The measurement in the machine's seed for a key, or None."""
-    found = seeds(seed_name(machine)).get(_place(key))
+    found = None if _left_out else seeds(seed_name(machine)).get(_place(key))
     if found is None:
         return None
     known, record = found
     return Seed(record, machine.target != "cpu" and known.generator == key.generator)
+
+
+@contextmanager
+def seeds_left_out() -> Iterator[None]:
+    """No seed is found meanwhile: a new one is to be better than choices without any."""
+    _left_out.append(True)
+    try:
+        yield
+    finally:
+        _left_out.pop()
+
+
+_left_out: list[bool] = []
 
 
 def seed_folder() -> Traversable:
