@@ -360,7 +360,7 @@ def test_the_database_is_shown_exported_imported_and_cleared(
     monkeypatch.setenv(tuning_database.VARIABLE, str(file))
     for size in (64, 128):
         for machine in ("a CPU", "H200"):
-            key = Key("d", (("M", size),), machine, 1, ())
+            key = Key("d", (("M", size),), machine, 1, (), "1")
             for tile in (8, 16, 32):
                 measured = Record({"tile": tile}, 1.0, 1.0, 1.0, 0.0, 1e-3, 5)
                 tuning_database.database().put(key, measured)

@@ -8,6 +8,7 @@ from blockbuster_fusion.cli.main import main
 from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.runtime import disk_cache, machines
 from blockbuster_fusion.runtime.c import probe
+from blockbuster_fusion.runtime.c.topology import Cache, Topology, topology
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +42,57 @@ def test_a_file_that_is_broken_or_of_another_cpu_is_measured_anew(
 ) -> None:
     other = known()["h200"]
     monkeypatch.setattr(machines, "probe_cpu", lambda count: other)
+    monkeypatch.setattr(machines, "usable_threads", lambda threads: threads)
     folder.mkdir()
     for text in ("{", "[]", other.to_json()):
-        file = machines.kept_file(2)
+        file = machines.kept_file("cpu-2")
         assert file is not None
         file.write_text(text)
         assert machines.this_cpu(2) is other
+
+
+def test_a_core_that_has_two_threads_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates of each thread are half of the core's, and so is its part of the caches."""
+    monkeypatch.setattr(probe, "cpu_name", lambda: "one core")
+    kib = 1 << 10
+    caches = (Cache("L1", 32 * kib, 32 * kib, False), Cache("L2", 512 * kib, 512 * kib, True))
+    here = Topology((frozenset({0, 1}),), caches)
+    monkeypatch.setattr(probe, "topology", lambda threads: here)
+    monkeypatch.setattr(probe, "_peak", lambda library, dtype, lanes: 8e9)
+    monkeypatch.setattr(probe, "_bandwidth", lambda library, size, threads: 1e9)
+    found = probe.probe_cpu(2)
+    assert found.rate("float32") == 8e9
+    assert [memory.size for memory in found.memories[:2]] == [16 * kib, 512 * kib]
+    assert found.memories[0].shared is False
+    monkeypatch.setattr(machines, "topology", lambda: here)
+    assert machines.usable_threads() == 1
+    assert machines.usable_threads(2) == 2
+
+
+def test_main_memory_is_measured_beyond_all_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(probe, "_installed", lambda: 1 << 40)
+    monkeypatch.setattr(probe, "_bandwidth", lambda library, size, threads: sizes.append(size) or 1)
+    for last in (1 << 20, 32 << 20, 1 << 30):
+        probe._main(None, last, 4)  # type: ignore[arg-type]
+        assert sizes.pop() == sizes.pop() >= 2 * last
+
+
+def test_without_openmp_there_is_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Topology((frozenset({0}), frozenset({1})), ())
+    monkeypatch.setattr(machines, "topology", lambda: here)
+    monkeypatch.setattr(machines, "has_openmp", lambda: False)
+    assert machines.usable_threads() == machines.usable_threads(2) == 1
+
+
+def test_more_threads_than_cpus_for_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch may have more threads than there are CPUs: they take turns."""
+    torch_machines = pytest.importorskip("blockbuster_fusion.torch.machines")
+    monkeypatch.setattr(torch_machines, "this_cpu", lambda threads: threads)
+    torch_machines._cpu.cache_clear()
+    cpus = topology().cpus
+    assert torch_machines.machine_for("cpu", cpus + 7) == cpus
+    torch_machines._cpu.cache_clear()
 
 
 def test_another_machine_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,9 +107,11 @@ def test_another_machine_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["h20"], "machine h20: unknown; known are a100, h100, h200"),
-        (["h200", "--measure"], "for this CPU alone"),
-        (["--threads", "0"], "give 1 or more"),
+        (["h20"], "machine h20: unknown; known are cpu, cuda, a100, h100, h200"),
+        (["h200", "--measure"], "for this CPU or GPU alone"),
+        (["h200", "--threads", "2"], "--threads is for this CPU alone"),
+        (["--threads", "100000"], "100000 threads are asked for, and the process may use"),
+        (["--threads", "0"], "0 threads are asked for"),
         (["missing.toml"], "missing.toml"),
     ],
 )

@@ -20,8 +20,8 @@ import pytest
 
 from blockbuster_fusion.errors import BadRecord, BlockbusterError
 from blockbuster_fusion.runtime import disk_cache, tuning_database, tuning_file
+from blockbuster_fusion.runtime.generator import generator_version
 from blockbuster_fusion.runtime.tuning_database import (
-    GENERATOR,
     VARIABLE,
     Key,
     LibraryTime,
@@ -306,12 +306,12 @@ def test_old_measurements_and_those_of_other_generators_are_removed(
 
     refill()
     assert store.remove() == 0
-    assert store.remove(generator_other_than=GENERATOR) == 1
+    assert store.remove(generator_other_than=generator_version()) == 1
     assert store.keys() == [KEY]
     assert store.remove(older_than_days=1) == 2
     assert store.all(KEY)[0].config == {"tile": 99}
     refill()
-    assert store.remove(older_than_days=1, generator_other_than=GENERATOR) == 3
+    assert store.remove(older_than_days=1, generator_other_than=generator_version()) == 3
     assert store.remove(older_than_days=1e9) == store.remove(older_than_days=math.inf) == 0
     assert store.remove(older_than_days=0) == 2
     with pytest.raises(BadRecord, match="older_than_days: is -1"):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 import blockbuster_fusion as bb
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_graph
+from blockbuster_fusion.torch import compile_graph, machines
 from blockbuster_fusion.torch.backend import options_from
 from blockbuster_fusion.torch.rivals import choose, library
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
@@ -361,3 +362,17 @@ def test_small_attention_stays_as_it_was_captured(monkeypatch: pytest.MonkeyPatc
     q = torch.randn(2, 3, 4, 8)
     torch.testing.assert_close(bb.compile(function, q, library="auto")(q), function(q))
     assert not calls
+
+
+def test_a_machine_that_cannot_be_measured_does_not_stop_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No C compiler and no figures from before: the model runs eagerly."""
+    monkeypatch.setenv("BLOCKBUSTER_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", str(tmp_path / "missing"))
+    machines._cpu.cache_clear()
+    x = torch.randn(11, 17)
+    made = bb.compile(lambda x: (x * 3 - 1).softmax(-1), x, library="auto")
+    torch.testing.assert_close(made(x), (x * 3 - 1).softmax(-1))
+    assert "kernels are not weighed: NoCompiler" in caplog.text
+    machines._cpu.cache_clear()

@@ -13,7 +13,7 @@ from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import TuningDatabase
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
-from blockbuster_fusion.torch import compile_parts
+from blockbuster_fusion.torch import compile_parts, tuned
 from blockbuster_fusion.torch.rivals import library, tuning
 
 OPTIONS = {"library": "auto"}
@@ -23,7 +23,7 @@ OPTIONS = {"library": "auto"}
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningDatabase:
     """A database of its own, a library that is slow, and nothing compiled before."""
     made = TuningDatabase(tmp_path / "tuning.sqlite3")
-    for module in (compile_parts, tuning, library):
+    for module in (tuned, tuning, library):
         monkeypatch.setattr(module, "database", lambda: made)
     monkeypatch.setattr(library, "_KNOWN", {})
     monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e3))
@@ -150,8 +150,8 @@ def test_a_program_is_tuned(kept: TuningDatabase, monkeypatch: pytest.MonkeyPatc
 
 def test_a_model_is_tuned(kept: TuningDatabase) -> None:
     x = torch.randn(40, 150)
-    tuned = bb.tune(model, x, seconds=20)
-    torch.testing.assert_close(tuned(x), model(x))
+    found = bb.tune(model, x, seconds=20)
+    torch.testing.assert_close(found(x), model(x))
     assert kept.keys()
 
 

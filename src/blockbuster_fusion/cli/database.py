@@ -27,13 +27,15 @@ def _run(options: argparse.Namespace) -> None:
         Path(options.export).write_text(found.to_json(), encoding="utf-8")
         print(f"written:        {options.export}")
     if options.source is not None:
-        print(f"taken over:     {found.merge(_read(options.source), options.source)} measurements")
+        print(
+            f"taken over:     {found.merge(read_json(options.source), options.source)} measurements"
+        )
     if options.clear:
         print(f"removed:        {found.clear()} measurements")
     _print(found)
 
 
-def _read(file: str) -> object:
+def read_json(file: str) -> object:
     """The content of a JSON file."""
     try:
         return json.loads(Path(file).read_text(encoding="utf-8"))

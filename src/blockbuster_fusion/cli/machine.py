@@ -1,43 +1,58 @@
-"""`blockbuster machine`: prints the figures of a machine, and measures this CPU."""
+"""`blockbuster machine`: prints the figures of a machine, and measures this CPU or GPU."""
 
 import argparse
 
 from blockbuster_fusion.cli.command import Command
-from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.errors import BlockbusterError, MissingPackage
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.runtime.machines import machine_named, this_cpu
 
+HERE = ("cpu", "cuda")
 SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    text = "a machine that comes with the package (h200, h100, a100), or a .toml or .json file"
-    parser.add_argument("name", nargs="?", help=f"{text}; without it, this CPU")
-    parser.add_argument(
-        "--measure", action="store_true", help="measure this CPU again, and keep it"
-    )
-    parser.add_argument("--threads", type=int, metavar="N", help="so many of its cores")
+    text = "cpu or cuda, the machine at hand; one that comes with the package (h200, h100, a100)"
+    parser.add_argument("name", nargs="?", default="cpu", help=f"{text}; a .toml or .json file")
+    text = "measure this CPU or GPU again, and keep it"
+    parser.add_argument("--measure", action="store_true", help=text)
+    text = "so many threads of this CPU (default: one for each core)"
+    parser.add_argument("--threads", type=int, metavar="N", help=text)
     parser.add_argument(
         "--json", action="store_true", help="print it as JSON, to be kept or changed"
     )
 
 
 def _run(options: argparse.Namespace) -> None:
-    if options.name and (options.measure or options.threads is not None):
-        raise BlockbusterError(message="machine: --measure and --threads are for this CPU alone")
-    if options.threads is not None and options.threads < 1:
-        raise BlockbusterError(message=f"machine: --threads is {options.threads}; give 1 or more")
-    if options.name:
-        machine = machine_named(options.name)
-    else:
+    if options.measure and options.name not in HERE:
+        raise BlockbusterError(message="machine: --measure is for this CPU or GPU alone")
+    if options.threads is not None and options.name != "cpu":
+        raise BlockbusterError(message="machine: --threads is for this CPU alone")
+    if options.name == "cpu":
         machine = this_cpu(options.threads, measure=options.measure)
+    elif options.name == "cuda":
+        machine = _gpu(measure=options.measure)
+    else:
+        machine = machine_named(options.name)
     print(machine.to_json() if options.json else table(machine), end="")
+
+
+def _gpu(*, measure: bool) -> Machine:
+    """The GPU at hand: as the package knows it or, to `measure`, as it is measured now."""
+    try:
+        import blockbuster_fusion.torch.machines as machines
+    except ImportError as error:
+        package = error.name or "torch"
+        raise MissingPackage(function="machine cuda", package=package, extra="torch") from error
+    known = None if measure else machines.known_gpu(machines.gpu_name())
+    return known or machines.this_gpu(measure=measure)
 
 
 def table(machine: Machine) -> str:
     """A machine as lines for people."""
     lines = [f"{machine.name} ({machine.source})"]
-    lines.append(f"processors: {machine.processors}, full with {machine.full} programs")
+    has = f", {machine.instructions}" if machine.instructions else ""
+    lines.append(f"processors: {machine.processors}{has}, full with {machine.full} programs")
     for memory in machine.memories:
         whose = "shared" if memory.shared else "of each processor"
         lines.append(

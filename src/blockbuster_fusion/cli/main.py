@@ -16,6 +16,7 @@ from blockbuster_fusion.cli import (
     list,
     machine,
     passes,
+    seed,
     show,
     table,
     trace,
@@ -31,7 +32,7 @@ COMMANDS = tuple(
     module.COMMAND
     for module in (
         *(trace, fuse, check, show, passes, emit, bench, tune, demo),
-        *(table, machine, database, cache, list),
+        *(table, machine, database, seed, cache, list),
     )
 )
 """The commands, in the order of `blockbuster --help`."""

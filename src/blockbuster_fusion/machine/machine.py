@@ -56,6 +56,8 @@ class Machine:
     """Programs per processor that run at a time when it is full."""
     latency: float = 0.0
     """Seconds of a step of a loop that waits for memory, however little it loads."""
+    instructions: str = ""
+    """The vector instructions of a CPU, as AVX2 or AVX-512; those of a GPU, as sm_90."""
     source: str = field(default="", compare=False)
     """The origin of the figures."""
 
@@ -98,6 +100,8 @@ def _problem(machine: Machine) -> str:
     """The first fault of a machine, or an empty text."""
     if not isinstance(machine.name, str) or not machine.name.isprintable():
         return f"its name is {machine.name!r}, but must be a text that can be printed"
+    if not isinstance(machine.instructions, str) or not _is_plain(machine.instructions):
+        return f"its instructions are {machine.instructions!r}; give a name as AVX2 or sm_90"
     if machine.target not in TARGETS:
         return f"its target is {machine.target!r}; known are {', '.join(TARGETS)}"
     if not machine.memories:
@@ -112,7 +116,7 @@ def _problem(machine: Machine) -> str:
             return f"{key} is {number!r}, but must be a number"
         if not 0 < number < float("inf"):
             return f"{key} is {number}, but must be positive and finite"
-    for key in ("launch", "step", "wake"):
+    for key in ("launch", "step", "wake", "latency"):
         number = getattr(machine, key)
         if not isinstance(number, int | float) or not 0 <= number < float("inf"):
             return f"{key} is {number!r}, but must be a number of seconds, not negative"
@@ -120,6 +124,11 @@ def _problem(machine: Machine) -> str:
         if key.partition(".")[0] not in UNITS or not key.partition(".")[2]:
             return f"the rate {key!r} has no unit and dtype, as `vector.float32` has"
     return "" if "vector.float32" in machine.rates else "it has no rate `vector.float32`"
+
+
+def _is_plain(text: str) -> bool:
+    """True for ASCII letters, digits, hyphens and underscores: a part of a file's name."""
+    return not text or (text.isascii() and text.replace("-", "").replace("_", "").isalnum())
 
 
 def from_mapping(data: Mapping[str, Any], source: str) -> Machine:

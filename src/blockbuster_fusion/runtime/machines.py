@@ -2,11 +2,15 @@
 
 import contextlib
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
-from blockbuster_fusion.errors import BadMachine
+from blockbuster_fusion.errors import BadMachine, NoCompiler
 from blockbuster_fusion.machine.machine import Machine, known, read
-from blockbuster_fusion.runtime.c.probe import available_threads, cpu_name, probe_cpu
+from blockbuster_fusion.runtime.c.compiler import has_openmp
+from blockbuster_fusion.runtime.c.probe import cpu_name, probe_cpu
+from blockbuster_fusion.runtime.c.topology import topology
 from blockbuster_fusion.runtime.disk_cache import usable_folder
 
 
@@ -18,28 +22,62 @@ def machine_named(name: str) -> Machine:
     if Path(name).suffix in (".toml", ".json"):
         return read(Path(name))
     choices = ", ".join(found)
-    raise BadMachine(name=name, problem=f"unknown; known are {choices}, and .toml or .json files")
+    problem = f"unknown; known are cpu, cuda, {choices}, and .toml or .json files"
+    raise BadMachine(name=name, problem=problem)
 
 
 def this_cpu(threads: int | None = None, *, measure: bool = False) -> Machine:
-    """This CPU with some number of threads: measured once, or again with `measure`, and kept."""
-    count = threads or available_threads()
-    file = kept_file(count)
+    """This CPU with some number of threads: measured once, or again with `measure`, and kept.
+
+    By default each core that the process may use has one thread.
+    """
+    count = usable_threads(threads)
+    wanted = (cpu_name(), count)
+    return kept_machine(
+        f"cpu-{count}",
+        lambda kept: (kept.name, kept.processors) == wanted and bool(kept.instructions),
+        lambda: probe_cpu(count),
+        measure=measure,
+    )
+
+
+def usable_threads(threads: int | None = None) -> int:
+    """The number of threads that a CPU is measured with; BadMachine if there are fewer CPUs."""
+    here = topology()
+    count = len(here.cores) if threads is None else threads
+    if not 1 <= count <= here.cpus:
+        given = f"{count} threads are asked for, and the process may use {here.cpus} CPUs"
+        raise BadMachine(name="cpu", problem=f"{given}; give 1 to {here.cpus}")
+    with contextlib.suppress(NoCompiler):  # told when a kernel is compiled
+        return count if count == 1 or has_openmp() else 1
+    return count
+
+
+def kept_machine(
+    label: str, fits: Callable[[Machine], bool], probe: Callable[[], Machine], *, measure: bool
+) -> Machine:
+    """A machine that was measured before, if it still fits; else, or to `measure`, measured now."""
+    file = kept_file(label)
     if not measure and file is not None and file.is_file():
         with contextlib.suppress(BadMachine):  # of an older version: measured anew
             kept = read(file)
-            if (kept.name, kept.processors) == (cpu_name(), count):
+            if fits(kept):
                 return kept
-    made = probe_cpu(count)
+    made = probe()
     if file is not None:
         _write(file, made.to_json())
     return made
 
 
-def kept_file(threads: int) -> Path | None:
-    """The file in which a measured CPU is kept, in the folder of the kernel cache."""
+def kept_file(label: str) -> Path | None:
+    """The file in which a measured machine is kept, in the folder of the kernel cache."""
     folder = usable_folder()
-    return None if folder is None else folder / f"machine-cpu-{threads}.json"
+    return None if folder is None else folder / f"machine-{file_label(label)}.json"
+
+
+def file_label(text: str) -> str:
+    """A text as a part of a file's name: small letters and digits, joined by hyphens."""
+    return "-".join(re.findall("[a-z0-9]+", text.lower()))
 
 
 def _write(file: Path, text: str) -> None:

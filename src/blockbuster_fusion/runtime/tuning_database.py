@@ -20,7 +20,6 @@ from blockbuster_fusion.runtime.disk_cache import usable_folder
 from blockbuster_fusion.runtime.tuning_file import VARIABLE, Damaged, TuningFile
 from blockbuster_fusion.runtime.tuning_records import (
     FORMAT,
-    GENERATOR,
     Key,
     LibraryTime,
     Record,
@@ -31,7 +30,7 @@ from blockbuster_fusion.runtime.tuning_records import (
     to_entry,
 )
 
-__all__ = ["GENERATOR", "VARIABLE", "Key", "LibraryTime", "Record", "TuningDatabase", "database"]
+__all__ = ["VARIABLE", "Key", "LibraryTime", "Record", "TuningDatabase", "database"]
 
 VERSION = 1
 """The version of the schema."""
@@ -326,10 +325,15 @@ def database() -> TuningDatabase:
         return _own[path]
 
 
+def uses_seeds() -> bool:
+    """True unless measurements are off, and with them those that come with the package."""
+    return os.environ.get(VARIABLE, "").lower() != "off"
+
+
 def database_path() -> Path | None:
     """The file of the user's database, or None. Each version of the schema has its own."""
     named = os.environ.get(VARIABLE, "")
-    if named.lower() == "off":
+    if not uses_seeds():
         return None
     if named:
         return Path(named).absolute()

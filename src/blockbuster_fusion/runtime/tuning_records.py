@@ -14,9 +14,8 @@ from numbers import Integral, Real
 from typing import Any
 
 from blockbuster_fusion.errors import BadRecord
+from blockbuster_fusion.runtime.generator import generator_version
 
-GENERATOR = "1"
-"""The version of the generator of kernels: measurements of another version are not used."""
 LONGEST_TEXT, LONGEST_CONFIG = 1000, 100_000
 LARGEST = 2**63 - 1
 """The largest whole number that SQLite stores."""
@@ -43,7 +42,8 @@ class Key:
     threads: int
     versions: tuple[tuple[str, str], ...]
     """The names and versions of PyTorch, Triton or the C compiler."""
-    generator: str = GENERATOR
+    generator: str = field(default_factory=generator_version)
+    """The version of the generator of kernels: measurements of another one are not used."""
 
     def __post_init__(self) -> None:
         sizes = [(name, whole(f"sizes.{name}", n)) for name, n in pairs("sizes", self.sizes)]

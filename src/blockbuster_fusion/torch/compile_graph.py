@@ -115,10 +115,9 @@ def compile_graph(
         analysis = replace(analysis)  # without what was known of the graph before
     parts = PartCompiler(analysis, options, target)
     if options.library != "never" and target in ("cpu", "cuda"):
-        machine = parts.machine(target)
-        chooser = Chooser(parts, machine, measures=tunes, replayed=replayed, called=called or {})
         try:
-            chooser.choose()
+            machine = parts.machine(target)
+            Chooser(parts, machine, measures=tunes, replayed=replayed, called=called or {}).choose()
         except Exception as error:  # whatever it is: the model runs by kernels
             if options.strict:
                 raise

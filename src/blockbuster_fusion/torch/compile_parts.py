@@ -15,7 +15,7 @@ from blockbuster_fusion.compiler import (
     choose,
     executable_of,
 )
-from blockbuster_fusion.errors import BlockbusterError, NoCompiler
+from blockbuster_fusion.errors import NoCompiler
 from blockbuster_fusion.improve import Elsewhere, Improver, Points, points_of
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.tiling import Extents
@@ -26,8 +26,7 @@ from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
-from blockbuster_fusion.runtime.tuning_database import Record, database
-from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.runtime.tuning_database import Key, Record
 from blockbuster_fusion.select.parts import Kind, Layerwise
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.describe import described
@@ -39,7 +38,7 @@ from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.options import Options, device_of
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.to_array_program import PartBuilder, PartProgram, Unexpressed
-from blockbuster_fusion.torch.tuned import tuning_key
+from blockbuster_fusion.torch.tuned import measured_before, tuned_choices, tuning_key
 
 MOST_COMPILED = 256
 """The number of executables that are kept for other models."""
@@ -230,9 +229,11 @@ class PartCompiler:
             choices = choose(request)
             found = Candidates(choices, None)
             if target in ("cpu", "cuda"):
-                improver = Improver(choices, self.machine(target))
-                best = improver.best(self.sizes(part))
-                found = Candidates([*self.tuned(part, request), *best], improver)
+                sizes, machine = self.sizes(part), self.machine(target)
+                improver = Improver(choices, machine)
+                best = improver.best(sizes)
+                tuned = tuned_choices(request, self.tuning(part, target), machine, best[0], sizes)
+                found = Candidates([*tuned, *best], improver)
             _CHOSEN.put(key, found)
         return found
 
@@ -267,20 +268,13 @@ class PartCompiler:
         return self._expected[1]
 
     def record(self, part: PartProgram, target: str) -> Record | None:
-        """The best measurement of a part's kernels by earlier tuning, if there is any."""
-        program, sizes = part.expressed.program, self.sizes(part)
-        return database().best(tuning_key(program, part.storage, sizes, self.machine(target)))
+        """The best measurement of a part's kernels on this machine, if there is any."""
+        return measured_before(self.tuning(part, target), self.machine(target))
 
-    def tuned(self, part: PartProgram, request: Request) -> list[Choice]:
-        """The choice that was the best in earlier tuning, if there is any."""
-        record = self.record(part, request.target)
-        if record is None:
-            return []
-        try:
-            return choose(replace(request, config=Config.from_data(record.config)))
-        except BlockbusterError as error:  # the generator has changed since
-            log.debug("a tuned configuration is left out: %s", error)
-            return []
+    def tuning(self, part: PartProgram, target: str) -> Key:
+        """The key of a part's measurements."""
+        program = part.expressed.program
+        return tuning_key(program, part.storage, self.sizes(part), self.machine(target))
 
     def try_out(self, part: PartProgram, executable: Executable, device: torch.device) -> None:
         """Runs a part once on zeros in each range of sizes, so that a failing kernel fails now."""

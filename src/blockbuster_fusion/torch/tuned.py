@@ -2,16 +2,23 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.compiler import Request, choose
+from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
-from blockbuster_fusion.runtime.tuning_database import Key
+from blockbuster_fusion.runtime.tuning_database import Key, Record, database, uses_seeds
+from blockbuster_fusion.runtime.tuning_seeds import Seed, seed_for
+from blockbuster_fusion.schedule.cost import error_of, predicted
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.version import __version__
 
@@ -20,7 +27,10 @@ def tuning_key(
     program: ArrayProgram, storage: Mapping[str, DType], sizes: Sizes, machine: Machine
 ) -> Key:
     """The key of a program's measurements on a machine."""
-    stored = ",".join(f"{name}:{dtype}" for name, dtype in storage.items())
+    arrays = [(given.name, given.type.axes) for given in program.inputs]
+    arrays += [(out.name, program.type(out.value).axes) for out in program.outputs]
+    # Tiles are named after axes; the names of arrays say nothing.
+    stored = ",".join(f"{' '.join(map(str, axes))}:{storage[name]}" for name, axes in arrays)
     text = f"{lower(program).digest} {stored} {machine.target}"
     return Key(
         hashlib.sha256(text.encode()).hexdigest(),
@@ -34,6 +44,48 @@ def tuning_key(
 def versions() -> tuple[tuple[str, str], ...]:
     """The versions of the software that measurements depend on."""
     return (("blockbuster-fusion", __version__), ("torch", str(torch.__version__)))
+
+
+def measured_before(key: Key, machine: Machine) -> Record | None:
+    """The best measurement on this machine: the user's own, or that of the machine's seed."""
+    found = database().best(key)
+    if found is None and (seed := _seed(key, machine)) is not None and seed.counts:
+        return seed.record
+    return found
+
+
+def tuned_choices(
+    request: Request, key: Key, machine: Machine, usual: Choice, sizes: Sizes
+) -> list[Choice]:
+    """The choice that was the best in earlier tuning, here or on a machine of this kind.
+
+    What was not measured here has to be predicted as fast as the usual choice, but for the error
+    of predictions.
+    """
+    record, seed = measured_before(key, machine), _seed(key, machine)
+    try:
+        if record is not None:
+            return choose(replace(request, config=Config.from_data(record.config)))
+        if seed is None:
+            return []
+        found = choose(replace(request, config=Config.from_data(seed.record.config)))
+        error = error_of(usual.scheduled()[0], machine)
+        limit = _predicted(usual, sizes, machine) * error
+        return [choice for choice in found if _predicted(choice, sizes, machine) <= limit]
+    except BlockbusterError as problem:  # the generator has changed since
+        log.debug("a tuned configuration is left out: %s", problem)
+        return []
+
+
+def _seed(key: Key, machine: Machine) -> Seed | None:
+    return seed_for(key, machine) if uses_seeds() else None
+
+
+def _predicted(choice: Choice, sizes: Sizes, machine: Machine) -> float:
+    """The predicted seconds of a choice."""
+    nest, tiles = choice.scheduled()
+    extents = Extents.of_sizes(sizes, "the captured call")
+    return predicted(nest, Tiling(extents, tiles), machine, choice.schedule).device
 
 
 def config_of(choice: Choice) -> Config:

@@ -258,6 +258,11 @@ def _version(command: tuple[str, ...], file: str) -> str:
 _OPENMP_TEST = "int f(int n) {\n#pragma omp parallel num_threads(n)\n    {}\n    return n;\n}\n"
 
 
+def has_openmp() -> bool:
+    """True if the C compiler has OpenMP; without it, kernels run on one thread."""
+    return _has_openmp(compiler())
+
+
 def _has_openmp(command: tuple[str, ...]) -> bool:
     """True if a compiler has OpenMP now; asked if a library was compiled without it."""
     return _openmp_of(command, _file(command))

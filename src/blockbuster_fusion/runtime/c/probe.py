@@ -15,17 +15,15 @@ from blockbuster_fusion.machine.machine import Machine, Memory
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.c.library import load_library
+from blockbuster_fusion.runtime.c.topology import Cache, topology
 
 SECONDS = 0.02
 """The shortest run that is timed."""
 RUNS = 7
 CALLS = 200
-CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-USUAL_CACHES = {"L1": 32 << 10, "L2": 1 << 20, "L3": 16 << 20}
-"""Sizes that are assumed where the system does not tell."""
 BEYOND = 4
-"""Main memory is measured with so many times the last cache, or with half of it at least."""
-MOST_BYTES = 256 << 20
+"""Main memory is measured with so many times the last caches; with many of them, twice."""
+MANY_BYTES = 256 << 20
 ALIGNED = 64
 """The address of a vector is a multiple of this."""
 
@@ -43,6 +41,24 @@ typedef float float32 __attribute__((vector_size(WIDE)));
 typedef double float64 __attribute__((vector_size(WIDE)));
 
 int64_t vector_bytes(void) { return WIDE; }
+
+const char *instructions(void) {
+#if defined(__AVX512F__)
+    return "AVX-512";
+#elif defined(__AVX2__)
+    return "AVX2";
+#elif defined(__AVX__)
+    return "AVX";
+#elif defined(__SSE2__)
+    return "SSE2";
+#elif defined(__ARM_FEATURE_SVE)
+    return "SVE";
+#elif defined(__ARM_NEON)
+    return "NEON";
+#else
+    return "";
+#endif
+}
 
 /* Ten chains of fused multiply-adds in registers, so that none waits for another. */
 #define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9)
@@ -95,27 +111,38 @@ void all_threads(int64_t threads) {
 """
 
 
-def probe_cpu(threads: int | None = None) -> Machine:
-    """This CPU, measured on so many threads: by default, all that the process may use."""
-    count = threads or available_threads()
-    sizes = cache_sizes()
+def probe_cpu(threads: int) -> Machine:
+    """This CPU, measured on so many threads, of which some may share a core."""
+    found = topology(threads=threads)
+    cores = min(len(found.cores), threads)
     library = _library()
-    with doing("measuring this machine", 4 + len(sizes)) as task:
+    with doing("measuring this machine", 4 + len(found.caches)) as task:
         rates = {}
         for dtype, size in (("float32", 4), ("float64", 8)):
-            rates[f"vector.{dtype}"] = _peak(library, dtype, library.vector_bytes() // size)
+            one = _peak(library, dtype, library.vector_bytes() // size)
+            rates[f"vector.{dtype}"] = one * cores / threads
             task.step()
         memories = []
-        for name, size, shared in sizes:
-            memories.append(_cache(library, name, size, shared, count))
+        for cache in found.caches:
+            memories.append(_cache(library, cache, threads))
             task.step()
-        memories.append(_main(library, sizes[-1][1], count))
+        memories.append(_main(library, found.caches[-1].total, threads))
         task.step()
         launch = _best(lambda rounds: [library.nothing() for _ in range(rounds)])
-        wake = _usual(lambda: library.all_threads(count))
+        wake = _usual(lambda: library.all_threads(threads))
         task.step()
-    name, source = cpu_name(), f"measured {time.strftime('%Y-%m-%d')}, {count} threads"
-    return Machine(name, "cpu", count, tuple(memories), rates, launch, 0.0, wake, source=source)
+    return Machine(
+        cpu_name(),
+        "cpu",
+        threads,
+        tuple(memories),
+        rates,
+        launch,
+        0.0,
+        wake,
+        instructions=library.instructions().decode("ascii"),
+        source=f"measured {time.strftime('%Y-%m-%d')}, threads: {threads}, cores: {cores}",
+    )
 
 
 def _library() -> ctypes.CDLL:
@@ -126,6 +153,7 @@ def _library() -> ctypes.CDLL:
     library.read_all.restype = ctypes.c_double
     library.all_threads.argtypes = [ctypes.c_int64]
     library.vector_bytes.restype = ctypes.c_int64
+    library.instructions.restype = ctypes.c_char_p
     return library
 
 
@@ -135,18 +163,19 @@ def _peak(library: ctypes.CDLL, dtype: str, lanes: int) -> float:
     return 2.0 * 10 * lanes / _best(function)
 
 
-def _cache(library: ctypes.CDLL, name: str, size: int, shared: bool, threads: int) -> Memory:
-    """A cache, read by one thread and by all; half of it, since other data is in it too."""
-    half = size // 2
-    one = _bandwidth(library, half, 1)
-    every = _bandwidth(library, half if shared else half * threads, threads)
-    return Memory(name, size, one, max(one, every), shared)
+def _cache(library: ctypes.CDLL, cache: Cache, threads: int) -> Memory:
+    """Caches, read by one thread and by all; half of each, since other data is in it too."""
+    one = _bandwidth(library, cache.one // 2, 1)
+    every = _bandwidth(library, cache.total // 2, threads)
+    size = cache.total if cache.shared else cache.total // threads
+    return Memory(cache.name, size, one, max(one, every), cache.shared)
 
 
 def _main(library: ctypes.CDLL, last: int, threads: int) -> Memory:
-    size = max(min(BEYOND * last, MOST_BYTES), 2 * last if last < MOST_BYTES else MOST_BYTES)
+    installed = _installed()
+    size = min(max(min(BEYOND * last, MANY_BYTES), 2 * last), installed // 4)
     one, every = (_bandwidth(library, size, count) for count in (1, threads))
-    return Memory("main", _installed(), one, max(one, every))
+    return Memory("main", installed, one, max(one, every))
 
 
 def _bandwidth(library: ctypes.CDLL, size: int, threads: int) -> float:
@@ -185,36 +214,6 @@ def _usual(run: Callable[[], object]) -> float:
 
 
 # ---------------------------------------------------------------- what the system tells
-
-
-def available_threads() -> int:
-    """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
-
-
-def cache_sizes() -> list[tuple[str, int, bool]]:
-    """The data caches: name, bytes, and True if several cores share it; the fastest first."""
-    found = []
-    for folder in sorted(CACHES.glob("index*")):
-        try:
-            kind = (folder / "type").read_text().strip()
-            level = int((folder / "level").read_text())
-            size = _parsed((folder / "size").read_text().strip())
-            shared = (folder / "shared_cpu_list").read_text().strip()
-        except (OSError, ValueError):
-            continue
-        if kind in ("Data", "Unified") and size:
-            found.append((f"L{level}", size, level > 2 and shared.isdecimal() is False))
-    if not found:
-        return [(name, size, name == "L3") for name, size in USUAL_CACHES.items()]
-    return sorted(found, key=lambda cache: cache[1])
-
-
-def _parsed(text: str) -> int:
-    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)
 
 
 def _installed() -> int:
