@@ -38,6 +38,7 @@ from blockbuster_fusion.torch.capture.nodes import name_of, tensors_of
 from blockbuster_fusion.torch.capture.operators import refusal
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.machines import machine_for
+from blockbuster_fusion.torch.rivals.workers import usual_workers
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.to_array_program import PartBuilder, PartProgram, Unexpressed
 from blockbuster_fusion.torch.tuned import tuning_key
@@ -68,6 +69,10 @@ class Options:
     """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
     seconds: float = 600.0
     """The seconds after which tuning measures one configuration of each part only."""
+    workers: int = field(default_factory=usual_workers)
+    """The number of configurations that tuning compiles at a time."""
+    ray: str | None = None
+    """The address of a Ray cluster that tunes: "auto", "local" or HOST:PORT."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

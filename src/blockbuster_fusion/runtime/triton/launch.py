@@ -159,17 +159,11 @@ class Launcher(LaunchPlanner):
         self, plan: LaunchPlan, strides: Sequence[Sequence[int]]
     ) -> Callable[[Sequence[torch.Tensor]], None]:
         """A launch for tensors with these strides."""
-        known: dict[str, object] = dict(plan.constants)
-        for buffer, own in zip(self.buffers, strides, strict=True):
-            known.update(zip(self.names.strides[buffer], own, strict=True))
-        for buffer, shape in plan.scratch:
-            names = (self.names.copies[buffer], *self.names.strides[buffer])
-            known.update(zip(names, torch.empty(shape, device="meta").stride(), strict=True))
-        template = [known.get(name) for name in self.parameters]
+        template = self.arguments(plan, strides)
         run, options = self.function[plan.grid], plan.options
 
         def launch(tensors: Sequence[torch.Tensor]) -> None:
-            arguments = list(template)
+            arguments: list[object] = [*template]
             for at, tensor in zip(self.pointers, tensors, strict=True):
                 if at is not None:
                     arguments[at] = tensor
@@ -178,6 +172,18 @@ class Launcher(LaunchPlanner):
             run(*arguments, **options)
 
         return launch if plan.grid[0] else lambda tensors: None
+
+    def arguments(
+        self, plan: LaunchPlan, strides: Sequence[Sequence[int]]
+    ) -> list[int | bool | None]:
+        """The arguments of a launch; None stands for a tensor."""
+        known: dict[str, int | bool] = dict(plan.constants)
+        for buffer, own in zip(self.buffers, strides, strict=True):
+            known.update(zip(self.names.strides[buffer], own, strict=True))
+        for buffer, shape in plan.scratch:
+            names = (self.names.copies[buffer], *self.names.strides[buffer])
+            known.update(zip(names, torch.empty(shape, device="meta").stride(), strict=True))
+        return [known.get(name) for name in self.parameters]
 
 
 class FittingLaunch:

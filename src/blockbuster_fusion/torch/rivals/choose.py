@@ -7,7 +7,7 @@ left of the part is judged again: a kernel may still compute what comes before a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,8 +30,9 @@ from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_parts import LibraryChoice, PartCompiler, device_of
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
+from blockbuster_fusion.torch.rivals.cluster import tuner_for
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
-from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
+from blockbuster_fusion.torch.rivals.tuning import Subject
 from blockbuster_fusion.torch.to_array_program import PartProgram
 from blockbuster_fusion.torch.tuned import config_of
 
@@ -70,7 +71,8 @@ class Chooser:
         """
         self.parts, self.machine, self.called = parts, machine, called
         self.measures, self.replayed = measures, replayed
-        self.tuner = Tuner(parts.options.seconds)
+        own = parts.options
+        self.tuner = tuner_for(own.seconds, own.workers, own.ray if measures else None)
         self.known: dict[object, Estimate] = {}
         self.gain, self.recognised = 0.0, 0.0
         """The seconds that kernels win, and that recognised attention wins."""
@@ -79,7 +81,7 @@ class Chooser:
 
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
-        with doing("weighing kernels against PyTorch's operators"):
+        with doing("weighing kernels against PyTorch's operators"), self.tuner:
             while self.moved():
                 pass
             if self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
@@ -110,13 +112,11 @@ class Chooser:
         self.attention = found_attention(analysis)
         found: dict[Node, LibraryChoice] = {}
         collapsed: list[tuple[Attention, LibraryChoice]] = []
-        for nodes in self.parts.parts():
-            if analysis.kind(nodes[0]) is Kind.MISC:
-                continue
-            inside = set(nodes)
-            attention = [x for x in self.attention if inside.issuperset(x.members)]
-            if len(self.attention) > self.called:  # else the model calls PyTorch's itself
-                attention = [x for x in attention if self.saved(x) > 0]
+        parts = [part for part in self.parts.parts() if analysis.kind(part[0]) is not Kind.MISC]
+        if self.measures:
+            self.tuner.ahead(self.subjects(parts))
+        for nodes in parts:
+            attention = self.attention_in(nodes)
             choice = self.judged(nodes, attention)
             if choice is None:
                 continue
@@ -132,6 +132,14 @@ class Chooser:
         self.parts.libraries |= found
         self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
         return bool(found)
+
+    def attention_in(self, nodes: Sequence[Node]) -> list[Attention]:
+        """The attention in a part that PyTorch's own may run."""
+        inside = set(nodes)
+        attention = [x for x in self.attention if inside.issuperset(x.members)]
+        if len(self.attention) > self.called:  # else the model calls PyTorch's itself
+            attention = [x for x in attention if self.saved(x) > 0]
+        return attention
 
     def saved(self, x: Attention) -> float:
         """The seconds by which PyTorch's attention is faster than what it stands for."""
@@ -156,7 +164,7 @@ class Chooser:
         library = self.times.of(nodes, attention)
         limit = library.total(replayed=self.replayed)
         estimate = self.least(nodes)
-        if estimate.seconds.total(replayed=self.replayed) * estimate.error < limit:
+        if self.may_win(estimate, limit):
             try:
                 estimate = self.estimated(nodes)
             except BlockbusterError as error:
@@ -172,11 +180,25 @@ class Chooser:
             estimate.basis,
             estimate.config,
         )
-        if ours * estimate.error >= limit:
+        if not self.may_win(estimate, limit):
             return choice
         self.gain += limit - ours
         self.won.append((nodes, choice))
         return None
+
+    def may_win(self, estimate: Estimate, limit: float) -> bool:
+        """True if kernels are faster than a number of seconds, by more than the error."""
+        return estimate.seconds.total(replayed=self.replayed) * estimate.error < limit
+
+    def subjects(self, parts: Sequence[Sequence[Node]]) -> Iterator[Subject]:
+        """The parts that are going to be measured; what one of them lacks is told later."""
+        for nodes in parts:
+            try:
+                library = self.times.of(nodes, self.attention_in(nodes))
+                if self.may_win(self.least(nodes), library.total(replayed=self.replayed)):
+                    yield self.subject(nodes)
+            except Exception as error:  # whatever it is: the verdict on the part meets it again
+                log.debug("not sent ahead: %s: %s", name_of(nodes[0]), error)
 
     def least(self, nodes: Sequence[Node]) -> Estimate:
         """The least time that kernels could take: for their arrays, their products, one launch."""
