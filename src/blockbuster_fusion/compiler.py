@@ -252,8 +252,8 @@ def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:
 
 def choose(request: Request) -> list[Choice]:
     """The programs that `compile` would make kernels of, the best first; nothing is compiled."""
-    if request.config is not None:
-        config = request.config
+    config = request.config
+    if config is not None:
         request = replace(
             request,
             snapshot=config.snapshot,
@@ -263,6 +263,8 @@ def choose(request: Request) -> list[Choice]:
         )
     graph, title = request.block_program()
     snapshots = _chosen_snapshots(request, graph)
+    if request.snapshot is None or config is not None:  # one that tuning has chosen from all
+        snapshots = snapshots.with_base()
     graphs, target = snapshots.graphs, request.target
     given = [given_tiles([*g.dims, *graph.dims], request.tiles) for g in graphs]
     tiles = [default_tiles(g, target, own) for g, own in zip(graphs, given, strict=True)]
@@ -335,8 +337,7 @@ def _chosen_snapshots(request: Request, graph: Graph) -> "_Snapshots":
     unit = request.unit
     if unit is None:
         unit = chosen_units(graph, request.target, lambda units: snapshots(units).graphs)
-    found = snapshots((unit,) if isinstance(unit, str) else tuple(unit))
-    return found.with_base() if request.snapshot is None else found
+    return snapshots((unit,) if isinstance(unit, str) else tuple(unit))
 
 
 def first_with_kernels(choices: Sequence[Choice], make: Callable[[Choice], T]) -> T:

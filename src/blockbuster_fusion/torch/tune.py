@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,12 +26,14 @@ from blockbuster_fusion.runtime.tuning_database import database
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch.machines import machine_for
-from blockbuster_fusion.torch.model import CompiledModel
 from blockbuster_fusion.torch.rivals.cluster import Cluster, tuner_for
 from blockbuster_fusion.torch.rivals.tuning import Subject
 from blockbuster_fusion.torch.rivals.workers import usual_workers
 from blockbuster_fusion.torch.table.row import DTYPES
 from blockbuster_fusion.torch.tuned import config_of
+
+if TYPE_CHECKING:
+    from blockbuster_fusion.torch.model import CompiledModel
 
 TUNING = "max-autotune-no-cudagraphs"
 """The mode in which a model is compiled to be tuned."""
@@ -61,7 +63,7 @@ def tune(
     workers: int | None = None,
     ray: str | None = None,
     **named: Any,
-) -> Tuned | CompiledModel:
+) -> "Tuned | CompiledModel":
     """A program with its best configuration, or a model with those of all its parts.
 
     `inputs` are arrays, for a program in the order of its inputs or by name. What is found is
@@ -71,6 +73,8 @@ def tune(
     if isinstance(model, ArrayProgram):
         subject = subject_of(model, inputs, named, target)
         return tune_subject(subject, seconds, workers, ray)
+    from blockbuster_fusion.torch.model import CompiledModel  # all that captures models
+
     options: dict[str, Any] = {"seconds": seconds, "target": target, "workers": workers, "ray": ray}
     with Cluster(ray) if ray is not None else nullcontext():
         made = CompiledModel(model, mode=TUNING, library="auto", **options)

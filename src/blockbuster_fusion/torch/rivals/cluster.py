@@ -4,6 +4,7 @@ A node needs this package and PyTorch. It measures alone on what it is given: a 
 cores as the kernels have threads.
 """
 
+import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,6 +21,8 @@ from blockbuster_fusion.torch.tuned import config_of
 
 GRACE = 30.0
 """The seconds that nodes have beyond the budget to finish what they compile and measure."""
+REACH = 10.0
+"""The seconds in which a cluster has to answer."""
 
 
 class Cluster:
@@ -40,9 +43,10 @@ class Cluster:
             quiet = {"log_to_driver": False, "logging_level": "ERROR"}
             local = {"include_dashboard": False} if address == "local" else {}
             try:
+                _check_reachable(address)
                 ray.init(address=address, **quiet, **local)
             except (OSError, ValueError, RuntimeError) as error:
-                problem = (str(error).splitlines() or [type(error).__name__])[0]
+                problem = (str(error) or type(error).__name__).partition(". ")[0].rstrip(".")
                 raise NoCluster(address=address, problem=problem) from error
 
     def places(self, target: str, threads: int | None) -> int:
@@ -97,6 +101,13 @@ class Cluster:
     def _resources(self) -> list[dict[str, float]]:
         """The resources of each node that is alive."""
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+
+
+def _check_reachable(address: str) -> None:
+    """OSError if nothing listens at HOST:PORT; Ray itself would ask for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=REACH).close()
 
 
 class ClusterTuner(Tuner):
