@@ -148,6 +148,15 @@ def test_what_no_node_measures_is_measured_here(
 
 
 @pytest.mark.usefixtures("few")
+def test_records_of_another_format_are_told(
+    here: TuningDatabase, nodes: list[Node], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(jobs, "FORMAT", "blockbuster tuning 99")
+    assert tune.tune_subject(softmax(20, 72), 60, 1, "auto").tried > 1
+    assert "not taken over: what a node has sent: " in caplog.text
+
+
+@pytest.mark.usefixtures("few")
 def test_the_parts_of_a_model_are_sent_together(
     here: TuningDatabase, nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:

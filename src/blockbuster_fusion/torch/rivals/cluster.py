@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from blockbuster_fusion.errors import MissingPackage, NoCluster, WrongKind
+from blockbuster_fusion.errors import BadRecord, MissingPackage, NoCluster, WrongKind
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.tuning_database import Key
@@ -37,6 +37,7 @@ class Cluster:
         except ImportError as error:
             raise MissingPackage(function="tune", package="ray", extra="ray") from error
         self.ray: Any = ray
+        self.address = address
         self.is_own = not ray.is_initialized()
         """True if the connection is made here, and so ends here."""
         if self.is_own:
@@ -50,14 +51,17 @@ class Cluster:
                 raise NoCluster(address=address, problem=problem) from error
 
     def places(self, target: str, threads: int | None) -> int:
-        """The number of jobs that run at the same time, at least one."""
+        """The number of jobs that run at the same time, or NoCluster."""
         found = 0
         for resources in self._resources():
             if target == "cuda":
                 found += int(resources.get("GPU", 0))
             else:
                 found += max(1, int(resources.get("CPU", 0)) // (threads or 1))
-        return max(1, found)
+        if not found:
+            problem = "no node of it has a GPU" if target == "cuda" else "it has no node"
+            raise NoCluster(address=self.address, problem=problem)
+        return found
 
     def results(self, jobs: Sequence[Job], seconds: float) -> Iterator[dict[str, Any]]:
         """The records of jobs, as they come; those that fail or come too late are told."""
@@ -132,8 +136,11 @@ class ClusterTuner(Tuner):
         jobs = self.shares([*new.values()])
         with doing("tuning on the cluster", len(jobs)) as task:
             for records in self.cluster.results(jobs, self.left + GRACE):
-                self.database.merge(records, "what a node has sent")
                 task.step()
+                try:
+                    self.database.merge(records, "what a node has sent")
+                except BadRecord as error:  # the node has another version
+                    log.warning("not taken over: %s", error)
         for key, job in new.items():
             if not self.database.all(key):
                 here = f"{key.machine} with {key.threads} threads"

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.compiler import Choice, capability_of, executable_of
 from blockbuster_fusion.errors import BlockbusterError, WorkerFailed, WrongKind
@@ -76,8 +77,9 @@ class Workers:
         if self.count < 2 or len(choices) < 2 or self._stop.is_set():
             return
         tasks: dict[str, Task] = {}
-        for choice in choices:
-            tasks |= self.tasks(choice, inputs, sizes)
+        with _disable_current_modes(), torch.no_grad():
+            for choice in choices:
+                tasks |= self.tasks(choice, inputs, sizes)
         if len(tasks) < 2:
             return
         pool = self._started()
