@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.compiler import Request, choose, executable_of
-from blockbuster_fusion.errors import WorkerFailed
+from blockbuster_fusion.compiler import Choice, Request, choose, executable_of
 
 if sys.platform != "linux":
     pytest.skip("Triton is for Linux alone", allow_module_level=True)
@@ -24,7 +23,8 @@ from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.tensors import TorchArrays
 from blockbuster_fusion.runtime.triton.ahead import KernelJob, _Target, kernel_jobs, serve
 from blockbuster_fusion.runtime.triton.launch import TritonKernels
-from blockbuster_fusion.runtime.worker_process import WorkerProcess
+from blockbuster_fusion.torch.rivals import workers
+from blockbuster_fusion.torch.rivals.workers import Workers
 
 CAPABILITY = 90
 
@@ -37,11 +37,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "triton"
 
 
-def compiled(name: str) -> Compiled:
-    request = Request(bb.examples.find(name), target="cuda", capability=CAPABILITY)
-    runner = executable_of(choose(request)[:1]).runner
+def compiled(choice: Choice) -> Compiled:
+    runner = executable_of([choice]).runner
     assert isinstance(runner, Compiled)
     return runner
+
+
+def chosen(name: str) -> Choice:
+    request = Request(bb.examples.find(name), target="cuda", capability=CAPABILITY)
+    return choose(request)[0]
 
 
 def inputs(runner: Compiled) -> list[torch.Tensor]:
@@ -74,28 +78,30 @@ class Pretended:
         )
 
 
-def test_a_launch_finds_what_a_worker_has_compiled(cache: Path) -> None:
-    runner = compiled("softmax")
-    given = inputs(runner)
-    jobs = kernel_jobs(runner, given, (), CAPABILITY)
-    assert jobs
-    worker = WorkerProcess("blockbuster_fusion.runtime.triton.ahead")
-    try:
-        assert {worker.ask(job.to_json()) for job in jobs} == {'"done"'}
-    finally:
-        worker.end()
-    assert worker.process.poll() is not None
-    with pytest.raises(WorkerFailed):
-        worker.ask("{}")
+def test_launches_find_what_workers_have_compiled(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = chosen("softmax")
+    shorter = {dim: max(16, tile // 2) for dim, tile in choice.tiles.items()}
+    choices = [choice, replace(choice, tiles=shorter)]
+    given = inputs(compiled(choice))
+    monkeypatch.setattr(workers, "capability_of", lambda target: CAPABILITY)
+    pool = Workers(2)
+    pool.compile(choices, given, (), 1e9)
+    processes = [worker.process for worker in pool._processes]
+    pool.close()
+    assert processes
+    assert all(process.poll() is not None for process in processes)
     made = {file.name for file in cache.iterdir()}
-    assert made
-    launch(runner, given)
+    assert len(made) >= 2
+    for one in choices:
+        launch(compiled(one), given)
     assert {file.name for file in cache.iterdir()} == made
 
 
 def test_another_launch_is_another_job(cache: Path) -> None:
     """Triton compiles strides of 1 in, and whether 16 divides the others."""
-    runner = compiled("matmul-relu")
+    runner = compiled(chosen("matmul-relu"))
     given = inputs(runner)
     (job,) = kernel_jobs(runner, given, (), CAPABILITY)
     (same,) = kernel_jobs(runner, [x.clone() for x in given], (), CAPABILITY)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.errors import MissingPackage, WrongKind
+from blockbuster_fusion.errors import MissingPackage, NoCluster, WrongKind
 from blockbuster_fusion.runtime.tuning_database import TuningDatabase
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch import compile_parts, tune
@@ -63,7 +64,7 @@ class Node:
         self.database = TuningDatabase(None)
         self.jobs: list[Job] = []
 
-    def places(self, target: str, threads: int | None) -> int:
+    def places(self, target: str) -> int:
         return self.places_there
 
     def results(self, sent: Sequence[Job], seconds: float) -> Iterator[dict[str, Any]]:
@@ -72,7 +73,7 @@ class Node:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(tuning, "database", lambda: self.database)
                 if not self.failing:
-                    yield through_json(jobs.tuned(through_json(job.data())))
+                    yield through_json(jobs.run_job(through_json(job.data())))
 
     def close(self) -> None: ...
 
@@ -175,6 +176,46 @@ def test_the_parts_of_a_model_are_sent_together(
     assert len({job.program.name for node in sent for job in node.jobs}) == 2
     assert len(sent) == 1, "both parts in one go"
     assert here.export() == sent[0].database.export()
+
+
+class Nodes:
+    """Stands in for Ray: the resources of nodes, and what jobs ask for."""
+
+    def __init__(self, *resources: dict[str, float]) -> None:
+        self.found = [{"Alive": True, "Resources": some} for some in resources]
+        self.asked: dict[str, Any] = {}
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return self.found
+
+    def remote(self, function: Any) -> "Nodes":
+        return self
+
+    def options(self, **asked: Any) -> Any:
+        self.asked = asked
+        return SimpleNamespace(remote=lambda data: None)
+
+
+@pytest.mark.parametrize(
+    ("target", "places", "asked"),
+    [("cpu", 4, {"num_cpus": 8}), ("cuda", 2, {"num_cpus": 1, "num_gpus": 1})],
+)
+def test_a_job_measures_alone(
+    target: str, places: int, asked: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU, or all cores of the smallest node."""
+    there = Nodes({"CPU": 8.0, "GPU": 2.0}, {"CPU": 31.0}, {})
+    monkeypatch.setitem(sys.modules, "ray", there)
+    joined = cluster.Cluster("auto")
+    assert joined.places(target) == places
+    joined._sent(replace(Job.of(softmax(20, 70), [], 1.0), target=target))
+    assert asked.items() <= there.asked.items()
+    monkeypatch.setitem(sys.modules, "ray", Nodes({}))
+    with pytest.raises(NoCluster, match="no node of it has a"):
+        cluster.Cluster("auto").places(target)
 
 
 @pytest.mark.parametrize("address", ["", 3])

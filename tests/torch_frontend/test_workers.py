@@ -125,6 +125,35 @@ def test_a_worker_that_does_not_start_is_left_alone(
     pool.close()
 
 
+def test_a_worker_that_dies_is_replaced(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there were not enough memory for it."""
+    started: list[object] = []
+
+    class Mortal:
+        """Ends at its second job."""
+
+        has_answered = False
+
+        def __init__(self, module: str) -> None:
+            started.append(self)
+
+        def ask(self, job: str) -> str:
+            if self.has_answered:
+                raise WorkerFailed(problem="it ended with status -9")
+            self.has_answered = True
+            return '"done"'
+
+        def end(self) -> None: ...
+
+    monkeypatch.setattr(workers, "WorkerProcess", Mortal)
+    pool = Workers(2)
+    texts = [str(number) for number in range(40)]
+    monkeypatch.setattr(pool, "tasks", lambda *_: {t: partial(pool.ask, t) for t in texts})
+    pool.compile(subject.choices, subject.inputs, subject.sizes, FOREVER)
+    pool.close()
+    assert len(started) > 10
+
+
 def test_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BLOCKBUSTER_WORKERS", raising=False)
     assert 1 <= usual_workers() <= workers.MOST_USUAL

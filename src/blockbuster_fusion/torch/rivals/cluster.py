@@ -1,7 +1,7 @@
 """Tuning on a Ray cluster: jobs go to its nodes, and their records come back.
 
-A node needs this package and PyTorch. It measures alone on what it is given: a GPU, or as many
-cores as the kernels have threads.
+A node needs this package and PyTorch. A job has what it measures on to itself: a GPU, or all cores
+of the smallest node.
 """
 
 import socket
@@ -15,12 +15,14 @@ from blockbuster_fusion.errors import BadRecord, MissingPackage, NoCluster, Wron
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.tuning_database import Key
-from blockbuster_fusion.torch.rivals.jobs import Job, tuned
+from blockbuster_fusion.torch.rivals.jobs import Job, run_job
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 from blockbuster_fusion.torch.tuned import config_of
 
 GRACE = 30.0
 """The seconds that nodes have beyond the budget to finish what they compile and measure."""
+LONGEST = 3600.0
+"""The seconds of one wait for a node."""
 REACH = 10.0
 """The seconds in which a cluster has to answer."""
 
@@ -50,17 +52,12 @@ class Cluster:
                 problem = (str(error) or type(error).__name__).partition(". ")[0].rstrip(".")
                 raise NoCluster(address=address, problem=problem) from error
 
-    def places(self, target: str, threads: int | None) -> int:
+    def places(self, target: str) -> int:
         """The number of jobs that run at the same time, or NoCluster."""
-        found = 0
-        for resources in self._resources():
-            if target == "cuda":
-                found += int(resources.get("GPU", 0))
-            else:
-                found += max(1, int(resources.get("CPU", 0)) // (threads or 1))
+        name, share = self._need(target)
+        found = sum(int(r.get(name, 0)) // share for r in self._resources())
         if not found:
-            problem = "no node of it has a GPU" if target == "cuda" else "it has no node"
-            raise NoCluster(address=self.address, problem=problem)
+            raise NoCluster(address=self.address, problem=f"no node of it has a {name}")
         return found
 
     def results(self, jobs: Sequence[Job], seconds: float) -> Iterator[dict[str, Any]]:
@@ -69,7 +66,7 @@ class Cluster:
         waiting = [self._sent(job) for job in jobs]
         try:
             while waiting and (left := end - time.monotonic()) > 0:
-                done, waiting = self.ray.wait(waiting, timeout=left)
+                done, waiting = self.ray.wait(waiting, timeout=min(left, LONGEST))
                 for reference in done:
                     try:
                         yield self.ray.get(reference)
@@ -95,12 +92,16 @@ class Cluster:
         self.close()
 
     def _sent(self, job: Job) -> Any:
-        if job.target == "cuda":
-            needs: dict[str, Any] = {"num_cpus": 1, "num_gpus": 1}
-        else:  # a node with fewer cores than threads could never run it
-            most = max((int(r.get("CPU", 0)) for r in self._resources()), default=1)
-            needs = {"num_cpus": max(1, min(job.threads or 1, most))}
-        return self.ray.remote(tuned).options(max_retries=1, **needs).remote(job.data())
+        name, share = self._need(job.target)
+        needs = {"num_gpus": 1, "num_cpus": 1} if name == "GPU" else {"num_cpus": share}
+        return self.ray.remote(run_job).options(max_retries=1, **needs).remote(job.data())
+
+    def _need(self, target: str) -> tuple[str, int]:
+        """The resource that a job measures on, and how much of it."""
+        if target == "cuda":
+            return "GPU", 1
+        cores = [int(r.get("CPU", 0)) for r in self._resources()]
+        return "CPU", min((count for count in cores if count), default=1)
 
     def _resources(self) -> list[dict[str, float]]:
         """The resources of each node that is alive."""
@@ -128,7 +129,7 @@ class ClusterTuner(Tuner):
     def ahead(self, subjects: Iterable[Subject]) -> None:
         new: dict[Key, Job] = {}
         for subject in subjects:  # one at a time: each has arrays
-            configs = [config_of(choice) for choice in subject.tried]
+            configs = [config_of(choice) for choice in subject.leading]
             known = self.database.known
             configs = [c for c in configs if known(subject.key, c.data()) is None]
             if configs:
@@ -150,7 +151,7 @@ class ClusterTuner(Tuner):
         """The jobs, each in as many shares as there are places for it, within the time."""
         made: list[Job] = []
         for job in jobs:
-            places = self.cluster.places(job.target, job.threads)
+            places = self.cluster.places(job.target)
             count = min(len(job.configs), max(1, places // len(jobs)))
             seconds = job.seconds * min(1.0, places / len(jobs))
             made += [

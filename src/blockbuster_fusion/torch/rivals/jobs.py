@@ -5,6 +5,7 @@ inputs of its own, measures and checks each configuration as usual, and searches
 The keys of its records name that machine.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,7 +69,7 @@ class Job:
             "target": self.target,
             "threads": self.threads,
             "configs": [config.data() for config in self.configs],
-            "seconds": self.seconds,
+            "seconds": self.seconds if math.isfinite(self.seconds) else None,
         }
 
     @classmethod
@@ -82,7 +83,7 @@ class Job:
             data["target"],
             data["threads"],
             [Config.from_data(config) for config in data["configs"]],
-            data["seconds"],
+            math.inf if data["seconds"] is None else data["seconds"],
         )
 
     def subject(self) -> Subject:
@@ -113,7 +114,7 @@ class Job:
         return found
 
 
-def tuned(data: Data) -> dict[str, Any]:
+def run_job(data: Data) -> dict[str, Any]:
     """Runs a job on this machine: all records of its program here, as `merge` takes them."""
     job = Job.from_data(data)
     subject = job.subject()

@@ -58,7 +58,7 @@ class Subject:
         return self.inputs[0].device if self.inputs else torch.device("cpu")
 
     @property
-    def tried(self) -> Sequence[Choice]:
+    def leading(self) -> Sequence[Choice]:
         """The choices that are measured whatever is found."""
         return self.choices[:MOST_TRIED]
 
@@ -79,7 +79,7 @@ class Tuner:
         """The fastest configuration that is exact enough; None if there is none."""
         trial = _Trial(self, subject)
         with doing(f"tuning {subject.program.name}", 0) as task:
-            self.measure(trial, subject.tried, task)
+            self.measure(trial, subject.leading, task)
             for _ in range(MOST_STEPS):
                 before = trial.best
                 if before is None:
