@@ -17,6 +17,7 @@ LAYERS = (
     "__init__",  # the public face: may import all, and no layer may import from it
 )
 HOMES = {
+    "ray": ("torch/rivals/cluster.py",),
     "torch": ("torch/", "runtime/tensors.py", "runtime/triton/"),
     "triton": ("runtime/triton/",),
 }

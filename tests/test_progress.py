@@ -60,6 +60,14 @@ def test_work_inside_work_is_on_the_same_line(terminal: Terminal) -> None:
     assert any(line.startswith("blockbuster: compiling: parts, 1 of 2") for line in terminal.lines)
 
 
+def test_what_threads_do_alike_is_said_once(terminal: Terminal) -> None:
+    with doing("tuning", 4), doing("the C compiler"), doing("the C compiler"):
+        terminal.drawn.clear()
+        assert terminal.drawn.wait(60)
+    drawn = "blockbuster: tuning, 0 of 4: the C compiler ("
+    assert any(line.startswith(drawn) for line in terminal.lines)
+
+
 def test_short_work_says_nothing(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 1e9)
     with doing("compiling"):

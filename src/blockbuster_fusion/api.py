@@ -46,18 +46,26 @@ def from_torch(program: Any, **options: Any) -> "ExportedModel":
 
 
 def tune(
-    model: Any, *inputs: Any, seconds: float = 600.0, target: str | None = None, **named: Any
+    model: Any,
+    *inputs: Any,
+    seconds: float = 600.0,
+    target: str | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
+    **named: Any,
 ) -> Any:
     """Measures configurations of the kernels of a program or a model, and keeps the best.
 
     With an array program, `inputs` are its arrays, and the result has the best `config` and
     the `executable`. With a PyTorch model it is the model compiled with `mode="max-autotune"`. Each
     configuration is checked against float64 before it may win. Ctrl-C keeps what was found.
+    `workers` configurations are compiled at a time, by default one for each core. `ray` is the
+    address of a Ray cluster that measures: "auto", "local" or HOST:PORT.
     """
     _check_torch("tune")
     from blockbuster_fusion.torch.tune import tune as tuned
 
-    return tuned(model, *inputs, seconds=seconds, target=target, **named)
+    return tuned(model, *inputs, seconds=seconds, target=target, workers=workers, ray=ray, **named)
 
 
 def register_backend() -> None:

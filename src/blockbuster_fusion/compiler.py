@@ -218,8 +218,8 @@ def executable_of(
 
 def choose(request: Request) -> list[Choice]:
     """The programs that `compile` would make kernels of, the best first; nothing is compiled."""
-    if request.config is not None:
-        config = request.config
+    config = request.config
+    if config is not None:
         request = replace(
             request,
             snapshot=config.snapshot,
@@ -229,7 +229,7 @@ def choose(request: Request) -> list[Choice]:
         )
     (graph, title), target = request.block_program(), request.target
     snapshots = chosen_snapshots(graph, request.rules, request.unit, request.stored, target)
-    if request.snapshot is None:
+    if request.snapshot is None or config is not None:  # one that tuning has chosen from all
         snapshots = snapshots.with_base()
     graphs = snapshots.graphs
     given = [given_tiles([*g.dims, *graph.dims], request.tiles) for g in graphs]

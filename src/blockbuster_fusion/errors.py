@@ -191,6 +191,21 @@ class CompilerFailed(BlockbusterError):
     template = "{command} failed on {source}:\n{message}"
 
 
+class WorkerFailed(BlockbusterError):
+    """A process that compiles kernels for another one has failed."""
+
+    template = "a worker process: {problem}"
+
+
+class NoCluster(BlockbusterError):
+    """There is no Ray cluster at an address."""
+
+    template = (
+        "no Ray cluster at {address!r}: {problem}; "
+        "start one with `ray start --head`, or write 'local' for one on this machine"
+    )
+
+
 class CacheFailed(BlockbusterError):
     """No folder is writable for a compiled kernel."""
 

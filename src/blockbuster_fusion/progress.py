@@ -73,7 +73,8 @@ class _Line:
                     self._draw(passed)
 
     def _draw(self, passed: float) -> None:
-        text = f"{PREFIX}{': '.join(map(str, self.tasks))} ({passed:.0f} s)"
+        shown = dict.fromkeys(map(str, self.tasks))  # threads may do the same
+        text = f"{PREFIX}{': '.join(shown)} ({passed:.0f} s)"
         width = _columns()
         self._write(_ERASE + (text if len(text) < width else f"{text[: width - 2]}…"))
         self.is_shown = True

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.runtime import tuning_database
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import TuningDatabase
@@ -15,6 +16,7 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch import compile_parts, tuned
 from blockbuster_fusion.torch.rivals import library, tuning
+from blockbuster_fusion.torch.tuned import config_of
 
 OPTIONS = {"library": "auto"}
 
@@ -129,6 +131,18 @@ def test_a_configuration_can_be_given() -> None:
     same = bb.compile(program, config=config.data(), sizes={"M": 30, "N": 50})
     assert same.source == made.source
     assert Config.from_data(config.data()) == config
+
+
+def test_configurations_of_all_snapshots_can_be_given() -> None:
+    """Those of the base of the rules too, which compete by default."""
+    program = bb.examples.find("rmsnorm-swiglu")
+    choices = choose(Request(program))
+    assert len({choice.snapshot for choice in choices}) > 2
+    for choice in choices:
+        config = config_of(choice)
+        (same,) = choose(Request(program, config=config))
+        assert config_of(same) == config
+        assert same.graph.digest == choice.graph.digest
 
 
 def test_a_program_is_tuned(kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
 from blockbuster_fusion.torch.rivals.composites import Called
+from blockbuster_fusion.torch.rivals.workers import check_workers
 
 NAME = "blockbuster"
 
@@ -182,6 +183,10 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
         raise _wrong(wanted, made.selection, "leave it out for the usual policy")
     if not isinstance(made.seconds, int | float) or not made.seconds >= 0:
         raise _wrong("a number of seconds for tuning", made.seconds, "leave it out for 600")
+    check_workers(made.workers)
+    if made.ray is not None and not isinstance(made.ray, str):
+        remedy = "leave it out to tune on this machine"
+        raise _wrong("ray as the address of a cluster", made.ray, remedy)
     if made.library not in ("auto", "never"):
         raise _wrong('library as "auto" or "never"', made.library, 'leave it out for "auto"')
     if made.target is not None:

@@ -9,6 +9,7 @@ from torch.fx import Node
 
 from blockbuster_fusion.select.parts import Selection
 from blockbuster_fusion.torch.capture.nodes import tensors_of
+from blockbuster_fusion.torch.rivals.workers import usual_workers
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Options:
     """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
     seconds: float = 600.0
     """The seconds after which tuning measures one configuration of each part only."""
+    workers: int = field(default_factory=usual_workers)
+    """The number of configurations that tuning compiles at a time."""
+    ray: str | None = None
+    """The address of a Ray cluster that tunes: "auto", "local" or HOST:PORT."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """`bb.tune`: measures configurations of a model's or a program's kernels, and keeps the best."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,13 +22,18 @@ from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.runtime.tuning_database import database
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch.machines import machine_for
-from blockbuster_fusion.torch.model import CompiledModel
-from blockbuster_fusion.torch.rivals.tuning import MOST_TRIED, Subject, Tuner
+from blockbuster_fusion.torch.rivals.cluster import Cluster, tuner_for
+from blockbuster_fusion.torch.rivals.tuning import MOST_TRIED, Subject
+from blockbuster_fusion.torch.rivals.workers import usual_workers
 from blockbuster_fusion.torch.table.row import DTYPES
 from blockbuster_fusion.torch.tuned import config_of
+
+if TYPE_CHECKING:
+    from blockbuster_fusion.torch.model import CompiledModel
 
 TUNING = "max-autotune-no-cudagraphs"
 """The mode in which a model is compiled to be tuned."""
@@ -50,28 +56,36 @@ class Tuned:
 
 
 def tune(
-    model: Any, *inputs: Any, seconds: float = 600.0, target: str | None = None, **named: Any
-) -> Tuned | CompiledModel:
+    model: Any,
+    *inputs: Any,
+    seconds: float = 600.0,
+    target: str | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
+    **named: Any,
+) -> "Tuned | CompiledModel":
     """A program with its best configuration, or a model with those of all its parts.
 
     `inputs` are arrays, for a program in the order of its inputs or by name. What is found is
     kept in the tuning database, and later compilations use it.
     """
+    workers = usual_workers() if workers is None else workers
     if isinstance(model, ArrayProgram):
-        return tune_program(model, inputs, named, seconds, target)
-    made = CompiledModel(model, mode=TUNING, library="auto", seconds=seconds, target=target)
-    made(*inputs, **named)
+        subject = subject_of(model, inputs, named, target)
+        return tune_subject(subject, seconds, workers, ray)
+    from blockbuster_fusion.torch.model import CompiledModel  # all that captures models
+
+    options: dict[str, Any] = {"seconds": seconds, "target": target, "workers": workers, "ray": ray}
+    with Cluster(ray) if ray is not None else nullcontext():
+        made = CompiledModel(model, mode=TUNING, library="auto", **options)
+        made(*inputs, **named)
     return made
 
 
-def tune_program(
-    program: ArrayProgram,
-    inputs: tuple[Any, ...],
-    named: Mapping[str, Any],
-    seconds: float,
-    target: str | None,
-) -> Tuned:
-    """The best configuration of a program for the sizes of some arrays."""
+def subject_of(
+    program: ArrayProgram, inputs: tuple[Any, ...], named: Mapping[str, Any], target: str | None
+) -> Subject:
+    """A program to be tuned for the sizes of some arrays."""
     names = [given.name for given in program.inputs]
     arrays = [_tensor(x) for x in in_order(names, dict(named) if named else list(inputs))]
     kind = target or (arrays[0].device.type if arrays else "cpu")
@@ -86,15 +100,32 @@ def tune_program(
     request = Request(program, target=kind, dtype=storage, capability=capability_of(kind))
     choices = improved(choose(request), sizes, machine, most=MOST_TRIED)
     threads = torch.get_num_threads() if kind == "cpu" else None
-    subject = Subject(program, storage, choices, arrays, sizes, machine, threads)
-    tuner = Tuner(seconds)
-    found = tuner.best(subject)
+    return Subject(program, storage, choices, arrays, sizes, machine, threads)
+
+
+def tune_subject(subject: Subject, seconds: float, workers: int, ray: str | None) -> Tuned:
+    """The best configuration of a subject, compiled."""
+    with tuner_for(seconds, workers, ray) as tuner:
+        tuner.ahead([subject])
+        found = tuner.best(subject)
     if found is None:
-        raise NoKernel(what=program.name, remedy="none of its configurations is exact and runs")
+        remedy = "none of its configurations is exact and runs"
+        raise NoKernel(what=subject.program.name, remedy=remedy)
     choice, record = found
-    executable = executable_of([choice, *choices], threads)
+    executable = executable_of([choice, *subject.choices], subject.threads)
     tried = len(tuner.database.all(subject.key))
     return Tuned(config_of(choice), Seconds(record.seconds), record.error, tried, executable)
+
+
+def kept(subject: Subject) -> str:
+    """What is known of a subject when its tuning is stopped, in a sentence."""
+    own = database()
+    count, best = len(own.all(subject.key)), own.best(subject.key)
+    place = "in memory" if own.path is None else f"in {own.path}"
+    said = f"stopped; {count} configurations measured, kept {place}"
+    if best is None:
+        return said
+    return f"{said}; the fastest: {Config.from_data(best.config)}: {Seconds(best.seconds)}"
 
 
 def _tensor(x: Any) -> torch.Tensor:

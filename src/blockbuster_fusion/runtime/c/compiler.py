@@ -11,8 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +45,8 @@ _NO_ROOM = tuple(
     (os.strerror(code).lower(), code)
     for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 )
+stopping: ContextVar[threading.Event | None] = ContextVar("stopping", default=None)
+"""An event that ends the compilers of a thread: nobody waits for their results any more."""
 _MESSAGE_LINES = 12
 _LONGEST_OUTPUT = 1 << 16
 
@@ -222,9 +226,13 @@ def _read(process: "subprocess.Popen[bytes]", end: float) -> bytes:
     """The beginning of a process's output, until it ends or the time is up."""
     assert process.stdout is not None
     said = bytearray()
+    stopped = stopping.get()
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while (left := end - time.monotonic()) > 0:
+            if stopped is not None and stopped.is_set():
+                command, message = "the C compiler", "it was stopped"
+                raise CompilerFailed(command=command, source="a kernel", message=message)
             if not selector.select(min(left, 0.5)):
                 if process.poll() is not None:
                     break  # what it has started still holds the pipe

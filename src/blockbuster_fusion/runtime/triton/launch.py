@@ -181,8 +181,6 @@ class Launcher(LaunchPlanner):
         strides: Sequence[Sequence[int]],
     ) -> None:
         """Compiles all forms that calls with other sizes need, unless that is done."""
-        if not self.variants.are_compiled:
-            return
         arrays = {n: placeholder(TORCH[b.dtype]) for b, n in self.names.pointers.items()}
         for length in (None, SHORT, LONG):
             own = sizes if length is None else dict.fromkeys(sizes, length)
@@ -195,12 +193,11 @@ class Launcher(LaunchPlanner):
         self, plan: LaunchPlan, strides: Sequence[Sequence[int]]
     ) -> Callable[[Sequence[torch.Tensor]], None]:
         """A launch for tensors with these strides."""
-        function, known = self.variants.fitting(*self.numbers(plan, strides))
-        template = [known.get(name) for name in self.parameters]
+        function, template = self.form(plan, strides)
         run, options = function[plan.grid], plan.options
 
         def launch(tensors: Sequence[torch.Tensor]) -> None:
-            arguments = list(template)
+            arguments: list[object] = [*template]
             for at, tensor in zip(self.pointers, tensors, strict=True):
                 if at is not None:
                     arguments[at] = tensor
@@ -209,6 +206,11 @@ class Launcher(LaunchPlanner):
             run(*arguments, **options)
 
         return launch if plan.grid[0] else lambda tensors: None
+
+    def form(self, plan: LaunchPlan, strides: Sequence[Sequence[int]]) -> tuple[Any, list[Any]]:
+        """The function for a launch, and its arguments; None stands for a tensor."""
+        function, known = self.variants.fitting(*self.numbers(plan, strides))
+        return function, [known.get(name) for name in self.parameters]
 
 
 class FittingLaunch:
@@ -228,10 +230,13 @@ class FittingLaunch:
 
     def bound(self) -> Callable[[Sequence[torch.Tensor]], None]:
         self.plan = self.launcher.plan(self.sizes, self.tiles, self.options)
-        self.launcher.compile_forms(self.sizes, self.tiles, self.options, self.strides)
+        self.has_all_forms = not self.launcher.variants.are_compiled
         return self.launcher.bound(self.plan, self.strides)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
+        if not self.has_all_forms:
+            self.launcher.compile_forms(self.sizes, self.tiles, self.options, self.strides)
+            self.has_all_forms = True
         while True:
             try:
                 self.launch(tensors)

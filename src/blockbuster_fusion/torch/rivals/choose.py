@@ -8,7 +8,7 @@ left of the part is judged again: a kernel may still compute what comes before a
 
 import math
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,11 +33,12 @@ from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.attention import found_attention
+from blockbuster_fusion.torch.rivals.cluster import tuner_for
 from blockbuster_fusion.torch.rivals.composites import Called, Composite
 from blockbuster_fusion.torch.rivals.later_sizes import later_loss
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.norms import found_norms
-from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
+from blockbuster_fusion.torch.rivals.tuning import Subject
 from blockbuster_fusion.torch.to_array_program import PartProgram
 from blockbuster_fusion.torch.tuned import config_of
 
@@ -80,7 +81,8 @@ class Chooser:
         self.own: frozenset[object] = frozenset()
         """The operators of composites that the model calls itself, wherever they are recognised."""
         self.measures, self.replayed = measures, replayed
-        self.tuner = Tuner(parts.options.seconds)
+        own = parts.options
+        self.tuner = tuner_for(own.seconds, own.workers, own.ray if measures else None)
         self.known: dict[object, Estimate] = {}
         self.gain, self.recognised = 0.0, 0.0
         """The seconds that kernels win, and that recognised composites win."""
@@ -89,7 +91,7 @@ class Chooser:
 
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
-        with doing("weighing kernels against PyTorch's operators"):
+        with doing("weighing kernels against PyTorch's operators"), self.tuner:
             self.analyse()
             found = Counter(x.operator for x in self.composites)
             self.own = frozenset(op for op, n in found.items() if n <= self.called.get(op, 0))
@@ -121,9 +123,10 @@ class Chooser:
         analysis = self.parts.analysis
         found: dict[Node, LibraryChoice] = {}
         collapsed: list[tuple[Composite, LibraryChoice]] = []
-        for nodes in self.parts.parts():
-            if analysis.kind(nodes[0]) is Kind.MISC:
-                continue
+        parts = [part for part in self.parts.parts() if analysis.kind(part[0]) is not Kind.MISC]
+        if self.measures:
+            self.tuner.ahead(self.subjects(parts))
+        for nodes in parts:
             composites = self.worthwhile(self.within(set(nodes)))
             choice = self.judged(nodes, composites)
             if choice is None:
@@ -207,7 +210,7 @@ class Chooser:
         library = self.times.of(nodes, composites)
         limit = library.total(replayed=self.replayed)
         estimate = self.least(nodes)
-        if estimate.seconds.total(replayed=self.replayed) * estimate.error < limit:
+        if self.may_win(estimate, limit):
             try:
                 estimate = self.estimated(nodes)
             except BlockbusterError as error:
@@ -224,7 +227,7 @@ class Chooser:
             estimate.config,
             tuple(str(x.operator) for x in composites),
         )
-        if ours * estimate.error >= limit:
+        if not self.may_win(estimate, limit):
             return choice
         lost = later_loss(self.parts, self.machine, nodes, composites, replayed=self.replayed)
         if lost is not None:
@@ -232,6 +235,20 @@ class Chooser:
         self.gain += limit - ours
         self.won.append((nodes, choice))
         return None
+
+    def may_win(self, estimate: Estimate, limit: float) -> bool:
+        """True if kernels are faster than a number of seconds, by more than the error."""
+        return estimate.seconds.total(replayed=self.replayed) * estimate.error < limit
+
+    def subjects(self, parts: Sequence[Sequence[Node]]) -> Iterator[Subject]:
+        """The parts that are going to be measured; what one of them lacks is told later."""
+        for nodes in parts:
+            try:
+                library = self.times.of(nodes, self.worthwhile(self.within(set(nodes))))
+                if self.may_win(self.least(nodes), library.total(replayed=self.replayed)):
+                    yield self.subject(nodes)
+            except Exception as error:  # whatever it is: the verdict on the part meets it again
+                log.debug("not sent ahead: %s: %s", name_of(nodes[0]), error)
 
     def least(self, nodes: Sequence[Node]) -> Estimate:
         """The least time that kernels could take: for their arrays, their products, one launch."""

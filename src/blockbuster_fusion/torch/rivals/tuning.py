@@ -1,13 +1,14 @@
 """Tunes the kernels of parts: measures configurations, checks each, and keeps what was found.
 
 Configurations are tried in the order of their predicted times, then the neighbours of the best.
-Each is checked against float64 before it may win. Every measurement is stored at once, so that
+Some are compiled at a time, and then measured one after the other. Each is checked against float64
+before it may win. Every measurement is stored at once, so that
 nothing is lost if tuning is stopped, and no configuration is measured twice.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,13 +23,14 @@ from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
-from blockbuster_fusion.progress import doing
+from blockbuster_fusion.progress import Task, doing
 from blockbuster_fusion.runtime.executable import Executable, Sizes
 from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record, database
 from blockbuster_fusion.schedule.space import Config, Space
 from blockbuster_fusion.torch.from_array_program import torch_program
 from blockbuster_fusion.torch.rivals.timing import launcher, measured
+from blockbuster_fusion.torch.rivals.workers import Workers, usual_workers
 from blockbuster_fusion.torch.tuned import config_of, tuning_key
 
 MOST_TRIED = 10
@@ -56,6 +58,11 @@ class Subject:
     def device(self) -> torch.device:
         return self.inputs[0].device if self.inputs else torch.device("cpu")
 
+    @property
+    def leading(self) -> Sequence[Choice]:
+        """The choices that are measured whatever is found."""
+        return self.choices[:MOST_TRIED]
+
     @cached_property
     def key(self) -> Key:
         return tuning_key(self.program, self.storage, self.sizes, self.machine)
@@ -64,29 +71,59 @@ class Subject:
 class Tuner:
     """Finds the fastest configuration of each subject, within a number of seconds for all."""
 
-    def __init__(self, seconds: float = math.inf) -> None:
+    def __init__(self, seconds: float = math.inf, workers: int | None = None) -> None:
         self.end = time.monotonic() + seconds
         self.database = database()
+        self.workers = Workers(usual_workers() if workers is None else workers)
 
     def best(self, subject: Subject) -> tuple[Choice, Record] | None:
         """The fastest configuration that is exact enough; None if there is none."""
         trial = _Trial(self, subject)
-        with doing(f"tuning {subject.program.name}"):
-            for choice in subject.choices[:MOST_TRIED]:
-                trial.measure(choice)
+        with doing(f"tuning {subject.program.name}", 0) as task:
+            self.measure(trial, subject.leading, task)
             for _ in range(MOST_STEPS):
                 before = trial.best
                 if before is None:
                     break
-                for choice in trial.neighbours(before[0]):
-                    trial.measure(choice)
+                self.measure(trial, [*trial.neighbours(before[0])], task)
                 if trial.best is before:
                     break
         return trial.best
 
+    def ahead(self, subjects: Iterable[Subject]) -> None:
+        """Is told which subjects come next; a cluster measures them at the same time."""
+
+    def measure(self, trial: "_Trial", choices: Sequence[Choice], task: Task) -> None:
+        """Compiles as many choices at a time as there are workers, and measures these."""
+        task.total = (task.total or 0) + len(choices)
+        subject, count = trial.subject, self.workers.count
+        for start in range(0, len(choices), count):
+            some = choices[start : start + count]
+            if self.has_time:
+                new = [choice for choice in some if trial.is_new(choice)]
+                self.workers.compile(new, subject.inputs, subject.sizes, self.left)
+            for choice in some:
+                trial.measure(choice)
+                task.step()
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left."""
+        return max(0.0, self.end - time.monotonic())
+
     @property
     def has_time(self) -> bool:
-        return time.monotonic() < self.end
+        return self.left > 0
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self.workers.close()
+
+    def __enter__(self) -> "Tuner":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class _Trial:
@@ -113,6 +150,12 @@ class _Trial:
             self.tuner.database.put(self.key, record)
         if record.ok and (self.best is None or record.seconds < self.best[1].seconds):
             self.best = choice, record
+
+    def is_new(self, choice: Choice) -> bool:
+        """True if a choice has not been measured, now or before."""
+        config = config_of(choice)
+        known = self.tuner.database.known
+        return str(config) not in self.seen and known(self.key, config.data()) is None
 
     def measured(self, choice: Choice, config: Config) -> Record:
         """The measurement of a choice; of one that cannot run, an infinite time."""

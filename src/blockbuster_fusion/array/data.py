@@ -1,0 +1,204 @@
+"""Array programs as plain data: what JSON holds, written and read back exactly.
+
+    {"name": "softmax", "axes": [["M", "MM"], ["N", 64]], "exprs": [["arg", [], 0], …],
+     "combiners": [["add", [0.0], [2]]], "inputs": [["X", [[0, 1], "float32"]]],
+     "operators": [["exp", [0], [["axis", {"axis": 1}]], [[0, 1], "float32"]]],
+     "outputs": [["Y", 1, [0, 1]]], "batch": []}
+
+Axes, expressions and combiners stand in tables, and are named by their places there. So an
+expression that shares its parts stays small, and one of any depth needs no recursion. Infinite
+numbers are texts, because JSON has none. Reading makes a program and executes nothing.
+"""
+
+import math
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from blockbuster_fusion.array.program import (
+    ArrayInput,
+    ArrayOutput,
+    ArrayProgram,
+    ArrayType,
+    Attribute,
+    Operator,
+)
+from blockbuster_fusion.ir.axis import Axis, Symbol
+from blockbuster_fusion.ir.combiner import Combiner
+from blockbuster_fusion.ir.expr import Expr, postorder
+from blockbuster_fusion.ir.types import DType
+
+Data = dict[str, Any]
+T = TypeVar("T", bound=Hashable)
+
+
+def program_data(program: ArrayProgram) -> Data:
+    """The program as plain data."""
+    return _Writer().program(program)
+
+
+def program_from_data(data: Data) -> ArrayProgram:
+    """The program that `program_data` wrote."""
+    return _Reader(data).program()
+
+
+class _Table:
+    """Things that are named by their places, each once."""
+
+    def __init__(self) -> None:
+        self.places: dict[object, int] = {}
+        self.rows: list[Any] = []
+
+    def place(self, thing: T, row: Callable[[T], Any]) -> int:
+        if thing not in self.places:
+            made = row(thing)  # may add what it mentions first
+            self.places[thing] = len(self.rows)
+            self.rows.append(made)
+        return self.places[thing]
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.axes, self.exprs, self.combiners = _Table(), _Table(), _Table()
+
+    def program(self, program: ArrayProgram) -> Data:
+        inputs = [[given.name, self.type(given.type)] for given in program.inputs]
+        operators = [
+            [
+                op.name,
+                [*op.operands],
+                [[key, self.attribute(value)] for key, value in op.attributes],
+                self.type(op.type),
+            ]
+            for op in program.operators
+        ]
+        outputs = [[out.name, out.value, [*map(self.axis, out.axes)]] for out in program.outputs]
+        batch = sorted(map(self.axis, program.batch))
+        return {
+            "name": program.name,
+            "axes": self.axes.rows,
+            "exprs": self.exprs.rows,
+            "combiners": self.combiners.rows,
+            "inputs": inputs,
+            "operators": operators,
+            "outputs": outputs,
+            "batch": batch,
+        }
+
+    def axis(self, axis: Axis) -> int:
+        extent = axis.extent if isinstance(axis.extent, int) else axis.extent.name
+        return self.axes.place(axis, lambda axis: [axis.name, extent])
+
+    def type(self, kind: ArrayType) -> list[Any]:
+        return [[*map(self.axis, kind.axes)], str(kind.dtype)]
+
+    def expr(self, expr: Expr) -> int:
+        for node in postorder(expr):
+            self.exprs.place(node, self.expr_row)
+        return self.exprs.places[expr]
+
+    def expr_row(self, node: Expr) -> list[Any]:
+        value: Any = node.value
+        match value:
+            case Axis():
+                value = self.axis(value)
+            case DType():
+                value = str(value)
+        return [node.op, [self.exprs.places[x] for x in node.args], _number(value)]
+
+    def combiner(self, combiner: Combiner) -> int:
+        return self.combiners.place(
+            combiner,
+            lambda c: [c.name, [*map(_number, c.identity)], [*map(self.expr, c.combine)]],
+        )
+
+    def attribute(self, value: Attribute) -> Any:
+        match value:
+            case Axis():
+                return {"axis": self.axis(value)}
+            case Expr():
+                return {"expr": self.expr(value)}
+            case Combiner():
+                return {"combiner": self.combiner(value)}
+            case ArrayType():
+                return {"type": self.type(value)}
+            case tuple():
+                return [*map(self.attribute, value)]
+            case float() if not math.isfinite(value):
+                return {"number": _number(value)}
+        return value
+
+
+class _Reader:
+    def __init__(self, data: Data) -> None:
+        self.data = data
+        self.axes = [
+            Axis(name, extent if isinstance(extent, int) else Symbol(extent))
+            for name, extent in data["axes"]
+        ]
+        self.exprs: list[Expr] = []
+        for op, args, value in data["exprs"]:
+            self.exprs.append(Expr(op, tuple(self.exprs[i] for i in args), self.value(op, value)))
+        self.combiners = [
+            Combiner(name, tuple(map(float, identity)), tuple(self.exprs[i] for i in combine))
+            for name, identity, combine in data["combiners"]
+        ]
+
+    def program(self) -> ArrayProgram:
+        data = self.data
+        return ArrayProgram(
+            data["name"],
+            tuple(ArrayInput(name, self.type(kind)) for name, kind in data["inputs"]),
+            tuple(
+                Operator(
+                    name,
+                    tuple(operands),
+                    tuple((key, self.attribute(value)) for key, value in attributes),
+                    self.type(kind),
+                )
+                for name, operands, attributes, kind in data["operators"]
+            ),
+            tuple(ArrayOutput(name, value, self.along(axes)) for name, value, axes in self.outputs),
+            frozenset(self.along(data["batch"])),
+        )
+
+    @property
+    def outputs(self) -> list[Any]:
+        found: list[Any] = self.data["outputs"]
+        return found
+
+    def along(self, axes: list[int]) -> tuple[Axis, ...]:
+        return tuple(self.axes[i] for i in axes)
+
+    def type(self, data: list[Any]) -> ArrayType:
+        return ArrayType(self.along(data[0]), DType(data[1]))
+
+    def value(self, op: str, value: Any) -> Any:
+        """The value of a node of an expression."""
+        match op:
+            case "size":
+                return self.axes[value]
+            case "cast":
+                return DType(value)
+        return float(value) if isinstance(value, str) else value
+
+    def attribute(self, data: Any) -> Attribute:
+        made: Attribute = data
+        match data:
+            case {"axis": at}:
+                made = self.axes[at]
+            case {"expr": at}:
+                made = self.exprs[at]
+            case {"combiner": at}:
+                made = self.combiners[at]
+            case {"type": kind}:
+                made = self.type(kind)
+            case {"number": text}:
+                made = float(text)
+            case list():
+                made = tuple(map(self.attribute, data))
+        return made
+
+
+def _number(value: Any) -> Any:
+    """A number that JSON has, or the text of one."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

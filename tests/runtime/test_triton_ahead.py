@@ -1,0 +1,119 @@
+"""Triton kernels compiled ahead, without a GPU: the launch finds them in Triton's cache."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.compiler import Choice, Request, choose, executable_of
+
+if sys.platform != "linux":
+    pytest.skip("Triton is for Linux alone", allow_module_level=True)
+
+import torch
+from triton.runtime.driver import driver
+
+from blockbuster_fusion.runtime.compiled import Compiled
+from blockbuster_fusion.runtime.tensors import TorchArrays
+from blockbuster_fusion.runtime.triton.ahead import KernelJob, _Target, kernel_jobs, serve
+from blockbuster_fusion.runtime.triton.launch import TritonKernels
+from blockbuster_fusion.torch.rivals import workers
+from blockbuster_fusion.torch.rivals.workers import Workers
+
+CAPABILITY = 90
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of Triton's, and Triton's own driver afterwards."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setattr(driver, "_active", None)
+    return tmp_path / "triton"
+
+
+def compiled(choice: Choice) -> Compiled:
+    runner = executable_of([choice]).runner
+    assert isinstance(runner, Compiled)
+    return runner
+
+
+def chosen(name: str) -> Choice:
+    request = Request(bb.examples.find(name), target="cuda", capability=CAPABILITY)
+    return choose(request)[0]
+
+
+def inputs(runner: Compiled) -> list[torch.Tensor]:
+    """Arrays of which one is transposed, so that strides count."""
+    shapes = [[96] * len(buffer.axes) for buffer in runner.program.nest.inputs]
+    return [
+        torch.zeros(shape).t() if at == 0 else torch.zeros(shape) for at, shape in enumerate(shapes)
+    ]
+
+
+def launch(runner: Compiled, given: list[torch.Tensor]) -> None:
+    """Runs a program on a GPU that takes all launches; Triton compiles what is not in its cache."""
+    kernels = runner.kernels
+    assert isinstance(kernels, TritonKernels)
+    driver.set_active(_Target(CAPABILITY))
+    for launcher in kernels._launchers.values():
+        launcher.function = Pretended(launcher.function)
+    runner.run(given, (), TorchArrays(torch.device("cpu"), handles=False))
+
+
+class Pretended:
+    """A Triton function whose launches end before the GPU."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        return lambda *given, **options: self.function.run(
+            *given, grid=grid, warmup=True, **options
+        )
+
+
+def test_launches_find_what_workers_have_compiled(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = chosen("softmax")
+    shorter = {dim: max(16, tile // 2) for dim, tile in choice.tiles.items()}
+    choices = [choice, replace(choice, tiles=shorter)]
+    given = inputs(compiled(choice))
+    monkeypatch.setattr(workers, "capability_of", lambda target: CAPABILITY)
+    pool = Workers(2)
+    pool.compile(choices, given, (), 1e9)
+    processes = [worker.process for worker in pool._processes]
+    pool.close()
+    assert processes
+    assert all(process.poll() is not None for process in processes)
+    made = {file.name for file in cache.iterdir()}
+    assert len(made) >= 2
+    for one in choices:
+        launch(compiled(one), given)
+    assert {file.name for file in cache.iterdir()} == made
+
+
+def test_another_launch_is_another_job(cache: Path) -> None:
+    """Triton compiles strides of 1 in, and whether 16 divides the others."""
+    runner = compiled(chosen("matmul-relu"))
+    given = inputs(runner)
+    (job,) = kernel_jobs(runner, given, (), CAPABILITY)
+    (same,) = kernel_jobs(runner, [x.clone() for x in given], (), CAPABILITY)
+    (other,) = kernel_jobs(runner, [x.contiguous() for x in given], (), CAPABILITY)
+    assert KernelJob.from_json(job.to_json()) == job == same
+    assert replace(other, arguments=job.arguments) == job != other
+
+
+def test_a_worker_tells_why_it_fails(cache: Path) -> None:
+    answers = io.StringIO()
+    bad = KernelJob("def f(:", "f", [], {}, CAPABILITY).to_json()
+    serve(io.StringIO(f"no job\n{bad}\n"), answers)
+    first, second = map(json.loads, answers.getvalue().splitlines())
+    assert first.startswith("JSONDecodeError: ")
+    assert second.startswith("SyntaxError: ")
