@@ -19,6 +19,7 @@ from blockbuster_fusion.ir.ops import Input
 from blockbuster_fusion.ir.sizes import with_sizes
 from blockbuster_fusion.ir.tiling import Tiles, given_extents, given_tiles
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.messages import log
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
 from blockbuster_fusion.progress import doing
@@ -338,7 +339,8 @@ def _unless_refused(made: "Future[CompiledNest]", usual: CompiledNest) -> Compil
     """The program that was made, or the usual one if there is no kernel for it."""
     try:
         return made.result()
-    except NoKernel:
+    except NoKernel as error:
+        log.debug("the usual kernels serve a range: %s", error)
         return usual
 
 

@@ -26,6 +26,8 @@ MOST_SEARCHED = 2
 """The number of snapshots whose schedules are searched."""
 MOST_RANGED = 4
 """The number of choices that serve ranges of sizes, that for the usual sizes included."""
+ALIKE = 1.03
+"""The factor within which predicted times count as equal."""
 WORTH_IT = 1.3
 """The factor by which another choice must be faster to serve a range."""
 LEAST_GAIN = 5e-6
@@ -110,7 +112,7 @@ def by_lengths(
     """The best choices for the first of the lengths that each size has, and for the others."""
     points = points_along({dim.axis for dim in choices[0].graph.dims}, lengths)
     improver = Improver(choices, machine)
-    best = improver.best(points[0].sizes[points[0].home])
+    best = improver.steady(improver.best(points[0].sizes[points[0].home]), points)
     return best, improver.elsewhere(best[0], points)
 
 
@@ -173,6 +175,20 @@ class Improver:
             return predicted(nest, Tiling(extents, tiles), self.machine, choice.schedule).device
         except BlockbusterError:
             return math.inf
+
+    def steady(self, choices: Sequence[Choice], points: Sequence[Points]) -> list[Choice]:
+        """Choices for the usual sizes, that one first which also serves the others best.
+
+        It is one of those that are predicted to be about as fast as the first.
+        """
+        if not points:
+            return [*choices]
+        usual = points[0].sizes[points[0].home]
+        limit = self.seconds(choices[0], usual) * ALIKE
+        alike = [choice for choice in choices if self.seconds(choice, usual) <= limit]
+        ends = [along.sizes[at] for along in points for at in (0, -1)]
+        first = min(alike, key=lambda x: math.prod(self.seconds(x, sizes) for sizes in ends))
+        return [first, *(choice for choice in choices if choice is not first)]
 
     def elsewhere(self, usual: Choice, points: Sequence[Points]) -> Elsewhere:
         """The choices for other sizes, where the usual one is predicted to be much slower."""

@@ -100,6 +100,12 @@ def test_a_usual_choice_that_cannot_run_elsewhere() -> None:
     assert made == Elsewhere()
 
 
+def test_of_equals_the_one_that_serves_other_sizes_is_the_usual_one() -> None:
+    times = {"first": {}, "steady": {16: 1.02, 4096: 0.9}, "other": {16: 1.1, 4096: 0.1}}
+    assert Scripted(times).steady([*times], [ALONG])[0] == "steady"  # type: ignore[list-item]
+    assert Scripted(times).steady([*times], [])[0] == "first"  # type: ignore[list-item]
+
+
 def test_long_sums_are_split_and_short_ones_are_not() -> None:
     choices = choose(Request(lambda X: {"S": bb.ops.sum(X * X, (0, 1))}, named={"X": "M N"}))
     best, made = by_lengths(choices, {"M": (16, 4096), "N": (64,)}, FOUR_CORES)

@@ -19,7 +19,9 @@ from blockbuster_fusion.torch.capture.attention import restore_attention, write_
 from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
+from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.rivals.composites import Called
+from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel
 from blockbuster_fusion.torch.rivals.workers import check_workers
 
 NAME = "blockbuster"
@@ -46,37 +48,60 @@ def backend(
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
-    called = _called(module)
-
-    gains: list[bool] = []
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in examples)
     replays = mode in REPLAYING and on_gpu
+    prepared: Callable[[ModelPlan], Callable[..., Any]] = replayed if replays else (lambda x: x)
 
-    def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        made = compile_graph(
-            graph,
-            _static_inputs(),
-            chosen,
-            tunes=mode in TUNING,
-            replayed=replays,
-            called=called,
+    def compiled(given_up: frozenset[str]) -> Attempt:
+        called = _called(module)
+        graphs: list[CompiledGraph] = []
+
+        def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            made = compile_graph(
+                graph,
+                _static_inputs(),
+                chosen,
+                tunes=mode in TUNING,
+                replayed=replays,
+                called=called,
+                given_up=given_up,
+            )
+            graphs.append(made)
+            return prepared(made.plan) if watcher is None else _Watched(made, prepared)
+
+        compiler = aot_autograd(
+            fw_compiler=inference,
+            inference_compiler=inference,
+            decompositions=decompositions(),
+            keep_inference_input_mutations=True,
         )
-        gains.append(made.gains or replays)
-        if watcher is not None:
-            watcher(made)
-        return replayed(made.plan) if mode in REPLAYING else made.plan
+        try:
+            return Attempt(compiler(module, examples), graphs, given_up)
+        finally:
+            restore_attention(module)
 
-    compiled = aot_autograd(
-        fw_compiler=inference,
-        inference_compiler=inference,
-        decompositions=decompositions(),
-        keep_inference_input_mutations=True,
-    )
-    made: Callable[..., Any] = compiled(module, examples)
-    if any(gains):
-        return made
-    restore_attention(module)  # PyTorch runs all of it: as it was captured
-    return module.forward
+    made = compiled(frozenset())
+    if chosen.library != "never" and made.gains:
+        whole = WholeModel(module, examples, compiled, replays=replays)
+        made = whole.faster(made, tunes=mode in TUNING)
+    for graph in made.graphs if watcher is not None else ():
+        watcher(graph)
+    return made.call if made.gains or replays else module.forward
+
+
+class _Watched:
+    """The plan of a graph, prepared for calls, which a watcher may replace by another."""
+
+    def __init__(
+        self, graph: CompiledGraph, prepared: Callable[[ModelPlan], Callable[..., Any]]
+    ) -> None:
+        self.graph, self.prepared = graph, prepared
+        self.plan, self.call = graph.plan, prepared(graph.plan)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.plan is not self.graph.plan:
+            self.plan, self.call = self.graph.plan, self.prepared(self.graph.plan)
+        return self.call(*arguments)
 
 
 def _called(module: GraphModule) -> Called:

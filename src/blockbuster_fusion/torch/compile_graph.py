@@ -1,6 +1,6 @@
 """Compiles a graph of PyTorch operators: parts become kernels, the rest stays PyTorch's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch.fx import GraphModule, Node
@@ -53,6 +53,8 @@ class CompiledGraph:
     """The number of times that the model calls composites itself."""
     collapsed: Sequence[Node] = ()
     """The operators that stand for recognised composites."""
+    won: Mapping[str, float] = field(default_factory=dict)
+    """The seconds that kernels win, by the kinds of parts."""
 
     @property
     def fused(self) -> list[Fused]:
@@ -88,11 +90,13 @@ def compile_graph(
     tunes: bool = False,
     replayed: bool = False,
     called: Called | None = None,
+    given_up: frozenset[str] = frozenset(),
 ) -> CompiledGraph:
     """The compiled form of a graph; `static` has the numbers of the inputs that are weights.
 
     With `tunes`, kernels are measured against PyTorch's operators. `replayed`: launches are
     replayed from a CUDA graph. `called`: the composites that the model calls itself.
+    `given_up`: the kinds of parts that were slower in the whole model.
     """
     options = options or Options()
     target = options.target_of(module.graph.nodes)
@@ -114,10 +118,20 @@ def compile_graph(
     if unshare(analysis.module, placements):
         analysis = replace(analysis)  # without what was known of the graph before
     parts = PartCompiler(analysis, options, target)
+    won: dict[str, float] = {}
     if options.library != "never" and target in ("cpu", "cuda"):
         try:
             machine = parts.machine(target)
-            Chooser(parts, machine, measures=tunes, replayed=replayed, called=called or {}).choose()
+            chooser = Chooser(
+                parts,
+                machine,
+                measures=tunes,
+                replayed=replayed,
+                called=called or {},
+                given_up=given_up,
+            )
+            chooser.choose()
+            won = chooser.gains if parts.pays else {}
         except Exception as error:  # whatever it is: the model runs by kernels
             if options.strict:
                 raise
@@ -139,4 +153,5 @@ def compile_graph(
         parts.pays,
         called or {},
         parts.collapsed,
+        won,
     )

@@ -176,7 +176,7 @@ class PartCompiler:
         """Nodes as one program with its kernels, compiled or known from an equal part."""
         part = self.program(nodes)
         target, threads = self.options.target_of(nodes), self.threads
-        key = (*self.key(part, target), self.points(part))
+        key = self.key(part, target)
         executable = _COMPILED.get(key)
         if executable is None:
             choices, elsewhere = self.choices(part, target), self.elsewhere(part, target)
@@ -200,7 +200,7 @@ class PartCompiler:
         executable = executable_of(
             choices, self.threads if target == "cpu" else None, self.elsewhere(part, target)
         )
-        _COMPILED.put((*self.key(part, target), self.points(part)), executable)
+        _COMPILED.put(self.key(part, target), executable)
 
     def program(self, nodes: Sequence[Node]) -> PartProgram:
         """Nodes as one array program, or Unexpressed."""
@@ -229,11 +229,17 @@ class PartCompiler:
             choices = choose(request)
             found = Candidates(choices, None)
             if target in ("cpu", "cuda"):
+<<<<<<< .merge_file_uwzHBs
                 sizes, machine = self.sizes(part), self.machine(target)
                 improver = Improver(choices, machine)
                 best = improver.best(sizes)
                 tuned = tuned_choices(request, self.tuning(part, target), machine, best[0], sizes)
                 found = Candidates([*tuned, *best], improver)
+=======
+                improver = Improver(choices, self.machine(target))
+                best = improver.steady(improver.best(self.sizes(part)), self.points(part))
+                found = Candidates([*self.tuned(part, request), *best], improver)
+>>>>>>> .merge_file_spiP54
             _CHOSEN.put(key, found)
         return found
 
@@ -242,7 +248,7 @@ class PartCompiler:
         found, points = self.candidates(part, target), self.points(part)
         if found.improver is None or not points:
             return Elsewhere()
-        key = (*self.key(part, target), points, str(found.choices[0].config))
+        key = (*self.key(part, target), str(found.choices[0].config))
         if key not in self.ranged:
             self.ranged[key] = found.improver.elsewhere(found.choices[0], points)
         return self.ranged[key]
@@ -317,7 +323,8 @@ class PartCompiler:
     def key(self, part: PartProgram, target: str) -> tuple[Hashable, ...]:
         """All that the choices for a part depend on."""
         storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
-        return (part.expressed.program, storage, target, self.sizes(part), self.threads)
+        sizes = (self.sizes(part), self.points(part))
+        return (part.expressed.program, storage, target, *sizes, self.threads)
 
     def machine(self, target: str) -> Machine:
         """The machine that kernels for a target run on."""

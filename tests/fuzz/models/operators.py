@@ -449,6 +449,25 @@ def _norm(m: Maker) -> None:
     m.add(f"F.{name}({x}, ({shape}), {weight}{bias})", f"aten.{name}")
 
 
+@recipe("native_group_norm", "_native_batch_norm_legit_no_training")
+def _norm_of_channels(m: Maker) -> None:
+    r = m.random
+    x = m.floating(_rank(2, 3, 4))
+    channels, dtype = m.sizes(x)[1], m.now[x].dtype
+    if not isinstance(channels, int) or not channels:
+        raise NoOperand
+    weight, bias, mean, spread = (
+        m.add_given([channels], dtype, role=Role.PARAMETER) for _ in range(4)
+    )
+    parameters = f"{weight}, {bias}" if r.random() < 0.6 else "None, None"
+    if r.random() < 0.5:
+        groups = r.choice([n for n in range(1, channels + 1) if channels % n == 0])
+        m.add(f"F.group_norm({x}, {groups}, {parameters})", "aten.native_group_norm")
+        return
+    text = f"F.batch_norm({x}, {mean}, {spread}.abs() + 0.5, {parameters})"
+    m.add(text, "aten._native_batch_norm_legit_no_training")
+
+
 @extra
 def normalised(m: Maker) -> None:
     """A norm as people write it out."""
@@ -461,6 +480,26 @@ def normalised(m: Maker) -> None:
         f"F.normalize({x}, dim=-1)",
     )
     m.add(m.random.choice(texts), "normalised")
+
+
+@recipe("binary_cross_entropy", "smooth_l1_loss", "huber_loss", "mse_loss")
+def _loss_of_elements(m: Maker) -> None:
+    x, kind = m.floating(), m.random.choice(("none", "mean", "sum"))
+    name = m.random.choice(("binary_cross_entropy", "smooth_l1_loss", "huber_loss", "mse_loss"))
+    y = f"({x} * 2 - 1)"
+    if name == "binary_cross_entropy":  # of probabilities alone
+        x, y = (f"{t}.sigmoid().nan_to_num(0.5)" for t in (x, y))
+    m.add(f"F.{name}({x}, {y}, reduction='{kind}')", f"aten.{name}")
+
+
+@recipe("nll_loss_forward")
+def _loss_of_classes(m: Maker) -> None:
+    x, kind = m.floating(_rank(2)), m.random.choice(("none", "mean", "sum"))
+    rows_, classes = m.sizes(x)
+    if not isinstance(classes, int) or not classes:
+        raise NoOperand
+    target = m.add_given([rows_], torch.int64, most=classes, plain=True)
+    m.add(f"F.nll_loss({x}, {target}, reduction='{kind}')", "aten.nll_loss_forward")
 
 
 @extra

@@ -15,6 +15,7 @@ import torch
 from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.tiling import Extents, Tiling
@@ -42,6 +43,8 @@ from blockbuster_fusion.torch.rivals.tuning import Subject
 from blockbuster_fusion.torch.to_array_program import PartProgram
 from blockbuster_fusion.torch.tuned import config_of
 
+ALL = frozenset({"all"})
+"""Gives up the parts of all kinds."""
 PLAN = {"cpu": 40e-6, "cuda": 60e-6}
 """Seconds of a call of a compiled graph beside its parts; the captured graph runs without."""
 WORTH_IT = 1.02
@@ -70,11 +73,14 @@ class Chooser:
         measures: bool,
         replayed: bool,
         called: Called,
+        given_up: frozenset[str] = frozenset(),
     ) -> None:
         """`replayed`: launches are replayed, so that the time of the host does not count.
 
-        `called` are the composites that the model calls itself; some are still whole.
+        `called` are the composites that the model calls itself; some are still whole. `given_up`
+        are the kinds of parts that were slower in the whole model, or ALL.
         """
+        self.given_up = given_up
         self.parts, self.machine = parts, machine
         whole = Counter(n.target for n in parts.analysis.nodes)
         self.called = {target: count - whole[target] for target, count in called.items()}
@@ -98,13 +104,14 @@ class Chooser:
             while self.moved():
                 self.analyse()
             self.collapse_rest()
-            if self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
-                self.leave_all()
-                self.parts.pays = False
+            if self.given_up == ALL:
+                self.leave_all("estimated, and slower in the model as a whole")
+            elif self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
+                self.leave_all("estimated, and gain less than a call of them costs")
 
-    def leave_all(self) -> None:
-        """Moves all operators to PyTorch: kernels gain less than a call of the plan costs."""
-        basis = "estimated, and gain less than a call of them costs"
+    def leave_all(self, basis: str) -> None:
+        """Moves all operators to PyTorch."""
+        self.parts.pays = False
         choices = {node: choice for nodes, choice in self.won for node in nodes}
         while True:  # operators that several parts computed anew become parts of their own
             analysis = self.parts.analysis
@@ -229,12 +236,30 @@ class Chooser:
         )
         if not self.may_win(estimate, limit):
             return choice
+        if self.kind(nodes) in self.given_up:
+            return replace(choice, basis=f"{estimate.basis}, and slower in the model as a whole")
         lost = later_loss(self.parts, self.machine, nodes, composites, replayed=self.replayed)
         if lost is not None:
             return lost.described(choice)
         self.gain += limit - ours
         self.won.append((nodes, choice))
         return None
+
+    def kind(self, nodes: Sequence[Node]) -> str:
+        """The kind of a part: parts of one kind have the same program, as layers of a model do."""
+        return lower(self.parts.program(nodes).expressed.program).digest
+
+    @property
+    def gains(self) -> dict[str, float]:
+        """The seconds that kernels win, by the kinds of parts."""
+        found: dict[str, float] = {}
+        for nodes, choice in self.won:
+            gain = choice.library.total(replayed=self.replayed) - choice.kernels.total(
+                replayed=self.replayed
+            )
+            kind = self.kind(nodes)
+            found[kind] = found.get(kind, 0.0) + gain
+        return found
 
     def may_win(self, estimate: Estimate, limit: float) -> bool:
         """True if kernels are faster than a number of seconds, by more than the error."""
