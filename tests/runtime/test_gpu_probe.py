@@ -66,7 +66,7 @@ class FakeGauge:
         return 5e-6, 1.8e-6
 
     def latency(self) -> float:
-        return 0.42e-6
+        return 2.5e-07
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from blockbuster_fusion.torch.rivals import workers
 from blockbuster_fusion.torch.rivals.workers import Workers
 
 CAPABILITY = 90
+LENGTH = 96
 
 
 @pytest.fixture
@@ -44,13 +45,14 @@ def compiled(choice: Choice) -> Compiled:
 
 
 def chosen(name: str) -> Choice:
-    request = Request(bb.examples.find(name), target="cuda", capability=CAPABILITY)
-    return choose(request)[0]
+    program = bb.examples.find(name)
+    sizes = {axis.name: LENGTH for given in program.inputs for axis in given.type.axes}
+    return choose(Request(program, target="cuda", sizes=sizes, capability=CAPABILITY))[0]
 
 
 def inputs(runner: Compiled) -> list[torch.Tensor]:
     """Arrays of which one is transposed, so that strides count."""
-    shapes = [[96] * len(buffer.axes) for buffer in runner.program.nest.inputs]
+    shapes = [[LENGTH] * len(buffer.axes) for buffer in runner.program.nest.inputs]
     return [
         torch.zeros(shape).t() if at == 0 else torch.zeros(shape) for at, shape in enumerate(shapes)
     ]
@@ -62,7 +64,7 @@ def launch(runner: Compiled, given: list[torch.Tensor]) -> None:
     assert isinstance(kernels, TritonKernels)
     driver.set_active(_Target(CAPABILITY))
     for launcher in kernels._launchers.values():
-        launcher.function = Pretended(launcher.function)
+        launcher.variants.function = Pretended(launcher.function)
     runner.run(given, (), TorchArrays(torch.device("cpu"), handles=False))
 
 
@@ -112,7 +114,7 @@ def test_another_launch_is_another_job(cache: Path) -> None:
 
 def test_a_worker_tells_why_it_fails(cache: Path) -> None:
     answers = io.StringIO()
-    bad = KernelJob("def f(:", "f", [], {}, CAPABILITY).to_json()
+    bad = KernelJob("def f(:", "f", [], {}, CAPABILITY, []).to_json()
     serve(io.StringIO(f"no job\n{bad}\n"), answers)
     first, second = map(json.loads, answers.getvalue().splitlines())
     assert first.startswith("JSONDecodeError: ")

@@ -19,13 +19,13 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.errors import MissingPackage, NoCluster, WrongKind
 from blockbuster_fusion.runtime.tuning_database import TuningDatabase
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_parts, tune
+from blockbuster_fusion.torch import tune, tuned
 from blockbuster_fusion.torch.rivals import cluster, jobs, library, tuning
 from blockbuster_fusion.torch.rivals.jobs import Job
 from blockbuster_fusion.torch.rivals.tuning import Subject
 from blockbuster_fusion.torch.tuned import config_of
 
-HERE = (compile_parts, tuning, library)
+HERE = (tuned, tuning, library)
 """The modules that ask for the database."""
 
 

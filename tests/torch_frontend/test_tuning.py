@@ -176,7 +176,7 @@ def test_a_model_is_tuned(kept: TuningDatabase) -> None:
         ({"tiles": 3}, "tiles: 3 is no mapping to whole numbers"),
         ({"tiles": {"M": "8"}}, "is no mapping to whole numbers"),
         ({"grid": "inner"}, "grid: 'inner'; known are outer, all"),
-        ({"snapshot": "last"}, "snapshot: 'last' is no whole number"),
+        ({"snapshot": "last"}, "snapshot: 'last' is no number from 0 on"),
     ],
 )
 def test_bad_configurations(data: dict[str, Any], sentence: str) -> None:

@@ -79,8 +79,8 @@ class Config:
         grid, snapshot = given.get("grid", "all"), given.get("snapshot", 0)
         if grid not in GRIDS:
             raise BadConfig(name="grid", problem=f"{grid!r}; known are {', '.join(GRIDS)}")
-        if type(snapshot) is not int:
-            raise BadConfig(name="snapshot", problem=f"{snapshot!r} is no whole number")
+        if type(snapshot) is not int or snapshot < 0:
+            raise BadConfig(name="snapshot", problem=f"{snapshot!r} is no number from 0 on")
         launch = {name: given[name] for name in LAUNCH if given.get(name) is not None}
         for name, number in launch.items():
             if not _is_count(number) or (name == "warps" and number & (number - 1)):

@@ -84,8 +84,9 @@ def backend(
     if chosen.library != "never" and made.gains:
         whole = WholeModel(module, examples, compiled, replays=replays)
         made = whole.faster(made, tunes=mode in TUNING)
-    for graph in made.graphs if watcher is not None else ():
-        watcher(graph)
+    if watcher is not None:
+        for graph in made.graphs:
+            watcher(graph)
     return made.call if made.gains or replays else module.forward
 
 

@@ -229,17 +229,11 @@ class PartCompiler:
             choices = choose(request)
             found = Candidates(choices, None)
             if target in ("cpu", "cuda"):
-<<<<<<< .merge_file_uwzHBs
                 sizes, machine = self.sizes(part), self.machine(target)
                 improver = Improver(choices, machine)
-                best = improver.best(sizes)
+                best = improver.steady(improver.best(sizes), self.points(part))
                 tuned = tuned_choices(request, self.tuning(part, target), machine, best[0], sizes)
                 found = Candidates([*tuned, *best], improver)
-=======
-                improver = Improver(choices, self.machine(target))
-                best = improver.steady(improver.best(self.sizes(part)), self.points(part))
-                found = Candidates([*self.tuned(part, request), *best], improver)
->>>>>>> .merge_file_spiP54
             _CHOSEN.put(key, found)
         return found
 

@@ -278,6 +278,8 @@ class _Writer:
                 if node.args[at] not in tensors:
                     bound = "min" if node.op == "maximum" else "max"
                     return f"{x}.clamp({bound}={number})"
+        if node.op == "where" and node.args[0] not in tensors:
+            args = [f"torch.as_tensor({args[0]}, device={self.device})", *args[1:]]
         if function.infix is not None and node.op not in ("and_", "or_", "not_"):
             return _infix(function.infix, args)
         return f"torch.{_NAMES.get(node.op, node.op)}({', '.join(args)})"

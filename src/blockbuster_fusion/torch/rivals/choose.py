@@ -206,7 +206,8 @@ class Chooser:
         except Exception as error:  # whatever it is: the model runs, if only by kernels
             if self.parts.options.strict:
                 raise
-            log.warning("not weighed, so kernels run it: %s: %s", name_of(nodes[0]), error)
+            reason = str(error).strip().partition("\n")[0]
+            log.warning("not weighed, so kernels run it: %s: %s", name_of(nodes[0]), reason)
             self.gain = math.inf
             return None
 
