@@ -50,7 +50,9 @@ def backend(
         return module.forward
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in examples)
     replays = mode in REPLAYING and on_gpu
-    prepared: Callable[[ModelPlan], Callable[..., Any]] = replayed if replays else (lambda x: x)
+    prepared: Callable[[ModelPlan], Callable[..., Any]] = (
+        replayed if mode in REPLAYING else (lambda plan: plan)
+    )
 
     def compiled(given_up: frozenset[str]) -> Attempt:
         called = _called(module)

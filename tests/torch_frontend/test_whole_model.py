@@ -1,0 +1,142 @@
+"""Compiled models that are timed as a whole: what is slower than the captured model is given up."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.torch.rivals import library
+from blockbuster_fusion.torch.rivals.whole_model import WholeModel
+
+Times = Callable[[Sequence[Any]], list[float]]
+
+
+@pytest.fixture(autouse=True)
+def _slow_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels win every part, so that only the time of the whole decides."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e3))
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, times: Times) -> list[int]:
+    """Has `times` say how long calls take; the list grows with each question."""
+    asked: list[int] = []
+
+    def answer(self: WholeModel, calls: Sequence[Any], seconds: float) -> list[float]:
+        asked.append(len(calls))
+        return times(calls)
+
+    monkeypatch.setattr(WholeModel, "times", answer)
+    return asked
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(24, 16), nn.Linear(16, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x))).softmax(-1)
+
+
+def compiled(mode: str | None = None) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    model, x = Model().eval(), torch.randn(9, 24)
+    with torch.no_grad():
+        made = bb.compile(model, x, mode=mode, library="auto", seconds=0)
+        return made, made(x), model(x)
+
+
+def test_a_faster_model_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = pretend(monkeypatch, lambda calls: [2.0, 1.0])
+    made, found, wanted = compiled()
+    assert asked == [2]
+    assert made.explanation.coverage == 1.0
+    torch.testing.assert_close(found, wanted)
+
+
+def test_a_slower_model_runs_as_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, lambda calls: [1.0, 2.0])
+    made, found, wanted = compiled()
+    explanation = made.explanation
+    assert explanation.coverage == 0.0
+    assert explanation.library
+    assert all("slower in the model as a whole" in choice.basis for choice in explanation.library)
+    assert torch.equal(found, wanted)  # PyTorch's own operators
+
+
+def test_an_equal_model_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, lambda calls: [1.0, 1.005])
+    assert compiled()[0].explanation.coverage == 1.0
+
+
+def test_tuning_gives_up_kinds_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first kind that is tried loses, the others win."""
+    answers = iter([[2.0, 1.0]])
+    asked = pretend(monkeypatch, lambda calls: next(answers, [1.0, 1.0]))
+    made, found, wanted = compiled("max-autotune-no-cudagraphs")
+    assert len(asked) >= 2
+    explanation = made.explanation
+    assert any("slower in the model as a whole" in c.basis for c in explanation.library)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_a_fault_keeps_what_was_compiled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(calls: Sequence[Any]) -> list[float]:
+        raise RuntimeError("no memory")
+
+    pretend(monkeypatch, fails)
+    assert compiled()[0].explanation.coverage == 1.0
+    assert "not timed as a whole: RuntimeError: no memory" in caplog.text
+
+
+def test_state_is_left_alone() -> None:
+    """Timing calls the model often; a cache that it writes and random numbers are as after one."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1.0)
+            return (x + self.count).softmax(-1)
+
+    model, x = Counting().eval(), torch.randn(5, 7)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        bb.compile(model, x, library="auto")
+    after = torch.rand(2)
+    torch.manual_seed(3)
+    assert torch.equal(after, torch.rand(2))
+    assert model.count == 1.0
+
+
+def test_real_times_are_positive() -> None:
+    whole = WholeModel.__new__(WholeModel)
+    whole.examples, whole.device = [torch.ones(3), 2], torch.device("cpu")
+    fast, slow = whole.times((lambda x, n: x, lambda x, n: [x * n for _ in range(200)]), 0.01)
+    assert 0 < fast < slow
+
+
+def test_operators_with_effects_are_not_called_again() -> None:
+    with torch.library._scoped_library("blockbuster_test", "FRAGMENT") as made:
+        made.define("noted(Tensor x) -> Tensor")
+        calls: list[int] = []
+        made.impl("noted", lambda x: (calls.append(1), x + 1)[1], "CPU")
+        made.impl("noted", lambda x: torch.empty_like(x), "Meta")
+        noted = torch.ops.blockbuster_test.noted
+        with torch.no_grad():
+            run = torch.compile(
+                lambda x: noted(x.exp() * 2).sin() * 3,
+                backend="blockbuster",
+                options={"library": "auto"},
+            )
+            run(torch.ones(4, 5))
+        assert len(calls) == 1
