@@ -18,6 +18,7 @@ from blockbuster_fusion.torch.plan.placement import Untaped
 from blockbuster_fusion.torch.plan.recording import Recording
 from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, Length, PlanStep, Slot, bound
 from blockbuster_fusion.torch.plan.tape import TensorTape
+from blockbuster_fusion.torch.plan.views import StepTape
 
 MOST_BINDINGS = 64
 """The number of different sizes for which a plan, and each of its steps, keeps what it derived."""
@@ -63,7 +64,7 @@ class ModelPlan:
         """What runs other kernels in other ranges of sizes."""
         self.last_uses = _last_uses(self.steps, self.outputs)
         self.known = RecentlyUsed[list[BoundStep]](MOST_BINDINGS)
-        self.tapes = RecentlyUsed[TensorTape | Untaped](MOST_BINDINGS)
+        self.tapes = RecentlyUsed[TensorTape | StepTape | Untaped](MOST_BINDINGS)
         self.last: tuple[Hashable, int] = (None, 0)
 
     def __call__(self, *given: Any) -> list[Any]:
@@ -78,12 +79,12 @@ class ModelPlan:
         if tape is None and self.varying and not self.is_repeated(key):
             key, varying = self.form(values, length), self.varying
             tape = self.tapes.get(key)
-        if isinstance(tape, TensorTape):
+        if isinstance(tape, TensorTape | StepTape):
             return tape(values, length)
         if tape is not None:
             return self.run(values, length)
         room = len(self.room)
-        recording = Recording(self.steps, self.outputs, values, room, length, varying)
+        recording = Recording(self.steps, self.outputs, values, room, length, varying, self.weights)
         made = self.run(values, length, recording)
         self.tapes.put(key, self.taped(recording))
         return made
@@ -94,11 +95,13 @@ class ModelPlan:
         self.last = (key, count + 1 if key == last else 1)
         return self.last[1] > MOST_REPEATS
 
-    def taped(self, recording: Recording) -> TensorTape | Untaped:
+    def taped(self, recording: Recording) -> TensorTape | StepTape | Untaped:
         try:
             return TensorTape(recording)
         except Untaped as reason:
             log.debug("a plan has no tape: %s", reason)
+            if recording.is_fixed and recording.chains.is_regular:
+                return StepTape(recording.chains, self.outputs, self.inputs + len(self.room))
             return reason
 
     def run(

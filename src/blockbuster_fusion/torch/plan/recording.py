@@ -44,6 +44,7 @@ from blockbuster_fusion.torch.plan.steps import (
     merged,
     merging,
 )
+from blockbuster_fusion.torch.plan.views import View, ViewChains, view_step
 
 MOST_KEPT = 1 << 16
 """The size in bytes of the largest tensor that is kept because it is the same in every call."""
@@ -60,11 +61,15 @@ class Recording:
         room: int,
         length: Length,
         varying: Collection[int],
+        weights: Collection[int] = (),
     ) -> None:
         """`given` are the inputs, of which those in `varying` have other sizes in other calls.
 
         If none varies, `length` evaluates all sizes. `room` is the number of other values.
+        `weights` are inputs that mostly have the same memory in each call.
         """
+        self.weights = weights
+        self.chains = ViewChains(given, weights)
         self.length_now, self.is_fixed = length, not varying
         self.outputs, self.slots = outputs, len(given) + room
         self.refusal: Untaped | None = None
@@ -88,6 +93,7 @@ class Recording:
 
     def note(self, bound: BoundStep, values: list[Any]) -> None:
         """Adds a step that has just been run."""
+        self.chains.note(bound, values)
         if self.refusal is None:
             try:
                 self.add(bound, values)
@@ -279,14 +285,28 @@ class Recording:
         """Makes sure that there is a tensor in a slot: views are run when they are read."""
         wanted = [slot]
         for at in wanted:
-            if at in self.views and not self.is_allocated(at):
+            if at in self.views and not self.is_allocated(at) and self.root(at) is None:
                 wanted.extend(self.views[at].reads)
         for at in reversed(wanted):
             if self.is_allocated(at):
                 self.placements[at].base.shown[at] = None
             elif at in self.views:
-                step = self.views.pop(at)
-                self.actions.append(Ran(BoundOperator(step), tuple(step.reads), (at,)))
+                step, root = self.views.pop(at), self.root(at)
+                if root is None:
+                    self.actions.append(Ran(BoundOperator(step), tuple(step.reads), (at,)))
+                else:
+                    made = view_step(root, at, self.weights)
+                    self.actions.append(Ran(made, (root.root,), (at,)))
+
+    def root(self, slot: int) -> View | None:
+        """The view of a tensor in another slot that a slot holds, if it has the same dtype."""
+        found = self.placements.get(slot)
+        at = None if found is None else found.base.slot
+        if found is None or at is None or at == slot or at not in self.placements:
+            return None
+        if self.placements[at].dtype != found.dtype or at in self.varying:
+            return None
+        return View(at, found.shape, found.stride, found.offset // found.dtype.itemsize)
 
     def is_allocated(self, slot: int) -> bool:
         """True if the tape allocates it, so that it is a tensor without running anything."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.autograd import profiler
 
 from blockbuster_fusion.array.axes import Size, product
@@ -179,7 +180,8 @@ class BoundOperator:
 
 def _call_of(step: OperatorStep) -> Callable[[list[Any]], Any]:
     """A function of the values that calls the operator; compiled from text, which is fastest."""
-    names: dict[str, Any] = {"function": step.function}
+    function = step.function._op if isinstance(step.function, OpOverload) else step.function
+    names: dict[str, Any] = {"function": function}
 
     def text(argument: Any) -> str:
         if isinstance(argument, Slot):

@@ -38,6 +38,7 @@ from blockbuster_fusion.torch.rivals.cluster import tuner_for
 from blockbuster_fusion.torch.rivals.composites import Called, Composite
 from blockbuster_fusion.torch.rivals.later_sizes import later_loss
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
+from blockbuster_fusion.torch.rivals.linears import found_linears
 from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.tuning import Subject
 from blockbuster_fusion.torch.to_array_program import PartProgram
@@ -108,6 +109,7 @@ class Chooser:
                 self.leave_all("estimated, and slower in the model as a whole")
             elif self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
                 self.leave_all("estimated, and gain less than a call of them costs")
+            self.restore_linears()
 
     def leave_all(self, basis: str) -> None:
         """Moves all operators to PyTorch."""
@@ -191,6 +193,15 @@ class Chooser:
         libraries, library = self.parts.libraries, self.parts.analysis.library
         found = self.worthwhile(self.within(library))
         self.move({}, [(x, libraries[x.members[-1]]) for x in found])
+
+    def restore_linears(self) -> None:
+        """Puts the linear layers whose products PyTorch runs back as one operator each."""
+        analysis, replaced = self.parts.analysis, dict[Node, Node]()
+        found = [x for x in found_linears(analysis) if x.members[0] in self.parts.libraries]
+        made = {x.collapse(analysis.module.graph, replaced): x for x in found}
+        libraries = self.parts.libraries
+        libraries |= {node: libraries[x.members[0]] for node, x in made.items()}
+        self.parts.analysis = replace(analysis, library=analysis.library | made.keys())
 
     def saved(self, x: Composite) -> float:
         """The seconds by which PyTorch's one operator is faster than what it stands for."""

@@ -43,8 +43,8 @@ class Cluster:
         self.is_own = not ray.is_initialized()
         """True if the connection is made here, and so ends here."""
         if self.is_own:
-            quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-            local = {"include_dashboard": False} if address == "local" else {}
+            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+            local: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
             try:
                 _check_reachable(address)
                 ray.init(address=address, **quiet, **local)
