@@ -72,7 +72,7 @@ class Pretended:
     """A Triton function whose launches end before the GPU."""
 
     def __init__(self, function: Any) -> None:
-        self.function = function
+        self.function, self.arg_names = function, function.arg_names
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         return lambda *given, **options: self.function.run(
