@@ -1,6 +1,7 @@
 """Compiled models that are timed as a whole: what is slower than the captured model is given up."""
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from torch import nn
 import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.rivals import library
-from blockbuster_fusion.torch.rivals.whole_model import WholeModel
+from blockbuster_fusion.torch.rivals.choose import ALL
+from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel
 
 Times = Callable[[Sequence[Any]], list[float]]
 
@@ -140,3 +142,26 @@ def test_operators_with_effects_are_not_called_again() -> None:
             )
             run(torch.ones(4, 5))
         assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "winner"),
+    [((3.0, 1.0, 2.0), "kernels"), ((3.0, 2.0, 1.0), "plain"), ((1.0, 2.0, 2.0), "captured")],
+)
+def test_replayed_models_have_two_rivals(
+    times: tuple[float, ...], winner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In CUDA graphs, PyTorch's operators are replayed too; or nothing is, if that is faster."""
+    asked = pretend(monkeypatch, lambda calls: [*times])
+    module = torch.fx.symbolic_trace(lambda x: x + 1)
+    graph = SimpleNamespace(gains=True, won={"kind": 1.0}, analysis=SimpleNamespace(module=module))
+    calls = {"kernels": object(), "plain": object(), "captured": module.forward}
+
+    def compiled(given_up: frozenset[str]) -> Attempt:
+        assert given_up == ALL
+        return Attempt(calls["plain"], [graph], given_up)
+
+    whole = WholeModel(module, [torch.ones(2)], compiled, replays=True)
+    found = whole.faster(Attempt(calls["kernels"], [graph]), tunes=False)
+    assert asked == [3]
+    assert found.call == calls[winner]

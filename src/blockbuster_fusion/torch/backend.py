@@ -48,11 +48,14 @@ def backend(
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
-    on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in examples)
-    replays = mode in REPLAYING and on_gpu
-    prepared: Callable[[ModelPlan], Callable[..., Any]] = (
-        replayed if mode in REPLAYING else (lambda plan: plan)
-    )
+    arrays = (x for x in examples if isinstance(x, torch.Tensor))
+    gpu = next((x.device for x in arrays if x.is_cuda), None)
+    replays = mode in REPLAYING and gpu is not None
+
+    def prepared(plan: ModelPlan) -> Callable[..., Any]:
+        if mode not in REPLAYING:
+            return plan
+        return replayed(plan) if gpu is None else replayed(plan, gpu)
 
     def compiled(given_up: frozenset[str]) -> Attempt:
         called = _called(module)
@@ -83,7 +86,7 @@ def backend(
             restore_attention(module)
 
     made = compiled(frozenset())
-    if chosen.library != "never" and made.gains:
+    if chosen.library != "never" and (made.gains or replays):
         whole = WholeModel(module, examples, compiled, replays=replays)
         made = whole.faster(made, tunes=mode in TUNING)
     if watcher is not None:

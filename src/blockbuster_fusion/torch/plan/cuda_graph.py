@@ -68,9 +68,12 @@ class CudaGraphs:
         return True
 
 
-def replayed(plan: ModelPlan) -> "ModelPlan | ReplayedPlan":
-    """The plan as CUDA graphs if it runs on a GPU and they can hold it, else as it is."""
-    device = plan_device(plan)
+def replayed(plan: ModelPlan, device: torch.device | None = None) -> "ModelPlan | ReplayedPlan":
+    """The plan as CUDA graphs if it runs on a GPU and they can hold it, else as it is.
+
+    `device` is where it runs; by default, that of its kernels.
+    """
+    device = device or plan_device(plan)
     if device.type != "cuda":
         return plan
     reason = obstacle(plan)
@@ -226,13 +229,21 @@ def _why_not(step: OperatorStep) -> str | None:
         return None if is_known else f"{step.name} may do anything"
     if depends_on_data(function):
         return f"data decides how much {step.name} gives"
-    if torch.Tag.nondeterministic_seeded in function.tags:
+    if torch.Tag.nondeterministic_seeded in function.tags and not _drops_nothing(step):
         return f"{step.name} is random"
     if function.namespace != "aten":
         return f"{step.name} is no operator of PyTorch's own"
     if step.options.get("non_blocking"):
         return f"{step.name} copies without waiting"
     return None
+
+
+def _drops_nothing(step: OperatorStep) -> bool:
+    """True for attention without dropout, which is not random."""
+    assert isinstance(step.function, OpOverload)
+    names = [a.name for a in step.function._schema.arguments]
+    given = dict(zip(names, step.arguments, strict=False)) | dict(step.options)
+    return "dropout_p" in names and given.get("dropout_p", 0.0) == 0
 
 
 def _writes(step: OperatorStep) -> Iterator[int]:
