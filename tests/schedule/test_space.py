@@ -204,3 +204,32 @@ def test_spilled_registers_cost() -> None:
     tiling = Tiling(Extents(), tiles)
     times = [predicted(nest, tiling, H200, Schedule(warps=warps)).device for warps in (1, 8)]
     assert times[0] > 5 * times[1]
+
+
+# ------------------------------------------------------------------------ neighbours
+
+
+def test_schedules_near_another_differ_in_one_option() -> None:
+    choice = choices(lambda X: o.sum(X, (0, 1)), "M N", M=8192, N=4096)[0]
+    nest, _ = choice.scheduled()
+    space = Space(nest, Extents(), H200)
+    start = Schedule(grid="outer", split={"M": 4}, warps=4)
+    near = [*space.near(start)]
+    assert start not in near
+    assert len({str(Config(0, {}, schedule)) for schedule in near}) == len(near)
+    assert {schedule.grid for schedule in near} == {"outer", "all"}
+    assert {tuple(schedule.split.items()) for schedule in near} == {
+        (("M", 2),),
+        (("M", 4),),
+        (("M", 8),),
+        (),
+    }
+    assert {schedule.atomic for schedule in near} == {False, True}
+    assert {schedule.warps for schedule in near} >= {1, 2, 4, 8}
+    assert not [schedule for schedule in near if schedule.atomic and not schedule.split]
+
+
+def test_a_cpu_has_no_options_of_launches(this_machine: Machine) -> None:
+    choice = choices(lambda X: o.softmax(X), "M N", M=64, N=64)[0]
+    near = [*Space(choice.scheduled()[0], Extents(), this_machine).near(Schedule())]
+    assert near == [Schedule(grid="outer"), Schedule(apart=True)]

@@ -81,6 +81,24 @@ def test_what_was_tuned_serves_later_compilations(
     assert len(kept.all(key)) == count, "nothing is measured twice"
 
 
+def test_a_lucky_sample_does_not_win(kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One configuration is measured too fast once: measured again in turns, it loses."""
+    samples: dict[object, int] = {}
+
+    def timed(run: Any, device: torch.device) -> Seconds:
+        samples[run] = samples.get(run, 0) + 1
+        is_lucky = len(samples) == 3 and samples[run] == 1
+        return Seconds(1e-9 if is_lucky else 1e-3 * (1 + len(samples) if samples[run] == 1 else 1))
+
+    monkeypatch.setattr(tuning, "measured", timed)
+    explained("max-autotune")
+    (key,) = kept.keys()
+    best = kept.best(key)
+    assert best is not None
+    assert best.rounds == tuning.ROUNDS
+    assert best.seconds > 1e-6
+
+
 def test_a_wrong_kernel_never_wins(kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """A configuration with a wrong result is stored as such, and another one runs."""
     distance, seen = tuning._distance, []

@@ -6,7 +6,7 @@ data: it prints, compares, and can be given to `compile`. Nothing is searched he
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from blockbuster_fusion.errors import BadConfig
@@ -168,6 +168,20 @@ class Space:
         if self.machine.target != "cuda":
             return []
         return [{name: number} for name, numbers in LAUNCHES.items() for number in numbers]
+
+    def near(self, schedule: Schedule) -> Iterator[Schedule]:
+        """The schedules that differ in one option; not all can be run."""
+        changes: list[dict[str, Any]] = [{"grid": grid} for grid in GRIDS]
+        changes += [{"apart": not schedule.apart}, *self.launches]
+        for axis, parts in schedule.split.items():
+            rest = {a: n for a, n in schedule.split.items() if a != axis}
+            counts = [n for n in (parts * 2, parts // 2) if n > 1]
+            changes += [{"split": {**rest, axis: n}} for n in counts]
+            changes += [{"split": rest, "atomic": schedule.atomic and bool(rest)}]
+        if schedule.split:
+            changes += [{"atomic": not schedule.atomic}]
+        made = (replace(schedule, **change) for change in changes)
+        yield from (other for other in made if other != schedule)
 
     def fits(self, tiles: Mapping[Dim, int]) -> bool:
         """True if no tile is larger than registers, or the second cache, can hold."""
