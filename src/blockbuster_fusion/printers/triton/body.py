@@ -150,12 +150,14 @@ class BodyPrinter:
 
     def cascade(self, statement: Cascade) -> list[str]:
         """The statements that move a partial sum into the total of a long loop."""
-        run = self.variables.use(self.variables.names.runs[statement.index.dim])
+        names, dim = self.variables.names, statement.index.dim
+        run = self.variables.use(names.runs[dim])
         inner = [f"    {line}" for line in self.body(statement.body)]
         if not statement.inside:
             return [f"if {run}:", *inner]
-        at = self.variables.names.indices[statement.index]
-        after = [f"    if {at} % {run} == {run} - 1:", *(f"    {line}" for line in inner)]
+        at = names.indices[statement.index]
+        length = self.variables.use(names.run_lengths[dim]) if dim in names.run_lengths else run
+        after = [f"    if {at} % {length} == {length} - 1:", *(f"    {line}" for line in inner)]
         return [f"if {run}:", *after]
 
 

@@ -75,6 +75,9 @@ def _parameters(variables: Variables) -> Iterable[str]:
         texts = [f"{n}: tl.constexpr" if c else n for c, n in sizes if c is constant]
         if texts:
             yield f"    {', '.join(texts)},"
+    lengths = [name for name in names.run_lengths.values() if name in used]
+    if lengths:
+        yield f"    {', '.join(lengths)},"
     for group in (
         names.blocks.values(),
         names.evens.values(),

@@ -29,6 +29,8 @@ from blockbuster_fusion.printers.triton.names import ParameterNames
 SMALLEST, USUAL = 16, 64
 """The shortest block that a dot takes, and the default length of a block."""
 OPTIONS = {"num_stages": 3, "group": 8}
+SHORTEST_RUN = 16
+"""The length of runs of a loop with few blocks."""
 FEW_DOTS = 512
 """The most blocks that are summed without partial sums if they come from dots: such loops are
 faster without, and the sums within a block are accurate."""
@@ -144,13 +146,12 @@ class LaunchPlanner:
     def run(self, dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """The number of blocks of a partial sum along a dim; 0 if all go into one.
 
-        If the length of the dim differs between calls, it is one of two numbers, so that a kernel
-        need not be compiled for each length.
+        If the length of the dim differs between calls, there are partial sums also of few blocks,
+        but for dots: a kernel need not be compiled for each length.
         """
-        count = block_count(dim, sizes, tiles)
-        if isinstance(dim.axis.extent, int):
-            return run_length(count, self.few)
-        return FEW if count > self.few or self.few == FEW else 0
+        found = run_length(block_count(dim, sizes, tiles), self.few)
+        is_always = dim in self.names.run_lengths and self.few == FEW
+        return found or (SHORTEST_RUN if is_always else 0)
 
     @cached_property
     def few(self) -> int:
@@ -164,7 +165,11 @@ class LaunchPlanner:
         """Sizes and blocks by the names of their parameters."""
         made: dict[str, int | bool] = {"GROUP": group}
         for dim in self.long_dims:
-            made[self.names.runs[dim]] = self.run(dim, sizes, tiles)
+            run = self.run(dim, sizes, tiles)
+            made[self.names.runs[dim]] = run
+            if dim in self.names.run_lengths:
+                made[self.names.runs[dim]] = min(run, 1)
+                made[self.names.run_lengths[dim]] = run or SHORTEST_RUN
         for symbol, name in self.names.sizes.items():
             made[name] = extent(Axis(symbol.name, symbol), sizes)
         for dim, name in self.names.blocks.items():

@@ -29,6 +29,8 @@ class ParameterNames:
         self.blocks: dict[Dim, str] = {}
         self.evens: dict[Dim, str] = {}
         self.runs: dict[Dim, str] = {}
+        """The lengths of runs; where sizes change, 1 if there are any, and `run_lengths`."""
+        self.run_lengths: dict[Dim, str] = {}
         self.suffixes: dict[Dim, str] = {}
         self.pointers: dict[Buffer, str] = {}
         self.strides: dict[Buffer, tuple[str, ...]] = {}
@@ -72,6 +74,8 @@ class ParameterNames:
             self.blocks[dim] = self._scope.claim(f"BLOCK_{suffix.upper()}")
             self.evens[dim] = self._scope.claim(f"EVEN_{suffix.upper()}")
         self.runs[dim] = self._scope.claim(f"RUN_{suffix.upper()}")
+        if not isinstance(dim.axis.extent, int):
+            self.run_lengths[dim] = self._scope.claim(f"run_{suffix}")
 
     def _name_buffer(self, buffer: Buffer) -> None:
         self.pointers[buffer] = self._scope.claim(f"{buffer.name}_ptr")

@@ -149,7 +149,11 @@ class RunFunction:
             numbers |= zip((copies, *names.strides[buffer]), steps, strict=True)
             arguments.append(f"{names.pointers[buffer]}={self._scratch(buffer, product(shape))}")
         for dim in self._long(planner):
-            numbers[names.runs[dim]] = self._run(planner, dim)
+            run = self._run(planner, dim)
+            numbers[names.runs[dim]] = run
+            if dim in names.run_lengths:
+                numbers[names.runs[dim]] = f"min({run}, 1)"
+                numbers[names.run_lengths[dim]] = f"max({run}, 1)"
         for symbol, name in names.sizes.items():
             numbers[name] = self.id(symbol)
         for dim, name in names.blocks.items():

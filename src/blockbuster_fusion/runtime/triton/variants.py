@@ -91,7 +91,7 @@ class Variants:
         A stride follows from the lengths of the axes that are faster. `copies` are buffers with
         one copy for each program, whose first stride is that between copies.
         """
-        found = set(self.names.sizes.values())
+        found = {*self.names.sizes.values(), *self.names.run_lengths.values()}
         for buffer, own in strides.items():
             found.update(_following(buffer, self.names.strides[buffer], own))
         for buffer, own in copies.items():
