@@ -11,7 +11,7 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import Spec, trace
 from blockbuster_fusion.choice import Choice
-from blockbuster_fusion.errors import BadTarget, NoKernel, WrongKind
+from blockbuster_fusion.errors import BadTarget, BlockbusterError, NoKernel, WrongKind
 from blockbuster_fusion.improve import Elsewhere, by_lengths
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.graph import Graph
@@ -339,8 +339,8 @@ def _unless_refused(made: "Future[CompiledNest]", usual: CompiledNest) -> Compil
     """The program that was made, or the usual one if there is no kernel for it."""
     try:
         return made.result()
-    except NoKernel as error:
-        log.debug("the usual kernels serve a range: %s", error)
+    except BlockbusterError as error:  # whatever it is, the usual kernels serve all sizes
+        log.warning("the usual kernels serve a range: %s", error)
         return usual
 
 

@@ -242,6 +242,12 @@ class BadMachine(BlockbusterError):
     template = "machine {name}: {problem}"
 
 
+class BadData(BlockbusterError):
+    """Plain data that does not stand for a program or a job."""
+
+    template = "{what}: the data is damaged ({problem}); write it again"
+
+
 class BadConfig(BlockbusterError):
     """A configuration of kernels has a part that is unknown, or of the wrong kind."""
 

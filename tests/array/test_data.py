@@ -2,12 +2,14 @@
 
 import json
 from functools import reduce
+from typing import Any
 
 import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.array.data import program_data, program_from_data
 from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.errors import BadData
 
 
 def through_json(program: ArrayProgram) -> ArrayProgram:
@@ -53,3 +55,22 @@ def test_an_expression_of_any_depth_stays_small() -> None:
     program = bb.trace(lambda X: bb.ops.elementwise(deep, X), "M")
     assert through_json(program) == program
     assert len(json.dumps(program_data(program))) < 100_000
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data.pop("axes"),
+        lambda data: data.__setitem__("axes", [["M"]]),
+        lambda data: data.__setitem__("inputs", [["X", [[-1], "float32"]]]),
+        lambda data: data.__setitem__("inputs", [["X", [[0], "float31"]]]),
+        lambda data: data.__setitem__("exprs", [["exp", [7], None]]),
+        lambda data: data.__setitem__("operators", 3),
+        lambda data: data.__setitem__("outputs", [["Y"]]),
+    ],
+)
+def test_damaged_data_gets_a_sentence(damage: Any) -> None:
+    data = program_data(bb.examples.find("softmax"))
+    damage(data)
+    with pytest.raises(BadData, match="the data is damaged"):
+        program_from_data(data)

@@ -320,7 +320,9 @@ def long_errors() -> Iterator[dict[str, object]]:
         )
         yield {
             "case": name,
-            "runs": [value for key, value in plan.constants.items() if key.lower().startswith("run")],
+            "runs": [
+                value for key, value in plan.constants.items() if key.lower().startswith("run")
+            ],
             "error": relative_error(triton_runner.run(nest, inputs, tiles), exact),
             "torch": relative_error(found, exact),
         }

@@ -294,15 +294,20 @@ def test_attention_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum("bmm" in str(c.operators) for c in compiled.explanation.library) == 2
 
 
-def test_repeated_heads_in_another_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("batch", "heads", "times"), [(2, 2, 2), (1, 4, 4), (1, 2, 4)])
+def test_repeated_heads_in_another_shape(
+    batch: int, heads: int, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Heads that are repeated and then counted as batches are no grouped attention."""
     pretend(monkeypatch, FAST)
+    monkeypatch.setattr(compile_graph.CompiledGraph, "gains", True)  # run the plan
 
     def function(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        wide = k.unsqueeze(2).expand(2, 2, 2, KEYS, 8).reshape(4, 2, KEYS, 8)
+        wide = k.unsqueeze(2).expand(batch, heads, times, KEYS, 8)
+        wide = wide.reshape(batch * heads, times, KEYS, 8)
         return (q @ wide.mT).softmax(-1) @ wide
 
-    inputs = [torch.randn(4, 2, TIMES, 8), torch.randn(2, 2, KEYS, 8)]
+    inputs = [torch.randn(batch * heads, times, TIMES, 8), torch.randn(batch, heads, KEYS, 8)]
     compiled = bb.compile(function, *inputs, library="auto")
     torch.testing.assert_close(compiled(*inputs), function(*inputs), atol=1e-5, rtol=1e-5)
 

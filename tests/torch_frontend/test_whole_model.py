@@ -1,5 +1,6 @@
 """Compiled models that are timed as a whole: what is slower than the captured model is given up."""
 
+import logging
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from torch import nn
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch.rivals import library
+from blockbuster_fusion.torch.rivals import library, whole_model
 from blockbuster_fusion.torch.rivals.choose import ALL
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel
 
@@ -45,11 +46,13 @@ class Model(nn.Module):
         return self.second(torch.relu(self.first(x))).softmax(-1)
 
 
-def compiled(mode: str | None = None) -> tuple[Any, torch.Tensor, torch.Tensor]:
+def compiled(
+    mode: str | None = None, seconds: float = 0.0
+) -> tuple[Any, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     model, x = Model().eval(), torch.randn(9, 24)
     with torch.no_grad():
-        made = bb.compile(model, x, mode=mode, library="auto", seconds=0)
+        made = bb.compile(model, x, mode=mode, library="auto", seconds=seconds)
         return made, made(x), model(x)
 
 
@@ -80,7 +83,7 @@ def test_tuning_gives_up_kinds_of_parts(monkeypatch: pytest.MonkeyPatch) -> None
     """The first kind that is tried loses, the others win."""
     answers = iter([[2.0, 1.0]])
     asked = pretend(monkeypatch, lambda calls: next(answers, [1.0, 1.0]))
-    made, found, wanted = compiled("max-autotune-no-cudagraphs")
+    made, found, wanted = compiled("max-autotune-no-cudagraphs", 5.0)
     assert len(asked) >= 2
     explanation = made.explanation
     assert any("slower in the model as a whole" in c.basis for c in explanation.library)
@@ -98,31 +101,106 @@ def test_a_fault_keeps_what_was_compiled(
     assert "not timed as a whole: RuntimeError: no memory" in caplog.text
 
 
-def test_state_is_left_alone() -> None:
-    """Timing calls the model often; a cache that it writes and random numbers are as after one."""
+class Advancing(nn.Module):
+    """Writes to a parameter and to a cache, at a place that advances with each call."""
 
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("count", torch.zeros(()))
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(7), requires_grad=False)
+        self.register_buffer("cache", torch.zeros(3, 7))
+        self.register_buffer("place", torch.zeros(1, dtype=torch.int64))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.count.add_(1.0)
-            return (x + self.count).softmax(-1)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.add_(1.0)
+        self.cache.index_copy_(0, self.place, x[:1])
+        self.place.add_(1)
+        return (x + self.cache.sum() + self.weight).softmax(-1)
 
-    model, x = Counting().eval(), torch.randn(5, 7)
+
+def test_state_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Timing calls the model often; what it writes to is as after one call, and in range."""
+    model, x = Advancing().eval(), torch.randn(5, 7)
     torch.manual_seed(3)
     with torch.no_grad():
         bb.compile(model, x, library="auto")
     after = torch.rand(2)
     torch.manual_seed(3)
     assert torch.equal(after, torch.rand(2))
-    assert model.count == 1.0
+    assert model.weight.tolist() == [1.0] * 7
+    assert model.place == 1
+    assert torch.equal(model.cache, torch.stack([x[0], *torch.zeros(2, 7)]))
+    assert "not timed" not in caplog.text
+
+
+def untimed(function: Callable[..., Any], *inputs: Any, **options: Any) -> str:
+    """The reason why a model is not timed."""
+    reasons: list[str] = []
+
+    class Noted(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            reasons.append(record.getMessage())
+
+    log, noted = logging.getLogger("blockbuster_fusion"), Noted(logging.DEBUG)
+    level = log.level
+    log.addHandler(noted)
+    log.setLevel(logging.DEBUG)
+    try:
+        with torch.no_grad():
+            torch.compile(function, backend="blockbuster", options={"library": "auto", **options})(
+                *inputs
+            )
+    finally:
+        log.removeHandler(noted)
+        log.setLevel(level)
+    return " ".join(x for x in reasons if "not timed" in x)
+
+
+def test_random_models_are_not_timed() -> None:
+    """Other threads draw numbers from the same generator."""
+    found = untimed(lambda x: x.softmax(-1) + torch.rand(4), torch.ones(3, 4))
+    assert "random" in found
+
+
+def test_inputs_that_share_memory_are_not_timed() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1.0)
+        return (x + y).softmax(-1)
+
+    room = torch.zeros(6, 4)
+    found = untimed(function, room[:4], room[2:])
+    assert "share memory" in found or "are not known" in found
+    torch.testing.assert_close(room[0], torch.ones(4))
+
+
+def test_slow_models_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_model, "SLOW", 0.0)
+    assert "so long" in untimed(lambda x: x.softmax(-1) * 2, torch.ones(3, 4))
+
+
+def test_strict_raises_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(calls: Sequence[Any]) -> list[float]:
+        raise RuntimeError("no memory")
+
+    pretend(monkeypatch, fails)
+    with pytest.raises(Exception, match="no memory"):
+        untimed(lambda x: x.softmax(-1) * 2, torch.ones(3, 4), strict=True)
+
+
+def test_the_mode_of_the_caller_counts() -> None:
+    """Under autocast the captured model computes in bfloat16 in the other thread too."""
+    seen: list[torch.dtype] = []
+    state = whole_model._State(torch.device("cpu"))
+    with torch.autocast("cpu", torch.bfloat16):
+        casting = whole_model._State(torch.device("cpu"))
+    for one in (state, casting):
+        with one.entered():
+            seen.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
+    assert seen == [torch.float32, torch.bfloat16]
 
 
 def test_real_times_are_positive() -> None:
-    whole = WholeModel.__new__(WholeModel)
-    whole.examples, whole.device = [torch.ones(3), 2], torch.device("cpu")
+    module = torch.fx.symbolic_trace(lambda x, n: x)
+    whole = WholeModel(module, [torch.ones(3), 2], lambda given_up: None)
     fast, slow = whole.times((lambda x, n: x, lambda x, n: [x * n for _ in range(200)]), 0.01)
     assert 0 < fast < slow
 

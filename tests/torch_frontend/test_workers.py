@@ -21,6 +21,7 @@ from blockbuster_fusion.errors import CompilerFailed, WorkerFailed, WrongKind
 from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.runtime.c import compiler
 from blockbuster_fusion.runtime.tuning_database import TuningDatabase
+from blockbuster_fusion.runtime.worker_process import WorkerProcess
 from blockbuster_fusion.torch.rivals import tuning, workers
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 from blockbuster_fusion.torch.rivals.workers import Workers, usual_workers
@@ -209,3 +210,23 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     assert f"configurations measured, kept in {database}; the fastest: " in said
     assert records(database)
     assert not running(tmp_path)
+
+
+def test_a_process_that_has_ended_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be that of another process by then."""
+    worker = WorkerProcess("blockbuster_fusion.version")  # it ends at once
+    with pytest.raises(WorkerFailed):
+        worker.ask("anything")
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda number, signal: killed.append(number))
+    worker.end()
+    assert not killed
+
+
+def test_a_bad_number_of_workers_is_told_where_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(workers.VARIABLE, "many")
+    assert bb.compile(lambda x: x.exp() * 2, torch.ones(3, 4)) is not None
+    with pytest.raises(WrongKind, match="a whole number"):
+        bb.tune(bb.examples.find("softmax"), torch.ones(3, 4))

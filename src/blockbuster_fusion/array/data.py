@@ -11,7 +11,7 @@ numbers are texts, because JSON has none. Reading makes a program and executes n
 """
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from blockbuster_fusion.array.program import (
@@ -22,6 +22,7 @@ from blockbuster_fusion.array.program import (
     Attribute,
     Operator,
 )
+from blockbuster_fusion.errors import BadData
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.combiner import Combiner
 from blockbuster_fusion.ir.expr import Expr, postorder
@@ -37,8 +38,12 @@ def program_data(program: ArrayProgram) -> Data:
 
 
 def program_from_data(data: Data) -> ArrayProgram:
-    """The program that `program_data` wrote."""
-    return _Reader(data).program()
+    """The program that `program_data` wrote, or BadData."""
+    try:
+        return _Reader(data).program()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise BadData(what="an array program", problem=problem) from error
 
 
 class _Table:
@@ -129,6 +134,8 @@ class _Writer:
 
 
 class _Reader:
+    """Makes a program of its data."""
+
     def __init__(self, data: Data) -> None:
         self.data = data
         self.axes = [
@@ -137,9 +144,10 @@ class _Reader:
         ]
         self.exprs: list[Expr] = []
         for op, args, value in data["exprs"]:
-            self.exprs.append(Expr(op, tuple(self.exprs[i] for i in args), self.value(op, value)))
+            operands = tuple(_at(self.exprs, i) for i in args)
+            self.exprs.append(Expr(op, operands, self.value(op, value)))
         self.combiners = [
-            Combiner(name, tuple(map(float, identity)), tuple(self.exprs[i] for i in combine))
+            Combiner(name, tuple(map(float, identity)), tuple(_at(self.exprs, i) for i in combine))
             for name, identity, combine in data["combiners"]
         ]
 
@@ -167,7 +175,7 @@ class _Reader:
         return found
 
     def along(self, axes: list[int]) -> tuple[Axis, ...]:
-        return tuple(self.axes[i] for i in axes)
+        return tuple(_at(self.axes, i) for i in axes)
 
     def type(self, data: list[Any]) -> ArrayType:
         return ArrayType(self.along(data[0]), DType(data[1]))
@@ -176,7 +184,7 @@ class _Reader:
         """The value of a node of an expression."""
         match op:
             case "size":
-                return self.axes[value]
+                return _at(self.axes, value)
             case "cast":
                 return DType(value)
         return float(value) if isinstance(value, str) else value
@@ -185,11 +193,11 @@ class _Reader:
         made: Attribute = data
         match data:
             case {"axis": at}:
-                made = self.axes[at]
+                made = _at(self.axes, at)
             case {"expr": at}:
-                made = self.exprs[at]
+                made = _at(self.exprs, at)
             case {"combiner": at}:
-                made = self.combiners[at]
+                made = _at(self.combiners, at)
             case {"type": kind}:
                 made = self.type(kind)
             case {"number": text}:
@@ -202,3 +210,10 @@ class _Reader:
 def _number(value: Any) -> Any:
     """A number that JSON has, or the text of one."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _at(items: Sequence[T], place: Any) -> T:
+    """The item in a place; places are counted from 0."""
+    if type(place) is not int or place < 0:
+        raise ValueError(f"{place!r} is no place")
+    return items[place]

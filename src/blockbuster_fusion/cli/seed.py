@@ -58,7 +58,9 @@ def _run(options: argparse.Namespace) -> None:
         effort = (options.seconds, options.threads)
         made = tuned_seed(cases, options.target, *effort, before=before, tell=_tell)
         text = json.dumps(made, indent=1, allow_nan=False) + "\n"
-        options.file.write_text(text, encoding="utf-8")
+        part = options.file.with_name(f".{options.file.name}-{os.getpid()}")
+        part.write_text(text, encoding="utf-8")
+        part.replace(options.file)  # at once: a kill loses nothing
     print(f"written: {options.file}, {len(made['records'])} kernels; {made['about']}")
 
 

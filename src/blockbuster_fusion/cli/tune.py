@@ -49,15 +49,13 @@ def _run(options: argparse.Namespace) -> None:
     lengths = default_lengths(program, options.target, sizes)
     arrays = inputs_for(program, lengths)
     try:
-        from blockbuster_fusion.torch.rivals.workers import usual_workers
         from blockbuster_fusion.torch.tune import kept, subject_of, tune_subject
     except ImportError as error:
         package = error.name or "torch"
         raise MissingPackage(function="tune", package=package, extra="torch") from error
-    workers = options.workers or usual_workers()
     subject = subject_of(program, (), arrays, options.target)
     try:
-        found = tune_subject(subject, options.seconds, workers, options.ray)
+        found = tune_subject(subject, options.seconds, options.workers, options.ray)
     except KeyboardInterrupt:
         complain(kept(subject))
         raise

@@ -13,7 +13,8 @@ from blockbuster_fusion.version import __version__
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
     *("ir", "rules", "fusion", "safety", "nest", "schedule", "printers"),
-    *("choice.py", "compiler.py", "runtime/c/compiler.py"),
+    *("choice.py", "compiler.py", "runtime/c/compiler.py", "runtime/c/kernels.py"),
+    *("runtime/triton/launch.py", "runtime/triton/variants.py"),
 )
 """From block programs to source text, and the options of the C compiler."""
 LETTERS = 16

@@ -44,15 +44,17 @@ class WorkerProcess:
         except (OSError, ValueError) as error:
             raise WorkerFailed(problem=f"it does not listen: {error}") from error
         if not answer:
-            raise WorkerFailed(problem=f"it ended with status {self.process.wait()}")
+            self.end()
+            raise WorkerFailed(problem=f"it ended with status {self.process.returncode}")
         self.has_answered = True
         return answer.strip()
 
     def end(self) -> None:
         """Ends the process, whatever it does, and what it has started."""
-        with contextlib.suppress(OSError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        if self.process.returncode is None:  # else its number may be that of another process
+            with contextlib.suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):

@@ -68,6 +68,8 @@ class Config:
     @classmethod
     def from_data(cls, given: Mapping[str, Any]) -> "Config":
         """The configuration that some data stands for, or BadConfig."""
+        if not isinstance(given, Mapping):
+            raise BadConfig(name="a configuration", problem=f"{given!r} is no mapping")
         known = {"snapshot", "tiles", "grid", "split", "atomic", "apart", *LAUNCH}
         for name in given:
             if name not in known:

@@ -87,7 +87,14 @@ def backend(
 
     made = compiled(frozenset())
     if chosen.library != "never" and (made.gains or replays):
-        whole = WholeModel(module, examples, compiled, replays=replays)
+        whole = WholeModel(
+            module,
+            examples,
+            compiled,
+            replays=replays,
+            strict=chosen.strict,
+            seconds=chosen.seconds,
+        )
         made = whole.faster(made, tunes=mode in TUNING)
     if watcher is not None:
         for graph in made.graphs:
@@ -214,7 +221,8 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
         raise _wrong(wanted, made.selection, "leave it out for the usual policy")
     if not isinstance(made.seconds, int | float) or not made.seconds >= 0:
         raise _wrong("a number of seconds for tuning", made.seconds, "leave it out for 600")
-    check_workers(made.workers)
+    if made.workers is not None:
+        check_workers(made.workers)
     if made.ray is not None and not isinstance(made.ray, str):
         remedy = "leave it out to tune on this machine"
         raise _wrong("ray as the address of a cluster", made.ray, remedy)

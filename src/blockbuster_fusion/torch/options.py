@@ -9,7 +9,6 @@ from torch.fx import Node
 
 from blockbuster_fusion.select.parts import Selection
 from blockbuster_fusion.torch.capture.nodes import tensors_of
-from blockbuster_fusion.torch.rivals.workers import usual_workers
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,8 @@ class Options:
     """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
     seconds: float = 600.0
     """The seconds after which tuning measures one configuration of each part only."""
-    workers: int = field(default_factory=usual_workers)
-    """The number of configurations that tuning compiles at a time."""
+    workers: int | None = None
+    """The number of configurations that tuning compiles at a time; by default one for each core."""
     ray: str | None = None
     """The address of a Ray cluster that tunes: "auto", "local" or HOST:PORT."""
 

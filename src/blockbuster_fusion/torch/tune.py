@@ -28,7 +28,6 @@ from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.cluster import Cluster, tuner_for
 from blockbuster_fusion.torch.rivals.tuning import MOST_TRIED, Subject
-from blockbuster_fusion.torch.rivals.workers import usual_workers
 from blockbuster_fusion.torch.table.row import DTYPES
 from blockbuster_fusion.torch.tuned import config_of
 
@@ -69,7 +68,6 @@ def tune(
     `inputs` are arrays, for a program in the order of its inputs or by name. What is found is
     kept in the tuning database, and later compilations use it.
     """
-    workers = usual_workers() if workers is None else workers
     if isinstance(model, ArrayProgram):
         subject = subject_of(model, inputs, named, target)
         return tune_subject(subject, seconds, workers, ray)
@@ -103,7 +101,7 @@ def subject_of(
     return Subject(program, storage, choices, arrays, sizes, machine, threads)
 
 
-def tune_subject(subject: Subject, seconds: float, workers: int, ray: str | None) -> Tuned:
+def tune_subject(subject: Subject, seconds: float, workers: int | None, ray: str | None) -> Tuned:
     """The best configuration of a subject, compiled."""
     with tuner_for(seconds, workers, ray) as tuner:
         tuner.ahead([subject])

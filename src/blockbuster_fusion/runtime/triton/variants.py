@@ -5,7 +5,8 @@ of 16. So a model that is called with ever new lengths would wait for the compil
 A kernel with symbolic sizes has two forms instead. The *aligned* one serves calls in which all
 blocks are full and all sizes and strides that may change are multiples of 16. The *general* one
 serves all others: it masks every tail, and takes those integers as they come. Both are compiled
-with the first call, so that no later call compiles anything.
+with the first call, so that later calls compile nothing. Two things are left: arrays that do not
+begin at a multiple of 16 bytes, and sizes from 2**31 on, are compiled for when they first come.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -84,7 +84,7 @@ class ModelPlan:
         if tape is not None:
             return self.run(values, length)
         room = len(self.room)
-        recording = Recording(self.steps, self.outputs, values, room, length, varying, self.weights)
+        recording = Recording(self.steps, self.outputs, values, room, length, varying)
         made = self.run(values, length, recording)
         self.tapes.put(key, self.taped(recording))
         return made
@@ -96,6 +96,7 @@ class ModelPlan:
         return self.last[1] > MOST_REPEATS
 
     def taped(self, recording: Recording) -> TensorTape | StepTape | Untaped:
+        """The tape of a recorded call, or the reason why there is none."""
         try:
             return TensorTape(recording)
         except Untaped as reason:

@@ -44,7 +44,7 @@ from blockbuster_fusion.torch.plan.steps import (
     merged,
     merging,
 )
-from blockbuster_fusion.torch.plan.views import View, ViewChains, view_step
+from blockbuster_fusion.torch.plan.views import View, ViewChains, ViewStep
 
 MOST_KEPT = 1 << 16
 """The size in bytes of the largest tensor that is kept because it is the same in every call."""
@@ -61,15 +61,12 @@ class Recording:
         room: int,
         length: Length,
         varying: Collection[int],
-        weights: Collection[int] = (),
     ) -> None:
         """`given` are the inputs, of which those in `varying` have other sizes in other calls.
 
         If none varies, `length` evaluates all sizes. `room` is the number of other values.
-        `weights` are inputs that mostly have the same memory in each call.
         """
-        self.weights = weights
-        self.chains = ViewChains(given, weights)
+        self.chains = ViewChains(given)
         self.length_now, self.is_fixed = length, not varying
         self.outputs, self.slots = outputs, len(given) + room
         self.refusal: Untaped | None = None
@@ -295,8 +292,7 @@ class Recording:
                 if root is None:
                     self.actions.append(Ran(BoundOperator(step), tuple(step.reads), (at,)))
                 else:
-                    made = view_step(root, at, self.weights)
-                    self.actions.append(Ran(made, (root.root,), (at,)))
+                    self.actions.append(Ran(ViewStep(root, at), (root.root,), (at,)))
 
     def root(self, slot: int) -> View | None:
         """The view of a tensor in another slot that a slot holds, if it has the same dtype."""

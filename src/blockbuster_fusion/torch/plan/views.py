@@ -52,37 +52,12 @@ class ViewStep:
         values[self.output] = x.as_strided(self.shape, self.stride, offset)
 
 
-class WeightViewStep(ViewStep):
-    """Makes a view of a weight once, as long as the weight has the same memory.
-
-    The view holds that memory, so no other tensor can get its address.
-    """
-
-    def __init__(self, view: View, output: int) -> None:
-        super().__init__(view, output)
-        self.known: tuple[int, Any] = (-1, None)
-
-    def __call__(self, values: list[Any]) -> None:
-        address, made = self.known
-        if values[self.root].data_ptr() != address:
-            super().__call__(values)
-            self.known = (values[self.root].data_ptr(), values[self.output])
-        else:
-            values[self.output] = made
-
-
-def view_step(view: View, output: int, weights: Collection[int]) -> ViewStep:
-    """The step that makes a view."""
-    return (WeightViewStep if view.root in weights else ViewStep)(view, output)
-
-
 class ViewChains:
     """Notes the steps of one call, and which of their results are views of others."""
 
-    def __init__(self, given: Sequence[Any], weights: Collection[int]) -> None:
+    def __init__(self, given: Sequence[Any]) -> None:
         self.steps: list[BoundStep] = []
         self.views: dict[int, View] = {}
-        self.weights = weights
         self.is_regular = True
         """False if the shapes of results may differ in calls like this one."""
         self.offsets: dict[int, int] = {}
@@ -108,6 +83,7 @@ class ViewChains:
                 pass
 
     def operator(self, bound: BoundOperator, values: list[Any]) -> None:
+        """Notes whether the result of an operator is a view."""
         step, made = bound.step, values[bound.output]
         if depends_on_data(step.function) or picks_by_mask(step, values):
             self.is_regular = False
@@ -142,7 +118,7 @@ class ViewChains:
                 made.append((bound, reads))
             elif slot in needed:
                 reads = [view.root]
-                made.append((view_step(view, slot, self.weights), reads))
+                made.append((ViewStep(view, slot), reads))
             else:
                 continue
             needed.update(reads)

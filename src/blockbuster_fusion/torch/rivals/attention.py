@@ -251,6 +251,10 @@ def _unrepeated(node: Node) -> Node | None:
     same = [as_size(wide[i]) == as_size(narrow[i]) for i in (0, 1, 3, 4)]
     if short_name(source) != "unsqueeze" or not is_repeated or not all(same):
         return None
+    merged = [as_size(n) for n in (wide[0], wide[1] * wide[2], wide[3], wide[4])]
+    views = [x for x in steps[:-1] if short_name(x) != "clone"]
+    if not views or [as_size(n) for n in tensor_of(views[-1]).shape] != merged:
+        return None  # other heads meet
     return operand(source)
 
 

@@ -333,7 +333,7 @@ class Chooser:
         target = self.parts.options.target_of(nodes)
         choices = self.parts.choices(part, target)
         sizes = tuple((axis, self.length(size)) for axis, size in part.expressed.sizes)
-        key = (id(choices), sizes)
+        key = (self.parts.key(part, target), sizes)
         if key not in self.known:
             made = self.timed(nodes) if self.measures else None
             if made is None:

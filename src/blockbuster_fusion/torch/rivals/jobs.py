@@ -16,7 +16,7 @@ from blockbuster_fusion.array.data import Data, program_data, program_from_data
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, capability_of, check_target, choose
-from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.errors import BadData, BlockbusterError
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.messages import log
@@ -75,7 +75,15 @@ class Job:
 
     @classmethod
     def from_data(cls, data: Data) -> "Job":
-        """The job that `data` wrote."""
+        """The job that `data` wrote, or BadData."""
+        try:
+            return cls._read(data)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise BadData(what="a job", problem=problem) from error
+
+    @classmethod
+    def _read(cls, data: Data) -> "Job":
         return cls(
             program_from_data(data["program"]),
             {name: DType(dtype) for name, dtype in data["storage"].items()},

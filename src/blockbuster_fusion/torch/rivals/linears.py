@@ -50,7 +50,7 @@ class Linear(Composite):
 def found_linears(analysis: Analysis) -> list[Linear]:
     """The linear layers of a graph whose results have the form that the graph wants."""
     found = (_linear(node) for node in analysis.module.graph.nodes)
-    return [x for x in found if x is not None and _is_same(x)]
+    return [x for x in found if x is not None]
 
 
 def _linear(node: Node) -> Linear | None:

@@ -81,7 +81,12 @@ class Tuner:
     def __init__(self, seconds: float = math.inf, workers: int | None = None) -> None:
         self.end = time.monotonic() + seconds
         self.database = database()
-        self.workers = Workers(usual_workers() if workers is None else workers)
+        self.count = workers
+
+    @cached_property
+    def workers(self) -> Workers:
+        """What compiles configurations; by default, one for each core."""
+        return Workers(usual_workers() if self.count is None else self.count)
 
     def best(self, subject: Subject) -> tuple[Choice, Record] | None:
         """The fastest configuration that is exact enough; None if there is none."""
@@ -136,8 +141,9 @@ class Tuner:
         return self.left > 0
 
     def close(self) -> None:
-        """Ends the workers."""
-        self.workers.close()
+        """Ends the workers, if there are any."""
+        if "workers" in self.__dict__:
+            self.workers.close()
 
     def __enter__(self) -> "Tuner":
         return self

@@ -4,18 +4,25 @@ Parts are weighed one by one, and by predictions if they are not tuned. A model 
 as a whole: calls between parts cost, and caches are shared. So the compiled model and the captured
 one run in turns, with the inputs of the call that is being compiled. If the captured one is faster,
 it runs. When a model is tuned, the parts are given up one kind at a time first.
+
+The model's state stays as it is. Inputs are copies, and what the model writes to is put back before
+each call. Not timed are models with random numbers, with operators of other packages, and with
+inputs that share memory that is written to; nor slow models, for which calls cost nothing.
 """
 
 import statistics
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses import FakeTensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
@@ -26,18 +33,24 @@ SECONDS = 0.4
 """The time in which a compiled model is compared with the captured one, beside first calls."""
 TUNED_SECONDS = 2.0
 """The same for each kind of part of a model that is tuned."""
+SLOW = 0.5
+"""The seconds of a call from which on a model is not timed."""
 FEWEST, MOST = 3, 25
 """The numbers of rounds."""
-FIRST = 4
+FIRST, FIRST_REPLAYED = 2, 4
 """The calls before the first sample: they compile, and capture CUDA graphs."""
 SAMPLE = 2e-3
 """The least seconds of a sample; shorter calls are repeated in it."""
 FASTER = 1.01
-"""The factor by which the captured model must be faster to be run."""
+"""The factor by which another contender must be faster to be run."""
 MOST_KINDS = 8
 """The most kinds of parts that are given up one at a time."""
 PURE = ("aten", "prims")
 """The operators that may be called again and again: those of other packages may have effects."""
+
+
+class Untimed(Exception):
+    """The reason why a model is not timed."""
 
 
 @dataclass(frozen=True)
@@ -72,34 +85,35 @@ class WholeModel:
         compiled: Callable[[frozenset[str]], Attempt],
         *,
         replays: bool = False,
+        strict: bool = False,
+        seconds: float = 600.0,
     ) -> None:
-        """`replays`: calls are replayed from CUDA graphs, those of the captured model too."""
-        self.replays = replays
+        """`replays`: calls are replayed from CUDA graphs, those of the captured model too.
+
+        With `strict`, faults are raised. `seconds` is the time for a model that is tuned.
+        """
         self.module, self.examples, self.compiled = module, examples, compiled
+        self.replays, self.strict = replays, strict
+        self.end = time.monotonic() + seconds
         arrays = [x for x in examples if isinstance(x, torch.Tensor)]
         self.device = next((x.device for x in arrays if x.is_cuda), torch.device("cpu"))
+        self.written: list[int] = []
+        """The numbers of the inputs that the model writes to."""
+        self.stopped = threading.Event()
 
     def faster(self, first: Attempt, *, tunes: bool) -> Attempt:
         """The fastest: the compiled model, that with fewer kernels, or the captured one."""
-        if not self.can_be_called(first.graphs):
-            return first
         try:
+            self.written = written_inputs(first.graphs, self.examples)
             with doing("timing the model as a whole"):
                 return self._fastest(self._fewer(first) if tunes else first)
+        except Untimed as reason:
+            log.debug("not timed as a whole: %s", reason)
         except Exception as error:  # whatever it is: what was compiled runs
+            if self.strict:
+                raise
             log.warning("not timed as a whole: %s: %s", type(error).__name__, error)
-            return first
-
-    def can_be_called(self, graphs: Iterable[CompiledGraph]) -> bool:
-        """True if calling the model twice has no other effect than calling it once."""
-        if any(isinstance(x, FakeTensor) for x in self.examples):
-            return False
-        nodes = [n for graph in graphs for n in graph.analysis.module.graph.nodes]
-        targets = [n.target for n in nodes if n.op == "call_function"]
-        return all(
-            not isinstance(target, torch._ops.OpOverload) or target.namespace in PURE
-            for target in targets
-        ) and not any(isinstance(target, torch._ops.HigherOrderOperator) for target in targets)
+        return first
 
     def _fastest(self, best: Attempt) -> Attempt:
         """The compiled model, unless the captured one is faster: as it is, or replayed."""
@@ -110,14 +124,16 @@ class WholeModel:
         times = self.times((self.module.forward, *(x.call for x in rivals)), SECONDS)
         captured, ours, fastest = times[0], times[1], min(times[1:])
         if captured * FASTER < fastest:
-            log.info("the captured model is faster: %.4g µs, not %.4g", captured * 1e6, ours * 1e6)
-            left = plain or self.compiled(ALL)
-            return replace(left, call=self.module.forward)
-        return best if fastest * FASTER >= ours else rivals[times.index(fastest) - 1]
+            told = (captured * 1e6, fastest * 1e6)
+            log.info("the captured model is faster: %.4g µs, not %.4g", *told)
+            return replace(plain or self.compiled(ALL), call=self.module.forward)
+        return best if fastest * FASTER >= ours else rivals[times.index(fastest, 1) - 1]
 
     def _fewer(self, best: Attempt) -> Attempt:
         """The model without the kinds of parts that are slower in it than PyTorch's operators."""
         for kind in best.kinds[:MOST_KINDS]:
+            if time.monotonic() > self.end:
+                break
             other = self.compiled(best.given_up | {kind})
             now, fewer = self.times((best.call, other.call), TUNED_SECONDS)
             if fewer * FASTER < now:
@@ -129,28 +145,28 @@ class WholeModel:
 
         A thread of its own makes them: where a model is captured, every call takes longer.
         """
-        kind = self.device.type
-        casts = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        state = _State(self.device)
 
         def measure() -> list[float]:
-            devices = [self.device] if kind == "cuda" else []
-            with (
-                torch.no_grad(),
-                torch.autocast(kind, casts[1], enabled=casts[0]),
-                torch.random.fork_rng(devices),
-            ):
+            with state.entered():
                 return self._times(calls, self._inputs(), seconds)
 
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(measure).result()
+            waiting = thread.submit(measure)
+            try:
+                return waiting.result()
+            except BaseException:
+                self.stopped.set()
+                raise
 
     def _inputs(self) -> list[Any]:
-        """The inputs of the call, copied, as a model may write into them; weights are not."""
+        """The inputs of the call, copied but for weights that are only read."""
         made: list[Any] = []
-        for x in self.examples:
+        for number, x in enumerate(self.examples):
+            is_weight = isinstance(x, torch.nn.Parameter) and number not in self.written
             if isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
                 made.append(x.node.hint)
-            elif isinstance(x, torch.Tensor) and not isinstance(x, torch.nn.Parameter):
+            elif isinstance(x, torch.Tensor) and not is_weight:
                 made.append(x.detach().clone())
             else:
                 made.append(x)
@@ -159,11 +175,16 @@ class WholeModel:
     def _times(
         self, calls: Sequence[Callable[..., Any]], inputs: Sequence[Any], seconds: float
     ) -> list[float]:
-        for call in (*calls,) * FIRST:
-            call(*inputs)
-        once = max(self._wall(call, inputs, 1) for call in calls)
-        count = max(1, int(SAMPLE / max(once, 1e-9)))
-        rounds = max(FEWEST, min(MOST, int(seconds / (once * count * len(calls)))))
+        first = FIRST_REPLAYED if self.replays else FIRST
+        once = 0.0
+        for number in range(first + 1):
+            for call in calls:
+                spent = self._wall(call, inputs, 1)
+                once = max(once, spent) if number == first else 0.0
+                if spent > SLOW and (number or call == self.module.forward):
+                    raise Untimed("a call takes so long that calls do not count")
+        count = 1 if self.written else max(1, int(SAMPLE / max(once, 1e-9)))
+        rounds = max(FEWEST, min(MOST, int(seconds / max(once * count * len(calls), 1e-9))))
         found: list[list[float]] = [[] for _ in calls]
         for number in range(rounds):
             order = [*zip(calls, found, strict=True)]
@@ -172,6 +193,11 @@ class WholeModel:
         return [statistics.median(samples) for samples in found]
 
     def _wall(self, call: Callable[..., Any], inputs: Sequence[Any], count: int) -> float:
+        """The seconds of a call; what it writes to is put back before."""
+        if self.stopped.is_set():
+            raise Untimed("it was stopped")
+        for number in self.written:
+            inputs[number].copy_(self.examples[number])
         self._wait()
         start = time.perf_counter()
         for _ in range(count):
@@ -182,3 +208,74 @@ class WholeModel:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+class _State:
+    """The modes of the caller's thread that calls depend on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, kind = device, device.type
+        self.casts = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        self.stream = torch.cuda.current_stream(device) if kind == "cuda" else None
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Has another thread run in the same modes."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            enabled, dtype = self.casts
+            stack.enter_context(torch.autocast(self.device.type, dtype, enabled=enabled))
+            if self.stream is not None:
+                stack.enter_context(torch.cuda.device(self.device))
+                stack.enter_context(torch.cuda.stream(self.stream))
+            yield
+
+
+def written_inputs(graphs: Sequence[CompiledGraph], examples: Sequence[Any]) -> list[int]:
+    """The numbers of the inputs that a model writes to; or Untimed if it cannot be called again."""
+    if any(isinstance(x, FakeTensor) for x in examples):
+        raise Untimed("there are no arrays")
+    found: set[int] = set()
+    for graph in graphs:
+        given = graph.analysis.module.graph.find_nodes(op="placeholder")
+        for node in graph.analysis.module.graph.nodes:
+            if node.op == "call_function":
+                found.update(_writes(node, given))
+        if found and len(given) != len(examples):
+            raise Untimed("it writes to inputs that are not known")
+    memory = [_memory(examples[number]) for number in sorted(found)]
+    others = [_memory(x) for n, x in enumerate(examples) if n not in found]
+    if len({*memory}) < len(memory) or not {*memory}.isdisjoint(others):
+        raise Untimed("inputs share memory that it writes to")
+    return sorted(found)
+
+
+def _writes(node: Node, given: Sequence[Node]) -> Iterator[int]:
+    """The numbers of the inputs that an operator writes to; Untimed if it may do more."""
+    target = node.target
+    if isinstance(target, HigherOrderOperator):
+        raise Untimed(f"{target} may have effects")
+    if not isinstance(target, OpOverload):
+        return
+    if target.namespace not in PURE:
+        raise Untimed(f"{target} is of another package")
+    if torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node):
+        raise Untimed(f"{target} is random")
+    if target._schema.is_mutable:
+        for argument, x in zip(target._schema.arguments, node.args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                if x not in given:
+                    raise Untimed(f"{target} writes to what is no input")
+                yield given.index(x)
+
+
+def _drops_nothing(node: Node) -> bool:
+    """True for PyTorch's attention without dropout, which is not random."""
+    is_attention = node.target is torch.ops.aten.scaled_dot_product_attention.default
+    given = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
+    return is_attention and isinstance(given, int | float) and given == 0
+
+
+def _memory(x: Any) -> int:
+    """What tells the memory of an array apart from others; of anything else, nothing."""
+    return x.untyped_storage()._cdata if isinstance(x, torch.Tensor) else id(x)
