@@ -40,7 +40,6 @@ from blockbuster_fusion.schedule.space import GRIDS, Config, Space
 from blockbuster_fusion.schedule.work import work_of
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.timing import launcher, measured
-from blockbuster_fusion.torch.tuned import config_of
 
 TOP = 10
 NEAR = 1.1
@@ -169,7 +168,7 @@ class Ranking:
         seconds = time.perf_counter() - start
         with _ALONE:
             found = measured(run, place)
-        config = config_of(choice).data()
+        config = choice.config.data()
         config["tiles"] = {dim.label: tile for dim, tile in tiles.items()}
         times = {"predicted": guess.device * 1e6, "measured": found.device * 1e6}
         return {"config": config, **times, "seconds": seconds}
@@ -236,8 +235,8 @@ def main() -> None:
         ranking = Ranking(number, options.device)
         best = ranking.best()
         choices = [*best, *ranking.others(best, options.more, number)]
-        unique = {str(config_of(choice)): choice for choice in choices}
-        configs = [config_of(choice).data() for choice in unique.values()]
+        unique = {str(choice.config): choice for choice in choices}
+        configs = [choice.config.data() for choice in unique.values()]
         first += [(number, config) for config in configs[: len(best)]]
         later += [(number, config) for config in configs[len(best) :]]
         found[number] = {"case": ranking.case.name, "sizes": dict(ranking.sizes), "rows": []}

@@ -23,7 +23,6 @@ from blockbuster_fusion.torch import tune, tuned
 from blockbuster_fusion.torch.rivals import cluster, jobs, library, tuning
 from blockbuster_fusion.torch.rivals.jobs import Job
 from blockbuster_fusion.torch.rivals.tuning import Subject
-from blockbuster_fusion.torch.tuned import config_of
 
 HERE = (tuned, tuning, library)
 """The modules that ask for the database."""
@@ -99,13 +98,13 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> list[Node]:
 
 def test_a_job_is_data() -> None:
     subject = softmax(20, 70)
-    configs = [config_of(choice) for choice in subject.choices]
+    configs = [choice.config for choice in subject.choices]
     job = Job.of(subject, configs, 3.0)
     again = Job.from_data(through_json(job.data()))
     assert again.data() == job.data()
     there = again.subject()
     assert there.key == subject.key
-    assert [config_of(choice) for choice in there.choices] == configs
+    assert [choice.config for choice in there.choices] == configs
 
 
 def test_inputs_lie_in_memory_as_they_did() -> None:
@@ -125,7 +124,7 @@ def test_what_a_node_measures_counts_here(
     subject = softmax(20, 70)
     found = tune.tune_subject(subject, 60, 1, "auto")
     (node,) = nodes
-    shares = [[config_of(c).data() for c in subject.choices][at::2] for at in range(2)]
+    shares = [[c.config.data() for c in subject.choices][at::2] for at in range(2)]
     assert [[c.data() for c in job.configs] for job in node.jobs] == shares
     assert here.export() == node.database.export(), "nothing is measured here"
     best = here.best(subject.key)

@@ -16,7 +16,6 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch import compile_parts, tuned
 from blockbuster_fusion.torch.rivals import library, tuning
-from blockbuster_fusion.torch.tuned import config_of
 
 OPTIONS = {"library": "auto"}
 
@@ -157,9 +156,9 @@ def test_configurations_of_all_snapshots_can_be_given() -> None:
     choices = choose(Request(program))
     assert len({choice.snapshot for choice in choices}) > 2
     for choice in choices:
-        config = config_of(choice)
+        config = choice.config
         (same,) = choose(Request(program, config=config))
-        assert config_of(same) == config
+        assert same.config == config
         assert same.graph.digest == choice.graph.digest
 
 

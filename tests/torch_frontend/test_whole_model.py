@@ -172,6 +172,12 @@ def test_inputs_that_share_memory_are_not_timed() -> None:
     torch.testing.assert_close(room[0], torch.ones(4))
 
 
+def test_one_call_does_not_decide_for_other_sizes() -> None:
+    x = torch.ones(3, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    assert "sizes change" in untimed(lambda x: x.softmax(-1) * 2, x)
+
+
 def test_slow_models_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_model, "SLOW", 0.0)
     assert "so long" in untimed(lambda x: x.softmax(-1) * 2, torch.ones(3, 4))

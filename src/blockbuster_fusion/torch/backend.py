@@ -20,6 +20,7 @@ from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
 from blockbuster_fusion.torch.plan.plan import ModelPlan
+from blockbuster_fusion.torch.rivals.choose import Weighing
 from blockbuster_fusion.torch.rivals.composites import Called
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel
 from blockbuster_fusion.torch.rivals.workers import check_workers
@@ -48,31 +49,55 @@ def backend(
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
-    arrays = (x for x in examples if isinstance(x, torch.Tensor))
-    gpu = next((x.device for x in arrays if x.is_cuda), None)
-    replays = mode in REPLAYING and gpu is not None
+    captured = _Captured(module, examples, mode, chosen, watches=watcher is not None)
+    made = captured.compiled(frozenset())
+    if chosen.library != "never" and (made.gains or captured.replays):
+        whole = WholeModel(
+            module,
+            examples,
+            captured.compiled,
+            replays=captured.replays,
+            strict=chosen.strict,
+            seconds=chosen.seconds,
+        )
+        made = whole.faster(made, tunes=mode in TUNING)
+    if watcher is not None:
+        for graph in made.graphs:
+            watcher(graph)
+    return made.call if made.gains or captured.replays else module.forward
 
-    def prepared(plan: ModelPlan) -> Callable[..., Any]:
-        if mode not in REPLAYING:
-            return plan
-        return replayed(plan) if gpu is None else replayed(plan, gpu)
 
-    def compiled(given_up: frozenset[str]) -> Attempt:
-        called = _called(module)
-        graphs: list[CompiledGraph] = []
+class _Captured:
+    """A captured model, to be compiled with some parts given up."""
+
+    def __init__(
+        self,
+        module: GraphModule,
+        examples: Sequence[Any],
+        mode: str | None,
+        options: Options,
+        *,
+        watches: bool,
+    ) -> None:
+        self.module, self.examples, self.watches = module, examples, watches
+        self.mode, self.options = mode, options
+        arrays = (x for x in examples if isinstance(x, torch.Tensor))
+        self.gpu = next((x.device for x in arrays if x.is_cuda), None)
+
+    @property
+    def replays(self) -> bool:
+        """True if calls are replayed from CUDA graphs."""
+        return self.mode in REPLAYING and self.gpu is not None
+
+    def compiled(self, given_up: frozenset[str]) -> Attempt:
+        """The model compiled, without kernels for the kinds of parts that are given up."""
+        measures, graphs = self.mode in TUNING, list[CompiledGraph]()
+        weighing = Weighing(measures, self.replays, _called(self.module), given_up)
 
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            made = compile_graph(
-                graph,
-                _static_inputs(),
-                chosen,
-                tunes=mode in TUNING,
-                replayed=replays,
-                called=called,
-                given_up=given_up,
-            )
+            made = compile_graph(graph, _static_inputs(), self.options, weighing)
             graphs.append(made)
-            return prepared(made.plan) if watcher is None else _Watched(made, prepared)
+            return _Watched(made, self.prepared) if self.watches else self.prepared(made.plan)
 
         compiler = aot_autograd(
             fw_compiler=inference,
@@ -81,25 +106,15 @@ def backend(
             keep_inference_input_mutations=True,
         )
         try:
-            return Attempt(compiler(module, examples), graphs, given_up)
+            return Attempt(compiler(self.module, self.examples), graphs, given_up)
         finally:
-            restore_attention(module)
+            restore_attention(self.module)
 
-    made = compiled(frozenset())
-    if chosen.library != "never" and (made.gains or replays):
-        whole = WholeModel(
-            module,
-            examples,
-            compiled,
-            replays=replays,
-            strict=chosen.strict,
-            seconds=chosen.seconds,
-        )
-        made = whole.faster(made, tunes=mode in TUNING)
-    if watcher is not None:
-        for graph in made.graphs:
-            watcher(graph)
-    return made.call if made.gains or replays else module.forward
+    def prepared(self, plan: ModelPlan) -> Callable[..., Any]:
+        """The plan as it is called: replayed in the modes that do so."""
+        if self.mode not in REPLAYING:
+            return plan
+        return replayed(plan) if self.gpu is None else replayed(plan, self.gpu)
 
 
 class _Watched:

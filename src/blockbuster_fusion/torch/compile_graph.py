@@ -28,7 +28,7 @@ from blockbuster_fusion.torch.groups import (
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.planner import Planner
-from blockbuster_fusion.torch.rivals.choose import Chooser
+from blockbuster_fusion.torch.rivals.choose import Chooser, Weighing
 from blockbuster_fusion.torch.rivals.composites import Called, written_out
 from blockbuster_fusion.torch.slices import move_slices
 from blockbuster_fusion.torch.to_array_program import ElidedCast
@@ -86,19 +86,10 @@ def compile_graph(
     module: GraphModule,
     static: Sequence[int] = (),
     options: Options | None = None,
-    *,
-    tunes: bool = False,
-    replayed: bool = False,
-    called: Called | None = None,
-    given_up: frozenset[str] = frozenset(),
+    weighing: Weighing | None = None,
 ) -> CompiledGraph:
-    """The compiled form of a graph; `static` has the numbers of the inputs that are weights.
-
-    With `tunes`, kernels are measured against PyTorch's operators. `replayed`: launches are
-    replayed from a CUDA graph. `called`: the composites that the model calls itself.
-    `given_up`: the kinds of parts that were slower in the whole model.
-    """
-    options = options or Options()
+    """The compiled form of a graph; `static` has the numbers of the inputs that are weights."""
+    options, weighing = options or Options(), weighing or Weighing()
     target = options.target_of(module.graph.nodes)
     correct_strides(module)
     placements = result_placements(module)
@@ -106,52 +97,54 @@ def compile_graph(
     pair_complex(module)
     given = module.graph.find_nodes(op="placeholder")
     analysis = Analysis(module, frozenset(given[i] for i in static if i < len(given)))
-    halved: list[str] = []
+    analysis, halved = _with_moved_slices(analysis, options, target)
+    if unshare(analysis.module, placements):
+        analysis = replace(analysis)  # without what was known of the graph before
+    parts = PartCompiler(analysis, options, target)
+    won = _weighed(parts, target, weighing)
+    groups = parts.compiled()
+    names = distinct_names(groups)
+    log_sources(groups, names)
+    planner = Planner(parts.analysis, static, groups, placements, names)
+    return CompiledGraph(
+        planner.plan(),
+        parts.analysis,
+        groups,
+        planner.operated,
+        [*planner.joins],
+        [*halved, *parts.halved],
+        parts.pays,
+        weighing.called,
+        parts.collapsed,
+        won,
+    )
+
+
+def _with_moved_slices(
+    analysis: Analysis, options: Options, target: str
+) -> tuple[Analysis, list[str]]:
+    """The graph with its slices moved; and the reason, if they stay where they are."""
     try:
-        analysis = move_slices(analysis, kept_whole(module), splits=target != "cuda")
+        splits = target != "cuda"
+        return move_slices(analysis, kept_whole(analysis.module), splits=splits), []
     except Exception as error:  # whatever it is: the model runs without, and `explain` says so
         if options.strict:
             raise
         reason = f"slices and concatenations stay where they are: {type(error).__name__}: {error}"
         log.warning(reason)
-        halved.append(reason)
-    if unshare(analysis.module, placements):
-        analysis = replace(analysis)  # without what was known of the graph before
-    parts = PartCompiler(analysis, options, target)
-    won: dict[str, float] = {}
-    if options.library != "never" and target in ("cpu", "cuda"):
-        try:
-            machine = parts.machine(target)
-            chooser = Chooser(
-                parts,
-                machine,
-                measures=tunes,
-                replayed=replayed,
-                called=called or {},
-                given_up=given_up,
-            )
-            chooser.choose()
-            won = chooser.gains if parts.pays else {}
-        except Exception as error:  # whatever it is: the model runs by kernels
-            if options.strict:
-                raise
-            log.warning("kernels are not weighed: %s: %s", type(error).__name__, error)
-        analysis = parts.analysis
-    groups = parts.compiled()
-    names = distinct_names(groups)
-    log_sources(groups, names)
-    planner = Planner(analysis, static, groups, placements, names)
-    plan = planner.plan()
-    halved += parts.halved
-    return CompiledGraph(
-        plan,
-        analysis,
-        groups,
-        planner.operated,
-        [*planner.joins],
-        halved,
-        parts.pays,
-        called or {},
-        parts.collapsed,
-        won,
-    )
+        return analysis, [reason]
+
+
+def _weighed(parts: PartCompiler, target: str, weighing: Weighing) -> dict[str, float]:
+    """Moves operators to PyTorch where they are faster; the seconds that kernels win."""
+    if parts.options.library == "never" or target not in ("cpu", "cuda"):
+        return {}
+    try:
+        chooser = Chooser(parts, parts.machine(target), weighing)
+        chooser.choose()
+        return chooser.gains if parts.pays else {}
+    except Exception as error:  # whatever it is: the model runs by kernels
+        if parts.options.strict:
+            raise
+        log.warning("kernels are not weighed: %s: %s", type(error).__name__, error)
+        return {}

@@ -29,7 +29,6 @@ from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.cluster import Cluster, tuner_for
 from blockbuster_fusion.torch.rivals.tuning import MOST_TRIED, Subject
 from blockbuster_fusion.torch.table.row import DTYPES
-from blockbuster_fusion.torch.tuned import config_of
 
 if TYPE_CHECKING:
     from blockbuster_fusion.torch.model import CompiledModel
@@ -112,7 +111,7 @@ def tune_subject(subject: Subject, seconds: float, workers: int | None, ray: str
     choice, record = found
     executable = executable_of([choice, *subject.choices], subject.threads)
     tried = len(tuner.database.all(subject.key))
-    return Tuned(config_of(choice), Seconds(record.seconds), record.error, tried, executable)
+    return Tuned(choice.config, Seconds(record.seconds), record.error, tried, executable)
 
 
 def kept(subject: Subject) -> str:

@@ -86,8 +86,3 @@ def _predicted(choice: Choice, sizes: Sizes, machine: Machine) -> float:
     nest, tiles = choice.scheduled()
     extents = Extents.of_sizes(sizes, "the captured call")
     return predicted(nest, Tiling(extents, tiles), machine, choice.schedule).device
-
-
-def config_of(choice: Choice) -> Config:
-    """The configuration of a choice."""
-    return choice.config

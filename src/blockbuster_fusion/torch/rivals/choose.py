@@ -9,7 +9,7 @@ left of the part is judged again: a kernel may still compute what comes before a
 import math
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.fx import Node
@@ -42,7 +42,6 @@ from blockbuster_fusion.torch.rivals.linears import found_linears
 from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.tuning import Subject
 from blockbuster_fusion.torch.to_array_program import PartProgram
-from blockbuster_fusion.torch.tuned import config_of
 
 ALL = frozenset({"all"})
 """Gives up the parts of all kinds."""
@@ -63,33 +62,32 @@ class Estimate:
     """The factor by which they may be slower."""
 
 
+@dataclass(frozen=True)
+class Weighing:
+    """The terms on which kernels are weighed against PyTorch's operators."""
+
+    measures: bool = False
+    """True to measure kernels rather than to predict their times."""
+    replayed: bool = False
+    """True if launches are replayed, so that the time of the host does not count."""
+    called: Called = field(default_factory=dict)
+    """The composites that the model calls itself; some are still whole."""
+    given_up: frozenset[str] = frozenset()
+    """The kinds of parts that were slower in the whole model, or ALL."""
+
+
 class Chooser:
     """Moves operators of a graph to PyTorch until kernels win in all parts that are left."""
 
-    def __init__(
-        self,
-        parts: PartCompiler,
-        machine: Machine,
-        *,
-        measures: bool,
-        replayed: bool,
-        called: Called,
-        given_up: frozenset[str] = frozenset(),
-    ) -> None:
-        """`replayed`: launches are replayed, so that the time of the host does not count.
-
-        `called` are the composites that the model calls itself; some are still whole. `given_up`
-        are the kinds of parts that were slower in the whole model, or ALL.
-        """
-        self.given_up = given_up
-        self.parts, self.machine = parts, machine
+    def __init__(self, parts: PartCompiler, machine: Machine, weighing: Weighing) -> None:
+        self.parts, self.machine, self.given_up = parts, machine, weighing.given_up
         whole = Counter(n.target for n in parts.analysis.nodes)
-        self.called = {target: count - whole[target] for target, count in called.items()}
+        self.called = {target: n - whole[target] for target, n in weighing.called.items()}
         self.own: frozenset[object] = frozenset()
         """The operators of composites that the model calls itself, wherever they are recognised."""
-        self.measures, self.replayed = measures, replayed
+        self.measures, self.replayed = weighing.measures, weighing.replayed
         own = parts.options
-        self.tuner = tuner_for(own.seconds, own.workers, own.ray if measures else None)
+        self.tuner = tuner_for(own.seconds, own.workers, own.ray if self.measures else None)
         self.known: dict[object, Estimate] = {}
         self.gain, self.recognised = 0.0, 0.0
         """The seconds that kernels win, and that recognised composites win."""
@@ -344,7 +342,7 @@ class Chooser:
     def kept(self, part: PartProgram, target: str, choice: Choice) -> Estimate | None:
         """The time that tuning has measured before, if it has."""
         record = self.parts.record(part, target)
-        if record is None or str(Config.from_data(record.config)) != str(config_of(choice)):
+        if record is None or str(Config.from_data(record.config)) != str(choice.config):
             return None
         return self.measured(choice, record)
 
@@ -352,14 +350,14 @@ class Chooser:
         """The measured time of a choice."""
         host = self.machine.launch * len(choice.scheduled()[0].kernels)
         own = Seconds(record.seconds, 0.0 if self.machine.target == "cpu" else host)
-        return Estimate(own, "measured", str(config_of(choice)), WORTH_IT)
+        return Estimate(own, "measured", str(choice.config), WORTH_IT)
 
     def predicted(self, choice: Choice, sizes: Sizes) -> Estimate:
         """The predicted time of a choice."""
         nest, tiles = choice.scheduled()
         extents = Extents.of_sizes(sizes, "the captured call")
         seconds = predicted(nest, Tiling(extents, tiles), self.machine, choice.schedule)
-        return Estimate(seconds, "predicted", str(config_of(choice)), error_of(nest, self.machine))
+        return Estimate(seconds, "predicted", str(choice.config), error_of(nest, self.machine))
 
     def subject(self, nodes: Sequence[Node]) -> Subject:
         """A part as a program to be tuned, with random inputs."""

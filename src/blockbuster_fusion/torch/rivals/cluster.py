@@ -17,7 +17,6 @@ from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.tuning_database import Key
 from blockbuster_fusion.torch.rivals.jobs import Job, run_job
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
-from blockbuster_fusion.torch.tuned import config_of
 
 GRACE = 30.0
 """The seconds that nodes have beyond the budget to finish what they compile and measure."""
@@ -129,7 +128,7 @@ class ClusterTuner(Tuner):
     def ahead(self, subjects: Iterable[Subject]) -> None:
         new: dict[Key, Job] = {}
         for subject in subjects:  # one at a time: each has arrays
-            configs = [config_of(choice) for choice in subject.leading]
+            configs = [choice.config for choice in subject.leading]
             known = self.database.known
             configs = [c for c in configs if known(subject.key, c.data()) is None]
             if configs:

@@ -34,7 +34,7 @@ from blockbuster_fusion.schedule.space import Config, Space
 from blockbuster_fusion.torch.from_array_program import torch_program
 from blockbuster_fusion.torch.rivals.timing import launcher, measured
 from blockbuster_fusion.torch.rivals.workers import Workers, usual_workers
-from blockbuster_fusion.torch.tuned import config_of, tuning_key
+from blockbuster_fusion.torch.tuned import tuning_key
 
 MOST_TRIED = 10
 """The number of configurations that are measured in the order of their predictions."""
@@ -100,9 +100,9 @@ class Tuner:
             for _ in range(MOST_STEPS):
                 trial.confirm()
                 best = trial.best
-                if best is None or str(config_of(best[0])) in searched:
+                if best is None or str(best[0].config) in searched:
                     break
-                searched.add(str(config_of(best[0])))
+                searched.add(str(best[0].config))
                 self.measure(trial, [*trial.neighbours(best[0])], task)
             trial.confirm()
         return trial.best
@@ -113,7 +113,7 @@ class Tuner:
         if record is None or record.rounds < ROUNDS:
             return None
         config = str(Config.from_data(record.config))
-        return next(((c, record) for c in subject.choices if str(config_of(c)) == config), None)
+        return next(((c, record) for c in subject.choices if str(c.config) == config), None)
 
     def ahead(self, subjects: Iterable[Subject]) -> None:
         """Is told which subjects come next; a cluster measures them at the same time."""
@@ -165,7 +165,7 @@ class _Trial:
 
     def measure(self, choice: Choice) -> None:
         """Measures a choice, unless that is known or there is no time left."""
-        config = config_of(choice)
+        config = choice.config
         if str(config) in self.seen:
             return
         self.seen.add(str(config))
@@ -204,11 +204,11 @@ class _Trial:
             figures = (statistics.median(own), own[0], own[-1])
             record = Record(before.config, *figures, before.error, before.bar, ROUNDS)
             self.tuner.database.put(self.key, record)
-            self.found[str(config_of(choice))] = choice, record
+            self.found[str(choice.config)] = choice, record
 
     def is_new(self, choice: Choice) -> bool:
         """True if a choice has not been measured, now or before."""
-        config = config_of(choice)
+        config = choice.config
         known = self.tuner.database.known
         return str(config) not in self.seen and known(self.key, config.data()) is None
 

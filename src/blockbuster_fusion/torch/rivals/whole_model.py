@@ -7,7 +7,8 @@ it runs. When a model is tuned, the parts are given up one kind at a time first.
 
 The model's state stays as it is. Inputs are copies, and what the model writes to is put back before
 each call. Not timed are models with random numbers, with operators of other packages, and with
-inputs that share memory that is written to; nor slow models, for which calls cost nothing.
+inputs that share memory that is written to; nor models whose sizes change, for which one call
+would decide, nor slow ones, for which calls cost nothing.
 """
 
 import statistics
@@ -164,9 +165,7 @@ class WholeModel:
         made: list[Any] = []
         for number, x in enumerate(self.examples):
             is_weight = isinstance(x, torch.nn.Parameter) and number not in self.written
-            if isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
-                made.append(x.node.hint)
-            elif isinstance(x, torch.Tensor) and not is_weight:
+            if isinstance(x, torch.Tensor) and not is_weight:
                 made.append(x.detach().clone())
             else:
                 made.append(x)
@@ -235,6 +234,8 @@ def written_inputs(graphs: Sequence[CompiledGraph], examples: Sequence[Any]) -> 
     """The numbers of the inputs that a model writes to; or Untimed if it cannot be called again."""
     if any(isinstance(x, FakeTensor) for x in examples):
         raise Untimed("there are no arrays")
+    if any(isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool) for x in examples):
+        raise Untimed("its sizes change, and one call would decide for all")
     found: set[int] = set()
     for graph in graphs:
         given = graph.analysis.module.graph.find_nodes(op="placeholder")
