@@ -112,10 +112,11 @@ class Workers:
         process = self._process()
         try:
             answer = json.loads(process.ask(job))
-        except WorkerFailed:
+        except WorkerFailed as error:
             self._own.process = None
-            if not process.has_answered:  # nor will another one
+            if not process.has_answered and not self._stop.is_set():  # nor will another one
                 self._stop.set()
+                log.warning("kernels are compiled one at a time: a worker fails: %s", error)
             raise
         if answer != "done":
             log.debug("not compiled ahead: %s", answer)
