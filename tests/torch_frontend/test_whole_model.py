@@ -192,18 +192,6 @@ def test_strict_raises_faults(monkeypatch: pytest.MonkeyPatch) -> None:
         untimed(lambda x: x.softmax(-1) * 2, torch.ones(3, 4), strict=True)
 
 
-def test_the_mode_of_the_caller_counts() -> None:
-    """Under autocast the captured model computes in bfloat16 in the other thread too."""
-    seen: list[torch.dtype] = []
-    state = whole_model._State(torch.device("cpu"))
-    with torch.autocast("cpu", torch.bfloat16):
-        casting = whole_model._State(torch.device("cpu"))
-    for one in (state, casting):
-        with one.entered():
-            seen.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
-    assert seen == [torch.float32, torch.bfloat16]
-
-
 def test_real_times_are_positive() -> None:
     module = torch.fx.symbolic_trace(lambda x, n: x)
     whole = WholeModel(module, [torch.ones(3), 2], lambda given_up: None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.runtime.tuning_database import database
 from blockbuster_fusion.schedule.cost import Seconds
@@ -98,7 +99,7 @@ class LibraryTimes:
             place = (f"{name} {text}", machine_for(device.type).name, threads, versions())
             known = database().library(*place)
             if known is None:
-                found = _apart(lambda: measured(call(), device))
+                found = _apart(lambda: measured(call(), device), device)
                 database().put_library(*place, found.device, found.host * HOST)
                 _KNOWN[key] = Seconds(found.device, found.host * HOST)
             else:
@@ -136,12 +137,18 @@ class LibraryTimes:
         return made.fill_(fill if is_integer else 1)
 
 
-def _apart(measure: Callable[[], Seconds]) -> Seconds:
-    """Measures in a thread of its own: where a model is captured, every call takes longer."""
+def _apart(measure: Callable[[], Seconds], device: torch.device) -> Seconds:
+    """Measures in a thread of its own: where a model is captured, every call takes longer.
+
+    Not so with several threads of a CPU: another thread would have others of OpenMP beside these.
+    """
 
     def without_gradients() -> Seconds:
         with torch.no_grad():
             return measure()
 
+    if device.type == "cpu" and torch.get_num_threads() > 1:
+        with _disable_current_modes():
+            return without_gradients()
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(without_gradients).result()

@@ -12,11 +12,8 @@ would decide, nor slow ones, for which calls cost nothing.
 """
 
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -100,7 +97,6 @@ class WholeModel:
         self.device = next((x.device for x in arrays if x.is_cuda), torch.device("cpu"))
         self.written: list[int] = []
         """The numbers of the inputs that the model writes to."""
-        self.stopped = threading.Event()
 
     def faster(self, first: Attempt, *, tunes: bool) -> Attempt:
         """The fastest: the compiled model, that with fewer kernels, or the captured one."""
@@ -144,21 +140,10 @@ class WholeModel:
     def times(self, calls: Sequence[Callable[..., Any]], seconds: float) -> list[float]:
         """The median time of each call; they run in turns.
 
-        A thread of its own makes them: where a model is captured, every call takes longer.
+        They run in this thread: another one would have other threads of OpenMP beside these.
         """
-        state = _State(self.device)
-
-        def measure() -> list[float]:
-            with state.entered():
-                return self._times(calls, self._inputs(), seconds)
-
-        with ThreadPoolExecutor(1) as thread:
-            waiting = thread.submit(measure)
-            try:
-                return waiting.result()
-            except BaseException:
-                self.stopped.set()
-                raise
+        with torch.no_grad():
+            return self._times(calls, self._inputs(), seconds)
 
     def _inputs(self) -> list[Any]:
         """The inputs of the call, copied but for weights that are only read."""
@@ -193,8 +178,6 @@ class WholeModel:
 
     def _wall(self, call: Callable[..., Any], inputs: Sequence[Any], count: int) -> float:
         """The seconds of a call; what it writes to is put back before."""
-        if self.stopped.is_set():
-            raise Untimed("it was stopped")
         for number in self.written:
             inputs[number].copy_(self.examples[number])
         self._wait()
@@ -207,27 +190,6 @@ class WholeModel:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-class _State:
-    """The modes of the caller's thread that calls depend on."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, kind = device, device.type
-        self.casts = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-        self.stream = torch.cuda.current_stream(device) if kind == "cuda" else None
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Has another thread run in the same modes."""
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            enabled, dtype = self.casts
-            stack.enter_context(torch.autocast(self.device.type, dtype, enabled=enabled))
-            if self.stream is not None:
-                stack.enter_context(torch.cuda.device(self.device))
-                stack.enter_context(torch.cuda.stream(self.stream))
-            yield
 
 
 def written_inputs(graphs: Sequence[CompiledGraph], examples: Sequence[Any]) -> list[int]:
