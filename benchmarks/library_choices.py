@@ -21,7 +21,7 @@ MOST_SHOWN = 16
 
 
 def library_choices(name: str, dtype_name: str, attention: str) -> Choices:
-    """What runs each operator of a model on one thread, for each size: kernels, or PyTorch."""
+    """Counts the operators that kernels and PyTorch run, on one thread, for each size."""
     import torch
 
     threads = torch.get_num_threads()
@@ -37,7 +37,7 @@ def library_choices(name: str, dtype_name: str, attention: str) -> Choices:
 
 
 def choices_for(name: str, dtype_name: str, attention: str, words: int, images: int) -> Choices:
-    """What runs each operator of a model for inputs of a size."""
+    """Counts the operators that kernels and PyTorch run for inputs of a size."""
     import torch
 
     import blockbuster_fusion as bb

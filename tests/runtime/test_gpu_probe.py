@@ -1,5 +1,6 @@
 """A GPU that the package does not know: measured by a gauge, made a machine, and kept."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.runtime import disk_cache
 from blockbuster_fusion.torch import machines
 
-triton = pytest.importorskip("triton")
+if sys.platform != "linux":
+    pytest.skip("Triton is for Linux alone", allow_module_level=True)
 
-from blockbuster_fusion.runtime.triton import probe  # noqa: E402
+import triton
+
+from blockbuster_fusion.runtime.triton import probe
 
 
 @dataclass
@@ -169,8 +173,6 @@ def test_the_kernels_compile_without_a_gpu() -> None:
 
     from blockbuster_fusion.runtime.triton import probe_kernels
 
-    if not hasattr(probe_kernels._chase, "cache_key"):
-        pytest.skip("Triton's interpreter replaces its compiler")
     chase = {"places": "*i32", "out": "*i32", "steps": "i32"}
     fused = {"out": "*fp32", "steps": "i32", "BLOCK": "constexpr"}
     read = {"x": "*fp32", "out": "*fp32", "count": "i32", "steps": "i32", "BLOCK": "constexpr"}

@@ -87,7 +87,8 @@ def test_without_openmp_there_is_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_more_threads_than_cpus_for_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch may have more threads than there are CPUs: they take turns."""
-    torch_machines = pytest.importorskip("blockbuster_fusion.torch.machines")
+    from blockbuster_fusion.torch import machines as torch_machines
+
     monkeypatch.setattr(torch_machines, "this_cpu", lambda threads: threads)
     torch_machines._cpu.cache_clear()
     cpus = topology().cpus

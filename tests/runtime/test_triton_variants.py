@@ -22,7 +22,7 @@ Form = tuple[Any, ...]
 
 
 def form(function: Any, values: Sequence[Any], options: dict[str, int]) -> Form:
-    """What Triton compiles a function anew for, of the arguments of a launch."""
+    """The properties of arguments for which Triton compiles a function anew."""
     key: list[object] = []
     for parameter, value in zip(function.params, values, strict=True):
         if parameter.is_constexpr:

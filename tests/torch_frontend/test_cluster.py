@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -254,7 +253,6 @@ print(found)
 """
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 def test_a_local_ray_cluster_tunes(tmp_path: Path) -> None:
     """In a process of its own: Ray has threads that stay."""
     database = tmp_path / "tuning.sqlite3"

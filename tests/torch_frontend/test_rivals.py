@@ -355,7 +355,7 @@ def test_what_cannot_be_measured_runs_by_kernels(monkeypatch: pytest.MonkeyPatch
 
 
 def test_small_attention_stays_as_it_was_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What PyTorch's attention saves is less than a call of a plan costs."""
+    """PyTorch's attention saves less than a call of a plan costs."""
     monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1e-9)))
     calls: list[object] = []
     plan = compile_graph.ModelPlan

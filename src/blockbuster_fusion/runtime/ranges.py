@@ -24,7 +24,7 @@ class Scale:
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """Where the range of each length but the first begins: halfway, by factors."""
+        """The first length of each range but the first: halfway between lengths, by factors."""
         return tuple(math.isqrt(a * b - 1) + 1 for a, b in pairwise(self.lengths))
 
     def place(self, length: int) -> int:

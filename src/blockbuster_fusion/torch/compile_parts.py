@@ -53,7 +53,7 @@ MOST_LETTERS = 48
 
 @dataclass(frozen=True)
 class Candidates:
-    """What may run a part."""
+    """The choices that may run a part."""
 
     choices: list[Choice]
     """Snapshots with their tiles and schedules, the best first."""
@@ -215,7 +215,7 @@ class PartCompiler:
         return self.candidates(part, target).choices
 
     def candidates(self, part: PartProgram, target: str) -> Candidates:
-        """What may run a part, for the sizes of the captured call."""
+        """The choices that may run a part, for the sizes of the captured call."""
         key = self.key(part, target)
         found = _CHOSEN.get(key)
         if found is None:

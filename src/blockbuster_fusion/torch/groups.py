@@ -58,7 +58,7 @@ class LibraryChoice:
     kernels: Seconds
     """The time of the best kernels that there are."""
     basis: str
-    """How the time of the kernels is known: predicted, measured, or "at least"."""
+    """The source of the kernels' time: predicted, measured, or "at least"."""
     config: str
     """The configuration of these kernels."""
     recognised: tuple[str, ...] = ()

@@ -95,7 +95,7 @@ MODELS = (
 )
 TOKENS = {"cpu": (1, 128, 512), "cuda": (1, 512, 2048)}
 MOST_OPERATIONS = {"cpu": 5e9, "cuda": 1e13}
-"""What takes longer is no case: it would take minutes to tune."""
+"""Longer calls are no cases: they would take minutes to tune."""
 MOST_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 28}
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
 

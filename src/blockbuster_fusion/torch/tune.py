@@ -115,7 +115,7 @@ def tune_subject(subject: Subject, seconds: float, workers: int | None, ray: str
 
 
 def kept(subject: Subject) -> str:
-    """What is known of a subject when its tuning is stopped, in a sentence."""
+    """Says in a sentence what is kept of a subject whose tuning is stopped."""
     own = database()
     count, best = len(own.all(subject.key)), own.best(subject.key)
     place = "in memory" if own.path is None else f"in {own.path}"

@@ -1,4 +1,4 @@
-"""What tuning has found for the parts of models: keys, configurations and records."""
+"""Looks up earlier tuning for the parts of models: keys, configurations and records."""
 
 import hashlib
 from collections.abc import Mapping

@@ -43,7 +43,7 @@ OPERATORS = 6.5
 
 @dataclass(frozen=True)
 class Figures:
-    """What is measured of a GPU, in bytes, operations and cycles per second, and in seconds."""
+    """The figures of a GPU, in bytes, operations and cycles per second, and in seconds."""
 
     clock: float
     main: float

@@ -61,7 +61,7 @@ class ModelPlan:
         self.symbols, self.evaluate = tuple(symbols), evaluate
         self.sized = [_Sized(step) for step in steps]
         self.ranged = [*dict.fromkeys(x for step in steps for x in _ranged(step))]
-        """What runs other kernels in other ranges of sizes."""
+        """The steps that run other kernels in other ranges of sizes."""
         self.last_uses = _last_uses(self.steps, self.outputs)
         self.known = RecentlyUsed[list[BoundStep]](MOST_BINDINGS)
         self.tapes = RecentlyUsed[TensorTape | StepTape | Untaped](MOST_BINDINGS)

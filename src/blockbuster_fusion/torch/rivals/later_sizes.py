@@ -50,7 +50,7 @@ def later_loss(
     *,
     replayed: bool,
 ) -> Loss | None:
-    """Where the kernels of a part are predicted to lose: for the least, or for large sizes."""
+    """The sizes for which the kernels of a part are predicted to lose: the least, or large ones."""
     part, target = parts.program(nodes), parts.options.target_of(nodes)
     if not parts.points(part):
         return None

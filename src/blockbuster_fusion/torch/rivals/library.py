@@ -107,7 +107,7 @@ class LibraryTimes:
         return _KNOWN[key]
 
     def _described(self, given: Any) -> Any:
-        """What the time of a call depends on, of its arguments."""
+        """The properties of arguments that the time of a call depends on."""
         if isinstance(given, Node) and tensors_of(given):
             fake = tensor_of(given)
             lengths = (tuple(map(self._number, x)) for x in (fake.shape, fake.stride()))

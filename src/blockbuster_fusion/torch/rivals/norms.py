@@ -178,7 +178,7 @@ class _Way:
 
     members: tuple[Node, ...]
     x: Node
-    """What is normalised, as the statistic reads it."""
+    """The array that is normalised, as the statistic reads it."""
     shape: tuple[int, ...]
     is_centred: bool
     eps: float = 0.0
@@ -215,7 +215,7 @@ def _starts(statistic: Node) -> Iterator[_Way]:
 
 
 def _centred(node: Node, shape: tuple[int, ...]) -> list[Node] | None:
-    """What a node is without its mean, then the mean and the difference; or None."""
+    """The array that a node takes the mean off, the mean and the difference; or None."""
     if not _is_call(node, aten.sub.Tensor) or len(node.args) != 2:
         return None
     x, mean = node.args

@@ -54,7 +54,7 @@ class Subject:
     storage: Mapping[str, DType]
     """The dtypes in memory of inputs and outputs."""
     choices: Sequence[Choice]
-    """What may run it, in the order of predicted times."""
+    """The choices that may run it, in the order of predicted times."""
     inputs: Sequence[torch.Tensor]
     sizes: Sizes
     machine: Machine
@@ -85,7 +85,7 @@ class Tuner:
 
     @cached_property
     def workers(self) -> Workers:
-        """What compiles configurations; by default, one for each core."""
+        """The compilers of configurations; by default, one for each core."""
         return Workers(usual_workers() if self.count is None else self.count)
 
     def best(self, subject: Subject) -> tuple[Choice, Record] | None:
@@ -108,7 +108,7 @@ class Tuner:
         return trial.best
 
     def finished(self, subject: Subject) -> tuple[Choice, Record] | None:
-        """What an earlier search has ended with, if it had the time to end."""
+        """The result of an earlier search, if it had the time to end."""
         record = self.database.best(subject.key)
         if record is None or record.rounds < ROUNDS:
             return None

@@ -240,5 +240,5 @@ def _drops_nothing(node: Node) -> bool:
 
 
 def _memory(x: Any) -> int:
-    """What tells the memory of an array apart from others; of anything else, nothing."""
+    """A number that tells the memory of an array apart from that of others."""
     return x.untyped_storage()._cdata if isinstance(x, torch.Tensor) else id(x)

@@ -91,7 +91,7 @@ class Workers:
     def tasks(
         self, choice: Choice, inputs: Sequence[torch.Tensor], sizes: Sizes
     ) -> dict[str, Task]:
-        """What is to be compiled for a choice, by the text that it depends on."""
+        """The compilations for a choice, by the text that each depends on."""
         try:
             if choice.target == "cpu":
                 source = print_c(*choice.scheduled())
