@@ -121,6 +121,7 @@ def parser() -> argparse.ArgumentParser:
         help="of eager, inductor, dynamo; eager is always measured",
     )
     add("--seconds", type=float, default=1.0, help="for each contender of a case")
+    add("--tuning", type=float, default=600.0, help="seconds in which max-autotune tunes a case")
     add("--limit", type=float, default=120.0, help="seconds for a case, with compiling")
     add(
         "--save",
@@ -162,7 +163,9 @@ def main() -> int:
         torch.set_num_threads(options.threads)
         torch.set_grad_enabled(False)
         names = names_of(device, options.modes, options.baselines)
-        effort = Effort(device, names, options.threads, options.seconds, options.limit)
+        effort = Effort(
+            device, names, options.threads, options.seconds, options.limit, options.tuning
+        )
         results = measure_all(cases, effort, Kept(options.save))
     judged = verdicts(results)
     print(f"{summary(judged)}\n\nMisses\n\n{misses(judged, causes)}")

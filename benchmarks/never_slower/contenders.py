@@ -39,6 +39,7 @@ def contender(
     model: Callable[..., Any],
     inputs: Sequence[Tensor],
     watcher: Callable[[CompiledGraph], None],
+    tuning: float,
 ) -> Call:
     """A call of the model as one contender runs it; compiles nothing yet."""
     if name == EAGER:
@@ -50,8 +51,9 @@ def contender(
     if name == INDUCTOR_GRAPHS:
         return _replayed(torch.compile(model, dynamic=False, mode="reduce-overhead"), inputs)
 
-    def blockbuster(module: Any, examples: Any, **options: Any) -> Any:
-        return backend(module, examples, watcher=watcher, **options)
+    def blockbuster(module: Any, examples: Any, mode: str | None = None) -> Any:
+        options = {"seconds": tuning}
+        return backend(module, examples, watcher=watcher, mode=mode, options=options)
 
     mode = name.removeprefix(f"{OURS} ")
     fused = torch.compile(model, backend=blockbuster, dynamic=False, mode=mode)

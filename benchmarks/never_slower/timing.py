@@ -56,6 +56,8 @@ class Effort:
     """For each contender."""
     limit: float
     """For the whole case, compiling too; the fewest rounds are run all the same."""
+    tuning: float
+    """The seconds in which max-autotune tunes a case."""
 
     @property
     def clock(self) -> str:
@@ -119,7 +121,7 @@ class Race:
             graphs: list[Any] = []
             begin = time.perf_counter()
             try:
-                call = contender(name, model, inputs, graphs.append)
+                call = contender(name, model, inputs, graphs.append, self.effort.tuning)
                 found = errors(results(call()), exact, usual)
             except Exception as fault:  # whatever it is, the other contenders run
                 self.leave(name, sentence(fault))
@@ -191,6 +193,7 @@ class Race:
             "rounds": min(map(len, times.values()), default=0),
             "seconds": round(time.perf_counter() - self.start, 2),
             "limit": self.effort.limit,
+            "tuning": self.effort.tuning,
             "contenders": {n: self.known[n] for n in self.effort.names if n in self.known},
             "ratios": {
                 name: {other: compared(times[other], times[name]) for other in others}
