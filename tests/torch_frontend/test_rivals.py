@@ -104,6 +104,45 @@ def test_the_reason_has_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.data()["library"] == [choice.data()]
 
 
+def test_cheap_operators_that_a_part_computes_anew_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only inputs are read by `sub`, so no part has it as its own; PyTorch would have to run it."""
+    pretend(monkeypatch, FAST)
+    inputs = torch.randn(50, 70), torch.randn(50), torch.randn(70)
+    options = {"library": "auto"}
+    found = bb.explain(lambda x, a, b: (x - a[:, None]) * b, *inputs, options=options)
+    (choice,) = found.library
+    assert choice.operators == ("aten.sub.Tensor", "aten.mul.Tensor")
+    assert choice.library == FAST + FAST
+
+
+def test_cheap_operators_of_several_parts_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, FAST)
+
+    def shared(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        mask = x * 2 + 1
+        return (mask * y).softmax(-1) @ (mask * z).softmax(-1)
+
+    inputs = [torch.randn(16, 16) for _ in range(3)]
+    found = bb.explain(shared, *inputs, options={"library": "auto"})
+    counted = [name for choice in found.library for name in choice.operators]
+    assert counted.count("aten.add.Tensor") <= 1
+
+
+def test_a_lookup_reads_its_results_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large table costs nothing where few rows of it are read."""
+    pretend(monkeypatch, FAST)
+    options = {"library": "auto"}
+    found = [
+        bb.explain(
+            lambda t, at: torch.nn.functional.embedding(at, t).exp(),
+            *(torch.randn(rows, 64), torch.randint(100, (32,))),
+            options=options,
+        ).library[0]
+        for rows in (100, 100_000)
+    ]
+    assert found[0].kernels == found[1].kernels
+
+
 def test_products_go_first_and_the_rest_is_weighed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that is fast at products only: a kernel computes what comes after them."""
 
@@ -112,7 +151,7 @@ def test_products_go_first_and_the_rest_is_weighed_again(monkeypatch: pytest.Mon
         return choose.Estimate(SLOW if heavy else FAST, "at least")
 
     monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("mm", Seconds(1.0)))
-    monkeypatch.setattr(choose.Chooser, "least", least)
+    monkeypatch.setattr(choose.Chooser, "at_least", least)
     torch.manual_seed(0)
     model, x = (
         torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.GELU()).eval(),
@@ -129,9 +168,9 @@ def test_products_go_first_and_the_rest_is_weighed_again(monkeypatch: pytest.Mon
 def only_products(verdict: Callable[..., Any]) -> Callable[..., Any]:
     """A verdict that asks about parts with products only."""
 
-    def asked(self: choose.Chooser, nodes: Any, attention: Any) -> Any:
+    def asked(self: choose.Chooser, nodes: Any, *others: Any) -> Any:
         has_product = any("mm" in str(n.target) for n in nodes)
-        return verdict(self, nodes, attention) if has_product else None
+        return verdict(self, nodes, *others) if has_product else None
 
     return asked
 

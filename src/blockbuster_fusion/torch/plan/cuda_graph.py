@@ -1,12 +1,13 @@
 """Replays a plan as a CUDA graph: one call launches all its kernels.
 
 A graph is captured for inputs with given shapes and strides. Weights, and inputs that the plan
-writes into, are captured by their address. Other inputs are copied into buffers of the graph, and
-results are copied out of it, so that later calls do not overwrite them.
+writes into, are captured by their address, and so are others as long as they stay where they are.
+Inputs that move are copied into buffers of the graph. Results are copied out of it, so that later
+calls do not overwrite them.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -87,12 +88,17 @@ class ReplayedPlan:
     """A plan whose third call with inputs of one form captures a graph, which is then replayed.
 
     The first call compiles kernels. The second one runs in the buffers of the future graph, so that
-    capturing runs nothing twice: plans may write into their inputs.
+    capturing runs nothing twice: plans may write into their inputs. When an input moves
+    for the first time, this begins anew, once.
     """
 
     def __init__(self, plan: ModelPlan, graphs: Graphs, device: torch.device) -> None:
         self.plan, self.graphs, self.device = plan, graphs, device
-        self.fixed = sorted({*plan.weights, *_written(plan)})
+        self.fixed = {*plan.weights, *_written(plan)}
+        self.moving = set[int]()
+        """The inputs that were at more than one address, in calls of one form."""
+        self.places = RecentlyUsed[dict[int, int]](MOST_COUNTED)
+        """The addresses of the last call, by the form of its inputs."""
         self.counted = RecentlyUsed[bool](MOST_COUNTED)
         self.known = RecentlyUsed[_Replay | None](MOST_GRAPHS)
         self.lock = threading.Lock()
@@ -101,17 +107,31 @@ class ReplayedPlan:
         with self.lock:
             if not self.graphs.follow():
                 return self.plan(*given)
-            addresses = [given[slot].data_ptr() for slot in self.fixed]
-            key = (*self.plan.key(given), *addresses)
+            form = self.plan.key(given)
+            addresses = self.addresses(form, given)
+            key = (*form, *addresses.items())
             if key not in self.known:
                 if key not in self.counted:
                     self.counted.put(key, True)
                     return self.plan(*given)
                 fits = all(self.is_fit(x) for x in given)
-                made = _Replay(self.plan, self.fixed, given) if fits else None
+                made = _Replay(self.plan, addresses, given) if fits else None
                 self.known.put(key, made)
             replay = self.known.get(key)
             return self.plan(*given) if replay is None else replay(self.graphs, given)
+
+    def addresses(self, form: Hashable, given: Sequence[Any]) -> dict[int, int]:
+        """The addresses of the inputs that a graph may read where they are."""
+        found = {
+            slot: x.data_ptr()
+            for slot, x in enumerate(given)
+            if isinstance(x, torch.Tensor) and slot not in self.moving
+        }
+        before = self.places.get(form) or found
+        moved = {s for s, at in found.items() if before.get(s, at) != at} - self.fixed
+        self.moving |= moved
+        self.places.put(form, found)
+        return {slot: at for slot, at in found.items() if slot not in moved}
 
     def is_fit(self, x: Any) -> bool:
         if not isinstance(x, torch.Tensor):
@@ -123,7 +143,7 @@ class ReplayedPlan:
 class _Replay:
     """A graph for inputs with given shapes and strides."""
 
-    def __init__(self, plan: ModelPlan, fixed: Sequence[int], given: Sequence[Any]) -> None:
+    def __init__(self, plan: ModelPlan, fixed: Container[int], given: Sequence[Any]) -> None:
         self.plan = plan
         self.inputs, self.spans = [*given], dict[int, torch.Tensor]()
         for slot, x in enumerate(given):

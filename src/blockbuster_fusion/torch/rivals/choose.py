@@ -27,9 +27,8 @@ from blockbuster_fusion.runtime.tuning_database import Record
 from blockbuster_fusion.schedule.cost import ERRORS, Seconds, error_of, predicted
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.parts import Kind
-from blockbuster_fusion.torch.capture.nodes import name_of, short_name, tensor_of, tensors_of
+from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
-from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.options import device_of
@@ -37,9 +36,11 @@ from blockbuster_fusion.torch.rivals.attention import found_attention
 from blockbuster_fusion.torch.rivals.cluster import tuner_for
 from blockbuster_fusion.torch.rivals.composites import Called, Composite
 from blockbuster_fusion.torch.rivals.later_sizes import later_loss
+from blockbuster_fusion.torch.rivals.least import least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.linears import found_linears
 from blockbuster_fusion.torch.rivals.norms import found_norms
+from blockbuster_fusion.torch.rivals.padded import found_padded
 from blockbuster_fusion.torch.rivals.tuning import Subject
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
@@ -135,10 +136,11 @@ class Chooser:
             self.tuner.ahead(self.subjects(parts))
         for nodes in parts:
             composites = self.worthwhile(self.within(set(nodes)))
-            choice = self.judged(nodes, composites)
+            cheap = self.recomputed(nodes, composites)
+            choice = self.judged(nodes, cheap, composites)
             if choice is None:
                 continue
-            going, moving = self.first(nodes, composites)
+            going, moving = self.first(nodes, cheap, composites)
             found |= dict.fromkeys(going, choice)
             collapsed += [(x, choice) for x in moving]
         return self.move(found, collapsed)
@@ -148,7 +150,11 @@ class Chooser:
         analysis = self.parts.analysis
         self.length = captured_length(analysis)
         self.times = LibraryTimes(analysis)
-        self.composites: list[Composite] = [*found_attention(analysis), *found_norms(analysis)]
+        self.composites: list[Composite] = [
+            *found_attention(analysis),
+            *found_norms(analysis),
+            *found_padded(analysis),
+        ]
 
     def within(self, nodes: Container[Node]) -> list[Composite]:
         """The composites all of whose members are among some nodes."""
@@ -159,15 +165,16 @@ class Chooser:
         return [x for x in composites if x.operator in self.own or self.saved(x) > 0]
 
     def first(
-        self, nodes: Sequence[Node], composites: Sequence[Composite]
+        self, nodes: Sequence[Node], cheap: Sequence[Node], composites: Sequence[Composite]
     ) -> tuple[list[Node], list[Composite]]:
         """The operators and composites of a losing part that go to PyTorch now.
 
-        Products do, alone or in composites; the rest is judged again. Without any, all do.
+        Products do, alone or in composites; the rest is judged again. Without any, all do, and with
+        them the cheap operators that only the part computes.
         """
         products = {n for n in nodes if self.parts.analysis.kind(n) is Kind.CONTRACTION}
         moving = [x for x in composites if not products.isdisjoint(x.members)]
-        going = [*nodes] if not products else [n for n in nodes if n in products]
+        going = [n for n in nodes if n in products] if products else [*cheap, *nodes]
         moving = moving if products else [*composites]
         inside = {node for x in moving for node in x.members}
         return [n for n in going if n not in inside], moving
@@ -201,17 +208,33 @@ class Chooser:
         libraries |= {node: libraries[x.members[0]] for node, x in made.items()}
         self.parts.analysis = replace(analysis, library=analysis.library | made.keys())
 
+    def recomputed(self, nodes: Sequence[Node], composites: Sequence[Composite]) -> list[Node]:
+        """The cheap operators that a part alone computes anew, and PyTorch would have to run."""
+        analysis = self.parts.analysis
+        inside = set(nodes)
+        needed = inside - {n for x in composites for n in x.members}
+        operands = {n for x in composites for n in x.operands}
+        found: list[Node] = []
+        for node in reversed(analysis.nodes):
+            if node not in analysis.recomputed or not inside.issuperset(node.users):
+                continue
+            inside.add(node)
+            if node in operands or not needed.isdisjoint(node.users):
+                needed.add(node)
+                found.append(node)
+        return [n for n in reversed(found) if analysis.kind(n) is not Kind.VIEW]
+
     def saved(self, x: Composite) -> float:
         """The seconds by which PyTorch's one operator is faster than what it stands for."""
         whole = self.times.composite(x).total(replayed=self.replayed)
         return self.times.of(x.members).total(replayed=self.replayed) - whole
 
     def judged(
-        self, nodes: Sequence[Node], composites: Sequence[Composite]
+        self, nodes: Sequence[Node], cheap: Sequence[Node], composites: Sequence[Composite]
     ) -> LibraryChoice | None:
         """The verdict on a part; of one that cannot be weighed, that kernels run it."""
         try:
-            return self.verdict(nodes, composites)
+            return self.verdict(nodes, cheap, composites)
         except Exception as error:  # whatever it is: the model runs, if only by kernels
             if self.parts.options.strict:
                 raise
@@ -221,12 +244,15 @@ class Chooser:
             return None
 
     def verdict(
-        self, nodes: Sequence[Node], composites: Sequence[Composite]
+        self, nodes: Sequence[Node], cheap: Sequence[Node], composites: Sequence[Composite]
     ) -> LibraryChoice | None:
-        """The choice of PyTorch's operators for a part, or None if kernels run it."""
-        library = self.times.of(nodes, composites)
+        """The choice of PyTorch's operators for a part, or None if kernels run it.
+
+        `cheap` are the operators of PyTorch's that the part computes beside its own.
+        """
+        library = self.times.of([*cheap, *nodes], composites)
         limit = library.total(replayed=self.replayed)
-        estimate = self.least(nodes)
+        estimate = self.at_least([*cheap, *nodes])
         if self.may_win(estimate, limit):
             try:
                 estimate = self.estimated(nodes)
@@ -236,7 +262,7 @@ class Chooser:
                 return None  # the compiler of parts cuts it, or says why it cannot
         ours = estimate.seconds.total(replayed=self.replayed)
         choice = LibraryChoice(
-            tuple(map(name_of, nodes)),
+            tuple(map(name_of, (*cheap, *nodes))),
             self.parts.analysis.regions[nodes[0]],
             library,
             estimate.seconds,
@@ -248,7 +274,9 @@ class Chooser:
             return choice
         if self.kind(nodes) in self.given_up:
             return replace(choice, basis=f"{estimate.basis}, and slower in the model as a whole")
-        lost = later_loss(self.parts, self.machine, nodes, composites, replayed=self.replayed)
+        lost = later_loss(
+            self.parts, self.machine, nodes, cheap, composites, replayed=self.replayed
+        )
         if lost is not None:
             return lost.described(choice)
         self.gain += limit - ours
@@ -279,51 +307,19 @@ class Chooser:
         """The parts that are going to be measured; what one of them lacks is told later."""
         for nodes in parts:
             try:
-                library = self.times.of(nodes, self.worthwhile(self.within(set(nodes))))
-                if self.may_win(self.least(nodes), library.total(replayed=self.replayed)):
+                composites = self.worthwhile(self.within(set(nodes)))
+                whole = [*self.recomputed(nodes, composites), *nodes]
+                library = self.times.of(whole, composites)
+                if self.may_win(self.at_least(whole), library.total(replayed=self.replayed)):
                     yield self.subject(nodes)
             except Exception as error:  # whatever it is: the verdict on the part meets it again
                 log.debug("not sent ahead: %s: %s", name_of(nodes[0]), error)
 
-    def least(self, nodes: Sequence[Node]) -> Estimate:
-        """The least time that kernels could take: for their arrays, their products, one launch."""
-        machine, analysis = self.machine, self.parts.analysis
-        inside = set(nodes)
-        read: dict[Node, int] = {}
-        for source in (m for n in nodes for m in n.all_input_nodes):
-            base = analysis.base(source)
-            if base not in inside:  # of a slice, the elements that are read
-                seen = min(self.bytes(source), self.bytes(base))
-                read[base] = max(read.get(base, 0), seen)
-        written = [x for n in nodes for x in analysis.stored_results(n, inside)]
-        size = sum(read.values()) + sum(self.bytes(n) for n in written)
-        home = machine.memory_for(size)
-        products = [n for n in nodes if analysis.kind(n) is Kind.CONTRACTION]
-        computing = sum(
-            self.flops(n) / machine.rate(str(tensor_of(n).dtype).split(".")[1], matrix=True)
-            for n in products
-        )
-        error = ERRORS[machine.target][bool(products)]
-        device = max(size / home.total, computing)
-        host = machine.launch if machine.target == "cuda" else 0.0
-        launch = 0.0 if machine.target == "cuda" else machine.launch
-        return Estimate(
-            Seconds(device + launch, host), "at least", "", 1.0 if self.measures else error
-        )
-
-    def bytes(self, node: Node) -> int:
-        """The bytes of the results of a node."""
-        return sum(
-            self.length(as_size(math.prod(t.shape))) * t.dtype.itemsize for t in tensors_of(node)
-        )
-
-    def flops(self, node: Node) -> float:
-        """The operations of a product: twice the elements of its result times what is summed."""
-        left = node.args[1 if short_name(node) in ("addmm", "baddbmm") else 0]
-        if not isinstance(left, Node) or short_name(node) == "convolution":
-            return 0.0
-        sizes = [*tensor_of(node).shape, tensor_of(left).shape[-1]]
-        return 2.0 * math.prod(self.length(as_size(s)) for s in sizes)
+    def at_least(self, nodes: Sequence[Node]) -> Estimate:
+        """The least time that the kernels of some nodes could take."""
+        has_product, seconds = least(self.parts.analysis, nodes, self.machine, self.length)
+        error = 1.0 if self.measures else ERRORS[self.machine.target][has_product]
+        return Estimate(seconds, "at least", "", error)
 
     def estimated(self, nodes: Sequence[Node]) -> Estimate:
         """The time of the kernels of a part: predicted, or measured."""

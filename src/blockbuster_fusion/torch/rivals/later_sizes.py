@@ -1,6 +1,5 @@
 """Weighs kernels against PyTorch's operators for the sizes that later calls may have."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,12 +11,11 @@ from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.schedule.cost import Seconds, predicted
-from blockbuster_fusion.torch.capture.nodes import tensors_of
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Length
-from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.rivals.composites import Composite
+from blockbuster_fusion.torch.rivals.least import bytes_of
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 
 MOST_BYTES = 1 << 23
@@ -46,11 +44,15 @@ def later_loss(
     parts: PartCompiler,
     machine: Machine,
     nodes: Sequence[Node],
+    cheap: Sequence[Node],
     composites: Sequence[Composite],
     *,
     replayed: bool,
 ) -> Loss | None:
-    """The sizes for which the kernels of a part are predicted to lose: the least, or large ones."""
+    """The sizes for which the kernels of a part are predicted to lose: the least, or large ones.
+
+    `cheap` are operators that PyTorch would run beside those of the part.
+    """
     part, target = parts.program(nodes), parts.options.target_of(nodes)
     if not parts.points(part):
         return None
@@ -58,7 +60,7 @@ def later_loss(
     for length in _ends(parts.expected, nodes):
         sizes = parts.sizes(part, length)
         try:
-            library = LibraryTimes(parts.analysis, length).of(nodes, composites)
+            library = LibraryTimes(parts.analysis, length).of([*cheap, *nodes], composites)
             choice = elsewhere.choice(usual, sizes)
             nest, tiles = choice.scheduled()
             tiling = Tiling(Extents.of_sizes(sizes, "a later call"), tiles)
@@ -75,12 +77,6 @@ def _ends(expected: ExpectedSizes, nodes: Sequence[Node]) -> Iterator[Length]:
     """The least sizes, and the largest whose arrays are not too long to be tried."""
     yield expected.shortest
     for length in expected.longest:
-        if max(_bytes(node, length) for node in nodes) <= MOST_BYTES:
+        if max(bytes_of(node, length) for node in nodes) <= MOST_BYTES:
             yield length
             return
-
-
-def _bytes(node: Node, length: Length) -> int:
-    """The bytes of the results of a node."""
-    sizes = ((math.prod(t.shape), t.dtype.itemsize) for t in tensors_of(node))
-    return sum(length(as_size(elements)) * each for elements, each in sizes)

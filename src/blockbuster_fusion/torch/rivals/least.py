@@ -1,0 +1,62 @@
+"""The least time that kernels could take: for their arrays, their products and one launch."""
+
+import math
+from collections.abc import Sequence
+
+from torch.fx import Node
+
+from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.nodes import short_name, tensor_of, tensors_of
+from blockbuster_fusion.torch.capture.sizes import Length
+from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.rivals.library import LOOKUPS
+
+
+def least(
+    analysis: Analysis, nodes: Sequence[Node], machine: Machine, length: Length
+) -> tuple[bool, Seconds]:
+    """The least time of the kernels of some nodes, and whether they have a product."""
+    products = [n for n in nodes if analysis.kind(n) is Kind.CONTRACTION]
+    size = _moved(analysis, nodes, length)
+    computing = sum(
+        _flops(n, length) / machine.rate(str(tensor_of(n).dtype).split(".")[1], matrix=True)
+        for n in products
+    )
+    device = max(size / machine.memory_for(size).total, computing)
+    if machine.target == "cuda":
+        return bool(products), Seconds(device, machine.launch)
+    return bool(products), Seconds(device + machine.launch, 0.0)
+
+
+def _moved(analysis: Analysis, nodes: Sequence[Node], length: Length) -> int:
+    """The bytes that come from other nodes, and those that others read."""
+    inside = set(nodes)
+    read: dict[Node, int] = {}
+    for node in nodes:
+        for source in node.all_input_nodes:
+            base = analysis.base(source)
+            if base in inside:
+                continue
+            seen = min(bytes_of(source, length), bytes_of(base, length))  # of a slice, its elements
+            if short_name(node) in LOOKUPS:
+                seen = min(seen, bytes_of(node, length))
+            read[base] = max(read.get(base, 0), seen)
+    written = [x for n in nodes for x in analysis.stored_results(n, inside)]
+    return sum(read.values()) + sum(bytes_of(n, length) for n in written)
+
+
+def bytes_of(node: Node, length: Length) -> int:
+    """The bytes of the results of a node."""
+    return sum(length(as_size(math.prod(t.shape))) * t.dtype.itemsize for t in tensors_of(node))
+
+
+def _flops(node: Node, length: Length) -> float:
+    """The operations of a product: twice the elements of its result times what is summed."""
+    left = node.args[1 if short_name(node) in ("addmm", "baddbmm") else 0]
+    if not isinstance(left, Node) or short_name(node) == "convolution":
+        return 0.0
+    sizes = [*tensor_of(node).shape, tensor_of(left).shape[-1]]
+    return 2.0 * math.prod(length(as_size(s)) for s in sizes)
