@@ -34,6 +34,13 @@ class ExpressionWriter:
         made = _Written(self, texts, node_dtypes(expr, dtypes), varying(expr))
         return made.text(expr, _held(wanted)), made.definitions
 
+    def at_once(
+        self, expr: Expr, texts: Sequence[str], dtypes: Sequence[DType], wanted: DType
+    ) -> str:
+        """The expression over operands with these texts, without definitions."""
+        made = _Written(self, texts, node_dtypes(expr, dtypes), varying(expr), named=False)
+        return made.text(expr, _held(wanted))
+
     def inline(self, expr: Expr, wanted: DType) -> str:
         """An expression of sizes and numbers, without definitions."""
         return _Written(self, [], node_dtypes(expr, []), set(), named=False).text(expr, wanted)

@@ -8,7 +8,7 @@ broadcast. Without contractions tiles lie as arrays do, and nothing is turned. L
 exact end of a ragged block, so that nothing is masked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
@@ -140,6 +140,20 @@ def _fixed_lengths(out: KernelText) -> dict[str, str]:
     return made
 
 
+def _stream_pieces(layout: Layout) -> Iterator[tuple[str, str, str]]:
+    """The memory of streams: rows that are kept, and copies of blocks that are not contiguous."""
+    for tile, last in layout.plan.rows.items():
+        held = layout.held(tile)
+        yield layout.name(tile), held, layout.row(last.dim, held)
+    for tile, access in layout.plan.views.items():
+        if tile.spans:
+            yield layout.copy_name(tile), C_STORED[access.buffer.dtype], layout.copied(tile)
+    for stream in layout.plan.streams.values():
+        for store in stream.stores:
+            stored = C_STORED[store.target.buffer.dtype]
+            yield layout.copy_name(store), stored, layout.copied(store)
+
+
 def _grid(out: KernelText) -> None:
     """Writes the indices of a program; the last varies fastest."""
     layout = out.layout
@@ -158,6 +172,7 @@ def _memory(out: KernelText) -> None:
     layout = out.layout
     sharing = share(layout.kernel, layout.kind)
     pieces = [(layout.name(t), layout.held(t), layout.reserved(t)) for t in sharing.owners]
+    pieces += list(_stream_pieces(layout))
     pieces += [
         (layout.name(b), C_STORED[b.dtype], layout.buffer_room(b))
         for b in layout.kernel.buffers

@@ -8,6 +8,7 @@ from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.expr import contains
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
+from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import Scope, word
 from blockbuster_fusion.nest.nest import (
     Access,
@@ -33,6 +34,7 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.nest import (
     tiles as tiles_of,
 )
+from blockbuster_fusion.printers.c.streams import planned
 from blockbuster_fusion.printers.c.tile_sharing import TileKind
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
@@ -74,6 +76,7 @@ class Layout:
         self.padded: dict[tuple[Dim, str], str] = {}
         self.runs: dict[Dim, str] = {}
         self.for_runs = _for_runs(kernel)
+        self.plan = planned(kernel, self.order)
         self.passing = {s.tile for s, fold in _pairs(kernel.body) if self.passes(s, fold)}
         self.borrowed: dict[Tile, Access] = {}
         self.borrowed = {
@@ -151,6 +154,23 @@ class Layout:
             plan is not None and plan.broadcast is tile is not plan.vectors for plan in plans
         )
 
+    def is_view(self, tile: Tile) -> bool:
+        """True if a block is read where it lies, or from a copy if its rows are not contiguous."""
+        return tile in self.plan.views
+
+    def copy_name(self, thing: Tile | Store) -> str:
+        """The variable of a copy of a block whose rows are not contiguous."""
+        name = self.name(thing.target.buffer if isinstance(thing, Store) else thing)
+        return self.id(("copy", thing), f"{name}_copy")
+
+    def copied(self, thing: Tile | Store) -> str:
+        """The memory of such a copy, in elements: none if rows are contiguous."""
+        tile = thing.tile if isinstance(thing, Store) else thing
+        access = thing.target if isinstance(thing, Store) else self.plan.views[thing]
+        stride = self.buffer_step(access, self.order(tile)[-1])
+        stored = C_STORED[access.buffer.dtype]
+        return f"({stride} == 1 ? 0 : {self.room(tile, held=stored)})"
+
     def order(self, tile: Tile) -> list[Span]:
         """The spans of a tile in the order of memory: the lanes last.
 
@@ -158,13 +178,14 @@ class Layout:
         """
         return sorted(tile.spans, key=lambda span: span.dim is self.lanes)
 
-    def room(self, tile: Tile, after: int = 0) -> str:
+    def room(self, tile: Tile, after: int = 0, held: str = "") -> str:
         """The number of elements of the axes from number `after` on; the last is padded."""
+        held = held or self.held(tile)
         order = self.order(tile)[after:]
         if not order:
             return "1"
         sizes = [self.block(span.dim) for span in order[:-1]]
-        return " * ".join([*sizes, self.row(order[-1].dim, self.held(tile))])
+        return " * ".join([*sizes, self.row(order[-1].dim, held)])
 
     def row(self, dim: Dim, held: str) -> str:
         """The variable with the padded length of a row of a tile along a dim."""
@@ -180,15 +201,21 @@ class Layout:
         if tile in self.borrowed:
             return self.buffer_step(self.borrowed[tile], span)
         at = self.order(tile).index(span)
+        if self.is_view(tile) and at < len(tile.spans) - 1:
+            return self.id(("step", tile, span), f"{self.name(tile)}_{word(span.dim.name)}")
         return "1" if at == len(tile.spans) - 1 else self.room(tile, at + 1)
 
     def at(self, tile: Tile, variables: Mapping[Span, str]) -> str:
         """An element of a tile."""
         terms = []
         for span in self.order(tile):
+            if tile in self.plan.rows and span != self.plan.rows[tile]:
+                continue
             step = self.step(tile, span)
             terms.append(variables[span] if step == "1" else f"{variables[span]} * {factor(step)}")
-        return f"{self.name(tile)}[{' + '.join(terms) or '0'}]"
+        text = f"{self.name(tile)}[{' + '.join(terms) or '0'}]"
+        is_narrow = self.is_view(tile) and tile.dtype is DType.bfloat16
+        return f"widened_bfloat16({text})" if is_narrow else text
 
     def moved(self, tile: Tile, variables: Mapping[Span, str]) -> str:
         """The first element of a tile at some positions."""
@@ -199,7 +226,9 @@ class Layout:
 
     def kind(self, tile: Tile) -> TileKind | None:
         """The kind of a tile, as `memory.share` takes it; None if it needs no memory."""
-        if tile in self.borrowed or tile in self.passing:
+        if tile in self.borrowed or tile in self.passing or self.is_view(tile):
+            return None
+        if tile in self.plan.fleeting or tile in self.plan.rows:
             return None
         return self.held(tile), self.reserved(tile)
 

@@ -1,16 +1,21 @@
 """Loads, lookups and stores as C: blocks move between buffers and tiles."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from blockbuster_fusion.naming import word
 from blockbuster_fusion.nest.nest import Access, Lookup, Span, Store, Tile
 from blockbuster_fusion.printers.c.expressions import bare
 from blockbuster_fusion.printers.c.kernel_text import KernelText
+from blockbuster_fusion.printers.c.layout import factor
 from blockbuster_fusion.printers.operators import C_STORED
 
 
 def write_load(out: KernelText, tile: Tile, source: Access) -> None:
     layout = out.layout
+    if layout.is_view(tile):
+        _write_view(out, tile, source)
+        return
     stored, held = C_STORED[source.buffer.dtype], layout.held(tile)
     order = layout.order(tile)
     if tile in layout.borrowed:
@@ -26,6 +31,64 @@ def write_load(out: KernelText, tile: Tile, source: Access) -> None:
         rows, columns = steps
         to = f"{here}, {rows[0]}, {there}, {rows[1]}, {columns}"
         out.line(f"load_{stored}_{held}({to}, {sizes});")
+
+
+def _write_view(out: KernelText, tile: Tile, source: Access) -> None:
+    """Writes where a block lies; one whose rows are not contiguous is copied first."""
+    layout, stored, name = out.layout, C_STORED[source.buffer.dtype], out.layout.name(tile)
+    order = layout.order(tile)
+    if not order:
+        out.line(f"const {stored} *const {name} = {layout.address(source)};")
+        return
+    out.line(f"const {stored} *{name} = {layout.address(source)};")
+    steps = {span: layout.step(tile, span) for span in order[:-1]}
+    for span, step in steps.items():
+        out.line(f"int64_t {step} = {layout.buffer_step(source, span)};")
+    out.needs.add(("load", stored, stored))
+    copy = layout.copy_name(tile)
+    with out.braces(f"if ({layout.buffer_step(source, order[-1])} != 1)"):
+        with _copied(out, tile, source, copy) as (there, here, sizes, (rows, columns)):
+            to = f"{here}, {rows[0]}, {there}, {rows[1]}, {columns}"
+            out.line(f"load_{stored}_{stored}({to}, {sizes});")
+        out.line(f"{name} = {copy};")
+        for at, step in enumerate(steps.values(), 1):
+            out.line(f"{step} = {layout.room(tile, at, stored)};")
+
+
+def write_target(out: KernelText, store: Store, to: str) -> None:
+    """Writes where the rows of a block are stored: in place, or in a copy."""
+    layout, target = out.layout, store.target
+    stored, order = C_STORED[target.buffer.dtype], out.layout.order(store.tile)
+    out.line(f"{stored} *{to} = {layout.address(target)};")
+    steps = {span: target_step(out, store, span) for span in order[:-1]}
+    for span, step in steps.items():
+        out.line(f"int64_t {step} = {layout.buffer_step(target, span)};")
+    with out.braces(f"if ({layout.buffer_step(target, order[-1])} != 1)"):
+        out.line(f"{to} = {layout.copy_name(store)};")
+        for at, step in enumerate(steps.values(), 1):
+            out.line(f"{step} = {layout.room(store.tile, at, stored)};")
+
+
+def target_step(out: KernelText, store: Store, span: Span) -> str:
+    """The variable of a stride of the rows that are stored."""
+    layout = out.layout
+    wanted = f"{layout.name(store.target.buffer)}_to_{word(span.dim.name)}"
+    return layout.id(("target step", store, span), wanted)
+
+
+def write_copied(out: KernelText, store: Store) -> None:
+    """Writes the store of a block of which a copy was made, as its rows are not contiguous."""
+    layout, target = out.layout, store.target
+    stored = C_STORED[target.buffer.dtype]
+    out.needs.add(("store", stored, stored))
+    stride = layout.buffer_step(target, layout.order(store.tile)[-1])
+    copy = layout.copy_name(store)
+    with (
+        out.braces(f"if ({stride} != 1)"),
+        _copied(out, store.tile, target, copy) as (there, here, sizes, (rows, columns)),
+    ):
+        to = f"{there}, {rows[1]}, {columns}, {here}, {rows[0]}"
+        out.line(f"store_{stored}_{stored}({to}, {sizes});")
 
 
 def write_lookup(out: KernelText, statement: Lookup) -> None:
@@ -104,11 +167,40 @@ def write_store(out: KernelText, statement: Store) -> None:
         out.line(f"store_{stored}_{held}({to}, {sizes});")
 
 
+Rows = tuple[str, str, str, tuple[tuple[str, str], str]]
+"""Addresses, lengths and strides of a block and a tile of its shape."""
+
+
 @contextmanager
-def _rows(
-    out: KernelText, tile: Tile, access: Access
-) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], str]]]:
-    """Loops over all but the last two axes of a tile; gives addresses, lengths and strides."""
+def _rows(out: KernelText, tile: Tile, access: Access) -> Iterator[Rows]:
+    """Loops over all but the last two axes of a tile."""
+    layout = out.layout
+
+    def step(span: Span) -> str:
+        return layout.step(tile, span)
+
+    with _pairs(out, tile, access, layout.name(tile), step) as found:
+        yield found
+
+
+@contextmanager
+def _copied(out: KernelText, tile: Tile, access: Access, copy: str) -> Iterator[Rows]:
+    """Loops over all but the last two axes of a copy of a block, of the buffer's own type."""
+    layout, stored = out.layout, C_STORED[access.buffer.dtype]
+    order = layout.order(tile)
+
+    def step(span: Span) -> str:
+        return layout.room(tile, order.index(span) + 1, stored)
+
+    with _pairs(out, tile, access, copy, step) as found:
+        yield found
+
+
+@contextmanager
+def _pairs(
+    out: KernelText, tile: Tile, access: Access, name: str, step: Callable[[Span], str]
+) -> Iterator[Rows]:
+    """Loops over all but the last two axes of a block in memory and one in a tile or a copy."""
     layout = out.layout
     *outer, last = layout.order(tile)
     inner = outer[-1:]
@@ -119,10 +211,10 @@ def _rows(
                 *(f"{v} * {layout.buffer_step(access, s)}" for s, v in variables.items()),
             ]
         )
-        here = layout.moved(tile, variables)
+        here = " + ".join([name, *(f"{v} * {factor(step(s))}" for s, v in variables.items())])
         rows = ("0", "0")
         if inner:
-            rows = (layout.step(tile, inner[0]), layout.buffer_step(access, inner[0]))
+            rows = (step(inner[0]), layout.buffer_step(access, inner[0]))
         high = layout.length(inner[0]) if inner else "1"
         sizes = f"{high}, {layout.length(last)}"
         yield there, here, sizes, (rows, layout.buffer_step(access, last))

@@ -106,7 +106,8 @@ INLINE bfloat16 narrowed_bfloat16(float x) {
 _DTYPES = ("float32", "float64", "int32", "int64", "bool")
 _FLOATS, _WHOLE = ("float32", "float64"), ("int32", "int64")
 _C_FLOATS, _C_WHOLE = ("float", "double"), ("int32_t", "int64_t")
-_HELD, _STORED = tuple(sorted({*C_TYPES.values()})), tuple(sorted({*C_STORED.values()}))
+_STORED = tuple(sorted({*C_STORED.values()}))
+_HELD = tuple(sorted({*C_TYPES.values(), *_STORED}))
 
 
 @dataclass(frozen=True, slots=True)

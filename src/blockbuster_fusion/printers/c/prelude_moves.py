@@ -1,11 +1,13 @@
 """Loads, lookups and stores of the C prelude."""
 
 
-def _widen(stored: str, text: str) -> str:
-    return f"widened_bfloat16({text})" if stored == "bfloat16" else text
+def _widen(stored: str, held: str, text: str) -> str:
+    return f"widened_bfloat16({text})" if stored == "bfloat16" != held else text
 
 
-def _narrow(stored: str, text: str) -> str:
+def _narrow(stored: str, held: str, text: str) -> str:
+    if stored == held:
+        return text
     return f"narrowed_bfloat16({text})" if stored == "bfloat16" else f"({stored})({text})"
 
 
@@ -20,7 +22,7 @@ static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stor
         for (int64_t i = 0; i < I; i++)
 #pragma omp simd
             for (int64_t j = 0; j < J; j++)
-                tile[i * t_i + j] = {_widen(stored, "block[i * b_i + j]")};
+                tile[i * t_i + j] = {_widen(stored, held, "block[i * b_i + j]")};
         return;
     }}
     for (int64_t j = 0; j < J; j += TURN)
@@ -31,7 +33,7 @@ static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stor
                 for (int w = 0; w < TURN; w++)
 #pragma omp simd
                     for (int h = 0; h < TURN; h++)
-                        turned[w][h] = {_widen(stored, "block[i + h + (j + w) * b_j]")};
+                        turned[w][h] = {_widen(stored, held, "block[i + h + (j + w) * b_j]")};
                 for (int h = 0; h < TURN; h++)
 #pragma omp simd
                     for (int w = 0; w < TURN; w++) tile[(i + h) * t_i + j + w] = turned[w][h];
@@ -40,7 +42,7 @@ static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stor
             for (int64_t h = 0; h < high; h++)
                 for (int64_t w = 0; w < wide; w++)
                     tile[(i + h) * t_i + j + w] =
-                        {_widen(stored, "block[(i + h) * b_i + (j + w) * b_j]")};
+                        {_widen(stored, held, "block[(i + h) * b_i + (j + w) * b_j]")};
         }}
 }}
 """
@@ -51,6 +53,7 @@ def take(stored: str, held: str, index: str) -> str:
 
     A band with an index out of range is not loaded.
     """
+    value = _widen(stored, held, "table[places[w] * step + i * t_i + w * t_j]")
     return f"""\
 /* tile[i][j] = table[places[j]*step + i*t_i + j*t_j] */
 static void take_{stored}_{held}_{index}(
@@ -65,7 +68,7 @@ static void take_{stored}_{held}_{index}(
         if (!inside) continue;
         for (int64_t i = 0; i < I; i++)
             for (int64_t w = j; w < end; w++)
-                tile[i * row + w] = {_widen(stored, "table[places[w] * step + i * t_i + w * t_j]")};
+                tile[i * row + w] = {value};
     }}
 }}
 """
@@ -81,13 +84,13 @@ static void store_{stored}_{held}({stored} *RESTRICT block, int64_t b_i, int64_t
         for (int64_t i = 0; i < I; i++)
 #pragma omp simd
             for (int64_t j = 0; j < J; j++)
-                block[i * b_i + j] = {_narrow(stored, "tile[i * t_i + j]")};
+                block[i * b_i + j] = {_narrow(stored, held, "tile[i * t_i + j]")};
         return;
     }}
     for (int64_t j = 0; j < J; j += TURN)
         for (int64_t i = 0; i < I; i += TURN)
             for (int64_t w = j; w < MIN(j + TURN, J); w++)
                 for (int64_t h = i; h < MIN(i + TURN, I); h++)
-                    block[h * b_i + w * b_j] = {_narrow(stored, "tile[h * t_i + w]")};
+                    block[h * b_i + w * b_j] = {_narrow(stored, held, "tile[h * t_i + w]")};
 }}
 """

@@ -23,6 +23,7 @@ from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.loops import looping
 from blockbuster_fusion.printers.c.moves import write_load, write_lookup, write_store
 from blockbuster_fusion.printers.c.reductions import write_compute, write_fold
+from blockbuster_fusion.printers.c.stream_text import write_stream
 
 
 def write_body(out: KernelText, body: Body) -> None:
@@ -30,6 +31,11 @@ def write_body(out: KernelText, body: Body) -> None:
     pending = list(body)
     while pending:
         statement, rest = pending[0], pending[1:]
+        stream = out.layout.plan.streams.get(statement)
+        if stream is not None:
+            write_stream(out, stream)
+            pending = pending[len(stream.statements) :]
+            continue
         following = rest[0] if rest else None
         match statement, following:
             case Fill(), Contract() if _starts_sum(out, statement, following):

@@ -146,15 +146,14 @@ class WholeModel:
             return self._times(calls, self._inputs(), seconds)
 
     def _inputs(self) -> list[Any]:
-        """The inputs of the call, copied but for weights that are only read."""
-        made: list[Any] = []
-        for number, x in enumerate(self.examples):
-            is_weight = isinstance(x, torch.nn.Parameter) and number not in self.written
-            if isinstance(x, torch.Tensor) and not is_weight:
-                made.append(x.detach().clone())
-            else:
-                made.append(x)
-        return made
+        """The inputs of the call, with copies of those that the model writes to.
+
+        Others are as they came: a graph that is replayed reads inputs where they are.
+        """
+        return [
+            x.detach().clone() if number in self.written else x
+            for number, x in enumerate(self.examples)
+        ]
 
     def _times(
         self, calls: Sequence[Callable[..., Any]], inputs: Sequence[Any], seconds: float

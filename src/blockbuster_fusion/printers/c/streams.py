@@ -1,0 +1,237 @@
+"""Plans streams: runs of statements that are computed row by row, without copies through tiles.
+
+A kernel without contractions reads blocks, computes element by element and along rows, and stores.
+Statement by statement, every value would go through memory. A *stream* is a run of such statements
+over one block. It visits the rows of the block once. In a row, statements between two reductions
+are one loop over its elements, a *segment*, in which values stay in registers:
+
+    for each row
+        segment     maximum of x
+        segment     e = exp(x - maximum), and its sum
+        segment     store e / sum
+
+Loads become views: rows are read where they lie, and stores write rows in place. A block whose rows
+are not contiguous is copied first, or stored through a copy.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from blockbuster_fusion.nest.nest import (
+    Access,
+    Body,
+    Cascade,
+    Compute,
+    Contract,
+    Fold,
+    For,
+    Kernel,
+    Load,
+    Space,
+    Span,
+    Statement,
+    Store,
+    Tile,
+    read,
+    written,
+)
+
+Order = Callable[[Tile], Sequence[Span]]
+"""Gives the spans of a tile in the order of memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """One loop over the elements of a row; its reductions end with it."""
+
+    statements: tuple[Compute | Fold | Store, ...]
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        return tuple(s for s in self.statements if isinstance(s, Fold))
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """A run of statements over one block, row by row."""
+
+    statements: tuple[Statement, ...]
+    outer: tuple[Span, ...]
+    """The spans that give the rows."""
+    last: Span
+    """The span along the rows."""
+    items: tuple[Segment | Compute | Store, ...]
+    """The work of a row in order: loops over elements, and numbers that a row has one of."""
+
+    @property
+    def loads(self) -> list[Load]:
+        return [s for s in self.statements if isinstance(s, Load)]
+
+    @property
+    def stores(self) -> list[Store]:
+        """The stores of whole rows."""
+        return [s for s in self.statements if isinstance(s, Store) and self.last in s.tile.spans]
+
+
+@dataclass
+class StreamPlan:
+    """The streams of a kernel, and the tiles that need less memory by them."""
+
+    streams: dict[Statement, Stream] = field(default_factory=dict)
+    """By their first statement."""
+    views: dict[Tile, Access] = field(default_factory=dict)
+    """The blocks that are read where they lie."""
+    fleeting: set[Tile] = field(default_factory=set)
+    """The tiles whose values stay in registers."""
+    rows: dict[Tile, Span] = field(default_factory=dict)
+    """The tiles of which one row is kept, with the span along it."""
+
+
+def planned(kernel: Kernel, order: Order) -> StreamPlan:
+    """The streams of a kernel; one with contractions has none, as those read tiles."""
+    statements = tuple(kernel.statements)
+    plan = StreamPlan()
+    if any(isinstance(s, Contract) for s in statements):
+        return plan
+    stored_to = {s.target.buffer for s in statements if isinstance(s, Store)}
+    for s in statements:
+        if not isinstance(s, Load) or s.source.buffer.space is not Space.GLOBAL:
+            continue
+        if s.source.buffer not in stored_to:
+            plan.views[s.tile] = s.source
+    for body in _bodies(kernel.body):
+        for stream in _streams(body, order, statements, plan):
+            plan.streams[stream.statements[0]] = stream
+            _place(stream, statements, plan)
+    return plan
+
+
+def _bodies(body: Body) -> Iterator[Body]:
+    yield body
+    for statement in body:
+        if isinstance(statement, For | Cascade):
+            yield from _bodies(statement.body)
+
+
+def _streams(
+    body: Body, order: Order, everywhere: Sequence[Statement], plan: StreamPlan
+) -> Iterator[Stream]:
+    """The streams of a body: as long as they can be."""
+    at = 0
+    while at < len(body):
+        run = _run(body[at:], plan)
+        frames = dict.fromkeys(tuple(order(_widest(s))) for s in run)
+        frame = max(frames, key=lambda f: len(_fitting(run, f)), default=())
+        fitting = _fitting(run, frame)
+        if frame and _is_worth_it(fitting):
+            outer, last = frame[:-1], frame[-1]
+            yield Stream(fitting, outer, last, tuple(_items(fitting, last, everywhere)))
+        at += max(len(fitting), 1)
+
+
+def _run(body: Sequence[Statement], plan: StreamPlan) -> list[Statement]:
+    """The first statements of a body that may be part of a stream."""
+    found: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Load(tile=tile) if tile in plan.views:
+                found.append(statement)
+            case Compute() | Fold() | Store(atomic=False):
+                found.append(statement)
+            case _:
+                break
+    return found
+
+
+def _widest(statement: Statement) -> Tile:
+    """The tile of a statement with the most spans."""
+    found = [*read(statement), *([made] if (made := written(statement)) is not None else [])]
+    return max(found, key=lambda tile: len(tile.spans))
+
+
+def _fitting(run: Sequence[Statement], frame: Sequence[Span]) -> tuple[Statement, ...]:
+    """The first statements of a run that are computed row by row of a block."""
+    outer, last, whole = set(frame[:-1]), frame[-1:], set(frame)
+    count = 0
+    for statement in run:
+        spans = {span for tile in read(statement) for span in tile.spans}
+        match statement:
+            case Load(tile=tile):
+                fits = whole.issuperset(tile.spans)
+            case Compute(tile=tile):
+                fits = outer <= set(tile.spans) and spans | set(tile.spans) <= whole
+            case Fold(operand=operand, span=span):
+                fits = set(operand.spans) == whole and (span,) == tuple(last)
+            case Store(tile=tile):
+                fits = outer <= set(tile.spans) <= whole
+            case _:
+                fits = False
+        if not fits:
+            break
+        count += 1
+    return tuple(run[:count])
+
+
+def _is_worth_it(statements: Sequence[Statement]) -> bool:
+    """True if a stream saves a copy: something is computed, or loaded and stored at once."""
+    kinds = {type(s) for s in statements}
+    return not kinds.isdisjoint((Compute, Fold)) or kinds == {Load, Store}
+
+
+def _items(
+    statements: Sequence[Statement], last: Span, everywhere: Sequence[Statement]
+) -> Iterator[Segment | Compute | Store]:
+    """The work of a row: a segment ends where something reads a result of its reductions."""
+    pending: list[Compute | Fold | Store] = []
+    for statement in statements:
+        if isinstance(statement, Load):
+            continue
+        assert isinstance(statement, Compute | Fold | Store)
+        folded = {s.tile for s in pending if isinstance(s, Fold)}
+        is_row = not isinstance(statement, Fold) and last not in _made(statement).spans
+        waits = not folded.isdisjoint(read(statement))
+        if is_row and isinstance(statement, Compute):
+            waits = waits or not _is_inside(statement, statements, everywhere)
+        if pending and waits:
+            yield Segment(tuple(pending))
+            pending = []
+        if is_row:
+            assert isinstance(statement, Compute | Store)
+            yield statement
+        else:
+            pending.append(statement)
+    if pending:
+        yield Segment(tuple(pending))
+
+
+def _made(statement: Compute | Store) -> Tile:
+    return statement.tile
+
+
+def _is_inside(
+    writer: Compute | Fold, statements: Sequence[Statement], everywhere: Sequence[Statement]
+) -> bool:
+    """True if a tile is written once, and read by later statements of a stream alone."""
+    writers = [s for s in everywhere if written(s) is writer.tile]
+    readers = [s for s in everywhere if writer.tile in read(s)]
+    later = statements[statements.index(writer) + 1 :]
+    return writers == [writer] and all(s in later for s in readers)
+
+
+def _place(stream: Stream, everywhere: Sequence[Statement], plan: StreamPlan) -> None:
+    """Notes which tiles of a stream need no memory, or that of a row."""
+    segment_of = {s: item for item in stream.items for s in getattr(item, "statements", ())}
+    for statement in stream.statements:
+        if not isinstance(statement, Compute | Fold):
+            continue
+        tile = statement.tile
+        if not _is_inside(statement, stream.statements, everywhere):
+            continue
+        if stream.last not in tile.spans:
+            plan.fleeting.add(tile)
+            continue
+        readers = [s for s in stream.statements if tile in read(s)]
+        if all(segment_of.get(s) is segment_of[statement] for s in readers):
+            plan.fleeting.add(tile)
+        else:
+            plan.rows[tile] = stream.last
