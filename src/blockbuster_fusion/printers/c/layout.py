@@ -76,8 +76,8 @@ class Layout:
         self.padded: dict[tuple[Dim, str], str] = {}
         self.runs: dict[Dim, str] = {}
         self.for_runs = _for_runs(kernel)
-        self.plan = planned(kernel, self.order)
-        self.passing = {s.tile for s, fold in _pairs(kernel.body) if self.passes(s, fold)}
+        self.plan = planned(kernel, self.order, {s for s, fold in self.along()})
+        self.passing = {s.tile for s, fold in self.along() if self.passes(s, fold)}
         self.borrowed: dict[Tile, Access] = {}
         self.borrowed = {
             s.tile: s.source
@@ -214,7 +214,7 @@ class Layout:
             step = self.step(tile, span)
             terms.append(variables[span] if step == "1" else f"{variables[span]} * {factor(step)}")
         text = f"{self.name(tile)}[{' + '.join(terms) or '0'}]"
-        is_narrow = self.is_view(tile) and tile.dtype is DType.bfloat16
+        is_narrow = self.is_view(tile) and (self.plan.views[tile].buffer.dtype is DType.bfloat16)
         return f"widened_bfloat16({text})" if is_narrow else text
 
     def moved(self, tile: Tile, variables: Mapping[Span, str]) -> str:
@@ -301,6 +301,11 @@ class Layout:
             for axis, own in pairs
             if own == span and axis.along is not Along.BLOCKS
         )
+
+    def along(self) -> list[tuple[Compute, Fold]]:
+        """Computations with a reduction across the vectors that runs in the same loop."""
+        found = _pairs(self.kernel.body)
+        return [(s, f) for s, f in found if f.operand is s.tile and self.is_across(f)]
 
     def passes(self, compute: Compute, fold: Fold) -> bool:
         """True if a tile is only used by a reduction that runs along: it needs no memory."""

@@ -14,7 +14,7 @@ Loads become views: rows are read where they lie, and stores write rows in place
 are not contiguous is copied first, or stored through a copy.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from blockbuster_fusion.nest.nest import (
@@ -87,8 +87,11 @@ class StreamPlan:
     """The tiles of which one row is kept, with the span along it."""
 
 
-def planned(kernel: Kernel, order: Order) -> StreamPlan:
-    """The streams of a kernel; one with contractions has none, as those read tiles."""
+def planned(kernel: Kernel, order: Order, apart: Container[Statement]) -> StreamPlan:
+    """The streams of a kernel; one with contractions has none, as those read tiles.
+
+    The statements `apart` are part of none: reductions across rows run along with them.
+    """
     statements = tuple(kernel.statements)
     plan = StreamPlan()
     if any(isinstance(s, Contract) for s in statements):
@@ -100,7 +103,7 @@ def planned(kernel: Kernel, order: Order) -> StreamPlan:
         if s.source.buffer not in stored_to:
             plan.views[s.tile] = s.source
     for body in _bodies(kernel.body):
-        for stream in _streams(body, order, statements, plan):
+        for stream in _streams(body, order, statements, plan, apart):
             plan.streams[stream.statements[0]] = stream
             _place(stream, statements, plan)
     return plan
@@ -114,12 +117,16 @@ def _bodies(body: Body) -> Iterator[Body]:
 
 
 def _streams(
-    body: Body, order: Order, everywhere: Sequence[Statement], plan: StreamPlan
+    body: Body,
+    order: Order,
+    everywhere: Sequence[Statement],
+    plan: StreamPlan,
+    apart: Container[Statement],
 ) -> Iterator[Stream]:
     """The streams of a body: as long as they can be."""
     at = 0
     while at < len(body):
-        run = _run(body[at:], plan)
+        run = _run(body[at:], plan, apart)
         frames = dict.fromkeys(tuple(order(_widest(s))) for s in run)
         frame = max(frames, key=lambda f: len(_fitting(run, f)), default=())
         fitting = _fitting(run, frame)
@@ -129,14 +136,16 @@ def _streams(
         at += max(len(fitting), 1)
 
 
-def _run(body: Sequence[Statement], plan: StreamPlan) -> list[Statement]:
+def _run(
+    body: Sequence[Statement], plan: StreamPlan, apart: Container[Statement]
+) -> list[Statement]:
     """The first statements of a body that may be part of a stream."""
     found: list[Statement] = []
     for statement in body:
         match statement:
             case Load(tile=tile) if tile in plan.views:
                 found.append(statement)
-            case Compute() | Fold() | Store(atomic=False):
+            case Compute() | Fold() | Store(atomic=False) if statement not in apart:
                 found.append(statement)
             case _:
                 break
