@@ -178,9 +178,7 @@ OPERATORS: dict[str, OperatorTexts] = {
         # Triton's own minus takes a number from 0, and 0 - 0 has no sign.
         Spelling(TextForm("-1.0 * {0}", TIMES, (TIMES + 1,)), TextForm("-{0}", UNARY, (UNARY,))),
     ),
-    "pow": _mathematics(
-        "pow", Spelling(TextForm("tl.exp2({1} * tl.log2({0}))", needs=(0, TIMES)))
-    ),
+    "pow": _mathematics("pow", Spelling(TextForm("tl.exp2({1} * tl.log2({0}))", needs=(0, TIMES)))),
     "lt": _both(_infix("<", COMPARE)),
     "le": _both(_infix("<=", COMPARE)),
     "gt": _both(_infix(">", COMPARE)),

@@ -40,7 +40,9 @@ class MathFinding:
         return self.ulp <= self.function.bound(self.dtype)
 
     def __str__(self) -> str:
-        at = ", ".join(f"{x:.17g}" if self.dtype == "float64" else f"{x:.9g}" for x in self.arguments)
+        at = ", ".join(
+            f"{x:.17g}" if self.dtype == "float64" else f"{x:.9g}" for x in self.arguments
+        )
         name, bound = self.function.name, self.function.bound(self.dtype)
         verdict = "" if self.ok else "  exceeds its bound"
         return f"{name:9} {self.dtype} {self.ulp:8.3f} {bound:6.1f} {self.count:11}  {at}{verdict}"
@@ -65,7 +67,9 @@ def check_mathematics(
     for name in names:
         if name not in BOUNDS:
             known = ", ".join(BOUNDS)
-            raise BlockbusterError(message=f"mathematics: unknown function {name!r}; known: {known}")
+            raise BlockbusterError(
+                message=f"mathematics: unknown function {name!r}; known: {known}"
+            )
     for name in names or BOUNDS:
         for dtype in dtypes:
             yield _checked(BOUNDS[name], dtype, every, sample, threads or os.cpu_count() or 1)
@@ -102,7 +106,10 @@ def program_text(function: BoundedFunction, dtype: str) -> str:
     writer = ExpressionWriter(lambda axis: str(axis), needs)
     own = DType(dtype)
     text, _ = writer.write(function.expr, ["x[i]", "y[i]"], [own] * function.arity, own)
-    wide = {"float32": ("float", "double", "", 24, 127), "float64": ("double", "long double", "l", 53, 1023)}
+    wide = {
+        "float32": ("float", "double", "", 24, 127),
+        "float64": ("double", "long double", "l", 53, 1023),
+    }
     c_type, wider, suffix, digits, bias = wide[dtype]
     replaced = {
         "DTYPE": dtype,

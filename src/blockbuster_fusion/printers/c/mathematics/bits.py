@@ -22,7 +22,7 @@ INLINE {f.c_type} {dtype}_of_bits({f.whole} bits) {{
 
 
 def scaling(dtype: str) -> str:
-    """Powers of two; an exponent is in the lowest bits of a word, and other bits do not matter."""
+    """Powers of two; an exponent is in the lowest bits of a word, of a sum with a magic number."""
     f = FORMATS[dtype]
     return f"""\
 /* 2^n, where that is a normal number; the word has n + {f.bias}. */
@@ -30,7 +30,7 @@ INLINE {f.c_type} two_to_{dtype}({f.whole} raised) {{
     return {dtype}_of_bits(raised << {f.fraction});
 }}
 
-/* p 2^n, in two steps: the result may be a denormal number or infinite. The word has n + {2 * f.bias}. */
+/* p 2^n, in two steps: the result may be denormal or infinite. The word has n + {2 * f.bias}. */
 INLINE {f.c_type} scaled_{dtype}({f.c_type} p, {f.whole} raised) {{
     const {f.whole} half = raised >> 1;
     return p * two_to_{dtype}(half) * two_to_{dtype}(raised - half);

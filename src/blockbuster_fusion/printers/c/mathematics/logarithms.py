@@ -8,7 +8,12 @@ SQRT_HALF = {"float32": 0x3504F3, "float64": 0x6A09E667F3BCD}
 SCALES = {
     "log": (LN2, LN2_REST, 1.0, 0.0),
     "log2": (1.0, 0.0, 1 / LN2, 2.0355273740931033e-17),
-    "log10": (0.3010299956639812, -2.8037281277851704e-18, 0.4342944819032518, 1.098319650216765e-17),
+    "log10": (
+        0.3010299956639812,
+        -2.8037281277851704e-18,
+        0.4342944819032518,
+        1.098319650216765e-17,
+    ),
 }
 """By base: the logarithms of 2 and of e, each with the rest that is missing in its float64."""
 
@@ -93,7 +98,7 @@ INLINE {f.c_type} log1p_{dtype}({f.c_type} x) {{
     const {f.c_type} t = {dtype}_of_bits(({2 * f.bias}u - raised) << {f.fraction});
     const {f.c_type} f = v * t + (t - {f(1)});
     {_series(f, "log")}
-    const {f.c_type} finite = (x < INFINITY) & (x != 0) ? y : x;
+    const {f.c_type} finite = ((x < INFINITY) & (x != 0)) ? y : x;
     const {f.c_type} least = x == {f(-1)} ? (-INFINITY) : NAN;
     return x > {f(-1)} ? finite : least;
 }}

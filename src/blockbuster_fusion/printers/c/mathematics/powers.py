@@ -26,9 +26,8 @@ INLINE float pow_size_float32(float x, float y) {{
     double logarithm = exponent_float64(raised_exponent_float64(a)) + s * p;
     logarithm = a < INFINITY ? logarithm : a;
     logarithm = a == 0 ? (-INFINITY) : logarithm;
-    double t = (double)y * logarithm;
-    t = t < -160.0 ? -160.0 : t;
-    t = t > 160.0 ? 160.0 : t;
+    const double wanted = (double)y * logarithm, size = fabs(wanted);
+    const double t = copysign(size > 160.0 ? 160.0 : size, wanted);
     const double shifted = t + {magic}, r = t - (shifted - {magic}), square = r * r;
     {polynomial(f, POLYNOMIALS["pow_exp2", "float32"], "r", "square", "q")}
     return (float)(q * two_to_float64(bits_of_float64(shifted)));
@@ -65,11 +64,10 @@ INLINE double pow_size_float64(double x, double y) {{
     double logarithm = n + l, low = (l - (logarithm - n)) + l_low;
     logarithm = x < INFINITY ? logarithm : x;
     logarithm = x == 0 ? (-INFINITY) : logarithm;
-    double t = product_float64(y, logarithm);
-    const double t_low = product_error_float64(y, logarithm, t) + y * low;
-    const double rest = fabs(t) < 1100.0 ? t_low : 0.0;
-    t = t < -1100.0 ? -1100.0 : t;
-    t = t > 1100.0 ? 1100.0 : t;
+    const double wanted = product_float64(y, logarithm), size = fabs(wanted);
+    const double t_low = product_error_float64(y, logarithm, wanted) + y * low;
+    const double rest = size < 1100.0 ? t_low : 0.0;
+    const double t = copysign(size > 1100.0 ? 1100.0 : size, wanted);
     const double shifted = t + {magic}, r = (t - (shifted - {magic})) + rest, square = r * r;
     {f.polynomial("exp2", "r", "square", "q")}
     return scaled_float64(q * r + 1.0, bits_of_float64(shifted));
@@ -87,7 +85,7 @@ INLINE {f.c_type} pow_{dtype}({f.c_type} x, {f.c_type} y) {{
     r = size == {f(1)} ? {f(1)} : r;
     const {f.c_type} signed_r = trunc{f.suffix}(half) != half ? copysign{f.suffix}(r, x) : r;
     r = trunc{f.suffix}(y) == y ? signed_r : r;
-    r = x < 0 && x > (-INFINITY) && trunc{f.suffix}(y) != y ? NAN : r;
-    return y == 0 || x == {f(1)} ? {f(1)} : r;
+    r = ((x < 0) & (x > (-INFINITY)) & (trunc{f.suffix}(y) != y)) ? NAN : r;
+    return ((y == 0) | (x == {f(1)})) ? {f(1)} : r;
 }}
 """
