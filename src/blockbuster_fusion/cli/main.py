@@ -15,6 +15,7 @@ from blockbuster_fusion.cli import (
     fuse,
     list,
     machine,
+    mathematics,
     passes,
     seed,
     show,
@@ -32,7 +33,7 @@ COMMANDS = tuple(
     module.COMMAND
     for module in (
         *(trace, fuse, check, show, passes, emit, bench, tune, demo),
-        *(table, machine, database, seed, cache, list),
+        *(table, machine, mathematics, database, seed, cache, list),
     )
 )
 """The commands, in the order of `blockbuster --help`."""

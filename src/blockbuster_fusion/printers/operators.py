@@ -139,10 +139,22 @@ def _extremum(name: str, sign: str, binds: int) -> OperatorTexts:
     return OperatorTexts(Spelling(_prelude(name)), Spelling(floats, whole, truths))
 
 
-def _exponential(name: str) -> OperatorTexts:
-    """An exponential: C has a fast one of its own for float32."""
-    own = Spelling(TextForm(f"{name}_float32({{0}})", part=name), double=_call(name))
-    return OperatorTexts(own, Spelling(_call(f"tl.{name}")))
+def _mathematics(name: str, triton: Spelling) -> OperatorTexts:
+    """A function of the vector mathematics of C; of integers the C library has it."""
+    arity = FUNCTIONS[name].arity
+    operands = ", ".join(f"(double){{{number}}}" for number in range(arity))
+    whole = TextForm(f"({{type}}){name}({operands})", UNARY)
+    return OperatorTexts(Spelling(_prelude(name), whole), triton)
+
+
+def _vectors(name: str) -> OperatorTexts:
+    """Such a function that Triton has as well."""
+    return _mathematics(name, Spelling(_call(f"tl.{name}")))
+
+
+def _vectors_libdevice(name: str) -> OperatorTexts:
+    """Such a function that CUDA's libdevice has."""
+    return _mathematics(name, Spelling(_call(f"libdevice.{name}", libdevice=True)))
 
 
 # ------------------------------------------------------------------------- table
@@ -166,10 +178,7 @@ OPERATORS: dict[str, OperatorTexts] = {
         # Triton's own minus takes a number from 0, and 0 - 0 has no sign.
         Spelling(TextForm("-1.0 * {0}", TIMES, (TIMES + 1,)), TextForm("-{0}", UNARY, (UNARY,))),
     ),
-    "pow": OperatorTexts(
-        Spelling(_call("pow{f}", 2), TextForm("({type})pow((double){0}, (double){1})", UNARY)),
-        Spelling(TextForm("tl.exp2({1} * tl.log2({0}))", needs=(0, TIMES))),
-    ),
+    "pow": _mathematics("pow", Spelling(TextForm("tl.exp2({1} * tl.log2({0}))", needs=(0, TIMES)))),
     "lt": _both(_infix("<", COMPARE)),
     "le": _both(_infix("<=", COMPARE)),
     "gt": _both(_infix(">", COMPARE)),
@@ -202,32 +211,31 @@ OPERATORS: dict[str, OperatorTexts] = {
         Spelling(TextForm("fabs{f}({0}) == INFINITY", COMPARE)),
         Spelling(TextForm('tl.abs({0}) == float("inf")', COMPARE)),
     ),
-    "exp": _exponential("exp"),
-    "exp2": _exponential("exp2"),
-    "expm1": _in_libdevice("expm1"),
-    "log": _in_triton("log"),
-    "log2": _in_triton("log2"),
-    "log10": _in_libdevice("log10"),
-    "log1p": _in_libdevice("log1p"),
+    "exp": _vectors("exp"),
+    "exp2": _vectors("exp2"),
+    "expm1": _vectors_libdevice("expm1"),
+    "log": _vectors("log"),
+    "log2": _vectors("log2"),
+    "log10": _vectors_libdevice("log10"),
+    "log1p": _vectors_libdevice("log1p"),
     "sqrt": _in_triton("sqrt"),
     "cbrt": _in_libdevice("cbrt"),
-    "sin": _in_triton("sin"),
-    "cos": _in_triton("cos"),
+    "sin": _vectors("sin"),
+    "cos": _vectors("cos"),
     "tan": _in_libdevice("tan"),
     "arcsin": _in_libdevice("arcsin", "asin"),
     "arccos": _in_libdevice("arccos", "acos"),
     "arctan": _in_libdevice("arctan", "atan"),
     "sinh": _in_libdevice("sinh"),
     "cosh": _in_libdevice("cosh"),
-    "tanh": OperatorTexts(
-        Spelling(_call("tanh{f}"), whole=SAME),
-        Spelling(_helper("tanh"), double=_call("libdevice.tanh", libdevice=True)),
+    "tanh": _mathematics(
+        "tanh", Spelling(_helper("tanh"), double=_call("libdevice.tanh", libdevice=True))
     ),
     "arcsinh": _in_libdevice("arcsinh", "asinh"),
     "arccosh": _in_libdevice("arccosh", "acosh"),
     "arctanh": _in_libdevice("arctanh", "atanh"),
     "arctan2": _in_libdevice("arctan2", "atan2"),
-    "erf": _in_triton("erf"),
+    "erf": _vectors("erf"),
 }
 """Every function of `ir.expr.FUNCTIONS`."""
 

@@ -16,6 +16,7 @@ Need = tuple[str, ...]
 _SQUARE = TextForm("{0} * {0}", TIMES)
 _ROOT = TextForm("sqrt{f}({0})")
 _RECIPROCAL_ROOT = TextForm("1.0{f} / sqrt{f}({0})", TIMES)
+_SIGMOID = TextForm("sigmoid_{dtype}({0})", part="sigmoid")
 
 
 class ExpressionWriter:
@@ -89,6 +90,8 @@ class _Written:
         """The operands of a node, each with the type in which the node takes it."""
         own = self.dtypes[node]
         inner = self.inner(node, _held(own) if own is not None else wanted)
+        if (operand := sigmoid_operand(node)) is not None:
+            return [(operand, inner)]
         if node.op == "where":
             return [(node.args[0], DType.bool_), *((a, inner) for a in node.args[1:])]
         return [(a, inner) for a in node.args]
@@ -127,10 +130,10 @@ class _Written:
         if node.op == "cast":
             return self.cast(node, texts[0])
         dtype = self.inner(node, own)
-        form = self.power(node, dtype) or OPERATORS[node.op].c.of(dtype)
+        form = self.special(node, dtype) or OPERATORS[node.op].c.of(dtype)
         if form.truths:
             texts = [self.truth(a, t) for a, t in zip(node.args, texts, strict=True)]
-        elif node.op == "div":
+        elif node.op == "div" and form is not _SIGMOID:
             texts = [self.as_float(a, t, dtype) for a, t in zip(node.args, texts, strict=True)]
         if form.part is not None:
             self.writer.needs.add((form.part, dtype.value))
@@ -138,8 +141,10 @@ class _Written:
         made = form.pattern.format(*texts, f=suffix, dtype=dtype.value, type=C_TYPES[dtype])
         return made if form.binds == ATOM else f"({made})"
 
-    def power(self, node: Expr, dtype: DType) -> TextForm | None:
-        """The form of a power with a simple exponent."""
+    def special(self, node: Expr, dtype: DType) -> TextForm | None:
+        """The form of a sigmoid, and of a power with a simple exponent."""
+        if sigmoid_operand(node) is not None:
+            return _SIGMOID
         if node.op != "pow" or node.args[1].op != "const":
             return None
         match node.args[1].value:
@@ -182,6 +187,14 @@ class _Written:
                 self.writer.needs.add(("whole", source, wanted.value))
                 return f"whole_{source}_{wanted.value}({bare(text)})"
         return text if own is wanted else f"(({C_TYPES[wanted]}){text})"
+
+
+def sigmoid_operand(node: Expr) -> Expr | None:
+    """The operand x of a sigmoid, 1 / (1 + exp(-x)); None for other nodes."""
+    match node:
+        case Expr("div", (one, Expr("add", (first, Expr("exp", (Expr("neg", (x,)),)))))):
+            return x if one.value == first.value == 1 else None
+    return None
 
 
 def bare(text: str) -> str:

@@ -9,6 +9,7 @@ from blockbuster_fusion.printers.c import prelude_arithmetic as arithmetic
 from blockbuster_fusion.printers.c import prelude_moves as moves
 from blockbuster_fusion.printers.c import prelude_products as products
 from blockbuster_fusion.printers.c.expressions import Need
+from blockbuster_fusion.printers.c.mathematics.parts import FUNCTIONS, mathematics
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 
 HEADER = """\
@@ -120,8 +121,6 @@ class PreludePart:
 
 PARTS = {
     "contract": PreludePart(products.contraction, (_C_FLOATS,)),
-    "exp": PreludePart(lambda _: arithmetic.EXP, (("float32",),)),
-    "exp2": PreludePart(lambda _: arithmetic.EXP2, (("float32",),)),
     "floordiv": PreludePart(arithmetic.floor_division, (_DTYPES,)),
     "load": PreludePart(moves.load, (_STORED, _HELD)),
     "maximum": PreludePart(lambda dtype: arithmetic.extremum("maximum", dtype, ">"), (_DTYPES,)),
@@ -132,6 +131,7 @@ PARTS = {
     "sum": PreludePart(products.sums, (_C_FLOATS,)),
     "take": PreludePart(moves.take, (_STORED, _HELD, _C_WHOLE)),
     "whole": PreludePart(arithmetic.truncation, (_FLOATS, _WHOLE)),
+    **{name: PreludePart(text, (_FLOATS,)) for name, text in FUNCTIONS.items()},
 }
 """The parts that exist for several types, by name; a `Need` has the name and the types."""
 
@@ -147,7 +147,9 @@ def prelude(needs: Collection[Need]) -> str:
         parts.append(_RUNS)
     vectors = {need[1] for need in needs if need[0] in ("contract", "sum")}
     parts += [products.vector_type(c_type) for c_type in sorted(vectors)]
-    parts += [PARTS[name].text(*types) for name, *types in sorted(needs) if name in PARTS]
+    parts += mathematics(needs)
+    named = [need for need in sorted(needs) if need[0] in PARTS and need[0] not in FUNCTIONS]
+    parts += [PARTS[name].text(*types) for name, *types in named]
     return "\n".join(parts)
 
 

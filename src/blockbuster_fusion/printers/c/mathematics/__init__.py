@@ -1,0 +1,1 @@
+"""Vector mathematics of generated C: functions without branches, which compilers vectorise."""
