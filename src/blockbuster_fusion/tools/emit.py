@@ -33,7 +33,7 @@ from blockbuster_fusion.printers.triton.standalone import triton_file, uses_bflo
 TEST_SIZE, TEST_BATCH = 100, 2
 """The lengths in the test of a file of axes without blocks, and of batch axes."""
 
-COMPILE = "cc -O2 -march=native -std=gnu11 -fopenmp -ffp-contract=fast -fno-math-errno"
+COMPILE = "cc -O3 -march=native -std=gnu11 -fopenmp -ffp-contract=fast -fno-math-errno"
 TEST = "-DBLOCKBUSTER_MAIN"
 
 

@@ -14,6 +14,9 @@ Need = tuple[str, ...]
 """A part of the prelude that a kernel needs: its name and types."""
 
 _SQUARE = TextForm("{0} * {0}", TIMES)
+_SQUARED = TextForm("squared_{dtype}({0})", part="squared")
+_CUBED = TextForm("cubed_{dtype}({0})", part="cubed")
+_RECIPROCAL = TextForm("1.0{f} / {0}", TIMES)
 _ROOT = TextForm("sqrt{f}({0})")
 _RECIPROCAL_ROOT = TextForm("1.0{f} / sqrt{f}({0})", TIMES)
 _SIGMOID = TextForm("sigmoid_{dtype}({0})", part="sigmoid")
@@ -148,8 +151,12 @@ class _Written:
         if node.op != "pow" or node.args[1].op != "const":
             return None
         match node.args[1].value:
-            case 2 if node.args[0].op == "arg":
-                return _SQUARE
+            case 2:
+                return _SQUARE if node.args[0].op == "arg" else _SQUARED
+            case 3:
+                return _CUBED
+            case -1 if dtype.is_float:
+                return _RECIPROCAL
             case 0.5 if dtype.is_float:
                 return _ROOT
             case -0.5 if dtype.is_float:

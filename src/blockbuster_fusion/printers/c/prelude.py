@@ -126,6 +126,8 @@ PARTS = {
     "maximum": PreludePart(lambda dtype: arithmetic.extremum("maximum", dtype, ">"), (_DTYPES,)),
     "minimum": PreludePart(lambda dtype: arithmetic.extremum("minimum", dtype, "<"), (_DTYPES,)),
     "mod": PreludePart(arithmetic.modulo, (_DTYPES,)),
+    "squared": PreludePart(lambda dtype: arithmetic.product("squared", dtype, "x * x"), (_DTYPES,)),
+    "cubed": PreludePart(lambda dtype: arithmetic.product("cubed", dtype, "x * x * x"), (_DTYPES,)),
     "sign": PreludePart(arithmetic.sign, (_DTYPES,)),
     "store": PreludePart(moves.store, (_STORED, _HELD)),
     "sum": PreludePart(products.sums, (_C_FLOATS,)),

@@ -18,6 +18,16 @@ INLINE {c_type} {name}_{dtype}({c_type} a, {c_type} b) {{
 """
 
 
+def product(name: str, dtype: str, factors: str) -> str:
+    """A small whole power of a number, as a product."""
+    c_type = _type(dtype)
+    return f"""\
+INLINE {c_type} {name}_{dtype}({c_type} x) {{
+    return {factors};
+}}
+"""
+
+
 def sign(dtype: str) -> str:
     c_type = _type(dtype)
     return f"""\

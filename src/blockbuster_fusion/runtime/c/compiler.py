@@ -23,7 +23,7 @@ from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.disk_cache import CacheEntry, cached, digest, find
 
 FLAGS = (
-    *("-O2", "-march=native", "-std=gnu11", "-fPIC", "-shared"),
+    *("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared"),
     # The rest of -ffast-math reorders sums and breaks the polynomial of exp; and with
     # -fno-signed-zeros, which gains nothing, gcc takes NaN * 0 for 0 in vectors.
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
