@@ -31,17 +31,20 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.shapes import buffer_shape
 
 LIBM = (
-    *("log10", "expm1", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "cbrt"),
-    *("arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh", "arctan2"),
+    *("tan", "sinh", "cosh", "cbrt", "arcsin", "arccos", "arctan", "arcsinh", "arccosh"),
+    *("arctanh", "arctan2"),
 )
 """Functions that kernels in C call for each number alone."""
+VECTORS = ("log10", "expm1", "log1p", "sin", "cos", "tanh", "erf")
+"""Functions that kernels in C have in vectors, and that CUDA has in its library."""
 WEIGHTS: dict[str, dict[str, float]] = {
     "cpu": {
         **dict.fromkeys(LIBM, 150.0),
-        **dict.fromkeys(("exp", "exp2"), 8.0),
-        **dict.fromkeys(("log", "log2"), 38.0),
-        "erf": 60.0,
-        "pow": 68.0,
+        **dict.fromkeys(("exp", "exp2", "expm1"), 8.0),
+        **dict.fromkeys(("log", "log2", "log10", "tanh"), 11.0),
+        **dict.fromkeys(("log1p", "erf"), 15.0),
+        **dict.fromkeys(("sin", "cos"), 27.0),
+        "pow": 60.0,
         "div": 6.0,
         "floordiv": 12.0,
         "mod": 60.0,
@@ -49,7 +52,7 @@ WEIGHTS: dict[str, dict[str, float]] = {
         "where": 3.0,
     },
     "cuda": {
-        **dict.fromkeys(LIBM, 20.0),
+        **dict.fromkeys((*LIBM, *VECTORS), 20.0),
         **dict.fromkeys(("exp", "exp2", "log", "log2", "div", "sqrt"), 6.0),
         "pow": 30.0,
         "floordiv": 12.0,

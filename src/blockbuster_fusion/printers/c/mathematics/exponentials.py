@@ -19,9 +19,10 @@ def _reduced(f: FloatFormat, more: int) -> str:
 
     The lowest bits of `shifted` are n and `more`.
     """
-    high, low = f.split(LN2, LN2_REST, zeros=9 if f.dtype == "float32" else 12)
+    high, low = f.split(LN2, LN2_REST)
     return f"""\
-const {f.c_type} shifted = x * {f(1 / LN2)} + {f.magic(more)}, n = shifted - {f.magic(more)};
+const {f.c_type} magic = {f.magic(more)}, shifted = x * {f(1 / LN2)} + magic;
+    const {f.c_type} n = shifted - magic;
     const {f.c_type} r = (x - n * {high}) - n * {low}, square = r * r;"""
 
 
@@ -82,9 +83,9 @@ INLINE {f.c_type} exp2_{dtype}({f.c_type} x) {{
 
 def _reduced2(f: FloatFormat, more: int) -> str:
     """Statements: x = n + r with |r| <= 1/2, exactly; the lowest bits of `shifted` have n."""
-    magic = f.magic(more)
     return f"""\
-const {f.c_type} shifted = x + {magic}, r = x - (shifted - {magic}), square = r * r;"""
+const {f.c_type} magic = {f.magic(more)}, shifted = x + magic;
+    const {f.c_type} r = x - (shifted - magic), square = r * r;"""
 
 
 def expm1_limited(dtype: str) -> str:

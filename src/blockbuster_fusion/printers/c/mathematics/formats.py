@@ -19,8 +19,10 @@ class FloatFormat:
     """The integer type of the same width."""
     fraction: int
     """Bits of the fraction that are stored."""
-    bias: int
+    exponent: int
+    """Bits of the exponent."""
     suffix: str
+    """The end of names in the C library."""
 
     def __call__(self, value: float) -> str:
         """A number as a literal of this format."""
@@ -34,8 +36,13 @@ class FloatFormat:
         return self(1.5 * 2.0**self.fraction + more)
 
     @property
+    def bias(self) -> int:
+        """What is added to an exponent."""
+        return (1 << (self.exponent - 1)) - 1
+
+    @property
     def sign_bit(self) -> int:
-        return 31 if self is FLOAT32 else 63
+        return self.fraction + self.exponent
 
     @property
     def least(self) -> str:
@@ -46,10 +53,13 @@ class FloatFormat:
         """The bits of a positive float, as an unsigned literal."""
         return f"0x{exponent << self.fraction | fraction:x}u{'' if self is FLOAT32 else 'll'}"
 
-    def split(self, value: float, rest: float, zeros: int) -> tuple[str, str]:
-        """A constant in two parts; the first ends in so many zeros, and `rest` is beyond it."""
+    def split(self, value: float, rest: float, *, spare: bool = True) -> tuple[str, str]:
+        """A constant in two parts; `rest` is what is missing in its float64.
+
+        With bits to spare, products of the first part and an exponent are exact.
+        """
         mantissa, exponent = frexp(value)
-        kept = self.fraction + 1 - zeros
+        kept = self.fraction - self.exponent if spare else self.fraction + 1
         high = round(mantissa * 2.0**kept) * 2.0 ** (exponent - kept)
         return self(high), self((value - high) + rest)
 
@@ -85,6 +95,6 @@ def _horner(
     return [f"{form.c_type} {result} = {last};", *steps]
 
 
-FLOAT32 = FloatFormat("float32", "float", "uint32_t", 23, 127, "f")
-FLOAT64 = FloatFormat("float64", "double", "uint64_t", 52, 1023, "")
+FLOAT32 = FloatFormat("float32", "float", "uint32_t", 23, 8, "f")
+FLOAT64 = FloatFormat("float64", "double", "uint64_t", 52, 11, "")
 FORMATS = {form.dtype: form for form in (FLOAT32, FLOAT64)}

@@ -19,7 +19,7 @@ SCALES = {
 
 
 def parts(dtype: str) -> str:
-    """The exponent and the significand of a number, and the tail of a series."""
+    """The exponent and the significand of a number."""
     f = FORMATS[dtype]
     one, root = f.bits_of(f.bias), f.bits_of(f.bias - 1, SQRT_HALF[dtype])
     mask, whole = f.bits_of(0, (1 << f.fraction) - 1), f.bits_of(f.bias + f.fraction)
@@ -31,7 +31,8 @@ INLINE {f.whole} raised_exponent_{dtype}({f.c_type} x) {{
 
 /* The significand m. */
 INLINE {f.c_type} significand_{dtype}({f.c_type} x) {{
-    return {dtype}_of_bits(((bits_of_{dtype}(x) + ({one} - {root})) & {mask}) + {root});
+    const {f.whole} moved = bits_of_{dtype}(x) + ({one} - {root});
+    return {dtype}_of_bits((moved & {mask}) + {root});
 }}
 
 /* e as a float. */
@@ -44,8 +45,8 @@ INLINE {f.c_type} exponent_{dtype}({f.whole} raised) {{
 def _series(f: FloatFormat, name: str) -> str:
     """Statements: y is the logarithm of 2^n (1+f), with n as a float."""
     two, two_rest, e, e_rest = SCALES[name]
-    high, low = f.split(two, two_rest, zeros=9 if f.dtype == "float32" else 12)
-    first, rest = f.split(e, e_rest, zeros=0)
+    high, low = f.split(two, two_rest)
+    first, rest = f.split(e, e_rest, spare=False)
     small = [f"f * {rest}"] if name != "log" else []
     small += [f"n * {low}"] if name != "log2" else []
     exponent = "n" if name == "log2" else f"n * {high}"
@@ -75,7 +76,8 @@ def logarithm(name: str, dtype: str) -> str:
     return f"""\
 /* {name}(2^n (1+f)) for sqrt(1/2) <= 1+f < sqrt(2). */
 INLINE {f.c_type} {name}_{dtype}({f.c_type} x) {{
-    const {f.c_type} scale = x < {f.least} ? {f(2.0**shift)} : {f(1)}, normal = x * scale;
+    const {f.c_type} scale = x < {f.least} ? {f(2.0**shift)} : {f(1)};
+    const {f.c_type} normal = x * scale;
     const {f.c_type} lowered = x < {f.least} ? {f(shift)} : {f(0)};
     const {f.c_type} n = exponent_{dtype}(raised_exponent_{dtype}(normal)) - lowered;
     const {f.c_type} f = significand_{dtype}(normal) - {f(1)};

@@ -16,7 +16,6 @@ def pow_size(dtype: str) -> str:
 def _size_float32() -> str:
     """In double, whose rounding errors do not matter in a float32."""
     f = FLOAT64
-    magic = f.magic(f.bias)
     return f"""\
 /* x^y for x >= 0. */
 INLINE float pow_size_float32(float x, float y) {{
@@ -28,7 +27,8 @@ INLINE float pow_size_float32(float x, float y) {{
     logarithm = a == 0 ? (-INFINITY) : logarithm;
     const double wanted = (double)y * logarithm, size = fabs(wanted);
     const double t = copysign(size > 160.0 ? 160.0 : size, wanted);
-    const double shifted = t + {magic}, r = t - (shifted - {magic}), square = r * r;
+    const double magic = {f.magic(f.bias)}, shifted = t + magic;
+    const double r = t - (shifted - magic), square = r * r;
     {polynomial(f, POLYNOMIALS["pow_exp2", "float32"], "r", "square", "q")}
     return (float)(q * two_to_float64(bits_of_float64(shifted)));
 }}
@@ -38,11 +38,11 @@ INLINE float pow_size_float32(float x, float y) {{
 def _size_float64() -> str:
     """The logarithm is a sum of two numbers: its error is multiplied by up to 1075."""
     f = FLOAT64
-    magic = f.magic(2 * f.bias)
     return f"""\
 /* x^y for x >= 0; names with `_low` continue the digits of the others. */
 INLINE double pow_size_float64(double x, double y) {{
-    const double scale = x < {f.least} ? {f(2.0**54)} : 1.0, normal = x * scale;
+    const double scale = x < {f.least} ? {f(2.0**54)} : 1.0;
+    const double normal = x * scale;
     const double lowered = x < {f.least} ? 54.0 : 0.0;
     const double n = exponent_float64(raised_exponent_float64(normal)) - lowered;
     const double m = significand_float64(normal), over = m - 1.0, under = m + 1.0;
@@ -55,10 +55,12 @@ INLINE double pow_size_float64(double x, double y) {{
     const double zz = z * z;
     {f.polynomial("pow_odd", "z", "zz")}
     p = product_float64(p, z);
-    const double u = {f(SECOND[0])} + p, u_low = (p - (u - {f(SECOND[0])})) + {f(SECOND[1])};
+    const double first = {f(FIRST[0])}, first_low = {f(FIRST[1])};
+    const double second = {f(SECOND[0])}, second_low = {f(SECOND[1])};
+    const double u = second + p, u_low = (p - (u - second)) + second_low;
     const double v = product_float64(z, u);
     const double v_low = product_error_float64(z, u, v) + (z * u_low + z_low * u);
-    const double w = {f(FIRST[0])} + v, w_low = ((v - (w - {f(FIRST[0])})) + v_low) + {f(FIRST[1])};
+    const double w = first + v, w_low = ((v - (w - first)) + v_low) + first_low;
     const double l = product_float64(s, w);
     const double l_low = product_error_float64(s, w, l) + (s * w_low + s_low * w);
     double logarithm = n + l, low = (l - (logarithm - n)) + l_low;
@@ -68,7 +70,8 @@ INLINE double pow_size_float64(double x, double y) {{
     const double t_low = product_error_float64(y, logarithm, wanted) + y * low;
     const double rest = size < 1100.0 ? t_low : 0.0;
     const double t = copysign(size > 1100.0 ? 1100.0 : size, wanted);
-    const double shifted = t + {magic}, r = (t - (shifted - {magic})) + rest, square = r * r;
+    const double magic = {f.magic(2 * f.bias)}, shifted = t + magic;
+    const double r = (t - (shifted - magic)) + rest, square = r * r;
     {f.polynomial("exp2", "r", "square", "q")}
     return scaled_float64(q * r + 1.0, bits_of_float64(shifted));
 }}

@@ -102,10 +102,10 @@ INLINE double turns_float64(double x, uint64_t *quadrant, double *beyond) {{
     /* Whole turns are taken away; then all parts are added, the errors of sums included. */
     const double first = a - 4.0 * rint(0.25 * a), second = a_error - 4.0 * rint(0.25 * a_error);
     const double third = b - 4.0 * rint(0.25 * b);
-    const double one = first + second, two_sum = one + third;
+    const double pair = first + second, total = pair + third;
     const double errors =
-        sum_error_float64(first, second, one) + sum_error_float64(one, third, two_sum);
-    const double n = rint(two_sum), fraction = two_sum - n;
+        sum_error_float64(first, second, pair) + sum_error_float64(pair, third, total);
+    const double n = rint(total), fraction = total - n;
     const double s = fraction + errors, t = s + b_error, u = t + c;
     const double low = sum_error_float64(fraction, errors, s) + sum_error_float64(s, b_error, t)
         + sum_error_float64(t, c, u) + (c_error + y * w);
