@@ -5,16 +5,34 @@ bandwidth of one core. Memory is read before it is written.
 """
 
 import math
+from dataclasses import dataclass
 
-from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.machine.machine import Machine, Memory
 from blockbuster_fusion.schedule.work import Work
 
-VECTOR, MATRIX, MEMORY = 0.17, 0.6, 0.6
-"""The shares of a machine's rates that generated kernels reach."""
-OVERLAP = 0.3
-"""The share of the shorter of computing and moving that is hidden behind the longer."""
-ROW = 4e-9
-"""Seconds to begin a row of a tile."""
+MATRIX = 0.6
+"""The share of a machine's rate that products reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The pace of all but products in a kind of kernels, as shares of a machine's rates."""
+
+    simple: float
+    function: float
+    memory: float
+    overlap: float
+    """The share of the shorter of computing and moving that is hidden behind the longer."""
+    row: float
+    """Seconds to begin a row of a tile."""
+
+
+PROGRAM = 4e-8
+"""Seconds to begin a program."""
+STREAM = Pace(1.0, 0.35, 1.0, 0.8, 2e-9)
+"""Without products values stay in registers, and arrays are read where they lie."""
+TILES = Pace(0.17, 0.17, 0.6, 0.3, 4e-9)
+"""With products every statement reads and writes tiles."""
 ALONE = 1 << 14
 """The number of elements up to which a kernel runs on one thread of a CPU."""
 
@@ -26,17 +44,30 @@ def cpu_seconds(work: Work, machine: Machine) -> float:
     programs = max(1.0, work.programs * work.busy)
     busy = programs / math.ceil(programs / room)
     scalar = machine.rate("float32", processors=1) / 2
-    computing = work.operations / (scalar * VECTOR) + work.statements * ROW
+    pace = TILES if work.products else STREAM
+    computing = work.functions / (scalar * pace.function) + work.statements * pace.row
+    computing += work.programs * PROGRAM
+    computing += (work.operations - work.functions) / (scalar * pace.simple)
     computing += work.products / (machine.rate(work.dtype, matrix=True, processors=1) * MATRIX)
     home = machine.memory_for(work.arrays)
-    cache = machine.memories[max(0, machine.memories.index(home) - 1)]
+    cache = _cache(work, machine) if pace is STREAM else _next_to(home, machine)
     moving = (work.arrays + work.written) / _bandwidth(home.each, home.total, busy)
     moving += max(work.moved - work.arrays, 0.0) / _bandwidth(cache.each, cache.total, busy)
-    moving /= MEMORY
+    moving /= pace.memory
     computing /= busy
     longer, shorter = max(moving, computing), min(moving, computing)
     wake = 0.0 if is_alone or machine.processors == 1 else machine.wake
-    return longer + (1 - OVERLAP) * shorter + wake
+    return longer + (1 - pace.overlap) * shorter + wake
+
+
+def _next_to(home: Memory, machine: Machine) -> Memory:
+    """The cache before some memory."""
+    return machine.memories[max(0, machine.memories.index(home) - 1)]
+
+
+def _cache(work: Work, machine: Machine) -> Memory:
+    """The memory in which a program finds what it has read or written before."""
+    return next((m for m in machine.memories if work.own <= m.size), machine.main)
 
 
 def _bandwidth(each: float, total: float, processors: float) -> float:

@@ -1,7 +1,7 @@
 """Counts the work of a kernel: what each program loads, computes and stores, and how often."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Dim
@@ -60,6 +60,8 @@ WEIGHTS: dict[str, dict[str, float]] = {
     },
 }
 """Operations of a function by target, in additions; 1 for all others."""
+SIMPLE = 6.0
+"""The most additions that an instruction stands for; functions have more."""
 LINE = {"cpu": 64, "cuda": 32}
 """The bytes that memory moves at least, if they lie together."""
 
@@ -73,6 +75,8 @@ class Work:
     """Multiplications and additions of products of matrices."""
     operations: float = 0.0
     """Other operations, in additions."""
+    functions: float = 0.0
+    """Those among them of functions such as exp."""
     moved: float = 0.0
     """Bytes between memory and tiles, each time that a block is loaded or stored."""
     arrays: float = 0.0
@@ -139,7 +143,7 @@ class _Count:
         others = [self.elements(s.tile) for s in body if isinstance(s, Compute | Load)]
         work.held = max(work.held, self.gathered + max(others, default=0.0))
         for statement in body:
-            made = written(statement)
+            made = statement.operand if isinstance(statement, Fold) else written(statement)
             if made is not None:
                 work.statements += times * self.rows(made)
             match statement:
@@ -170,7 +174,9 @@ class _Count:
                         size = self.elements(tile) * access.buffer.dtype.bytes * times
                         work.written += size
                 case Compute(tile, expr):
-                    work.operations += weight(expr, self.weights) * self.elements(tile) * times
+                    elements = self.elements(tile) * times
+                    work.operations += weight(expr, self.weights) * elements
+                    work.functions += functions(expr, self.weights) * elements
                 case Fold(_, operand):
                     work.operations += self.elements(operand) * times
                 case Contract(tile, left, right, span):
@@ -192,12 +198,16 @@ class _Count:
             self.work.moved += size * self.waste(access)
             whole = math.prod(buffer_shape(buffer, self.tiling)) * buffer.dtype.bytes
             self.seen[buffer] = max(self.seen.get(buffer, 0.0), float(whole))
-            own = math.prod(map(self.reach, access.spans), start=float(buffer.dtype.bytes))
-            self.own[buffer] = max(self.own.get(buffer, 0.0), own)
+            self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
         elif self.has_cached_scratch:
-            self.work.operations += 0.5 * self.elements(tile) * times
+            self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
+            self.work.moved += size
         else:  # scratch of a GPU lies in its main memory
             self.work.moved += size
+
+    def reached(self, access: Access) -> float:
+        """The bytes of a buffer that one program moves."""
+        return math.prod(map(self.reach, access.spans), start=float(access.buffer.dtype.bytes))
 
     def reach(self, span: Span) -> float:
         """The elements along a dim that one program moves."""
@@ -222,20 +232,32 @@ class _Count:
 
 
 def weight(expr: Expr, weights: Mapping[str, float]) -> float:
-    """The operations of an expression, in additions; a part that occurs twice counts once."""
+    """The operations of an expression, in additions."""
+    return max(sum(_weight(node, weights) for node in _calls(expr)), 0.5)
+
+
+def functions(expr: Expr, weights: Mapping[str, float]) -> float:
+    """The operations of the functions in an expression, in additions."""
+    found = (_weight(node, weights) for node in _calls(expr))
+    return sum(each for each in found if each > SIMPLE)
+
+
+def _calls(expr: Expr) -> Iterator[Expr]:
+    """The functions of an expression; a part that occurs twice is given once."""
     seen: set[Expr] = set()
-    stack, total = [expr], 0.0
+    stack = [expr]
     while stack:
         node = stack.pop()
         if node not in seen and node.args:
             seen.add(node)
-            total += 0.5 if node.op == "cast" else _weight(node, weights)
+            yield node
             stack.extend(node.args)
-    return max(total, 0.5)
 
 
 def _weight(node: Expr, weights: Mapping[str, float]) -> float:
     """The operations of one function; a square is a product, and x^-0.5 a root."""
+    if node.op == "cast":
+        return 0.5
     if node.op == "pow" and node.args[1].op == "const":
         count = float(node.args[1].number)
         if count in (2.0, 0.5, -0.5, -1.0, 3.0):

@@ -146,12 +146,12 @@ def _stream_pieces(layout: Layout) -> Iterator[tuple[str, str, str]]:
         held = layout.held(tile)
         yield layout.name(tile), held, layout.row(last.dim, held)
     for tile, access in layout.plan.views.items():
-        if tile.spans:
-            yield layout.copy_name(tile), C_STORED[access.buffer.dtype], layout.copied(tile)
+        if tile.spans and (room := layout.copied(tile)):
+            yield layout.copy_name(tile), C_STORED[access.buffer.dtype], room
     for stream in layout.plan.streams.values():
         for store in stream.stores:
-            stored = C_STORED[store.target.buffer.dtype]
-            yield layout.copy_name(store), stored, layout.copied(store)
+            if room := layout.copied(store):
+                yield layout.copy_name(store), C_STORED[store.target.buffer.dtype], room
 
 
 def _grid(out: KernelText) -> None:

@@ -164,10 +164,12 @@ class Layout:
         return self.id(("copy", thing), f"{name}_copy")
 
     def copied(self, thing: Tile | Store) -> str:
-        """The memory of such a copy, in elements: none if rows are contiguous."""
+        """The memory of such a copy, in elements: none if rows are always contiguous."""
         tile = thing.tile if isinstance(thing, Store) else thing
         access = thing.target if isinstance(thing, Store) else self.plan.views[thing]
-        stride = self.buffer_step(access, self.order(tile)[-1])
+        stride = self.row_step(access, tile)
+        if stride == "1":
+            return ""
         stored = C_STORED[access.buffer.dtype]
         return f"({stride} == 1 ? 0 : {self.room(tile, held=stored)})"
 
@@ -278,10 +280,23 @@ class Layout:
     def stride(self, buffer: Buffer, axis: BufferAxis) -> str:
         """The stride of a buffer along an axis."""
         if buffer.space is Space.SCRATCH:
-            later = buffer.axes[buffer.axes.index(axis) + 1 :]
-            return f"({' * '.join(self.axis_length(a) for a in later) or '1'})"
+            order = self.scratch_order(buffer)
+            later = order[order.index(axis) + 1 :]
+            return factor(" * ".join(self.axis_length(a) for a in later) or "1")
         wanted = f"{self.name(buffer)}_{word(axis.dim.name)}"
         return self.id((buffer, axis), wanted)
+
+    def scratch_order(self, buffer: Buffer) -> list[BufferAxis]:
+        """The axes of a thread's own buffer as its memory has them: as the tile that is stored."""
+        store = next(
+            s for s in self.statements if isinstance(s, Store) and s.target.buffer is buffer
+        )
+        order = self.order(store.tile)
+        places = {
+            axis: order.index(span) if span in order else -1
+            for axis, span in zip(buffer.axes, store.target.spans, strict=True)
+        }
+        return sorted(buffer.axes, key=lambda axis: places[axis])
 
     def address(self, access: Access) -> str:
         """The first element of a block of a buffer."""
@@ -306,6 +321,10 @@ class Layout:
         """Computations with a reduction across the vectors that runs in the same loop."""
         found = _pairs(self.kernel.body)
         return [(s, f) for s, f in found if f.operand is s.tile and self.is_across(f)]
+
+    def row_step(self, access: Access, tile: Tile) -> str:
+        """The stride of a buffer along the rows of a tile."""
+        return self.buffer_step(access, self.order(tile)[-1])
 
     def passes(self, compute: Compute, fold: Fold) -> bool:
         """True if a tile is only used by a reduction that runs along: it needs no memory."""
@@ -385,7 +404,7 @@ def _pairs(body: Body) -> Iterator[tuple[Compute, Fold]]:
 
 def factor(text: str) -> str:
     """A text as a factor of a product."""
-    return text if text.isidentifier() else f"({text})"
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
 def _block_names(dims: Sequence[Dim]) -> dict[Dim, str]:

@@ -40,13 +40,16 @@ def _write_view(out: KernelText, tile: Tile, source: Access) -> None:
     if not order:
         out.line(f"const {stored} *const {name} = {layout.address(source)};")
         return
+    row = layout.row_step(source, tile)
     out.line(f"const {stored} *{name} = {layout.address(source)};")
     steps = {span: layout.step(tile, span) for span in order[:-1]}
     for span, step in steps.items():
         out.line(f"int64_t {step} = {layout.buffer_step(source, span)};")
+    if row == "1":
+        return
     out.needs.add(("load", stored, stored))
     copy = layout.copy_name(tile)
-    with out.braces(f"if ({layout.buffer_step(source, order[-1])} != 1)"):
+    with out.braces(f"if ({row} != 1)"):
         with _copied(out, tile, source, copy) as (there, here, sizes, (rows, columns)):
             to = f"{here}, {rows[0]}, {there}, {rows[1]}, {columns}"
             out.line(f"load_{stored}_{stored}({to}, {sizes});")
@@ -63,7 +66,10 @@ def write_target(out: KernelText, store: Store, to: str) -> None:
     steps = {span: target_step(out, store, span) for span in order[:-1]}
     for span, step in steps.items():
         out.line(f"int64_t {step} = {layout.buffer_step(target, span)};")
-    with out.braces(f"if ({layout.buffer_step(target, order[-1])} != 1)"):
+    row = layout.row_step(target, store.tile)
+    if row == "1":
+        return
+    with out.braces(f"if ({row} != 1)"):
         out.line(f"{to} = {layout.copy_name(store)};")
         for at, step in enumerate(steps.values(), 1):
             out.line(f"{step} = {layout.room(store.tile, at, stored)};")
@@ -79,12 +85,13 @@ def target_step(out: KernelText, store: Store, span: Span) -> str:
 def write_copied(out: KernelText, store: Store) -> None:
     """Writes the store of a block of which a copy was made, as its rows are not contiguous."""
     layout, target = out.layout, store.target
-    stored = C_STORED[target.buffer.dtype]
+    stored, row = C_STORED[target.buffer.dtype], layout.row_step(target, store.tile)
+    if row == "1":
+        return
     out.needs.add(("store", stored, stored))
-    stride = layout.buffer_step(target, layout.order(store.tile)[-1])
     copy = layout.copy_name(store)
     with (
-        out.braces(f"if ({stride} != 1)"),
+        out.braces(f"if ({row} != 1)"),
         _copied(out, store.tile, target, copy) as (there, here, sizes, (rows, columns)),
     ):
         to = f"{there}, {rows[1]}, {columns}, {here}, {rows[0]}"

@@ -15,7 +15,7 @@ from blockbuster_fusion.printers.c.streams import Segment, Stream
 from blockbuster_fusion.printers.operators import C_STORED
 
 LANES = 32
-"""The number of partial results of a reduction along a row."""
+"""The most partial results of a reduction along a row."""
 RUN = 4096
 """The elements of a sum after which its partial results are added up: long sums stay exact."""
 
@@ -86,11 +86,9 @@ class _Row:
     @contextmanager
     def runs(self) -> Iterator[tuple[str, str]]:
         """Loops over runs of a long row; gives the first element and the end of one."""
-        out, last = self.out, self.stream.last
-        length = out.layout.length(last)
-        own = out.layout.tiles.get(last.dim, DEFAULT_TILE)
-        most = last.dim.axis.extent if last.dim.unit else own
-        if isinstance(most, int) and most <= RUN:
+        out, most = self.out, self.longest
+        length = out.layout.length(self.stream.last)
+        if most is not None and most <= RUN:
             with out.braces(""):
                 yield "0", length
             return
@@ -98,17 +96,32 @@ class _Row:
             out.line(f"const int64_t run_end = MIN({length}, run + {RUN});")
             yield "run", "run_end"
 
+    @property
+    def longest(self) -> int | None:
+        """The length of the longest row, if it is known."""
+        dim = self.stream.last.dim
+        length = dim.axis.extent if dim.unit else self.out.layout.tiles.get(dim, DEFAULT_TILE)
+        return length if isinstance(length, int) else None
+
+    @property
+    def width(self) -> int:
+        """The number of partial results: fewer in short rows."""
+        width = LANES
+        while self.longest is not None and width > 8 and 2 * width > self.longest:
+            width //= 2
+        return width
+
     def reduced(self, item: Segment, first: str, end: str) -> None:
         """Writes the reductions of a run, in lanes that are combined at its end."""
-        out, at = self.out, "at"
+        out, at, width = self.out, "at", self.width
         lanes = {fold.tile: f"{self.values[fold.tile]}_lanes" for fold in item.folds}
         for fold in item.folds:
             identity = bare(number(fold.combiner.identity[0], fold.tile.dtype))
-            out.line(f"{out.layout.held(fold.tile)} {lanes[fold.tile]}[{LANES}];")
-            out.line(f"for (int w = 0; w < {LANES}; w++) {lanes[fold.tile]}[w] = {identity};")
+            out.line(f"{out.layout.held(fold.tile)} {lanes[fold.tile]}[{width}];")
+            out.line(f"for (int w = 0; w < {width}; w++) {lanes[fold.tile]}[w] = {identity};")
         out.line(f"int64_t {at} = {first};")
         for head, count in (
-            (f"for (; {at} + {LANES} <= {end}; {at} += {LANES})", str(LANES)),
+            (f"for (; {at} + {width} <= {end}; {at} += {width})", str(width)),
             ("", f"{end} - {at}"),
         ):
             with out.braces(head):
@@ -118,9 +131,11 @@ class _Row:
                     own = {self.stream.last: self.along}
                     self.body(item, {**self.variables, **own}, lanes)
         for fold in item.folds:
-            name = self.values[fold.tile]
-            made = self.combined(fold, name, f"{lanes[fold.tile]}[w]")
-            out.line(f"for (int w = 0; w < {LANES}; w++) {name} = {bare(made)};")
+            name, lane = self.values[fold.tile], lanes[fold.tile]
+            made = self.combined(fold, f"{lane}[w]", f"{lane}[w + half]")
+            out.line(f"for (int half = {width // 2}; half > 0; half /= 2)")
+            out.line(f"    for (int w = 0; w < half; w++) {lane}[w] = {bare(made)};")
+            out.line(f"{name} = {bare(self.combined(fold, name, f'{lane}[0]'))};")
 
     def body(self, item: Segment, variables: Mapping[Span, str], lanes: Mapping[Tile, str]) -> None:
         """Writes the statements of a segment for one element."""

@@ -14,12 +14,13 @@ Loads become views: rows are read where they lie, and stores write rows in place
 are not contiguous is copied first, or stored through a copy.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from blockbuster_fusion.nest.nest import (
     Access,
     Body,
+    Buffer,
     Cascade,
     Compute,
     Contract,
@@ -33,6 +34,7 @@ from blockbuster_fusion.nest.nest import (
     Store,
     Tile,
     read,
+    walk,
     written,
 )
 
@@ -96,17 +98,28 @@ def planned(kernel: Kernel, order: Order, apart: Container[Statement]) -> Stream
     plan = StreamPlan()
     if any(isinstance(s, Contract) for s in statements):
         return plan
-    stored_to = {s.target.buffer for s in statements if isinstance(s, Store)}
-    for s in statements:
-        if not isinstance(s, Load) or s.source.buffer.space is not Space.GLOBAL:
-            continue
-        if s.source.buffer not in stored_to:
-            plan.views[s.tile] = s.source
+    for body in _bodies(kernel.body):
+        plan.views |= _views(body, stored_to=_stored_to(statements))
     for body in _bodies(kernel.body):
         for stream in _streams(body, order, statements, plan, apart):
             plan.streams[stream.statements[0]] = stream
             _place(stream, statements, plan)
     return plan
+
+
+def _views(body: Body, stored_to: Container[Buffer]) -> dict[Tile, Access]:
+    """The blocks that a body loads and nothing changes meanwhile."""
+    here = _stored_to(walk(body))
+    loads = [s for s in body if isinstance(s, Load)]
+    return {
+        s.tile: s.source
+        for s in loads
+        if s.source.buffer not in (stored_to if s.source.buffer.space is Space.GLOBAL else here)
+    }
+
+
+def _stored_to(statements: Iterable[Statement]) -> set[Buffer]:
+    return {s.target.buffer for s in statements if isinstance(s, Store)}
 
 
 def _bodies(body: Body) -> Iterator[Body]:
