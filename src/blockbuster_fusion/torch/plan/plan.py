@@ -143,6 +143,8 @@ class ModelPlan:
 
     def length(self, values: Sequence[Any]) -> Length:
         """The function that evaluates sizes in a call."""
+        if not self.symbols:
+            return _number
         named = zip(self.symbols, self.sizes(values), strict=True)
         # the length of a nested tensor's ragged dimension is no number
         sizes = {s.symbol: n for s, n in named if isinstance(n, int)}
@@ -152,6 +154,12 @@ class ModelPlan:
             return math.prod([size.number, *[evaluate(symbol, sizes) for symbol in size.symbols]])
 
         return length
+
+
+def _number(size: Size) -> int:
+    """The number of a size without symbols."""
+    assert not size.symbols
+    return size.number
 
 
 def _seen(x: Any) -> Hashable:

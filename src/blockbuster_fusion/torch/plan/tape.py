@@ -75,8 +75,9 @@ class TensorTape:
         for size, slot in self.lengths:
             values[slot] = length(size)
         addresses = type(self.addresses).from_buffer_copy(self.addresses)
-        arena = torch.empty(self.arena, dtype=torch.uint8, device="cpu")
-        addresses[_ARENA] = arena.data_ptr()
+        if self.arena:
+            arena = torch.empty(self.arena, dtype=torch.uint8, device="cpu")
+            addresses[_ARENA] = arena.data_ptr()
         for slot, base in self.given:
             found = values[slot].data_ptr()
             addresses[base] = found if found >= LOW else checked_address(values[slot], found)
