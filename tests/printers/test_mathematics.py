@@ -82,6 +82,18 @@ def test_digits_of_two_over_pi():
         assert 0 <= rest < 1 << (DIGITS + top + 1 - 159)
 
 
+def test_the_docs_have_the_bounds():
+    """The table has every function, and no error above its bound."""
+    page = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- mathematics -->")[2].partition("<!-- /mathematics -->")[0]
+    rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in table.strip().splitlines()[2:]]
+    assert [row[0] for row in rows] == list(BOUNDS)
+    for name, bound32, error32, _, bound64, error64, *_ in rows:
+        assert (float(bound32), float(bound64)) == (BOUNDS[name].float32, BOUNDS[name].float64)
+        assert float(error32) <= float(bound32)
+        assert float(error64) <= float(bound64)
+
+
 # -------------------------------------------------------------------- kernels
 
 KERNELS = {

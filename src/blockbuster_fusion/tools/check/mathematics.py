@@ -20,7 +20,7 @@ from blockbuster_fusion.runtime.c.library import load_library
 from blockbuster_fusion.tools.check.mathematics_source import SOURCE
 
 ALL = 1 << 32
-SAMPLE = 1 << 26
+SAMPLE = 1 << 24
 """The number of arguments in a sample by default."""
 CHUNK = 1 << 24
 
