@@ -9,6 +9,7 @@ GIVEN = ("placeholder", "get_attr")
 """Kinds of nodes that compute nothing: inputs, and tensors that the graph holds."""
 
 CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def name_of(node: Node) -> str:
@@ -42,6 +43,20 @@ def tensors_of(node: Node) -> list[torch.Tensor]:
 def tensor_of(node: Node) -> torch.Tensor:
     """The first tensor among the results of a node."""
     return tensors_of(node)[0]
+
+
+def is_float(node: object) -> bool:
+    """True if something is a node whose result is an array of floats."""
+    return isinstance(node, Node) and bool(tensors_of(node)) and tensor_of(node).dtype in FLOATS
+
+
+def is_float_cast(node: Node) -> bool:
+    """True if a node converts floats to other floats, and no more."""
+    if name_of(node) not in CASTS or not is_float(node) or not is_float(operand(node)):
+        return False
+    before, after = tensor_of(operand(node)), tensor_of(node)
+    stays = before.device == after.device and before.layout == after.layout
+    return stays and node.kwargs.keys() <= {"dtype", "device", "layout"}
 
 
 def tensor_operands(node: Node) -> list[Node]:

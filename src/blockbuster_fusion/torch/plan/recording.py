@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.array.axes import Length, Size
 from blockbuster_fusion.torch.plan.kernel_buffers import KernelBuffers
 from blockbuster_fusion.torch.plan.operator_properties import (
     SIZES,
@@ -27,7 +27,6 @@ from blockbuster_fusion.torch.plan.steps import (
     BoundKernel,
     BoundOperator,
     BoundStep,
-    Length,
     OperatorStep,
     Piece,
     PlanStep,

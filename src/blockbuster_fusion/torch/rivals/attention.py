@@ -14,8 +14,7 @@ from torch.fx import Node
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import (
-    CASTS,
-    name_of,
+    is_float_cast,
     operand,
     short_name,
     tensor_of,
@@ -94,7 +93,7 @@ def found_attention(analysis: Analysis) -> list[Attention]:
 def _attention_at(product: Node) -> Attention | None:
     """The attention that ends with a product of weights and values, or None."""
     shape = _sizes(operand(product, 0))[-2:]
-    softmax = _source(operand(product, 0), shape)
+    softmax = _solely_behind(operand(product, 0), shape)
     if softmax is None or softmax.target is not aten._softmax.default:
         return None
     rank = tensor_of(softmax).dim()
@@ -114,12 +113,12 @@ def _sizes(node: Node) -> list[Size]:
     return [as_size(s) for s in tensor_of(node).shape]
 
 
-def _source(node: Node, shape: list[Size]) -> Node | None:
+def _solely_behind(node: Node, shape: list[Size]) -> Node | None:
     """The node behind reshapes and casts of floats that nothing else reads, or None.
 
     All of them are matrices of queries and keys of one shape.
     """
-    while _is_reshape(node) or _is_float_cast(node):
+    while _is_reshape(node) or is_float_cast(node):
         if len(node.users) != 1 or _sizes(node)[-2:] != shape:
             return None
         node = operand(node)
@@ -129,12 +128,6 @@ def _source(node: Node, shape: list[Size]) -> Node | None:
 
 def _is_reshape(node: Node) -> bool:
     return node.op == "call_function" and short_name(node) in RESHAPES
-
-
-def _is_float_cast(node: Node) -> bool:
-    if name_of(node) not in CASTS:
-        return False
-    return tensor_of(node).is_floating_point() and tensor_of(operand(node)).is_floating_point()
 
 
 SCALES = {aten.mul.Tensor: 1, aten.mul.Scalar: 1, aten.div.Tensor: -1, aten.div.Scalar: -1}
@@ -148,7 +141,7 @@ def _scores(node: Node, shape: list[Size]) -> Attention | None:
     mask: Node | None = None
     hides, scale = False, 1.0
     while True:
-        found = _source(node, shape)
+        found = _solely_behind(node, shape)
         if found is None or found.op != "call_function" or found.kwargs:
             return None
         node, target = found, found.target
@@ -191,7 +184,7 @@ def _bias(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _behind(node: Node) -> Node:
-    while _is_reshape(node) or _is_float_cast(node):
+    while _is_reshape(node) or is_float_cast(node):
         node = operand(node)
     return node
 
