@@ -133,7 +133,7 @@ class Ranking:
         if is_far:
             schedule = replace(schedule, grid=chance.choice(GRIDS), split={}, atomic=False)
         nest, tiles = replace(choice, schedule=schedule).scheduled()
-        space = Space(nest, Extents(), self.machine, choice.schedule)
+        space = Space(nest, Extents(), self.machine)
         for _ in range(100):
             drawn = dict(tiles)
             for dim in chance.sample(space.dims, min(changes, len(space.dims))):
