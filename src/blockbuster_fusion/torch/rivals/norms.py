@@ -38,7 +38,7 @@ from blockbuster_fusion.torch.capture.nodes import (
     tensor_of,
     tensors_of,
 )
-from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.capture.symbolic import as_size, sizes_of
 from blockbuster_fusion.torch.rivals.composites import Calling, Composite, first_of, has_form_of
 
 aten = torch.ops.aten
@@ -309,7 +309,7 @@ def _is_parameter(node: object, way: _Way) -> bool:
     """True if a node may be the weight or the bias: an array of the shape of a row."""
     if not isinstance(node, Node) or not is_float(node):
         return False
-    return [*map(as_size, tensor_of(node).shape)] == [*map(as_size, way.shape)]
+    return sizes_of(node) == [*map(as_size, way.shape)]
 
 
 # ---------------------------------------------------------------- the end of the way
