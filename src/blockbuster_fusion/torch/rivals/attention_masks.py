@@ -22,7 +22,7 @@ from torch.fx import Node
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.torch.capture.nodes import (
-    is_float_cast,
+    copied,
     operand,
     short_name,
     tensor_of,
@@ -35,7 +35,6 @@ aten = torch.ops.aten
 
 FILLS = (aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 NEGATIONS = (aten.bitwise_not.default, aten.logical_not.default)
-VIEWS = ("view", "reshape", "clone", "expand", "unsqueeze", "slice", "permute", "transpose")
 LOWEST = -1e30
 """No score is near this, so that the weight of one as low is 0 beside any other."""
 COMPARISONS = {
@@ -101,12 +100,13 @@ class Mask:
 
 def bias_of(node: Node) -> Mask:
     """The mask that a bias is."""
-    made = node
-    while short_name(made) in VIEWS or is_float_cast(made):
-        made = operand(made)
-    given: Any = made.args
-    sides = [_number(x) for x in given[1:]] if made.target is aten.where.self else [None]
-    is_finite = all(x is not None and math.isfinite(x) for x in sides)
+    chain = copied(node)
+    made: Any = chain[-1]
+    if made.target is not aten.where.self:
+        return Mask(node)
+    least = max(torch.finfo(tensor_of(n).dtype).min for n in chain)
+    sides = [_number(x) for x in made.args[1:]]
+    is_finite = all(x is not None and least <= x < math.inf for x in sides)
     return Mask(node, fill=None if is_finite else -math.inf)
 
 

@@ -88,7 +88,11 @@ def _binary_cross_entropy(
     weight: PositionalArray | None = None,
     kind: int = MEAN,
 ) -> PositionalArray:
-    """Logarithms are at least -100, as PyTorch has them."""
+    """Logarithms are at least -100, as PyTorch has them.
+
+    PyTorch raises if an input is not between 0 and 1, so that kernels get only what is sure to be:
+    a sigmoid, for one (torch/capture/operators.py).
+    """
 
     def made(a: Expr, b: Expr) -> Expr:
         wrong = call("maximum", call("log1p", -a), -100.0)
