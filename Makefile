@@ -8,6 +8,8 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 .PHONY: help setup check test oldest format demo fuzz bench coverage clean
 SMOKE := tests/test_layers.py tests/ir tests/array tests/fusion/test_paper_examples.py tests/nest tests/schedule tests/test_cli.py tests/torch_frontend/test_views.py
+# Tests of a group share what they compute, and so a process.
+PARALLEL := -n auto --dist loadgroup
 OLDEST_TORCH := 2.11.0
 
 help: ## Show this list
@@ -24,18 +26,18 @@ check: $(STAMP) ## Check lint, format and types, then run a smoke set: about two
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n auto $(SMOKE)
+	$(BIN)/python -m pytest -q $(PARALLEL) $(SMOKE)
 
 test: $(STAMP) ## Check lint, format and types, then run the tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q $(PARALLEL)
 
 oldest: ## Run the tests of the PyTorch front end on the oldest PyTorch that is supported
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[tests]' torch==$(OLDEST_TORCH)
-	$(VENV)-oldest/bin/python -m pytest -q -n auto tests/torch_frontend tests/fuzz/test_models.py
+	$(VENV)-oldest/bin/python -m pytest -q $(PARALLEL) tests/torch_frontend tests/fuzz/test_models.py
 
 format: $(STAMP) ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix

@@ -12,9 +12,10 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -166,12 +167,8 @@ def measure(rounds: int) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--save", type=Path, help="keep the result as JSON")
-    options = parser.parse_args()
-    found = measure(options.rounds)
+def show(found: Mapping[str, Any]) -> None:
+    """Prints the figures."""
     print(f"unit: 1000 plain function calls take {found['unit_ms']:.3f} ms here")
     for name, value in found["median_ms"].items():
         low, high = found["quartiles_ms"][name]
@@ -196,6 +193,15 @@ def main() -> None:
         f"digest of 1000 nodes: {found['digest_1000_nodes_ms']:.2f} ms the first time, "
         f"{found['digest_again_ms']:.4f} ms again"
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--save", type=Path, help="keep the result as JSON")
+    options = parser.parse_args()
+    found = measure(options.rounds)
+    show(found)
     if options.save:
         found |= {
             "date": date.today().isoformat(),

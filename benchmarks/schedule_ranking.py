@@ -133,7 +133,7 @@ class Ranking:
         if is_far:
             schedule = replace(schedule, grid=chance.choice(GRIDS), split={}, atomic=False)
         nest, tiles = replace(choice, schedule=schedule).scheduled()
-        space = Space(nest, Extents(), self.machine, choice.schedule)
+        space = Space(nest, Extents(), self.machine)
         for _ in range(100):
             drawn = dict(tiles)
             for dim in chance.sample(space.dims, min(changes, len(space.dims))):
@@ -217,7 +217,54 @@ def choice_of(ranking: Ranking, config: Config) -> Choice:
     return replace(own, schedule=config.schedule, tiles={**own.tiles, **tiles})
 
 
-def main() -> None:
+class Session:
+    """The kernels that are measured, their configurations in jobs, and what was found so far."""
+
+    def __init__(self, numbers: Sequence[int], device: str, more: int) -> None:
+        self.device = device
+        self.found: dict[int, dict[str, Any]] = {}
+        first: list[tuple[int, Any, bool]] = []
+        later: list[tuple[int, Any, bool]] = []
+        for number in numbers:
+            ranking = Ranking(number, device)
+            best = ranking.best()
+            choices = [*best, *ranking.others(best, more, number)]
+            unique = {str(choice.config): choice for choice in choices}
+            configs = [choice.config.data() for choice in unique.values()]
+            first += [(number, config, True) for config in configs[: len(best)]]
+            later += [(number, config, False) for config in configs[len(best) :]]
+            sizes = dict(ranking.sizes)
+            self.found[number] = {"case": ranking.case.name, "sizes": sizes, "rows": []}
+        random.Random(0).shuffle(later)
+        self.jobs = [*first, *later]
+
+    def run(self, pool: ProcessPoolExecutor, end: float) -> None:
+        """Measures all jobs, and PyTorch's operators, until a time."""
+        jobs = {
+            pool.submit(timed, self.device, number, config): (number, is_top)
+            for number, config, is_top in self.jobs
+        }
+        rivals = {number: pool.submit(rival, self.device, number) for number in self.found}
+        try:
+            for job in as_completed(jobs, timeout=max(0.0, end - time.monotonic())):
+                number, is_top = jobs[job]
+                row = job.result()
+                if isinstance(row, str):
+                    print(row, flush=True)
+                else:
+                    self.found[number]["rows"].append({**row, "top": is_top})
+            for number, waiting in rivals.items():
+                self.found[number]["library"] = waiting.result()
+        except TimeoutError:
+            print("the time is over", flush=True)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The kernels of which one of the ten was measured."""
+        return [row for row in self.found.values() if any(r["top"] for r in row["rows"])]
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--more", type=int, default=30, help="configurations beside the ten")
@@ -225,43 +272,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="the time limit")
     parser.add_argument("--kernels", default="", help="only those whose name has this word")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the results as JSON")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parsed()
     end = time.monotonic() + options.seconds
     numbers = [
         n for n, (case, _) in enumerate(kernels(options.device)) if options.kernels in case.name
     ]
-    first, later, found = [], [], {}
-    for number in numbers:
-        ranking = Ranking(number, options.device)
-        best = ranking.best()
-        choices = [*best, *ranking.others(best, options.more, number)]
-        unique = {str(choice.config): choice for choice in choices}
-        configs = [choice.config.data() for choice in unique.values()]
-        first += [(number, config) for config in configs[: len(best)]]
-        later += [(number, config) for config in configs[len(best) :]]
-        found[number] = {"case": ranking.case.name, "sizes": dict(ranking.sizes), "rows": []}
-    random.Random(0).shuffle(later)
+    session = Session(numbers, options.device, options.more)
     context = multiprocessing.get_context("spawn")
-    lock = context.Lock()
-    pool = ProcessPoolExecutor(options.jobs, context, begin, (lock,))
-    jobs = {}
-    for is_top, some in ((True, first), (False, later)):
-        for number, config in some:
-            jobs[pool.submit(timed, options.device, number, config)] = number, is_top
-    rivals = {number: pool.submit(rival, options.device, number) for number in numbers}
-    try:
-        for job in as_completed(jobs, timeout=max(0.0, end - time.monotonic())):
-            number, is_top = jobs[job]
-            row = job.result()
-            if isinstance(row, str):
-                print(row, flush=True)
-            else:
-                found[number]["rows"].append({**row, "top": is_top})
-        for number, job in rivals.items():
-            found[number]["library"] = job.result()
-    except TimeoutError:
-        print("the time is over", flush=True)
-    rows = [row for row in found.values() if any(r["top"] for r in row["rows"])]
+    pool = ProcessPoolExecutor(options.jobs, context, begin, (context.Lock(),))
+    session.run(pool, end)
+    rows = session.rows
     near = sum(shown(row) <= NEAR for row in rows)
     print(f"best of ten within {NEAR - 1:.0%} of the best of all: {near} of {len(rows)} kernels")
     if options.save:

@@ -32,9 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Return a check that a text equals this test's golden file; a test calls it once."""
-    test = request.node.nodeid
+    test = f"{request.path.relative_to(TESTS.parent).as_posix()}::{request.node.name}"
     module = request.path.relative_to(TESTS).with_suffix("")
-    name = re.sub(r"[^\w.]+", "-", test.partition("::")[2]).strip("-")
+    name = re.sub(r"[^\w.]+", "-", request.node.name).strip("-")
     path = TESTS / "golden" / module / f"{name}.txt"
     shown = path.relative_to(TESTS.parent).as_posix()
     accept = (

@@ -188,6 +188,16 @@ def compile(
         batch=batch,
         capability=capability_of(target),
     )
+    return _built(request, lengths, threads)
+
+
+def _built(
+    request: Request, lengths: Mapping[str, Sequence[int]] | None, threads: int | None
+) -> Executable:
+    """The executable of a request, with a configuration for each of some lengths if there are any.
+
+    See `compile`.
+    """
     choices = choose(request)
     if not lengths:
         return executable_of(choices, threads)

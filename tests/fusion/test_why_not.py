@@ -1,6 +1,7 @@
 """Reasons for an intermediate list, as data and as sentences, and measured alternatives."""
 
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -11,6 +12,14 @@ from blockbuster_fusion.fusion.pareto import alternatives, unit_sets
 from blockbuster_fusion.rules.peel_first import PeelFirst
 from helpers.rewriting import fire
 from helpers.running import symbols
+
+pytestmark = pytest.mark.xdist_group("reasons")  # they share the examples that are fused
+
+
+@cache
+def fused(name: str, rules: str) -> bb.Fusion:
+    """An example, fused."""
+    return bb.fuse(bb.examples.find(name), rules)
 
 
 def test_nothing_left_needs_no_reason() -> None:
@@ -25,7 +34,7 @@ def test_self_attention_says_what_stands_in_the_way(golden) -> None:
 def test_every_edge_that_is_left_has_a_reason() -> None:
     for name in bb.examples.EXAMPLES:
         for rules in ("paper", "extended"):
-            fusion = bb.fuse(bb.examples.find(name), rules)
+            fusion = fused(name, rules)
             for number, snapshot in enumerate(fusion.fused):
                 reasons = fusion.why_not(number)
                 assert [reason.edge for reason in reasons] == bb.buffered(snapshot)
@@ -61,7 +70,7 @@ def test_reasons_have_the_names_of_the_listing(golden) -> None:
 def test_every_reason_is_in_terms_of_the_program(rules: str) -> None:
     """Each name in a reason is one of the listing, each statement stands in it."""
     for name in bb.examples.EXAMPLES:
-        fusion = bb.fuse(bb.examples.find(name), rules)
+        fusion = fused(name, rules)
         for number, graph in enumerate(fusion.fused):
             listing = bb.show(graph)
             for reason in fusion.why_not(number):
@@ -108,7 +117,7 @@ def test_unit_dims_that_are_suggested_help(rules: str) -> None:
     """Following the remedy of an edge leaves fewer edges than there were at best."""
     suggested: set[str] = set()
     for name in bb.examples.EXAMPLES:
-        fusion = bb.fuse(bb.examples.find(name), rules)
+        fusion = fused(name, rules)
         for unit in {reason.unit for reason in fusion.why_not()} - {()}:
             tried = bb.fuse(bb.examples.find(name), rules, unit=unit)
             assert fewest_edges(tried) < fewest_edges(fusion), (name, unit)

@@ -19,7 +19,7 @@ from helpers.programs import Case, random_unit
 from helpers.rewriting import matches
 
 EXTENDED = bb.RULE_SETS["extended"]
-PROGRAMS = part(120, of=6)
+PROGRAMS = part(120, of=8)
 CHUNK = 5
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
 """The number of programs in the long test: BLOCKBUSTER_FUZZ=20000 make fuzz."""
@@ -96,7 +96,7 @@ def test_without_safety_no_rule_fires_that_needs_it() -> None:
     needing = {rule.name for rule in EXTENDED if rule.needs_safety}
     assert needing == {"drop_softmax_shift", "expand_square_of_shift"}
     fired: Counter[str] = Counter()
-    for seed in range(20):
+    for seed in range(part(20, of=2)):
         case = Case(seed, extended=True)
         fused = bb.fuse(case.program, "extended")
         fired.update(step.rule for step in fused.trace)

@@ -7,11 +7,12 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.cost.meter import meter
+from helpers.effort import part
 from helpers.lookup_programs import SIZES, lookup_inputs, lookup_program
 from helpers.programs import random_unit
 from helpers.running import assert_computes
 
-PROGRAMS = 30
+PROGRAMS = part(30, of=3)
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "400"))
 
 

@@ -11,7 +11,7 @@ from fuzz.harness import Failure, fuzz
 from fuzz.numeric import Numeric, Program
 from helpers.effort import part
 
-SHORT = part(60, of=2)
+SHORT = part(60)
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
 
 

@@ -7,6 +7,7 @@ The process prints its results as JSON.
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -477,36 +478,40 @@ def exponential_errors() -> Iterator[dict[str, object]]:
             yield {"case": name, "same": same, "error": found, "allowed": max(2 * allowed, least)}
 
 
-def main(mode: str, *rest: str) -> None:
-    if mode == "run":
-        assert os.environ.get("TRITON_INTERPRET") == "1"
-        cases = [*((name, "plain") for name in UNITS), *SCHEDULED]
-        found = [row for name, schedule in cases for row in errors(name, schedule)]
-    elif mode == "run_masks":
-        found = list(masked_errors())
-    elif mode == "compile_masks":
-        found = list(masked_resources())
-    elif mode == "run_lookups":
-        found = list(lookup_errors())
-    elif mode == "run_long":
-        found = list(long_errors())
-    elif mode == "compile_long":
-        found = list(long_resources())
-    elif mode == "run_products":
-        found = list(product_errors())
-    elif mode == "compile_products":
-        found = list(product_resources())
-    elif mode == "run_edges":
-        found = list(edge_results())
-    elif mode == "run_exponentials":
-        found = list(exponential_errors())
-    elif mode == "compile_short":
-        found = list(short_resources(int(rest[0])))
-    elif mode == "run_outside":
-        found = list(lookups_outside())
-    else:
-        found = list(resources(int(rest[0]), DType(rest[1])))
-    print(json.dumps(found))
+def plain_errors() -> Iterator[dict[str, object]]:
+    """The errors of the examples, in each of their schedules."""
+    assert os.environ.get("TRITON_INTERPRET") == "1"
+    for name, schedule in [*((name, "plain") for name in UNITS), *SCHEDULED]:
+        yield from errors(name, schedule)
+
+
+COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
+    "run": plain_errors,
+    "run_masks": masked_errors,
+    "run_lookups": lookup_errors,
+    "run_long": long_errors,
+    "run_products": product_errors,
+    "run_edges": edge_results,
+    "run_exponentials": exponential_errors,
+    "run_outside": lookups_outside,
+    "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
+    "compile_masks": masked_resources,
+    "compile_long": long_resources,
+    "compile_products": product_resources,
+    "compile_short": lambda capability: short_resources(int(capability)),
+}
+
+
+def main(*commands: str) -> None:
+    """Prints the rows of each command, or its traceback: "compile:90:float32" has arguments."""
+    made: dict[str, object] = {}
+    for command in commands:
+        name, *arguments = command.split(":")
+        try:
+            made[command] = list(COMMANDS[name](*arguments))
+        except Exception:
+            made[command] = traceback.format_exc()
+    print(json.dumps(made))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from blockbuster_fusion.ir.ops import (
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.types import DType, Type
 from blockbuster_fusion.ir.verify import verify
+from helpers.effort import part
 from helpers.graphs import (
     ONLINE,
     K,
@@ -527,7 +528,7 @@ def test_whatever_can_be_read_is_sound_or_told() -> None:
     rng = random.Random(3)
     words = sorted({word for line in text.split("\n") for word in line.split()})
     verified = 0
-    for _ in range(2000):
+    for _ in range(part(2000, of=2)):
         lines = text.split("\n")
         at = rng.randrange(len(lines))
         line = lines[at].split(" ")
@@ -536,4 +537,4 @@ def test_whatever_can_be_read_is_sound_or_told() -> None:
         with suppress(BadText, InvalidGraph):
             verify(from_text("\n".join(lines)))
             verified += 1
-    assert verified > 5
+    assert verified > 2

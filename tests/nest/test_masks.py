@@ -15,10 +15,11 @@ from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import Contract, For, Kernel
 from blockbuster_fusion.tools.check.judge import relative_error
 from helpers import torch_reference
-from helpers.attention_forms import FORMS, Form, inputs_of
+from helpers.attention_forms import FORMS, inputs_of
 from helpers.compiled import EXACT
 from helpers.nest_text import read_back
 
+pytestmark = pytest.mark.xdist_group("masks")  # they share kernels
 SIZES = ({"S": 37, "T": 53}, {"S": 1, "T": 41}, {"S": 70, "T": 70})
 
 
@@ -31,9 +32,10 @@ def flash_loop(kernel: Kernel) -> For:
     return loop
 
 
-def chosen(form: Form, dtype: str | None = None) -> Kernel:
-    """The kernel that is chosen by default, if it is one."""
-    nest, _ = choose(Request(form.traced(), dtype=dtype))[0].scheduled()
+@functools.cache
+def chosen(name: str, dtype: str | None) -> Kernel:
+    """The kernel that is chosen for a form by default, if it is one."""
+    nest, _ = choose(Request(FORMS[name].traced(), dtype=dtype))[0].scheduled()
     (kernel,) = read_back(nest).steps
     assert isinstance(kernel, Kernel)
     return kernel
@@ -43,7 +45,7 @@ def chosen(form: Form, dtype: str | None = None) -> Kernel:
 def test_one_kernel_that_skips_what_positions_mask(name: str) -> None:
     form = FORMS[name]
     for dtype in (None, "bfloat16"):
-        window = flash_loop(chosen(form, dtype)).window
+        window = flash_loop(chosen(name, dtype)).window
         assert (window is not None) == form.skips
         assert bool(window and window.seen) == form.checked
 
@@ -211,8 +213,8 @@ def test_sums_without_softmax_skip_too() -> None:
 def test_windows(golden: Callable[[str], None]) -> None:
     """The loops over keys, after the statements that compute the edges of their windows."""
     lines: list[str] = []
-    for name, form in FORMS.items():
-        kernel = chosen(form)
+    for name in FORMS:
+        kernel = chosen(name, None)
         window = flash_loop(kernel).window
         edges = () if window is None else tuple(f"{e}(" for e in (window.low, window.high))
         text = [line.strip() for line in show_nest(kernel).splitlines()]

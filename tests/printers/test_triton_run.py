@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from blockbuster_fusion.printers.triton.memory import SHARED
+from helpers import triton_cases
 from helpers.effort import FULL
 from helpers.triton_cases import (
     EDGES,
@@ -22,17 +23,37 @@ from helpers.triton_cases import (
     UNITS,
 )
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone"),
+    pytest.mark.xdist_group("triton"),  # they share two processes
+]
 SCRIPT = Path(__file__).parents[1] / "helpers" / "triton_cases.py"
+CAPABILITIES = (80, 90, 100) if FULL else (90,)
+SHORT = (80, 86, 90) if FULL else (86,)
+COMMANDS = (
+    *(name for name in triton_cases.COMMANDS if name.startswith("run")),
+    *("compile_masks", "compile_long", "compile_products", "compile:90:float32"),
+    *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
+    *(f"compile_short:{capability}" for capability in SHORT),
+)
+
+
+def found(command: str) -> list[dict]:
+    """The rows of a command."""
+    rows = outputs(command.startswith("run"))[command]
+    assert isinstance(rows, list), rows
+    return rows
 
 
 @functools.cache
-def found(*arguments: str) -> list[dict]:
+def outputs(runs: bool) -> dict[str, list[dict] | str]:
+    """The outputs of all commands that run kernels, or that compile them, in one process."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    if arguments[0].startswith("run"):
+    if runs:
         environment["TRITON_INTERPRET"] = "1"
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), *arguments]
+    chosen = [name for name in COMMANDS if name.startswith("run") == runs]
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), *chosen]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -106,9 +127,9 @@ def test_masks_compile() -> None:
     assert [row["case"] for row in found("compile_masks")] == list(MASKED)
 
 
-@pytest.mark.parametrize("capability", [80, 90, 100] if FULL else [90])
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_compiles_without_spills(capability: int) -> None:
-    rows = found("compile", str(capability), "bfloat16")
+    rows = found(f"compile:{capability}:bfloat16")
     print(*(f"{row['case']}: {row['resources']}" for row in rows), sep="\n")
     assert any(row["dots"] for row in rows)
     assert not [row for row in rows if row["spilled"]]
@@ -117,17 +138,17 @@ def test_compiles_without_spills(capability: int) -> None:
         assert not [row for row in rows if row["dots"] and not row["wgmma"]]
 
 
-@pytest.mark.parametrize("capability", [80, 86, 90] if FULL else [86])
+@pytest.mark.parametrize("capability", SHORT)
 def test_shared_memory_suffices_by_default(capability: int) -> None:
     """Axes of 3 and 8 elements had blocks of 16, and products took 320 and 512 KiB."""
-    rows = found("compile_short", str(capability))
+    rows = found(f"compile_short:{capability}")
     assert {row["case"] for row in rows} == {"heads to tokens", "patches"}
     limit = SHARED[capability]
     assert not [row for row in rows if not row["shared"] <= row["estimate"] <= limit], rows
 
 
 def test_compiles_in_float32() -> None:
-    rows = found("compile", "90", "float32")
+    rows = found("compile:90:float32")
     assert any(row["dots"] for row in rows)
     dots = [row for row in rows if row["dots"]]
     assert not [row for row in dots if row["shared"] > row["estimate"]]

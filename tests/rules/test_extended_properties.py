@@ -19,8 +19,9 @@ from helpers.rewriting import fired, matches
 EXTENDED = bb.RULE_SETS["extended"]
 NEW = [rule for rule in EXTENDED if rule.number is None]
 PROGRAMS = 800
-FIRINGS = part(80, of=8)
-AT_LEAST = part(50, of=8)
+FIRINGS = part(80, of=12)
+AT_LEAST = part(50, of=12)
+pytestmark = pytest.mark.xdist_group("extended rules")  # they share the programs that are fused
 RARE = {"rederive_list", "drop_softmax_shift", "expand_square_of_shift", "swap_row_column_scale"}
 
 
@@ -75,7 +76,7 @@ def test_a_rule_keeps_the_meaning(rule: Rule, unit: bool) -> None:
 def test_the_rules_may_fire_in_any_order() -> None:
     """Any rule at any of its matches, and again: programs that the driver never comes by."""
     firings: Counter[str] = Counter()
-    for seed in range(part(100, of=3)):
+    for seed in range(part(100, of=5)):
         (case, trace), rng, log = fused(seed, False), random.Random(seed), []
         # now and then where the driver fires one of the rarer rules, else anywhere at first
         rare = [step.index - 1 for step in trace if step.rule in RARE]

@@ -77,3 +77,43 @@ def test_a_norm_of_narrow_floats_may_have_wide_weights() -> None:
     watched = Watched(lambda x, w: F.layer_norm(x, (4,), w, w), threads=1)
     watched.check(torch.randn(3, 4).bfloat16(), torch.ones(4))
     assert not watched.graphs[0].unfused
+
+
+PROBABILITIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid,
+    "softmax": lambda x: x.softmax(-1),
+    "clamp": lambda x: x.clamp(0, 1),
+    "a view of a sigmoid": lambda x: x.sigmoid().double().float().T[1:],
+}
+
+
+@pytest.mark.parametrize("name", PROBABILITIES)
+def test_kernels_compute_the_entropy_of_probabilities(name: str) -> None:
+    def function(x: Tensor) -> Tensor:
+        given = PROBABILITIES[name](x)
+        return F.binary_cross_entropy(given, torch.ones_like(given))
+
+    x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    watched = Watched(function, threads=1)
+    torch.testing.assert_close(watched(x), function(x))
+    operators = {o for kernel in watched.explanation.kernels for o in kernel.operators}
+    assert "aten.binary_cross_entropy.default" in operators
+
+
+SHIFTED: dict[str, Callable[[Tensor], Tensor]] = {
+    "an input": lambda x: x,
+    "more than a sigmoid": lambda x: x.sigmoid() * 3,
+    "other bounds": lambda x: x.clamp(-1, 2),
+}
+
+
+@pytest.mark.parametrize("name", SHIFTED)
+def test_entropy_of_what_is_no_probability_is_told(name: str) -> None:
+    """Kernels gave NaN where PyTorch raises."""
+
+    def function(x: Tensor) -> Tensor:
+        return F.binary_cross_entropy(SHIFTED[name](x), torch.ones_like(x)) + 1
+
+    watched = Watched(function, threads=1)
+    with pytest.raises(RuntimeError, match="should be between 0 and 1"):
+        watched(torch.full((2, 3), 1.5))

@@ -363,11 +363,12 @@ LOSSES = Group(
         case("aten.smooth_l1_loss", "x", "y", call=lambda x, y: aten.smooth_l1_loss(x, y, 1, 0.3)),
         case("aten.smooth_l1_loss", "x", "y", call=lambda x, y: aten.smooth_l1_loss(x, y, 0, 0.0)),
         case("aten.huber_loss", "x", "y", call=lambda x, y: aten.huber_loss(x, y, 1, 0.3)),
-        case("aten.binary_cross_entropy", "p", "q"),
+        case("aten.binary_cross_entropy", "p", "q",
+             call=lambda p, q: aten.binary_cross_entropy(aten.sigmoid(p), q)),
         case("aten.binary_cross_entropy", "edge", "edge",
-             call=lambda x, y: aten.binary_cross_entropy(x, 1 - y, None, 0)),
+             call=lambda x, y: aten.binary_cross_entropy(aten.clamp(x, 0, 1), 1 - y, None, 0)),
         case("aten.binary_cross_entropy", "p", "q", "w",
-             call=lambda p, q, w: aten.binary_cross_entropy(p, q, w, 2)),
+             call=lambda p, q, w: aten.binary_cross_entropy(aten.sigmoid(p), q, w, 2)),
         *(
             case("aten.nll_loss_forward", "x", "t", "w", call=lambda x, t, w, k=k, has=has:
                  aten.nll_loss_forward(x, t, w if has else None, k, -100)[0])

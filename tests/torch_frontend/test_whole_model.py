@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.torch.backend import options_from
 from blockbuster_fusion.torch.rivals import library, whole_model
 from blockbuster_fusion.torch.rivals.choose import ALL
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel
@@ -47,12 +49,12 @@ class Model(nn.Module):
 
 
 def compiled(
-    mode: str | None = None, seconds: float = 0.0
+    mode: str | None = None, seconds: float = 0.0, **options: Any
 ) -> tuple[Any, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     model, x = Model().eval(), torch.randn(9, 24)
     with torch.no_grad():
-        made = bb.compile(model, x, mode=mode, library="auto", seconds=seconds)
+        made = bb.compile(model, x, mode=mode, library="auto", seconds=seconds, **options)
         return made, made(x), model(x)
 
 
@@ -77,6 +79,23 @@ def test_a_slower_model_runs_as_captured(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_equal_model_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, lambda calls: [1.0, 1.005])
     assert compiled()[0].explanation.coverage == 1.0
+
+
+@pytest.mark.parametrize("mode", [None, "max-autotune-no-cudagraphs"])
+def test_a_model_that_must_not_be_run_is_not_timed(
+    mode: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = pretend(monkeypatch, lambda calls: [1.0, 2.0])
+    made, found, wanted = compiled(mode, time_model=False)
+    assert not asked
+    assert made.explanation.coverage == 1.0
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("given", [0, None, "no"])
+def test_timing_is_on_or_off(given: object) -> None:
+    with pytest.raises(WrongKind, match=r"time_model as True or False.*leave it out for True"):
+        options_from(None, {"time_model": given})
 
 
 def test_tuning_gives_up_kinds_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:

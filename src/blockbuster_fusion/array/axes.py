@@ -9,7 +9,7 @@ program; over atoms, a view is the identity.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
@@ -56,6 +56,10 @@ class Size:
             *self.symbols
         ]
         return "*".join(factors)
+
+
+Length = Callable[[Size], int]
+"""A function that gives the length of a size."""
 
 
 ONE = Size(1)

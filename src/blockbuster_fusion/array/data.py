@@ -46,6 +46,17 @@ def program_from_data(data: Data) -> ArrayProgram:
         raise BadData(what="an array program", problem=problem) from error
 
 
+def axis_data(axis: Axis) -> list[Any]:
+    """An axis as plain data: its name, and its extent or the name of its symbol."""
+    return [axis.name, axis.extent if isinstance(axis.extent, int) else axis.extent.name]
+
+
+def axis_from_data(data: Sequence[Any]) -> Axis:
+    """The axis that `axis_data` wrote."""
+    name, extent = data
+    return Axis(name, extent if isinstance(extent, int) else Symbol(extent))
+
+
 class _Table:
     """Things that are named by their places, each once."""
 
@@ -90,8 +101,7 @@ class _Writer:
         }
 
     def axis(self, axis: Axis) -> int:
-        extent = axis.extent if isinstance(axis.extent, int) else axis.extent.name
-        return self.axes.place(axis, lambda axis: [axis.name, extent])
+        return self.axes.place(axis, axis_data)
 
     def type(self, kind: ArrayType) -> list[Any]:
         return [[*map(self.axis, kind.axes)], str(kind.dtype)]
@@ -138,10 +148,7 @@ class _Reader:
 
     def __init__(self, data: Data) -> None:
         self.data = data
-        self.axes = [
-            Axis(name, extent if isinstance(extent, int) else Symbol(extent))
-            for name, extent in data["axes"]
-        ]
+        self.axes = [axis_from_data(axis) for axis in data["axes"]]
         self.exprs: list[Expr] = []
         for op, args, value in data["exprs"]:
             operands = tuple(_at(self.exprs, i) for i in args)

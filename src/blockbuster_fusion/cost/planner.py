@@ -1,6 +1,6 @@
 """Makes the plan of a graph, once; it is kept as long as the graph lives."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 
@@ -94,17 +94,7 @@ class _Planner:
         items = {slot for slot in owned if not self.types[slot].is_list}
         loaded = _by_step({slot: first[slot] for slot in inputs if slot in items & first.keys()})
         dead = _by_step({slot: at for slot, at in last.items() if slot in items})
-        dropped = _by_step(last_seen)
-        steps = tuple(
-            PlanStep(
-                *node,
-                loaded.get(at, ()),
-                tuple(slot for slot in node[2] if slot in items),
-                dead.get(at, ()),
-                dropped.get(at, ()),
-            )
-            for at, node in enumerate(work)
-        )
+        steps = _steps(work, items, loaded, dead, _by_step(last_seen))
         self.axes.update(dim.axis for dim in self.dims)
         return GraphPlan(
             types=tuple(self.types),
@@ -145,11 +135,7 @@ class _Planner:
             case Map():
                 return self._map(op, operands, node.types)
             case Reduce():
-                self.dims.add(op.dim)
-                if any(op.dim in t.items for t in node.types):
-                    raise _mixes_blocks(f"reduce {op.combiner}", op.dim)
-                walks = tuple(_walk(t, op.dim, self._site()) for t in operands)
-                return DoReduce(op.dim, walks, self._gather(op.combiner, node.types))
+                return self._reduce(op, operands, node.types)
             case Rename():
                 self.axes.add(op.old)
                 (renamed,) = operands
@@ -163,15 +149,16 @@ class _Planner:
             case Iota():
                 return DoIota(op.dim.axis)
             case Misc():
-                layouts = op.layouts or tuple(kind.axes for kind in operands)
-                orders = tuple(
-                    tuple(kind.axes.index(axis) for axis in layout)
-                    for kind, layout in zip(operands, layouts, strict=True)
-                )
-                kinds = tuple(operands)
-                return DoMisc(op, kinds, orders)
+                return _misc(op, operands)
             case Input():
                 raise AssertionError("an input is no step")
+
+    def _reduce(self, op: Reduce, operands: list[Type], results: tuple[Type, ...]) -> DoReduce:
+        self.dims.add(op.dim)
+        if any(op.dim in t.items for t in results):
+            raise _mixes_blocks(f"reduce {op.combiner}", op.dim)
+        walks = tuple(_walk(t, op.dim, self._site()) for t in operands)
+        return DoReduce(op.dim, walks, self._gather(op.combiner, results))
 
     def _map(self, op: Map, operands: list[Type], results: tuple[Type, ...]) -> DoMap:
         body = plan_of(op.body, op.iterated)
@@ -243,6 +230,26 @@ def _uses(
     return first, last, last_seen
 
 
+def _steps(
+    work: Sequence[_Work],
+    items: Collection[int],
+    loaded: Mapping[int, tuple[int, ...]],
+    dead: Mapping[int, tuple[int, ...]],
+    dropped: Mapping[int, tuple[int, ...]],
+) -> tuple[PlanStep, ...]:
+    """The steps, each with the slots whose items it loads, makes, uses last and drops."""
+    return tuple(
+        PlanStep(
+            *node,
+            loaded.get(at, ()),
+            tuple(slot for slot in node[2] if slot in items),
+            dead.get(at, ()),
+            dropped.get(at, ()),
+        )
+        for at, node in enumerate(work)
+    )
+
+
 def _by_step(at: dict[int, int]) -> dict[int, tuple[int, ...]]:
     """The slots of each step, from the step of each slot."""
     made: dict[int, tuple[int, ...]] = {}
@@ -290,6 +297,15 @@ def _take(op: Take, operands: list[Type], result: Type) -> DoTake:
     kept = tuple(result.items.index(dim) for dim in table.dims[1:])
     turned = alignment(places.items, result.items)
     return DoTake(op.axis, turned, kept, len(result.items), table.dtype.bytes)
+
+
+def _misc(op: Misc, operands: list[Type]) -> DoMisc:
+    layouts = op.layouts or tuple(kind.axes for kind in operands)
+    orders = tuple(
+        tuple(kind.axes.index(axis) for axis in layout)
+        for kind, layout in zip(operands, layouts, strict=True)
+    )
+    return DoMisc(op, tuple(operands), orders)
 
 
 def _mixes_blocks(op: str, dim: Dim) -> IllTyped:

@@ -24,6 +24,7 @@ from blockbuster_fusion.nest.nest import (
     Lookup,
     Space,
     Span,
+    Statement,
     Store,
     Tile,
     written,
@@ -133,6 +134,7 @@ class _Count:
         return max(1, len(self.tiling.starts(dim)))
 
     def body(self, body: Body, times: float) -> None:
+        """Adds the work of statements that run some times."""
         work = self.work
         loads = [s for s in body if isinstance(s, Load | Lookup)]
         work.steps += times * bool(loads)
@@ -146,46 +148,54 @@ class _Count:
             made = statement.operand if isinstance(statement, Fold) else written(statement)
             if made is not None:
                 work.statements += times * self.rows(made)
-            match statement:
-                case For(index, inner):
-                    trips = float(max(self.blocks(index.dim) - statement.first, 0))
-                    trips *= 0.5 if statement.window is not None else 1.0
-                    if statement.share is not None:  # programs without a block stay idle
-                        parts = self.parts[index] = statement.share.parts
-                        work.busy = min(work.busy, trips / parts)
-                        trips /= parts
-                    gathered = [t for _, some in statement.gathered for t in some]
-                    before, own = self.gathered, sum(map(self.elements, gathered))
-                    self.gathered = before + own
-                    self.body(inner, times * trips)
-                    self.gathered = before
-                case Cascade():
-                    pass  # it runs a few times only
-                case Load(tile, access):
-                    self.stored[tile] = access.buffer.dtype
-                    self.move(access, tile, times)
-                case Lookup(tile, access):
+            self.statement(statement, times)
+
+    def statement(self, statement: Statement, times: float) -> None:
+        """Adds the work of a statement that runs some times."""
+        work = self.work
+        match statement:
+            case For():
+                self.loop(statement, times)
+            case Cascade():
+                pass  # it runs a few times only
+            case Load(tile, access):
+                self.stored[tile] = access.buffer.dtype
+                self.move(access, tile, times)
+            case Lookup(tile, access):
+                size = self.elements(tile) * access.buffer.dtype.bytes * times
+                work.moved += size
+                self.seen[access.buffer] = self.seen.get(access.buffer, 0.0) + size
+            case Store(access, tile):
+                self.move(access, tile, times)
+                if access.buffer.space is Space.GLOBAL:  # a cache reads what it writes
                     size = self.elements(tile) * access.buffer.dtype.bytes * times
-                    work.moved += size
-                    self.seen[access.buffer] = self.seen.get(access.buffer, 0.0) + size
-                case Store(access, tile):
-                    self.move(access, tile, times)
-                    if access.buffer.space is Space.GLOBAL:  # a cache reads what it writes
-                        size = self.elements(tile) * access.buffer.dtype.bytes * times
-                        work.written += size
-                case Compute(tile, expr):
-                    elements = self.elements(tile) * times
-                    work.operations += weight(expr, self.weights) * elements
-                    work.functions += functions(expr, self.weights) * elements
-                case Fold(_, operand):
-                    work.operations += self.elements(operand) * times
-                case Contract(tile, left, right, span):
-                    size = self.elements(tile) * self.length(span)
-                    work.products += 2.0 * size * times
-                    stored = [self.stored.get(side, side.dtype) for side in (left, right)]
-                    work.dtype = str(min(stored, key=lambda dtype: dtype.bytes))
-                case Fill(tile):
-                    work.operations += 0.25 * self.elements(tile) * times
+                    work.written += size
+            case Compute(tile, expr):
+                elements = self.elements(tile) * times
+                work.operations += weight(expr, self.weights) * elements
+                work.functions += functions(expr, self.weights) * elements
+            case Fold(_, operand):
+                work.operations += self.elements(operand) * times
+            case Contract(tile, left, right, span):
+                work.products += 2.0 * self.elements(tile) * self.length(span) * times
+                stored = [self.stored.get(side, side.dtype) for side in (left, right)]
+                work.dtype = str(min(stored, key=lambda dtype: dtype.bytes))
+            case Fill(tile):
+                work.operations += 0.25 * self.elements(tile) * times
+
+    def loop(self, loop: For, times: float) -> None:
+        """Adds the work of a loop, by its mean number of trips."""
+        trips = float(max(self.blocks(loop.index.dim) - loop.first, 0))
+        trips *= 0.5 if loop.window is not None else 1.0
+        if loop.share is not None:  # programs without a block stay idle
+            parts = self.parts[loop.index] = loop.share.parts
+            self.work.busy = min(self.work.busy, trips / parts)
+            trips /= parts
+        gathered = [t for _, some in loop.gathered for t in some]
+        before, own = self.gathered, sum(map(self.elements, gathered))
+        self.gathered = before + own
+        self.body(loop.body, times * trips)
+        self.gathered = before
 
     def rows(self, tile: Tile) -> float:
         """The rows of a tile, each of which is one loop over vectors."""

@@ -159,22 +159,7 @@ def bench(
         race.with_torch(stored, target, threads, with_compile=with_compile)
     else:
         race.alone()
-    errors = race.errors()
-    times = interleaved(race.runs, race.wait, seconds)
-    return Result(
-        program.name,
-        target,
-        str(stored),
-        lengths,
-        made.snapshot + 1,
-        {dim.label: tile for dim, tile in made.tiles.items()},
-        _threads(made),
-        len(times[OURS]),
-        [_contender(name, times[name], errors[name]) for name in race.runs],
-        made.listing,
-        race.skipped,
-        versions(),
-    )
+    return race.result(stored, target, lengths, seconds)
 
 
 def _contender(name: str, times: Sequence[float], error: float) -> Contender:
@@ -226,6 +211,27 @@ class _Race:
             self.skipped.append("torch.compile is left out: it needs a C++ compiler")
         else:
             self.runs["torch.compile"] = torch.compiled
+
+    def result(
+        self, stored: DType, target: str, lengths: Mapping[str, int], seconds: float
+    ) -> Result:
+        """The errors of the contenders, and their times, of about some seconds for each."""
+        errors = self.errors()
+        times = interleaved(self.runs, self.wait, seconds)
+        return Result(
+            self.program.name,
+            target,
+            str(stored),
+            lengths,
+            self.made.snapshot + 1,
+            {dim.label: tile for dim, tile in self.made.tiles.items()},
+            _threads(self.made),
+            len(times[OURS]),
+            [_contender(name, times[name], errors[name]) for name in self.runs],
+            self.made.listing,
+            self.skipped,
+            versions(),
+        )
 
     def errors(self) -> dict[str, float]:
         """The error of each contender; those that fail are left out."""

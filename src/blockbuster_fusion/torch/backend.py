@@ -51,7 +51,8 @@ def backend(
         return module.forward
     captured = _Captured(module, examples, mode, chosen, watches=watcher is not None)
     made = captured.compiled(frozenset())
-    if chosen.library != "never" and (made.gains or captured.replays):
+    times = chosen.library != "never" and chosen.time_model
+    if times and (made.gains or captured.replays):
         whole = WholeModel(
             module,
             examples,
@@ -229,8 +230,10 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
         if name not in known:
             raise _wrong(f"the options {', '.join(known)}", name, "see docs/pytorch.md")
     made = Options(**dict(options or {}))
-    if not isinstance(made.strict, bool):
-        raise _wrong("strict as True or False", made.strict, "leave it out for False")
+    for name, usual in (("strict", False), ("time_model", True)):
+        given = getattr(made, name)
+        if not isinstance(given, bool):
+            raise _wrong(f"{name} as True or False", given, f"leave it out for {usual}")
     if made.selection is not None and not callable(getattr(made.selection, "parts", None)):
         wanted = "a selection with a method `parts`, as select/parts.py has it"
         raise _wrong(wanted, made.selection, "leave it out for the usual policy")

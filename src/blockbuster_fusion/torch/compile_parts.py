@@ -7,6 +7,7 @@ import torch
 from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import (
     Request,
@@ -32,7 +33,7 @@ from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.describe import described
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.operators import refusal
-from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Length
+from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
 from blockbuster_fusion.torch.groups import Fused, Group, Joined, Library, LibraryChoice, Unfused
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.options import Options, device_of

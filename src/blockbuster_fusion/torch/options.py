@@ -24,6 +24,8 @@ class Options:
     """The policy that cuts a graph into parts; by default, that of select/parts.py."""
     library: str = field(default_factory=lambda: os.environ.get("BLOCKBUSTER_LIBRARY", "auto"))
     """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
+    time_model: bool = True
+    """Run the compiled model and the captured one in turns when compiling, and keep the faster."""
     seconds: float = 600.0
     """The seconds after which tuning measures one configuration of each part only."""
     workers: int | None = None

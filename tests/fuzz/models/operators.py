@@ -488,7 +488,7 @@ def _loss_of_elements(m: Maker) -> None:
     name = m.random.choice(("binary_cross_entropy", "smooth_l1_loss", "huber_loss", "mse_loss"))
     y = f"({x} * 2 - 1)"
     if name == "binary_cross_entropy":  # of probabilities alone
-        x, y = (f"{t}.sigmoid().nan_to_num(0.5)" for t in (x, y))
+        x, y = (f"{t}.nan_to_num(0.5).sigmoid()" for t in (x, y))
     m.add(f"F.{name}({x}, {y}, reduction='{kind}')", f"aten.{name}")
 
 

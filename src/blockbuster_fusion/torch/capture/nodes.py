@@ -9,6 +9,14 @@ GIVEN = ("placeholder", "get_attr")
 """Kinds of nodes that compute nothing: inputs, and tensors that the graph holds."""
 
 CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
+COPIES = frozenset(
+    {
+        *("view", "_unsafe_view", "reshape", "clone", "expand", "slice", "select"),
+        *("squeeze", "unsqueeze", "permute", "transpose", "t"),
+    }
+)
+"""Operators whose results have numbers of their operand and no others."""
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def name_of(node: Node) -> str:
@@ -42,6 +50,28 @@ def tensors_of(node: Node) -> list[torch.Tensor]:
 def tensor_of(node: Node) -> torch.Tensor:
     """The first tensor among the results of a node."""
     return tensors_of(node)[0]
+
+
+def is_float(node: object) -> bool:
+    """True if something is a node whose result is an array of floats."""
+    return isinstance(node, Node) and bool(tensors_of(node)) and tensor_of(node).dtype in FLOATS
+
+
+def is_float_cast(node: Node) -> bool:
+    """True if a node converts floats to other floats, and no more."""
+    if name_of(node) not in CASTS or not is_float(node) or not is_float(operand(node)):
+        return False
+    before, after = tensor_of(operand(node)), tensor_of(node)
+    stays = before.device == after.device and before.layout == after.layout
+    return stays and node.kwargs.keys() <= {"dtype", "device", "layout"}
+
+
+def copied(node: Node) -> list[Node]:
+    """A node, and those before it whose numbers it has, in another shape or as other floats."""
+    found = [node]
+    while short_name(found[-1]) in COPIES or is_float_cast(found[-1]):
+        found.append(operand(found[-1]))
+    return found
 
 
 def tensor_operands(node: Node) -> list[Node]:

@@ -9,6 +9,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import (
+    copied,
     is_empty_tensor,
     operand,
     short_name,
@@ -27,6 +28,8 @@ UNPROMOTED = frozenset(
     }
 )
 """Operators that do not promote the dtypes of their operands."""
+PROBABILITIES = ("sigmoid", "hardsigmoid", "softmax", "_softmax", "_safe_softmax")
+"""Operators whose results are between 0 and 1."""
 
 
 def usable_row(node: Node) -> Row | None:
@@ -52,6 +55,8 @@ def refusal(node: Node) -> str | None:
             return "sizes that depend on data"
     if _mixes_dtypes(node):
         return "operands of several dtypes, which PyTorch refuses"
+    if short_name(node) == "binary_cross_entropy" and not is_probability(operand(node)):
+        return "PyTorch raises where its input is not between 0 and 1"
     devices = {t.device.type for t in seen if t.dim()}
     if len(devices) > 1 or not devices <= {"cpu", "cuda"}:
         return f"tensors on {', '.join(sorted(devices))}"
@@ -78,6 +83,13 @@ def _mixes_dtypes(node: Node) -> bool:
     if is_norm and first in (torch.float16, torch.bfloat16):
         return bool({*others} - {first, torch.float32})  # parameters may be wide
     return any(dtype is not first for dtype in others)
+
+
+def is_probability(node: Node) -> bool:
+    """True if the numbers of a node are between 0 and 1, or NaN, whatever its operands are."""
+    made = copied(node)[-1]
+    is_clamped = short_name(made) == "clamp" and made.args[1:] == (0, 1)
+    return is_clamped or short_name(made) in PROBABILITIES
 
 
 def is_patchwise(convolution: Node) -> bool:

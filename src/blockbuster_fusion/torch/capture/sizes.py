@@ -12,7 +12,7 @@ import torch
 from torch.fx import Node
 from torch.utils._sympy.printers import PythonPrinter
 
-from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.naming import arithmetic
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import tensors_of
@@ -104,10 +104,6 @@ class _SizePrinter(PythonPrinter):
 
     def _print_ToFloat(self, expr: sympy.Expr) -> str:
         return f"float({self.doprint(expr.args[0])})"
-
-
-Length = Callable[[Size], int]
-"""Gives the length of a size."""
 
 
 def captured_length(analysis: Analysis) -> Length:

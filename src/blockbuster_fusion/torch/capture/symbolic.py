@@ -3,9 +3,11 @@
 from typing import Any
 
 import sympy
+from torch.fx import Node
 from torch.utils._sympy.functions import Max, Min
 
 from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.torch.capture.nodes import tensor_of
 
 
 def as_size(extent: Any) -> Size:
@@ -14,6 +16,11 @@ def as_size(extent: Any) -> Size:
         return Size(extent)
     number, factors = factored(expression_of(extent))
     return Size(number, tuple(sorted(str(factor) for factor in factors)))
+
+
+def sizes_of(node: Node) -> list[Size]:
+    """The shape of a node's result."""
+    return [as_size(extent) for extent in tensor_of(node).shape]
 
 
 def expression_of(extent: Any) -> Any:

@@ -36,6 +36,11 @@ def text(e: Explanation) -> Iterator[str]:
         several = f" to {names[-1]}, {len(names)} alike" if len(names) > 1 else ""
         yield f"{names[0]}{several}:"
         yield from map(add, lines, _times(regions))
+    yield from _lists(e)
+
+
+def _lists(e: Explanation) -> Iterator[str]:
+    """The lines of all that is not in kernels, and of conversions, under titles."""
     titled: tuple[tuple[str, Sequence[object]], ...] = (
         ("kernels by ranges of sizes", e.ranges),
         ("run by PyTorch because it is faster", e.library),

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from blockbuster_fusion.array.axes import Size
+from blockbuster_fusion.array.axes import Length, Size
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.compiled import Compiled
@@ -16,7 +16,7 @@ from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.plan.placement import Untaped
 from blockbuster_fusion.torch.plan.recording import Recording
-from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, Length, PlanStep, Slot, bound
+from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, PlanStep, Slot, bound
 from blockbuster_fusion.torch.plan.tape import TensorTape
 from blockbuster_fusion.torch.plan.views import StepTape
 

@@ -23,7 +23,7 @@ from blockbuster_fusion.torch.capture.nodes import (
 from blockbuster_fusion.torch.capture.operators import concatenated
 from blockbuster_fusion.torch.capture.results import ResultPlacements, storage_of, strides_of
 from blockbuster_fusion.torch.capture.sizes import SymbolTable
-from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.capture.symbolic import as_size, sizes_of
 from blockbuster_fusion.torch.groups import (
     Fused,
     Group,
@@ -273,7 +273,7 @@ class Planner:
         if not all(has for p in layout.positions for _, has in p):
             return None
         if node in self.strides:  # it must not share memory with a join
-            strides, shape = self.strides[node], tuple(map(as_size, tensor_of(node).shape))
+            strides, shape = self.strides[node], tuple(sizes_of(node))
             self.has_strides.add(node)
             if strides == contiguous_sizes(shape):
                 return None

@@ -5,18 +5,13 @@ call are kept. Values that depend on sizes *vary*: they are tensors in every cal
 their strides. tape.py makes a tape of a recording.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from blockbuster_fusion.array.axes import Size
-from blockbuster_fusion.array.records import FrameworkLayout
-from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis
-from blockbuster_fusion.nest.shapes import contiguous
-from blockbuster_fusion.runtime.bound import Bound, Launch
-from blockbuster_fusion.runtime.c.kernels import CpuLaunch
-from blockbuster_fusion.runtime.tensors import STORED
+from blockbuster_fusion.array.axes import Length, Size
+from blockbuster_fusion.torch.plan.kernel_buffers import KernelBuffers
 from blockbuster_fusion.torch.plan.operator_properties import (
     SIZES,
     depends_on_data,
@@ -25,7 +20,6 @@ from blockbuster_fusion.torch.plan.operator_properties import (
     picks_by_mask,
 )
 from blockbuster_fusion.torch.plan.placement import Base, Launched, Placement, Ran, Untaped
-from blockbuster_fusion.torch.plan.sized import SizedKernel, blocks
 from blockbuster_fusion.torch.plan.steps import (
     AllocateStep,
     BoundAllocate,
@@ -33,16 +27,11 @@ from blockbuster_fusion.torch.plan.steps import (
     BoundKernel,
     BoundOperator,
     BoundStep,
-    KernelStep,
-    Length,
     OperatorStep,
     Piece,
     PlanStep,
     Slot,
     as_tensor,
-    atoms,
-    merged,
-    merging,
 )
 from blockbuster_fusion.torch.plan.views import View, ViewChains, ViewStep
 
@@ -208,7 +197,7 @@ class Recording:
         program = bound.program(values)
         if program is None:
             raise Untaped("its kernels are not compiled")
-        buffers = _Buffers(self, bound.step, program)
+        buffers = KernelBuffers(self, bound.step, program)
         for buffer, (given, layout, dtype) in zip(
             program.owner.nest.inputs, bound.step.inputs, strict=True
         ):
@@ -308,113 +297,6 @@ class Recording:
         """True if the tape allocates it, so that it is a tensor without running anything."""
         found = self.placements.get(slot)
         return found is not None and found.base.slot is None and found.base.dtype is found.dtype
-
-
-class _Buffers:
-    """The placements of the buffers of a kernel step."""
-
-    def __init__(self, recording: Recording, step: KernelStep, program: Bound) -> None:
-        self.recording, self.step, self.program = recording, step, program
-        sizes = () if recording.is_fixed else step.sizes
-        self.sizes = [(axis, recording.length_at(size)) for axis, size in sizes]
-        self.lengths = {axis.extent: slot for axis, slot in self.sizes}
-        if not (recording.is_fixed or self.lengths.keys() >= program.extents.sizes.keys()):
-            raise Untaped("an input alone tells a size")
-        self.launches = [launch for launch in program.launches if launch is not None]
-        self.rooms = {room.buffer: room for launch in self.launches for room in launch.rooms}
-        self.places: dict[Buffer, tuple[Base, int]] = {}
-        self.tensors: dict[Buffer, int] = {}
-        """The slots of the buffers that vary."""
-
-    def vary(self, buffer: Buffer, slot: int, order: Sequence[int] = ()) -> None:
-        """Notes that a buffer is the tensor in a slot, which has its axes in an order."""
-        if [*order] != sorted(order):
-            back = [order.index(at) for at in range(len(order))]
-            slot = self.recording.do(torch.Tensor.permute, Slot(slot), back)
-        self.tensors[buffer] = slot
-        self.places[buffer] = self.recording.place(slot)
-
-    def read(self, buffer: Buffer, slot: int, layout: FrameworkLayout) -> None:
-        self.places[buffer] = self.recording.place(slot)
-        if slot in self.recording.varying:
-            self.vary(buffer, slot if layout.is_plain else self.axes_of(slot, layout))
-
-    def axes_of(self, slot: int, layout: FrameworkLayout) -> int:
-        """The slot of a tensor with a dimension for each axis."""
-        shape = atoms(layout, self.recording.length)
-        return self.recording.do(torch.Tensor.view, Slot(slot), shape)
-
-    def stored(self, number: int, x: torch.Tensor) -> Iterator[OperatorStep]:
-        """Notes the placement of an output, and yields the step that merges its axes, if any."""
-        recording, (slot, layout, piece) = self.recording, self.step.outputs[number]
-        buffer, order, is_first = self.program.owner.given_back[number]
-        if buffer in self.places or not is_first:
-            raise Untaped("a kernel gives one array twice, or what it was given")
-        is_known = recording.knows(size for position in layout.positions for size, _ in position)
-        if piece is not None:
-            if piece.slot not in recording.varying and recording.knows(piece.lengths):
-                recording.note_placement(slot, x, recording.place(piece.slot)[0])
-                self.places[buffer] = recording.place(slot)
-            else:
-                self.vary(buffer, self.axes_of(recording.narrowed(piece, slot), layout), order)
-            return
-        if self.is_sized(buffer):
-            raw = slot if layout.is_plain else recording.new_slot()
-            self.vary(buffer, self.allocate(buffer, raw), order)
-        else:
-            base = Base(x.data_ptr(), None, self.rooms[buffer].shape, STORED[buffer.dtype])
-            self.places[buffer] = (base, 0)
-            if is_known and (layout.is_plain or x.untyped_storage().nbytes() <= base.bytes):
-                recording.note_placement(slot, x, base)
-                return
-            raw = recording.new_slot()  # broadcast and then merged, which copies
-            shape = base.shape
-            recording.placements[raw] = Placement(base, 0, shape, contiguous(shape), base.dtype)
-        if raw != slot:
-            arguments = (Slot(raw), *merging(layout, recording.length))
-            yield OperatorStep("merged", merged, arguments, {}, slot)
-
-    def is_sized(self, buffer: Buffer) -> bool:
-        """True if the shape of a buffer depends on sizes."""
-        return any(axis.dim.axis.extent in self.lengths for axis in buffer.axes)
-
-    def allocate(self, buffer: Buffer, slot: int) -> int:
-        """Allocates a buffer that varies, in the order of its layout."""
-        shape = [self.length(axis) for axis in buffer.axes]
-        order = self.program.owner.layouts.get(buffer, range(len(shape)))
-        in_memory = [shape[at] for at in order]
-        return self.recording.do(torch.empty, in_memory, output=slot, dtype=STORED[buffer.dtype])
-
-    def length(self, axis: BufferAxis) -> int | Slot:
-        """The length of a buffer along an axis."""
-        dim, tiling = axis.dim, self.program.tiling
-        is_cut = axis.along is Along.BLOCKS and dim.packed
-        if isinstance(dim.axis.extent, int):
-            return len(tiling.starts(dim)) if is_cut else dim.axis.extent
-        extent = Slot(self.lengths[dim.axis.extent])
-        if not is_cut:
-            return extent
-        return self.recording.number(blocks, extent, None if dim.unit else tiling.starts(dim).step)
-
-    def allocate_rest(self) -> None:
-        """Allocates the buffers that only the kernels see."""
-        for buffer, room in self.rooms.items():
-            if buffer in self.places:
-                continue
-            if self.is_sized(buffer):
-                self.vary(buffer, self.allocate(buffer, self.recording.new_slot()))
-            else:
-                self.places[buffer] = (Base(0, None, room.shape, STORED[buffer.dtype]), 0)
-
-    def launched(self, launch: Launch) -> Launched:
-        function = launch.function
-        if not isinstance(function, CpuLaunch):
-            raise Untaped("its kernels are not launched by address")
-        places = tuple(self.places[b] for b in launch.buffers)
-        name = self.step.names[function.name]
-        if (self.sizes and len(function.sizes)) or any(b in self.tensors for b in launch.buffers):
-            return Launched(name, SizedKernel(launch, self.tensors, self.sizes), places)
-        return Launched(name, function, places)
 
 
 def _exposed(steps: Sequence[PlanStep], outputs: Sequence[Any]) -> set[int]:

@@ -8,7 +8,7 @@ import torch
 from torch._ops import OpOverload
 from torch.autograd import profiler
 
-from blockbuster_fusion.array.axes import Size, product
+from blockbuster_fusion.array.axes import Length, Size, product
 from blockbuster_fusion.array.records import FrameworkLayout
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.nest.shapes import contiguous
@@ -158,9 +158,6 @@ class CopyStep:
 
 PlanStep = KernelStep | OperatorStep | AllocateStep | CopyStep
 """All have `reads`, the slots that they read, and `lengths`, the sizes that they depend on."""
-
-Length = Callable[[Size], int]
-"""The function that evaluates sizes in a call."""
 
 
 # ---------------------------------------------------------------- steps for known sizes

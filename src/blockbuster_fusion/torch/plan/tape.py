@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch.autograd import profiler
 
+from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
 from blockbuster_fusion.torch.plan.c_tape import Address, Tape, packed
 from blockbuster_fusion.torch.plan.placement import Base, Launched, Placement, Ran, Untaped
 from blockbuster_fusion.torch.plan.recording import Recording
-from blockbuster_fusion.torch.plan.steps import Length, Slot, named_range
+from blockbuster_fusion.torch.plan.steps import Slot, named_range
 
 MOST_ARENA = 4 << 20
 """The size of the longest arena in bytes. Kernels over more take so long that a tape gains nothing,

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.torch.plan.operator_properties import (
     PLAIN,
     depends_on_data,
@@ -23,7 +24,6 @@ from blockbuster_fusion.torch.plan.steps import (
     BoundKernel,
     BoundOperator,
     BoundStep,
-    Length,
     Slot,
 )
 

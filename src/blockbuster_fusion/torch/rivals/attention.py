@@ -5,6 +5,7 @@ themselves. Either way, PyTorch's own operator is a rival of the kernels for it.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,14 +15,14 @@ from torch.fx import Node
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import (
-    CASTS,
-    name_of,
+    is_float_cast,
     operand,
     short_name,
     tensor_of,
     tensors_of,
 )
-from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.capture.symbolic import as_size, sizes_of
+from blockbuster_fusion.torch.rivals.attention_masks import Mask, bias_of, masked_by
 from blockbuster_fusion.torch.rivals.composites import Calling, Composite, has_form_of
 
 aten = torch.ops.aten
@@ -39,9 +40,7 @@ class Attention(Composite):
     value: Node
     is_key_turned: bool = False
     """True if `key` has its width before its length."""
-    mask: Node | None = None
-    hides: bool = False
-    """True if the mask is True where a query does not see a key."""
+    mask: Mask | None = None
     is_causal: bool = False
     scale: float = 1.0
     is_grouped: bool = False
@@ -59,29 +58,33 @@ class Attention(Composite):
 
     @property
     def operands(self) -> tuple[Node | None, ...]:
-        return self.query, self.key, self.value, self.mask
+        mask = None if self.mask is None else self.mask.node
+        return self.query, self.key, self.value, mask
 
     @property
     def form(self) -> tuple[object, ...]:
-        return self.is_key_turned, self.hides, self.is_causal, self.scale, self.is_grouped
+        form = None if self.mask is None else (self.mask.hides, self.mask.fill, self.has_zeros)
+        return self.is_key_turned, self.is_causal, self.scale, self.is_grouped, form
 
     def computed(self, calling: Calling, *operands: Any) -> Any:
         query, key, value, mask = operands
         if self.is_key_turned:
             key = calling(aten.transpose.int, (key, -1, -2))
-        if mask is not None and self.hides:
+        if self.mask is not None and self.mask.hides:
             mask = calling(aten.logical_not.default, (mask,))
+        arrays = [query, key, value]
         if self.lacks_batch:
-            query, key, value = (
-                calling(aten.unsqueeze.default, (x, 0)) for x in (query, key, value)
-            )
+            arrays = [calling(aten.unsqueeze.default, (x, 0)) for x in arrays]
         whole = calling(
             self.operator,
-            (query, key, value, mask, 0.0, self.is_causal),
+            (*arrays, mask, 0.0, self.is_causal),
             scale=self.scale,
             enable_gqa=self.is_grouped,
         )
-        return calling(aten.squeeze.dim, (whole, 0)) if self.lacks_batch else whole
+        whole = calling(aten.squeeze.dim, (whole, 0)) if self.lacks_batch else whole
+        if self.mask is None or self.has_zeros:
+            return whole
+        return self.mask.mended(calling, whole, value, mask)
 
 
 def found_attention(analysis: Analysis) -> list[Attention]:
@@ -93,8 +96,8 @@ def found_attention(analysis: Analysis) -> list[Attention]:
 
 def _attention_at(product: Node) -> Attention | None:
     """The attention that ends with a product of weights and values, or None."""
-    shape = _sizes(operand(product, 0))[-2:]
-    softmax = _source(operand(product, 0), shape)
+    shape = sizes_of(operand(product, 0))[-2:]
+    softmax = _solely_behind(operand(product, 0), shape)
     if softmax is None or softmax.target is not aten._softmax.default:
         return None
     rank = tensor_of(softmax).dim()
@@ -109,48 +112,45 @@ def _attention_at(product: Node) -> Attention | None:
     return _checked(_shown(_grouped(made)), shape)
 
 
-def _sizes(node: Node) -> list[Size]:
-    """The shape of a node's result."""
-    return [as_size(s) for s in tensor_of(node).shape]
-
-
-def _source(node: Node, shape: list[Size]) -> Node | None:
-    """The node behind reshapes and casts of floats that nothing else reads, or None.
-
-    All of them are matrices of queries and keys of one shape.
-    """
-    while _is_reshape(node) or _is_float_cast(node):
-        if len(node.users) != 1 or _sizes(node)[-2:] != shape:
-            return None
+def _chain(node: Node) -> Iterator[Node]:
+    """A node, and those that it is a reshaped or cast form of."""
+    yield node
+    while _is_reshape(node) or is_float_cast(node):
         node = operand(node)
-    fits = tensors_of(node) and _sizes(node)[-2:] == shape
-    return node if len(node.users) == 1 and fits else None
+        yield node
+
+
+def _solely_behind(node: Node, shape: list[Size]) -> Node | None:
+    """The last node of a chain that nothing else reads, or None.
+
+    All of it are matrices of queries and keys of one shape.
+    """
+    chain = [*_chain(node)]
+    for n in chain:
+        if len(n.users) != 1 or not tensors_of(n) or sizes_of(n)[-2:] != shape:
+            return None
+    return chain[-1]
 
 
 def _is_reshape(node: Node) -> bool:
     return node.op == "call_function" and short_name(node) in RESHAPES
 
 
-def _is_float_cast(node: Node) -> bool:
-    if name_of(node) not in CASTS:
-        return False
-    return tensor_of(node).is_floating_point() and tensor_of(operand(node)).is_floating_point()
-
-
 SCALES = {aten.mul.Tensor: 1, aten.mul.Scalar: 1, aten.div.Tensor: -1, aten.div.Scalar: -1}
 """Operators that scale by a number, with the power of the number."""
-FILLS = (aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 
 
 def _scores(node: Node, shape: list[Size]) -> Attention | None:
     """The queries, keys, scale and mask of scores, or None."""
     members: list[Node] = []
-    mask: Node | None = None
-    hides, scale = False, 1.0
+    mask: Mask | None = None
+    scale = 1.0
+    dtypes: set[torch.dtype] = set()
     while True:
-        found = _source(node, shape)
+        found = _solely_behind(node, shape)
         if found is None or found.op != "call_function" or found.kwargs:
             return None
+        dtypes.update(tensor_of(n).dtype for n in _chain(node))
         node, target = found, found.target
         given: Any = node.args
         members.append(node)
@@ -159,17 +159,13 @@ def _scores(node: Node, shape: list[Size]) -> Attention | None:
         if target in SCALES and isinstance(given[1], int | float) and given[1] > 0:
             scale *= float(given[1]) ** SCALES[target]
             node = given[0]
-        elif target is aten.where.self and mask is None and _is_infinite(given[2]):
-            mask, node = given[0], given[1]
-        elif target is aten.where.self and mask is None and _is_infinite(given[1]):
-            mask, node, hides = given[0], given[2], True
-        elif target in FILLS and mask is None and _is_infinite(given[2]):
-            mask, node, hides = given[1], given[0], True
         elif target is aten.add.Tensor and mask is None and scale == 1:
             mask, node = _bias(*given)
+        elif mask is None and (masked := masked_by(target, given, scale, dtypes)) is not None:
+            mask, node = masked
         else:
             return None
-        if not isinstance(node, Node) or (mask is not None and not tensors_of(mask)):
+        if not isinstance(node, Node):
             return None
     query, key = _matrices(operand(node, 0)), _matrices(operand(node, 1))
     if query is None or key is None:
@@ -177,32 +173,16 @@ def _scores(node: Node, shape: list[Size]) -> Attention | None:
     is_turned = True
     if short_name(key) in ("permute", "transpose") and _swaps_last(key):
         key, is_turned = operand(key), False
-    return Attention(
-        node, tuple(members), query, key, key, is_turned, mask, hides, scale=float(scale)
-    )
+    return Attention(node, tuple(members), query, key, key, is_turned, mask, scale=scale)
 
 
-def _bias(a: Any, b: Any) -> tuple[Any, Any]:
+def _bias(a: Any, b: Any) -> tuple[Mask | None, Any]:
     """The bias and the scores of a sum: scores are products, or multiples of them."""
+    if not isinstance(a, Node) or not isinstance(b, Node):
+        return None, None
     products = (aten.bmm.default, *SCALES)
-    if isinstance(a, Node) and isinstance(b, Node):
-        return (b, a) if _behind(a).target in products else (a, b)
-    return None, None
-
-
-def _behind(node: Node) -> Node:
-    while _is_reshape(node) or _is_float_cast(node):
-        node = operand(node)
-    return node
-
-
-def _is_infinite(given: Any) -> bool:
-    """True if an argument is minus infinity, as a number or a tensor of one."""
-    if isinstance(given, Node):
-        if short_name(given) not in ("scalar_tensor", "full"):
-            return False
-        given = given.args[1 if short_name(given) == "full" else 0]
-    return isinstance(given, float) and given == -math.inf
+    bias, scores = (b, a) if [*_chain(a)][-1].target in products else (a, b)
+    return (bias_of(bias), scores) if tensors_of(bias) else (None, None)
 
 
 def _matrices(node: Node) -> Node | None:
@@ -230,9 +210,13 @@ def _swaps_last(node: Node) -> bool:
 
 
 def _grouped(x: Attention) -> Attention:
-    """Attention with the keys and values before each was repeated for several heads."""
+    """Attention with the keys and values before each was repeated for several heads.
+
+    Where a mean of values may be wanted, they have all heads.
+    """
     pair = [_unrepeated(node) for node in (x.key, x.value)]
-    if x.is_key_turned or pair[0] is None or pair[1] is None:
+    has_mean = x.mask is not None and x.mask.fill not in (None, -math.inf)
+    if x.is_key_turned or pair[0] is None or pair[1] is None or has_mean:
         return x
     return replace(x, key=pair[0], value=pair[1], is_grouped=True)
 
@@ -290,7 +274,9 @@ def _hides_all(node: Node, x: Attention, result: Node) -> bool:
     last = (-1, tensor_of(test).dim() - 1)
     along: Any = rest[0] if rest else None
     keeps = len(rest) > 1 and rest[1] is True
-    return seen is x.mask and not x.hides and along in last and keeps and bool(filling == 0)
+    assert x.mask is not None
+    is_own = seen is x.mask.node and not x.mask.hides
+    return is_own and along in last and keeps and bool(filling == 0)
 
 
 def _checked(x: Attention, shape: list[Size]) -> Attention | None:
@@ -300,51 +286,9 @@ def _checked(x: Attention, shape: list[Size]) -> Attention | None:
         return None
     if len({t.dim() for t in tensors}) != 1 or tensors[0].dim() not in (3, 4):
         return None
-    if x.mask is not None and not x.hides and _is_causal(x.mask, shape):
+    if x.mask is not None and x.mask.is_causal(shape):
         x = replace(x, mask=None, is_causal=True)
-    if x.mask is not None and not _is_fit(x, shape):
+    if x.mask is not None and not x.mask.fits(x.query, shape):
         return None
     made = x.fake()
     return x if made is not None and has_form_of(made, x.result) else None
-
-
-def _is_fit(x: Attention, shape: list[Size]) -> bool:
-    """True if PyTorch's operator takes the mask of some attention, and means the same by it.
-
-    A query that sees no key is NaN in a written-out softmax, and 0 by PyTorch's operator. So a
-    mask of truth values is taken only if zeros are put there.
-    """
-    assert x.mask is not None
-    mask, query = tensor_of(x.mask), _sizes(x.query)
-    if mask.dtype is torch.bool and not x.has_zeros:
-        return False
-    if mask.dtype not in (torch.bool, tensor_of(x.query).dtype):
-        return False
-    whole = [*query[:-2], *shape]
-    own = _sizes(x.mask)
-    if not 2 <= len(own) <= len(whole):
-        return False
-    return all(n in (Size(1), m) for n, m in zip(own[::-1], whole[::-1], strict=False))
-
-
-def _is_causal(mask: Node, shape: list[Size]) -> bool:
-    """True if a mask shows a query the keys up to its own position: columns <= rows."""
-    if mask.target not in (aten.le.Tensor, aten.ge.Tensor) or _sizes(mask) != shape:
-        return False
-    given: Any = mask.args
-    pair = given if mask.target is aten.le.Tensor else given[::-1]
-    return all(
-        isinstance(n, Node)
-        and short_name(n) == "unsqueeze"
-        and n.args[1] == at
-        and _counts_from_0(operand(n))
-        and _sizes(operand(n)) == [length]
-        for n, at, length in zip(pair, (0, 1), shape[::-1], strict=True)
-    )
-
-
-def _counts_from_0(node: Node) -> bool:
-    given: Any = node.args
-    if short_name(node) != "arange":
-        return False
-    return len(given) == 1 or (bool(given[0] == 0) and (len(given) == 2 or bool(given[2] == 1)))

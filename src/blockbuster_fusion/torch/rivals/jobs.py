@@ -12,12 +12,17 @@ from typing import Any
 
 import torch
 
-from blockbuster_fusion.array.data import Data, program_data, program_from_data
+from blockbuster_fusion.array.data import (
+    Data,
+    axis_data,
+    axis_from_data,
+    program_data,
+    program_from_data,
+)
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, capability_of, check_target, choose
 from blockbuster_fusion.errors import BadData, BlockbusterError
-from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
@@ -66,7 +71,7 @@ class Job:
             "program": program_data(self.program),
             "storage": {name: str(dtype) for name, dtype in self.storage.items()},
             "inputs": [[[*shape], [*strides]] for shape, strides in self.inputs],
-            "sizes": [[axis.name, _extent(axis), length] for axis, length in self.sizes],
+            "sizes": [[*axis_data(axis), length] for axis, length in self.sizes],
             "target": self.target,
             "threads": self.threads,
             "configs": [config.data() for config in self.configs],
@@ -88,7 +93,7 @@ class Job:
             program_from_data(data["program"]),
             {name: DType(dtype) for name, dtype in data["storage"].items()},
             [(tuple(shape), tuple(strides)) for shape, strides in data["inputs"]],
-            tuple((_axis(name, extent), length) for name, extent, length in data["sizes"]),
+            tuple((axis_from_data(axis), length) for *axis, length in data["sizes"]),
             data["target"],
             data["threads"],
             [Config.from_data(config) for config in data["configs"]],
@@ -141,11 +146,3 @@ def _array(form: Form, dtype: torch.dtype, device: str) -> torch.Tensor:
     if dtype.is_floating_point:
         flat.normal_()
     return flat.as_strided(shape, strides)
-
-
-def _extent(axis: Axis) -> int | str:
-    return axis.extent if isinstance(axis.extent, int) else axis.extent.name
-
-
-def _axis(name: str, extent: int | str) -> Axis:
-    return Axis(name, extent if isinstance(extent, int) else Symbol(extent))

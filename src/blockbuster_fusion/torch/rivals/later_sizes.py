@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 
 from torch.fx import Node
 
+from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.schedule.cost import Seconds, predicted
-from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Length
+from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.rivals.composites import Composite

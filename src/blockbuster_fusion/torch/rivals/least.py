@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from torch.fx import Node
 
+from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import short_name, tensor_of, tensors_of
-from blockbuster_fusion.torch.capture.sizes import Length
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.rivals.library import LOOKUPS
 

@@ -9,11 +9,12 @@ import torch
 from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.runtime.tuning_database import database
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import operand, short_name, tensor_of, tensors_of
-from blockbuster_fusion.torch.capture.sizes import Length, captured_length
+from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.composites import Composite

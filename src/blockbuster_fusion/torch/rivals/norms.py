@@ -30,12 +30,18 @@ from torch.fx import Node
 
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.fakes import fake_mode_of
-from blockbuster_fusion.torch.capture.nodes import CASTS, name_of, operand, tensor_of, tensors_of
-from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.capture.nodes import (
+    FLOATS,
+    is_float,
+    is_float_cast,
+    operand,
+    tensor_of,
+    tensors_of,
+)
+from blockbuster_fusion.torch.capture.symbolic import as_size, sizes_of
 from blockbuster_fusion.torch.rivals.composites import Calling, Composite, first_of, has_form_of
 
 aten = torch.ops.aten
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ADDITIONS = (aten.add.Tensor, aten.add.Scalar)
 
 
@@ -98,23 +104,10 @@ def _is_call(node: object, *targets: object) -> bool:
     return isinstance(node, Node) and node.target in targets and not node.kwargs
 
 
-def _is_float(node: object) -> bool:
-    return isinstance(node, Node) and bool(tensors_of(node)) and tensor_of(node).dtype in FLOATS
-
-
-def _is_float_cast(node: Node) -> bool:
-    """True if a node converts floats to other floats, and no more."""
-    if name_of(node) not in CASTS or not _is_float(node) or not _is_float(operand(node)):
-        return False
-    before, after = tensor_of(operand(node)), tensor_of(node)
-    stays = before.device == after.device and before.layout == after.layout
-    return stays and node.kwargs.keys() <= {"dtype", "device", "layout"}
-
-
 def _unwidened(node: Node) -> list[Node]:
     """A node, and those before it of which it is an exact copy in a wider float."""
     found = [node]
-    while _is_float_cast(found[-1]):
+    while is_float_cast(found[-1]):
         before = operand(found[-1])
         if not _is_wider(tensor_of(found[-1]).dtype, tensor_of(before).dtype):
             break
@@ -127,8 +120,9 @@ def _is_wider(a: torch.dtype, b: torch.dtype) -> bool:
     return a == b or a.itemsize > b.itemsize
 
 
-def _source(node: object) -> Node | None:
-    return _unwidened(node)[-1] if isinstance(node, Node) and _is_float(node) else None
+def _narrowest(node: object) -> Node | None:
+    """The first node of which a node is an exact copy in a wider float; None if it is no float."""
+    return _unwidened(node)[-1] if isinstance(node, Node) and is_float(node) else None
 
 
 def _only_user(node: Node) -> Node | None:
@@ -152,7 +146,7 @@ def _axes(node: Node) -> Any:
 def _shape_along(node: Node) -> tuple[int, ...] | None:
     """The lengths of the last axes along which a node reduces floats, or None."""
     axes = _axes(node)
-    if not isinstance(axes, list | tuple) or not axes or not _is_float(node.args[0]):
+    if not isinstance(axes, list | tuple) or not axes or not is_float(node.args[0]):
         return None
     shape = tensor_of(operand(node)).shape
     rank, count = len(shape), len(axes)
@@ -205,7 +199,7 @@ def _starts(statistic: Node) -> Iterator[_Way]:
             yield _Way((statistic, variances[0]), read, shape, is_centred=True)
     else:
         x = _square_of(read)
-        if x is None or not _is_float(x):
+        if x is None or not is_float(x):
             return
         centred = _centred(x, shape)
         if centred is not None:
@@ -219,7 +213,7 @@ def _centred(node: Node, shape: tuple[int, ...]) -> list[Node] | None:
     if not _is_call(node, aten.sub.Tensor) or len(node.args) != 2:
         return None
     x, mean = node.args
-    if not isinstance(x, Node) or not isinstance(mean, Node) or not _is_float(x):
+    if not isinstance(x, Node) or not isinstance(mean, Node) or not is_float(x):
         return None
     steps = [mean]
     if mean.target is getitem and mean.args[1] == 1:
@@ -229,7 +223,7 @@ def _centred(node: Node, shape: tuple[int, ...]) -> list[Node] | None:
         is_mean = mean.target is aten.mean.dim
     if not is_mean or _shape_along(steps[0]) != shape:
         return None
-    same = _source(steps[0].args[0]) is _source(x)
+    same = _narrowest(steps[0].args[0]) is _narrowest(x)
     return [x, *steps, node] if same and _rank(x) == _rank(operand(steps[0])) else None
 
 
@@ -239,7 +233,7 @@ def _rank(node: Node) -> int:
 
 def _past_casts(way: _Way) -> _Way:
     """The way over the casts of floats that come next."""
-    while (node := _only_user(way.result)) is not None and _is_float_cast(node):
+    while (node := _only_user(way.result)) is not None and is_float_cast(node):
         way = way.then(node)
     return way
 
@@ -286,7 +280,7 @@ def _multiplied(way: _Way, *, inverse: bool) -> _Way | None:
     if len(node.args) != 2 or len(others) != 1 or (not inverse and node.args[1] is not scale):
         return None
     (x,) = others
-    if not isinstance(x, Node) or not _is_float(x):
+    if not isinstance(x, Node) or not is_float(x):
         return None
     steps = _numerator(way, x)
     if steps is not None:
@@ -301,21 +295,21 @@ def _multiplied(way: _Way, *, inverse: bool) -> _Way | None:
 
 def _numerator(way: _Way, node: Node) -> list[Node] | None:
     """The steps from what is normalised to a node that is it, or it without its mean; or None."""
-    if not _is_float(node) or _rank(node) != _rank(way.x):
+    if not is_float(node) or _rank(node) != _rank(way.x):
         return None
     if not way.is_centred:
-        return [] if _source(node) is _source(way.x) else None
+        return [] if _narrowest(node) is _narrowest(way.x) else None
     centred = next((c for n in _unwidened(node) if (c := _centred(n, way.shape))), None)
-    if centred is None or _source(centred[0]) is not _source(way.x):
+    if centred is None or _narrowest(centred[0]) is not _narrowest(way.x):
         return None
     return [*centred[1:], *reversed(_unwidened(node)[: _unwidened(node).index(centred[-1])])]
 
 
 def _is_parameter(node: object, way: _Way) -> bool:
     """True if a node may be the weight or the bias: an array of the shape of a row."""
-    if not isinstance(node, Node) or not _is_float(node):
+    if not isinstance(node, Node) or not is_float(node):
         return False
-    return [*map(as_size, tensor_of(node).shape)] == [*map(as_size, way.shape)]
+    return sizes_of(node) == [*map(as_size, way.shape)]
 
 
 # ---------------------------------------------------------------- the end of the way
@@ -328,7 +322,7 @@ def _ends(way: _Way) -> Iterator[_Way]:
         given = [n for n in node.args if n is not way.result]
         parameter = given[0] if len(node.args) == 2 and len(given) == 1 else None
         fits = parameter is not None and _is_parameter(parameter, way)
-        if _is_float_cast(node):
+        if is_float_cast(node):
             way = way.then(node)
         elif fits and way.weight is None and _is_call(node, aten.mul.Tensor):
             way = way.then(node, weight=parameter)

@@ -8,7 +8,7 @@ it runs. When a model is tuned, the parts are given up one kind at a time first.
 The model's state stays as it is. Inputs are copies, and what the model writes to is put back before
 each call. Not timed are models with random numbers, with operators of other packages, and with
 inputs that share memory that is written to; nor models whose sizes change, for which one call
-would decide, nor slow ones, for which calls cost nothing.
+would decide, nor slow ones, for which calls cost nothing. The option `time_model` turns it off.
 """
 
 import statistics

@@ -1,5 +1,7 @@
 """Losses that PyTorch computes by kernels of their own: of each element, or their mean or sum."""
 
+from collections.abc import Callable
+
 from blockbuster_fusion.array.positional import PositionalBuilder
 from blockbuster_fusion.array.records import Operand, PositionalArray
 from blockbuster_fusion.ir.combiner import ADD
@@ -27,6 +29,24 @@ def _mse_loss(
     return _reduced(p, p.elementwise(lambda a, b: (a - b) ** 2, x, target), kind)
 
 
+def _by_distance(
+    p: PositionalBuilder,
+    x: PositionalArray,
+    target: PositionalArray,
+    kind: int,
+    bound: float,
+    near: Callable[[Expr], Expr],
+    far: Callable[[Expr], Expr],
+) -> PositionalArray:
+    """One loss for distances from the target below a bound, another for those from there on."""
+
+    def made(a: Expr, b: Expr) -> Expr:
+        off = call("abs", a - b)
+        return call("where", off < bound, near(off), far(off))
+
+    return _reduced(p, p.elementwise(made, x, target), kind)
+
+
 @reduction("smooth_l1_loss")
 def _smooth_l1_loss(
     p: PositionalBuilder,
@@ -35,13 +55,10 @@ def _smooth_l1_loss(
     kind: int = MEAN,
     beta: float = 1.0,
 ) -> PositionalArray:
-    def made(a: Expr, b: Expr) -> Expr:
-        off = call("abs", a - b)
-        if beta == 0:
-            return off
-        return call("where", off < beta, 0.5 * off**2 / beta, off - 0.5 * beta)
-
-    return _reduced(p, p.elementwise(made, x, target), kind)
+    divisor = beta or 1.0  # no distance is below 0
+    return _by_distance(
+        p, x, target, kind, beta, lambda off: 0.5 * off**2 / divisor, lambda off: off - 0.5 * beta
+    )
 
 
 @reduction("huber_loss")
@@ -52,11 +69,15 @@ def _huber_loss(
     kind: int = MEAN,
     delta: float = 1.0,
 ) -> PositionalArray:
-    def made(a: Expr, b: Expr) -> Expr:
-        off = call("abs", a - b)
-        return call("where", off < delta, 0.5 * off**2, delta * (off - 0.5 * delta))
-
-    return _reduced(p, p.elementwise(made, x, target), kind)
+    return _by_distance(
+        p,
+        x,
+        target,
+        kind,
+        delta,
+        lambda off: 0.5 * off**2,
+        lambda off: delta * (off - 0.5 * delta),
+    )
 
 
 @reduction("binary_cross_entropy")
@@ -67,7 +88,11 @@ def _binary_cross_entropy(
     weight: PositionalArray | None = None,
     kind: int = MEAN,
 ) -> PositionalArray:
-    """Logarithms are at least -100, as PyTorch has them."""
+    """Logarithms are at least -100, as PyTorch has them.
+
+    PyTorch raises if an input is not between 0 and 1, so that kernels get only what is sure to be:
+    a sigmoid, for one (torch/capture/operators.py).
+    """
 
     def made(a: Expr, b: Expr) -> Expr:
         wrong = call("maximum", call("log1p", -a), -100.0)
