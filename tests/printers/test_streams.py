@@ -1,0 +1,105 @@
+"""Streams: kernels without products, row by row, with arrays read and stored in place."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import blockbuster_fusion as bb
+
+FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "gelu": F.gelu,
+    "softmax": lambda x: x.softmax(-1),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "spread": lambda x: (x - x.amin(-1, keepdim=True)) / (x.amax(-1, keepdim=True) + 1),
+    "sum of rows": lambda x: x.exp().sum(-1),
+    "sum of columns": lambda x: (x * x).sum(0),
+    "several": lambda x: (x + 1, (x * 2).sum(-1), (x * 2).tanh()),
+    "turned": lambda x: (x * 2).transpose(0, -1).contiguous(),
+}
+
+
+def placements(*shape: int) -> dict[str, Callable[[], Tensor]]:
+    """Arrays of one shape that lie in memory in several ways."""
+    rows, columns = shape[-2:]
+    return {
+        "contiguous": lambda: torch.randn(shape),
+        "transposed": lambda: torch.randn(*shape[:-2], columns, rows).transpose(-1, -2),
+        "every second column": lambda: torch.randn(*shape[:-1], 2 * columns)[..., ::2],
+        "every third row": lambda: torch.randn(*shape[:-2], 3 * rows, columns)[..., ::3, :],
+        "one row, expanded": lambda: torch.randn(*shape[:-2], 1, columns).expand(shape),
+        "one column, expanded": lambda: torch.randn(*shape[:-1], 1).expand(shape),
+        "unaligned": lambda: torch.randn(rows * columns + 1)[1:].view(rows, columns),
+    }
+
+
+def close(found: Any, function: Callable[[Tensor], Any], x: Tensor) -> None:
+    """The error is at most twice PyTorch's own, and two roundings of the largest number."""
+    several = isinstance(found, tuple)
+    results = [(y,) if not several else y for y in (found, function(x), function(x.double()))]
+    for ours, usual, exact in zip(*results, strict=True):
+        assert (ours.shape, ours.stride(), ours.dtype) == (usual.shape, usual.stride(), x.dtype)
+        own = (usual.double() - exact).abs().max()
+        floor = 2 * torch.finfo(x.dtype).eps * exact.abs().max()
+        assert (ours.double() - exact).abs().max() <= 2 * own + floor
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_arrays_lie_as_they_like(name: str) -> None:
+    function = FUNCTIONS[name]
+    compiled = torch.compile(function, backend="blockbuster", dynamic=False)
+    with torch.no_grad():
+        for make in placements(5, 37).values():
+            x = make()
+            close(compiled(x), function, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    function = FUNCTIONS["several"]
+    compiled = torch.compile(function, backend="blockbuster", dynamic=False)
+    with torch.no_grad():
+        for place in ("contiguous", "transposed"):
+            x = placements(5, 37)[place]().to(dtype)
+            close(compiled(x), function, x)
+
+
+@pytest.mark.parametrize("length", [1, 7, 9, 31, 33, 100, 9000])
+def test_rows_of_any_length(length: int) -> None:
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.softmax(-1), (x * x).sum(-1)
+
+    x = torch.randn(3, length)
+    with torch.no_grad():
+        close(bb.compile(both, x)(x), both, x)
+
+
+def test_batches_with_rows_and_columns_of_their_own() -> None:
+    def scaled(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return ((x - row) * column[..., None]).softmax(-1)
+
+    inputs = torch.randn(2, 3, 4, 19), torch.randn(19), torch.randn(3, 4)
+    with torch.no_grad():
+        found = bb.compile(scaled, *inputs)(*inputs)
+        torch.testing.assert_close(found, scaled(*inputs))
+
+
+def test_a_stream_needs_no_tiles() -> None:
+    """The text of softmax: three loops over a row, and memory for strided arrays alone."""
+    x = torch.randn(8, 100)
+    with torch.no_grad():
+        compiled = bb.compile(lambda x: x.softmax(-1), x)
+        compiled(x)
+    (kernel,) = compiled.explanation.kernels
+    reserved = [line for line in kernel.source.splitlines() if "reserve(&bytes" in line]
+    assert len(reserved) == 2
+    assert all("== 1 ? 0 :" in line for line in reserved)
