@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, CompiledKernel
 from triton.runtime.errors import OutOfResources
 
 from blockbuster_fusion.ir.axis import Dim, Symbol
@@ -30,7 +30,7 @@ from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.disk_cache import cached, digest, usable_folder
 from blockbuster_fusion.runtime.process_folder import process_folder
-from blockbuster_fusion.runtime.triton.variants import Arguments, Variants, placeholder
+from blockbuster_fusion.runtime.triton.variants import ALIGNED, Arguments, Variants, placeholder
 from blockbuster_fusion.runtime.trust import distrust
 
 log = logging.getLogger("blockbuster_fusion")
@@ -194,23 +194,57 @@ class Launcher(LaunchPlanner):
     ) -> Callable[[Sequence[torch.Tensor]], None]:
         """A launch for tensors with these strides."""
         function, template = self.form(plan, strides)
-        run, options = function[plan.grid], plan.options
-
-        def launch(tensors: Sequence[torch.Tensor]) -> None:
-            arguments: list[object] = [*template]
-            for at, tensor in zip(self.pointers, tensors, strict=True):
-                if at is not None:
-                    arguments[at] = tensor
-            for at, (buffer, shape) in zip(self.scratch, plan.scratch, strict=True):
-                arguments[at] = _scratch(buffer, shape, tensors[0].device)
-            run(*arguments, **options)
-
-        return launch if plan.grid[0] else lambda tensors: None
+        if not plan.grid[0]:
+            return lambda tensors: None
+        return BoundLaunch(function, template, plan, self.pointers, self.scratch)
 
     def form(self, plan: LaunchPlan, strides: Sequence[Sequence[int]]) -> tuple[Any, list[Any]]:
         """The function for a launch, and its arguments; None stands for a tensor."""
         function, known = self.variants.fitting(*self.numbers(plan, strides))
         return function, [known.get(name) for name in self.parameters]
+
+
+class BoundLaunch:
+    """A launch with given numbers, for any tensors with the strides that they stand for.
+
+    In each call Triton looks at all arguments, to find the kernel that was compiled for such. Here
+    only addresses differ. So the kernel that a first call found serves all later ones on the same
+    device, if arrays are aligned as Triton took it for granted.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        template: Sequence[Any],
+        plan: LaunchPlan,
+        pointers: Sequence[int | None],
+        scratch: Sequence[int],
+    ) -> None:
+        """`pointers` and `scratch` are the places of arrays among the arguments."""
+        self.function, self.template, self.plan = function, template, plan
+        self.pointers = [(at, number) for number, at in enumerate(pointers) if at is not None]
+        self.scratch = [(at, *found) for at, found in zip(scratch, plan.scratch, strict=True)]
+        self.grid = (*plan.grid, 1, 1)[:3]
+        self.known: dict[torch.device, Callable[..., None]] = {}
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
+        device = tensors[0].device
+        arrays = [(at, tensors[number]) for at, number in self.pointers]
+        arrays += [(at, _scratch(b, shape, device)) for at, b, shape in self.scratch]
+        arguments = [*self.template]
+        low = 0
+        for at, array in arrays:
+            arguments[at] = address = array.data_ptr()
+            low |= address
+        known = self.known.get(device) if low % ALIGNED == 0 else None
+        if known is not None:
+            known(*arguments)
+            return
+        for at, array in arrays:
+            arguments[at] = array
+        compiled = self.function[self.plan.grid](*arguments, **self.plan.options)
+        if isinstance(compiled, CompiledKernel) and low % ALIGNED == 0:
+            self.known[device] = compiled[self.grid]
 
 
 class FittingLaunch:
