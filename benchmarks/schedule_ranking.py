@@ -217,7 +217,7 @@ def choice_of(ranking: Ranking, config: Config) -> Choice:
     return replace(own, schedule=config.schedule, tiles={**own.tiles, **tiles})
 
 
-class Session:
+class Rankings:
     """The kernels that are measured, their configurations in jobs, and what was found so far."""
 
     def __init__(self, numbers: Sequence[int], device: str, more: int) -> None:
@@ -281,11 +281,11 @@ def main() -> None:
     numbers = [
         n for n, (case, _) in enumerate(kernels(options.device)) if options.kernels in case.name
     ]
-    session = Session(numbers, options.device, options.more)
+    rankings = Rankings(numbers, options.device, options.more)
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(options.jobs, context, begin, (context.Lock(),))
-    session.run(pool, end)
-    rows = session.rows
+    rankings.run(pool, end)
+    rows = rankings.rows
     near = sum(shown(row) <= NEAR for row in rows)
     print(f"best of ten within {NEAR - 1:.0%} of the best of all: {near} of {len(rows)} kernels")
     if options.save:

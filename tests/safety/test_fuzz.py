@@ -12,7 +12,7 @@ from helpers.hard_programs import hard_inputs, hard_program
 from helpers.programs import random_inputs, random_tiles, random_unit
 from helpers.torch_reference import Reference
 
-PROGRAMS, CHUNK = part(1000, of=8), 25
+PROGRAMS, CHUNK = part(1000, of=14), 25
 LONG = int(os.environ.get("BLOCKBUSTER_FUZZ", "5000"))
 LARGEST = 1e18
 """Float32 holds the square of this. Programs that come to more are given other inputs."""

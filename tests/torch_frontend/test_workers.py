@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,26 @@ from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 from blockbuster_fusion.torch.rivals.workers import Workers, usual_workers
 from blockbuster_fusion.torch.tune import subject_of
 
+pytestmark = pytest.mark.xdist_group("workers")  # they share configurations
 FOREVER = 1e9
+
+
+@cache
+def softmax() -> Subject:
+    """Softmax with two configurations; nothing is compiled or measured."""
+    made = subject_of(bb.examples.find("softmax"), (np.ones((20, 70), np.float32),), {}, "cpu")
+    found = {print_c(*choice.scheduled()): choice for choice in made.choices}
+    return replace(made, choices=[*found.values()][:2])
 
 
 @pytest.fixture
 def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
-    """Softmax with two configurations; nothing is compiled or measured."""
-    made = subject_of(bb.examples.find("softmax"), (np.ones((20, 70), np.float32),), {}, "cpu")
-    found = {print_c(*choice.scheduled()): choice for choice in made.choices}
+    """Softmax, in a process that knows of no kernel and of no measurement."""
+    made = softmax()
     monkeypatch.setenv("BLOCKBUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "database", lambda: TuningDatabase(None))
     monkeypatch.setattr(tuning, "MOST_STEPS", 0)
-    return replace(made, choices=[*found.values()][:2])
+    return made
 
 
 def compiler_that(tmp_path: Path, does: str) -> str:

@@ -9,7 +9,7 @@ GIVEN = ("placeholder", "get_attr")
 """Kinds of nodes that compute nothing: inputs, and tensors that the graph holds."""
 
 CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
-COPIES = frozenset(
+SAME_NUMBERS = frozenset(
     {
         *("view", "_unsafe_view", "reshape", "clone", "expand", "slice", "select"),
         *("squeeze", "unsqueeze", "permute", "transpose", "t"),
@@ -69,7 +69,7 @@ def is_float_cast(node: Node) -> bool:
 def copied(node: Node) -> list[Node]:
     """A node, and those before it whose numbers it has, in another shape or as other floats."""
     found = [node]
-    while short_name(found[-1]) in COPIES or is_float_cast(found[-1]):
+    while short_name(found[-1]) in SAME_NUMBERS or is_float_cast(found[-1]):
         found.append(operand(found[-1]))
     return found
 
