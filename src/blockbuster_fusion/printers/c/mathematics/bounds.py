@@ -32,7 +32,7 @@ BOUNDS = {
     for row in (
         _one("exp", 1.5, 1.5),
         _one("exp2", 1.5, 1.5),
-        _one("expm1", 2.0, 2.0),
+        _one("expm1", 2.0, 2.5),
         _one("log", 1.5, 1.5),
         _one("log2", 1.5, 2.0),
         _one("log10", 1.5, 2.0),
