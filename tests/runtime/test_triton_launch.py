@@ -19,9 +19,11 @@ if sys.platform != "linux":
     pytest.skip("Triton is for Linux alone", allow_module_level=True)
 
 import torch
+from triton.compiler import CompiledKernel
 from triton.runtime.errors import OutOfResources
 
-from blockbuster_fusion.runtime.triton.launch import Launcher, TritonKernels
+from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan
+from blockbuster_fusion.runtime.triton.launch import BoundLaunch, Launcher, TritonKernels
 
 
 class Device:
@@ -112,3 +114,40 @@ def test_tiles_that_arrays_depend_on_stay() -> None:
     halving = Halving(kernel, {"MM": 256, "KK": 256}, seen_outside(kernel))
     tiles = dict.fromkeys(kernel.dims, 64)
     assert {dim.name for dim in halving.halvable(tiles)} == {"M"}
+
+
+class Compiled(CompiledKernel):  # type: ignore[misc]
+    """Stands in for a kernel that Triton has compiled; notes what it is launched with."""
+
+    def __init__(self, notes: list[tuple[Any, ...]]) -> None:
+        self.notes = notes
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *arguments: self.notes.append((grid, *arguments))
+
+
+def test_later_launches_call_the_compiled_kernel_itself() -> None:
+    """With addresses; unless an array is not aligned as Triton took it for granted."""
+    looked_up: list[tuple[Any, ...]] = []
+    direct: list[tuple[Any, ...]] = []
+
+    class Function:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+            def run(*arguments: Any, **options: int) -> Any:
+                looked_up.append(arguments)
+                return Compiled(direct)
+
+            return run
+
+    plan = LaunchPlan((3, 1, 1), (), {}, {"num_warps": 4})
+    launch = BoundLaunch(Function(), [None, 7, None], plan, [0, None, 2], [])
+    whole = torch.zeros(65)
+    aligned, unaligned = whole[:64], whole[1:]
+    launch([aligned, aligned, aligned])
+    launch([aligned, aligned, aligned])
+    assert len(looked_up) == 1
+    assert direct == [((3, 1, 1), aligned.data_ptr(), 7, aligned.data_ptr())]
+    launch([aligned, aligned, unaligned])
+    assert len(looked_up) == 2
+    assert looked_up[1][2] is unaligned
+    assert len(direct) == 1

@@ -224,7 +224,6 @@ class BoundLaunch:
         self.function, self.template, self.plan = function, template, plan
         self.pointers = [(at, number) for number, at in enumerate(pointers) if at is not None]
         self.scratch = [(at, *found) for at, found in zip(scratch, plan.scratch, strict=True)]
-        self.grid = (*plan.grid, 1, 1)[:3]
         self.known: dict[torch.device, Callable[..., None]] = {}
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -244,7 +243,7 @@ class BoundLaunch:
             arguments[at] = array
         compiled = self.function[self.plan.grid](*arguments, **self.plan.options)
         if isinstance(compiled, CompiledKernel) and low % ALIGNED == 0:
-            self.known[device] = compiled[self.grid]
+            self.known[device] = compiled[self.plan.grid]
 
 
 class FittingLaunch:

@@ -16,6 +16,7 @@ from blockbuster_fusion.runtime.bound import Bound
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
+from blockbuster_fusion.runtime.straight import StraightProgram, straight
 from blockbuster_fusion.runtime.tensors import library_on
 
 named_range = torch._C._profiler._RecordFunctionFast
@@ -318,6 +319,14 @@ class BoundKernel:
             program = self.runner.bound_for(given, self.sizes, self.library, into)
             if not program.is_empty:
                 self.programs.put(_strides(given, into), program)
+
+    def straight(self, values: list[Any]) -> StraightProgram | None:
+        """What the call that has just been run did; None on a CPU, where a tape has it."""
+        is_plain = not self.pieces and all(
+            dtype is None and not values[slot].is_neg() for slot, _, dtype in self.inputs
+        )
+        program = self.program(values) if self.step.device.type == "cuda" and is_plain else None
+        return None if program is None else straight(program, self.library)
 
     def program(self, values: list[Any]) -> Bound | None:
         """The program that has just been run."""

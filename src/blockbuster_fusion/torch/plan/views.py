@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 
 from blockbuster_fusion.array.axes import Length
+from blockbuster_fusion.runtime.straight import StraightProgram
 from blockbuster_fusion.torch.plan.operator_properties import (
     PLAIN,
     depends_on_data,
@@ -25,6 +27,8 @@ from blockbuster_fusion.torch.plan.steps import (
     BoundOperator,
     BoundStep,
     Slot,
+    merged,
+    named_range,
 )
 
 
@@ -52,12 +56,38 @@ class ViewStep:
         values[self.output] = x.as_strided(self.shape, self.stride, offset)
 
 
+class KernelCall:
+    """The kernels of a part, for tensors that always have the same shapes and strides."""
+
+    def __init__(self, bound: BoundKernel, program: StraightProgram) -> None:
+        self.name, self.program = bound.name, program
+        self.inputs = [(slot, shape) for slot, shape, _ in bound.inputs]
+        self.outputs = bound.outputs
+
+    def __call__(self, values: list[Any]) -> None:
+        given = [
+            values[slot] if shape is None else values[slot].view(shape)
+            for slot, shape in self.inputs
+        ]
+        if profiler._is_profiler_enabled:
+            with named_range(self.name):
+                made = self.program(given)
+        else:
+            made = self.program(given)
+        for (slot, how), x in zip(self.outputs, made, strict=True):
+            values[slot] = x if how is None else merged(x, *how)
+
+
+TapeStep = BoundStep | ViewStep | KernelCall
+
+
 class ViewChains:
     """Notes the steps of one call, and which of their results are views of others."""
 
     def __init__(self, given: Sequence[Any]) -> None:
         self.steps: list[BoundStep] = []
         self.views: dict[int, View] = {}
+        self.programs: dict[BoundKernel, StraightProgram] = {}
         self.is_regular = True
         """False if the shapes of results may differ in calls like this one."""
         self.offsets: dict[int, int] = {}
@@ -77,6 +107,9 @@ class ViewChains:
             case BoundKernel():
                 for slot, _, _ in bound.step.outputs:
                     self.note_root(slot, values[slot])
+                program = bound.straight(values)
+                if program is not None:
+                    self.programs[bound] = program
             case BoundAllocate():
                 self.note_root(bound.slot, values[bound.slot])
             case BoundCopy():
@@ -107,15 +140,15 @@ class ViewChains:
                 return View(root, tuple(made.shape), tuple(made.stride()), offset)
         return None
 
-    def composed(self, results: Collection[int]) -> list[tuple[BoundStep | ViewStep, list[int]]]:
+    def composed(self, results: Collection[int]) -> list[tuple[TapeStep, list[int]]]:
         """The steps that are needed, each with the slots that it reads."""
-        needed, made = {*results}, list[tuple[BoundStep | ViewStep, list[int]]]()
+        needed, made = {*results}, list[tuple[TapeStep, list[int]]]()
         for bound in reversed(self.steps):
             slot = bound.output if isinstance(bound, BoundOperator) else None
             view = None if slot is None else self.views.get(slot)
             if slot is None or view is None:
                 reads = _reads(bound)
-                made.append((bound, reads))
+                made.append((self.called(bound), reads))
             elif slot in needed:
                 reads = [view.root]
                 made.append((ViewStep(view, slot), reads))
@@ -123,6 +156,12 @@ class ViewChains:
                 continue
             needed.update(reads)
         return made[::-1]
+
+    def called(self, bound: BoundStep) -> TapeStep:
+        """A step as a tape calls it."""
+        if isinstance(bound, BoundKernel) and bound in self.programs:
+            return KernelCall(bound, self.programs[bound])
+        return bound
 
 
 class StepTape:

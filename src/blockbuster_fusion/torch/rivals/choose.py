@@ -46,7 +46,7 @@ from blockbuster_fusion.torch.to_array_program import PartProgram
 
 ALL = frozenset({"all"})
 """Gives up the parts of all kinds."""
-PLAN = {"cpu": 40e-6, "cuda": 60e-6}
+PLAN = {"cpu": 30e-6, "cuda": 25e-6}
 """Seconds of a call of a compiled graph beside its parts; the captured graph runs without."""
 WORTH_IT = 1.02
 """The factor by which a measured kernel must be faster."""
