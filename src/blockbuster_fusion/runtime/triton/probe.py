@@ -37,7 +37,7 @@ SHARED_BYTES = 128
 """Bytes of shared memory that a processor moves in a cycle."""
 USUAL_L2 = 4 << 20
 """The size that is assumed where the driver tells none."""
-OPERATORS = 6.5
+OPERATORS = 2.2
 """A kernel costs the host as much as so many small operators: PyTorch calls these from C++."""
 
 
