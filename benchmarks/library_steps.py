@@ -2,11 +2,13 @@
 
     python benchmarks/library_steps.py [--save benchmarks/results/library_steps.json]
 
-A chain of small operators that PyTorch runs by choice, on one thread: called by a plan's tape, and
-from a list of prepared closures. Both run in turns in one process. The cost of a step is the
-difference of the median CPU times, between a long chain and a short one, divided by the steps that
-the long one has more: what a call costs once is not in it. "beside kernels": a kernel runs between
-the operators, which the list runs too, by a plan of that kernel alone.
+A chain of small operators that PyTorch runs by choice, on one thread: run by a plan, and from a
+list of prepared closures that call the same operators, without the Python around them that
+torch.ops has. Both run in turns in one process. The cost of a step is the difference of the median
+CPU times, between a long chain and a short one, divided by the operators that the long one has
+more: what a call costs once is not in it. With "a kernel", one runs after each operator; the list
+then allocates its result and launches it. With "changing sizes", the number of rows differs from
+call to call.
 """
 
 import argparse
@@ -18,11 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.tools.bench import versions
@@ -31,107 +34,143 @@ from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.rivals import choose, library
 
-SHORT, LONG = 12, 60
-"""The operators of the chains."""
+LAYERS = (6, 30)
+"""The layers of the short chain and of the long one."""
 ROUNDS, WARM = 1500, 100
 WIDTH, ROWS = 16, 4
-LIMIT = 3.0
-"""The microseconds that a step may cost beside its operator."""
+CONTIGUOUS = torch.contiguous_format
 
-aten = torch.ops.aten
 Call = Callable[[Tensor], Any]
+aten = torch.ops.aten
+linear, mul, softmax = aten.linear.default._op, aten.mul.Tensor._op, aten._softmax.default._op
+view, permute, clone = aten.view.default._op, aten.permute.default._op, aten.clone.default._op
 
 
 # ---------------------------------------------------------------- chains
 
 
-def linears(count: int) -> tuple[Callable[..., Tensor], list[Tensor], list[Call]]:
-    """Linear layers, one after the other: the model, its weights, and closures."""
-    weights = [torch.randn(WIDTH, WIDTH) / 4 for _ in range(count)]
+class Chain(nn.Module):
+    """Linear layers, one after the other."""
 
-    def model(x: Tensor, *given: Tensor) -> Tensor:
-        for w in given:
-            x = torch.nn.functional.linear(x, w)
+    each = 1
+    """The operators of a layer."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        weights = [torch.randn(WIDTH, WIDTH) / 4 for _ in range(count)]
+        self.weights = nn.ParameterList([nn.Parameter(w, requires_grad=False) for w in weights])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for w in self.weights:
+            x = self.after(nn.functional.linear(x, w))
         return x
 
-    return model, weights, [partial(_second, aten.linear.default, w) for w in weights]
+    def after(self, x: Tensor) -> Tensor:
+        """What is done with the result of a linear layer."""
+        return x
+
+    def calls(self) -> list[Call]:
+        """The operators as prepared closures."""
+        return [call for w in self.weights for call in (partial(_linear, w), *self.calls_after())]
+
+    def calls_after(self) -> list[Call]:
+        return []
 
 
-def mixed(count: int) -> tuple[Callable[..., Tensor], list[Tensor], list[Call]]:
+class Mixed(Chain):
     """Linear layers, products element by element and softmax, in turns."""
-    weights = [torch.randn(WIDTH, WIDTH) / 4 for _ in range(0, count, 3)]
 
-    def model(x: Tensor, *given: Tensor) -> Tensor:
-        for w in given:
-            x = (torch.nn.functional.linear(x, w) * 0.5).softmax(-1)
-        return x
+    each = 3
 
-    calls: list[Call] = []
-    for w in weights:
-        calls.append(partial(_second, aten.linear.default, w))
-        calls.append(lambda x: aten.mul.Tensor(x, 0.5))
-        calls.append(lambda x: aten._softmax.default(x, -1, False))
-    return model, weights, calls
+    def after(self, x: Tensor) -> Tensor:
+        return (x * 0.5).softmax(-1)
+
+    def calls_after(self) -> list[Call]:
+        return [lambda x: mul(x, 0.5), lambda x: softmax(x, -1, False)]
 
 
-def heads(count: int) -> tuple[Callable[..., Tensor], list[Tensor], list[Call]]:
-    """Linear layers whose results are read as turned views: a view is a step as well."""
-    weights = [torch.randn(WIDTH, WIDTH) / 4 for _ in range(0, count, 2)]
+class Turned(Chain):
+    """Linear layers whose results are turned: views are operators as well."""
 
-    def model(x: Tensor, *given: Tensor) -> Tensor:
-        for w in given:
-            x = torch.nn.functional.linear(x, w).view(2, 2, 4, 4).transpose(1, 2).reshape(4, 16)
-        return x
+    each = 5
 
-    def turned(x: Tensor) -> Tensor:
+    def after(self, x: Tensor) -> Tensor:
         return x.view(2, 2, 4, 4).transpose(1, 2).reshape(4, 16)
 
-    calls: list[Call] = []
-    for w in weights:
-        calls += [partial(_second, aten.linear.default, w), turned]
-    return model, weights, calls
+    def calls_after(self) -> list[Call]:
+        return [
+            lambda x: view(x, [2, 2, 4, 4]),
+            lambda x: permute(x, [0, 2, 1, 3]),
+            lambda x: clone(x, memory_format=CONTIGUOUS),
+            lambda x: view(x, [4, 16]),
+        ]
 
 
-def _second(function: Callable[..., Any], w: Tensor, x: Tensor) -> Any:
-    return function(x, w)
+class WithKernels(Chain):
+    """Linear layers, each with a kernel behind it."""
+
+    def after(self, x: Tensor) -> Tensor:
+        return torch.tanh(x) * 0.5
 
 
-CHAINS = {"linear": linears, "linear, mul, softmax": mixed, "linear, heads": heads}
+def _linear(w: Tensor, x: Tensor) -> Any:
+    return linear(x, w, None)
+
+
+# ---------------------------------------------------------------- plans
 
 
 @contextmanager
 def by_pytorch(wanted: Callable[[Sequence[Any]], bool]) -> Iterator[None]:
     """PyTorch runs the parts that are wanted, and kernels all others, whatever is faster."""
-    verdict, timed = choose.Chooser.verdict, library.LibraryTimes._timed
+    before = choose.Chooser.verdict, library.LibraryTimes._timed, CompiledGraph.gains
 
     def asked(self: choose.Chooser, nodes: Sequence[Any], *others: Any) -> Any:
         if wanted(nodes):
-            return verdict(self, nodes, *others)
+            return before[0](self, nodes, *others)
         self.gain = math.inf
         return None
 
     choose.Chooser.verdict = asked  # type: ignore[method-assign]
     library.LibraryTimes._timed = lambda *_: Seconds(1e-12)  # type: ignore[method-assign]
+    CompiledGraph.gains = True  # type: ignore[assignment]
     try:
         yield
     finally:
-        choose.Chooser.verdict = verdict  # type: ignore[method-assign]
-        library.LibraryTimes._timed = timed  # type: ignore[method-assign]
+        choose.Chooser.verdict, library.LibraryTimes._timed, CompiledGraph.gains = before
 
 
-def plan_of(model: Callable[..., Any], inputs: Sequence[Tensor], has_kernels: bool) -> ModelPlan:
-    """The plan of a model whose operators PyTorch runs; with kernels, only its products."""
+def plan_of(
+    model: Chain, inputs: Sequence[Tensor], *, dynamic: bool = False
+) -> tuple[ModelPlan, list[Sequence[Any]]]:
+    """The plan of a model whose linear layers PyTorch runs, and what it is called with."""
+    has_kernels = isinstance(model, WithKernels)
+    plans: list[ModelPlan] = []
+    seen: list[Sequence[Any]] = []
+
+    def watch(graph: CompiledGraph) -> None:
+        plan = graph.plan
+        plans.append(plan)
+
+        def called(*given: Any) -> list[Any]:
+            seen.append(given)
+            return plan(*given)
+
+        graph.plan = called  # type: ignore[assignment]
 
     def wanted(nodes: Sequence[Any]) -> bool:
         return not has_kernels or any("mm" in str(n.target) for n in nodes)
 
-    graphs: list[CompiledGraph] = []
     options = {"library": "auto", "time_model": False}
-    watched = partial(backend, options=options, watcher=graphs.append)
     torch._dynamo.reset()
     with by_pytorch(wanted):
-        torch.compile(model, backend=watched, dynamic=False)(*inputs)
-    return graphs[0].plan
+        watched = partial(backend, options=options, watcher=watch)
+        compiled = torch.compile(model, backend=watched, dynamic=dynamic)
+        for x in inputs:
+            torch.testing.assert_close(compiled(x), model(x))
+    (plan,) = plans
+    return plan, seen
 
 
 # ---------------------------------------------------------------- times
@@ -149,43 +188,30 @@ def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
     return [1e6 * statistics.median(found) for found in times]
 
 
-def without_kernels(name: str) -> dict[str, float]:
-    """The cost of a step in a chain that PyTorch runs as a whole."""
+def cost(kind: type[Chain], *, dynamic: bool = False) -> dict[str, float]:
+    """The microseconds of a step."""
     contenders: list[Callable[[], Any]] = []
-    steps: list[int] = []
-    for count in (SHORT, LONG):
-        torch.manual_seed(0)
-        model, weights, calls = CHAINS[name](count)
-        x = torch.randn(ROWS, WIDTH)
-        plan = plan_of(model, [x, *weights], has_kernels=False)
-        torch.testing.assert_close(plan(x, *weights)[0], _direct(calls, x))
-        contenders += [partial(plan, x, *weights), partial(_direct, calls, x)]
-        steps.append(len(calls))
-    return _cost(in_turns(contenders), steps)
+    for count in LAYERS:
+        model = kind(count)
+        lengths = (ROWS, ROWS + 1, ROWS + 2) if dynamic else (ROWS,)
+        inputs = [torch.randn(rows, WIDTH) for rows in lengths]
+        plan, given = plan_of(model, inputs, dynamic=dynamic)
+        calls = with_kernels(model, plan) if isinstance(model, WithKernels) else model.calls()
+        for x in inputs:
+            torch.testing.assert_close(_direct(calls, x), model(x))
+        contenders.append(_each(lambda x, plan=plan: plan(*x), given))
+        contenders.append(_each(partial(_direct, calls), inputs))
+    plan_short, direct_short, plan_long, direct_long = in_turns(contenders)
+    more, short = (kind.each * n for n in (LAYERS[1] - LAYERS[0], LAYERS[0]))
+    ours, direct = (plan_long - plan_short) / more, (direct_long - direct_short) / more
+    once = plan_short - direct_short - (ours - direct) * short
+    return {"plan": ours, "direct": direct, "beside": ours - direct, "once_a_call": once}
 
 
-def beside_kernels() -> dict[str, float]:
-    """The cost of a linear layer between kernels of `tanh(x) * 0.5`."""
-    contenders: list[Callable[[], Any]] = []
-    steps = [SHORT // 2, LONG // 2]
-    for count in steps:
-        torch.manual_seed(0)
-        weights = [torch.randn(WIDTH, WIDTH) / 4 for _ in range(count)]
-        x = torch.randn(ROWS, WIDTH)
-
-        def model(x: Tensor, *given: Tensor) -> Tensor:
-            for w in given:
-                x = torch.tanh(torch.nn.functional.linear(x, w)) * 0.5
-            return x
-
-        def kernels(x: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-            return tuple(torch.tanh(y) * 0.5 for y in given)
-
-        plan = plan_of(model, [x, *weights], has_kernels=True)
-        with torch.no_grad():
-            torch.testing.assert_close(plan(x, *weights)[0], model(x, *weights))
-        contenders += [partial(plan, x, *weights), partial(_linears, weights, x)]
-    return _cost(in_turns(contenders), steps)
+def _each(call: Callable[[Any], Any], given: Sequence[Any]) -> Callable[[], Any]:
+    """A function that calls another one with the next of some inputs."""
+    endless = cycle(given)
+    return lambda: call(next(endless))
 
 
 def _direct(calls: Sequence[Call], x: Tensor) -> Tensor:
@@ -194,19 +220,26 @@ def _direct(calls: Sequence[Call], x: Tensor) -> Tensor:
     return x
 
 
-def _linears(weights: Sequence[Tensor], x: Tensor) -> Tensor:
-    for w in weights:
-        x = aten.linear.default(x, w)
-    return x
+def with_kernels(model: Chain, plan: ModelPlan) -> list[Call]:
+    """The linear layers of a model as closures, each with its kernel, launched by itself."""
+    (tape,) = plan.tapes.values()
+    kernels = [part for part in tape.parts if part.tape is not None]
+    operators = [part for part in tape.parts if part.step is not None]
+    calls: list[Call] = []
+    for w, operator, kernel in zip(model.weights, operators, kernels, strict=True):
+        ((_, read),), (fresh,) = operator.made, kernel.fresh
+        addresses = type(tape.addresses).from_buffer_copy(tape.addresses)
+        calls.append(partial(_linear, w))
+        calls.append(partial(_launched, kernel.tape, addresses, read, fresh.base))
+    return calls
 
 
-def _cost(medians: Sequence[float], steps: Sequence[int]) -> dict[str, float]:
-    """Microseconds of a step: in the plan, called directly, and the difference."""
-    plan_short, direct_short, plan_long, direct_long = medians
-    more = steps[1] - steps[0]
-    plan, direct = (plan_long - plan_short) / more, (direct_long - direct_short) / more
-    once = plan_short - direct_short - (plan - direct) * steps[0]
-    return {"plan": plan, "direct": direct, "beside": plan - direct, "once_a_call": once}
+def _launched(tape: Any, addresses: Any, read: int, written: int, x: Tensor) -> Tensor:
+    """The result of a kernel."""
+    made = torch.empty((ROWS, WIDTH))
+    addresses[read], addresses[written] = x.data_ptr(), made.data_ptr()
+    tape(addresses)
+    return made
 
 
 def main() -> None:
@@ -215,10 +248,16 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     with torch.no_grad():
-        found = {name: without_kernels(name) for name in CHAINS}
-        found["linear, and a kernel"] = beside_kernels()
-    for name, cost in found.items():
-        print(f"{name}: " + ", ".join(f"{k} {v:.2f} µs" for k, v in cost.items()), flush=True)
+        found = {
+            "linear": cost(Chain),
+            "linear, mul, softmax": cost(Mixed),
+            "linear, 3 views, clone": cost(Turned),
+            "linear, changing sizes": cost(Chain, dynamic=True),
+            "linear and a kernel": cost(WithKernels),
+        }
+    for name, figures in found.items():
+        words = ", ".join(f"{key} {value:.2f} µs" for key, value in figures.items())
+        print(f"{name}: {words}", flush=True)
     if options.save:
         made = {"date": str(date.today()), "versions": versions(), "microseconds_of_a_step": found}
         options.save.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
