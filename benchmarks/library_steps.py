@@ -1,6 +1,7 @@
 """What a step of PyTorch's costs in a plan, beside the operator itself.
 
     python benchmarks/library_steps.py [--save benchmarks/results/library_steps.json]
+                                       [--device cuda]
 
 A chain of small operators that PyTorch runs by choice, on one thread: run by a plan, and from a
 list of prepared closures that call the same operators, without the Python around them that
@@ -176,11 +177,13 @@ def plan_of(
 # ---------------------------------------------------------------- times
 
 
-def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """The median CPU time of each call, in microseconds."""
+def in_turns(calls: Sequence[Callable[[], Any]], device: str) -> list[float]:
+    """The median CPU time of each call, in microseconds; a GPU is idle before each."""
     times: list[list[float]] = [[] for _ in calls]
     for number in range(WARM + ROUNDS):
         for call, found in zip(calls, times, strict=True):
+            if device == "cuda":
+                torch.cuda.synchronize()
             start = time.process_time()
             call()
             if number >= WARM:
@@ -188,20 +191,20 @@ def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
     return [1e6 * statistics.median(found) for found in times]
 
 
-def cost(kind: type[Chain], *, dynamic: bool = False) -> dict[str, float]:
+def cost(kind: type[Chain], device: str, *, dynamic: bool = False) -> dict[str, float]:
     """The microseconds of a step."""
     contenders: list[Callable[[], Any]] = []
     for count in LAYERS:
-        model = kind(count)
+        model = kind(count).to(device)
         lengths = (ROWS, ROWS + 1, ROWS + 2) if dynamic else (ROWS,)
-        inputs = [torch.randn(rows, WIDTH) for rows in lengths]
+        inputs = [torch.randn(rows, WIDTH, device=device) for rows in lengths]
         plan, given = plan_of(model, inputs, dynamic=dynamic)
         calls = with_kernels(model, plan) if isinstance(model, WithKernels) else model.calls()
         for x in inputs:
             torch.testing.assert_close(_direct(calls, x), model(x))
         contenders.append(_each(lambda x, plan=plan: plan(*x), given))
         contenders.append(_each(partial(_direct, calls), inputs))
-    plan_short, direct_short, plan_long, direct_long = in_turns(contenders)
+    plan_short, direct_short, plan_long, direct_long = in_turns(contenders, device)
     more, short = (kind.each * n for n in (LAYERS[1] - LAYERS[0], LAYERS[0]))
     ours, direct = (plan_long - plan_short) / more, (direct_long - direct_short) / more
     once = plan_short - direct_short - (ours - direct) * short
@@ -245,22 +248,27 @@ def _launched(tape: Any, addresses: Any, read: int, written: int, x: Tensor) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu or cuda")
     options = parser.parse_args()
+    device = options.device
     torch.set_num_threads(1)
     with torch.no_grad():
         found = {
-            "linear": cost(Chain),
-            "linear, mul, softmax": cost(Mixed),
-            "linear, 3 views, clone": cost(Turned),
-            "linear, changing sizes": cost(Chain, dynamic=True),
-            "linear and a kernel": cost(WithKernels),
+            "linear": cost(Chain, device),
+            "linear, mul, softmax": cost(Mixed, device),
+            "linear, 3 views, clone": cost(Turned, device),
+            "linear, changing sizes": cost(Chain, device, dynamic=True),
         }
+        if device == "cpu":  # on a GPU, a plan has no launches that can be called by themselves
+            found["linear and a kernel"] = cost(WithKernels, device)
     for name, figures in found.items():
         words = ", ".join(f"{key} {value:.2f} µs" for key, value in figures.items())
         print(f"{name}: {words}", flush=True)
     if options.save:
+        kept = json.loads(options.save.read_text()) if options.save.exists() else {}
         made = {"date": str(date.today()), "versions": versions(), "microseconds_of_a_step": found}
-        options.save.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+        kept[device] = made  # the other device stays as it was
+        options.save.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
