@@ -35,12 +35,14 @@ from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.attention import found_attention
 from blockbuster_fusion.torch.rivals.cluster import tuner_for
 from blockbuster_fusion.torch.rivals.composites import Called, Composite
+from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.later_sizes import later_loss
 from blockbuster_fusion.torch.rivals.least import least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.linears import found_linears
 from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.padded import found_padded
+from blockbuster_fusion.torch.rivals.reasons import CALL, LATER, WHOLE, reason_of, sentence
 from blockbuster_fusion.torch.rivals.tuning import Subject
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
@@ -50,17 +52,6 @@ PLAN = {"cpu": 30e-6, "cuda": 25e-6}
 """Seconds of a call of a compiled graph beside its parts; the captured graph runs without."""
 WORTH_IT = 1.02
 """The factor by which a measured kernel must be faster."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """The time of the kernels of a part, and how it is known."""
-
-    seconds: Seconds
-    basis: str
-    config: str = ""
-    error: float = 1.0
-    """The factor by which they may be slower."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +66,8 @@ class Weighing:
     """The composites that the model calls itself; some are still whole."""
     given_up: frozenset[str] = frozenset()
     """The kinds of parts that were slower in the whole model, or ALL."""
+    thorough: bool = False
+    """True to look for the best kernels even of parts whose bound has lost, to tell of them."""
 
 
 class Chooser:
@@ -82,6 +75,7 @@ class Chooser:
 
     def __init__(self, parts: PartCompiler, machine: Machine, weighing: Weighing) -> None:
         self.parts, self.machine, self.given_up = parts, machine, weighing.given_up
+        self.thorough = weighing.thorough
         whole = Counter(n.target for n in parts.analysis.nodes)
         self.called = {target: n - whole[target] for target, n in weighing.called.items()}
         self.own: frozenset[object] = frozenset()
@@ -105,15 +99,16 @@ class Chooser:
                 self.analyse()
             self.collapse_rest()
             if self.given_up == ALL:
-                self.leave_all("estimated, and slower in the model as a whole")
+                self.leave_all(WHOLE)
             elif self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
-                self.leave_all("estimated, and gain less than a call of them costs")
+                self.leave_all(CALL)
             self.restore_linears()
 
-    def leave_all(self, basis: str) -> None:
+    def leave_all(self, reason: str) -> None:
         """Moves all operators to PyTorch."""
         self.parts.pays = False
-        choices = {node: choice for nodes, choice in self.won for node in nodes}
+        left_parts = [(nodes, replace(choice, reason=reason)) for nodes, choice in self.won]
+        choices = {node: choice for nodes, choice in left_parts for node in nodes}
         while True:  # operators that several parts computed anew become parts of their own
             analysis = self.parts.analysis
             left = [n for part in self.parts.parts() for n in part]
@@ -121,7 +116,7 @@ class Chooser:
             if not left or not choices:
                 return
             usual = next(iter(choices.values()))
-            found = {node: replace(choices.get(node, usual), basis=basis) for node in left}
+            found = {node: choices.get(node, usual) for node in left}
             self.parts.libraries |= found
             self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
 
@@ -252,14 +247,17 @@ class Chooser:
         """
         library = self.times.of([*cheap, *nodes], composites)
         limit = library.total(replayed=self.replayed)
-        estimate = self.at_least([*cheap, *nodes])
-        if self.may_win(estimate, limit):
+        least = estimate = self.at_least([*cheap, *nodes])
+        may_win = self.may_win(least, limit)
+        if may_win:
             try:
                 estimate = self.estimated(nodes)
             except BlockbusterError as error:
                 log.debug("not weighed: %s", error)
                 self.gain = math.inf
                 return None  # the compiler of parts cuts it, or says why it cannot
+        elif self.thorough:
+            estimate = self.looked_for(nodes, least)
         ours = estimate.seconds.total(replayed=self.replayed)
         choice = LibraryChoice(
             tuple(map(name_of, (*cheap, *nodes))),
@@ -269,16 +267,19 @@ class Chooser:
             estimate.basis,
             estimate.config,
             tuple(str(x.operator) for x in composites),
+            least.seconds,
+            reason_of(may_win=may_win, is_slower=ours >= limit),
+            estimate.obstacle,
         )
-        if not self.may_win(estimate, limit):
+        if not may_win or not self.may_win(estimate, limit):
             return choice
         if self.kind(nodes) in self.given_up:
-            return replace(choice, basis=f"{estimate.basis}, and slower in the model as a whole")
+            return replace(choice, reason=WHOLE)
         lost = later_loss(
             self.parts, self.machine, nodes, cheap, composites, replayed=self.replayed
         )
         if lost is not None:
-            return lost.described(choice)
+            return replace(lost.described(choice), reason=LATER, bound=None)
         self.gain += limit - ours
         self.won.append((nodes, choice))
         return None
@@ -326,7 +327,7 @@ class Chooser:
         part = self.parts.program(nodes)
         target = self.parts.options.target_of(nodes)
         choices = self.parts.choices(part, target)
-        sizes = tuple((axis, self.length(size)) for axis, size in part.expressed.sizes)
+        sizes = self.sizes(part)
         key = (self.parts.key(part, target), sizes)
         if key not in self.known:
             made = self.timed(nodes) if self.measures else None
@@ -334,6 +335,19 @@ class Chooser:
                 made = self.kept(part, target, choices[0]) or self.predicted(choices[0], sizes)
             self.known[key] = made
         return self.known[key]
+
+    def looked_for(self, nodes: Sequence[Node], least: Estimate) -> Estimate:
+        """The time of the best kernels of a part that has lost: kept or predicted, not measured."""
+        try:
+            part, target = self.parts.program(nodes), self.parts.options.target_of(nodes)
+            choice = self.parts.choices(part, target)[0]
+            return self.kept(part, target, choice) or self.predicted(choice, self.sizes(part))
+        except Exception as error:  # whatever it is: PyTorch runs the part, and this is told
+            return replace(least, obstacle=sentence(error))
+
+    def sizes(self, part: PartProgram) -> Sizes:
+        """The lengths of a part's axes in the captured call."""
+        return tuple((axis, self.length(size)) for axis, size in part.expressed.sizes)
 
     def kept(self, part: PartProgram, target: str, choice: Choice) -> Estimate | None:
         """The time that tuning has measured before, if it has."""
@@ -375,7 +389,7 @@ class Chooser:
         """The measured time of the best configuration of a part, which becomes its choice."""
         found = self.tuner.best(self.subject(nodes))
         if found is None:  # no configuration is exact and runs
-            return Estimate(Seconds(math.inf), "measured", "none is exact enough")
+            return Estimate(Seconds(math.inf), "measured", obstacle="none is exact enough")
         choice, record = found
         self.parts.prefer(nodes, choice)
         return self.measured(choice, record)
