@@ -305,6 +305,9 @@ def test_orders_swap_loops_that_follow_each_other() -> None:
     slow, fast = (index.dim.label for index in kernel.grid)
     assert [x.order for x in product.near(Schedule()) if x.order] == [(fast, slow)]
     assert Schedule() in product.near(Schedule(order=(fast, slow)))
+    for m, n in ((512, 8), (8, 512)):  # the other loop has one block
+        single = space_of(lambda X, Y: X @ Y, "M K", "K N", M=m, K=64, N=n)
+        assert not [x for x in single.near(Schedule()) if x.order]
     rows = space_of(lambda X: X.sum(-1), "M N", M=512, N=64)
     assert not [x for x in rows.near(Schedule()) if x.order]
 

@@ -200,8 +200,9 @@ def test_each_configuration_is_measured_with_its_own_threads(
     monkeypatch.setattr(tuning, "launcher", lambda made, *_: made)
     monkeypatch.setattr(tuning, "measured", timed)
     subject = subject_of(program, inputs, {}, "cpu")
-    choices = [replace(choice, schedule=Schedule()) for choice in subject.choices[:1]]
-    subject = replace(subject, choices=choices, machine=FOUR_CORES, threads=4)
+    first = subject.choices[0]
+    first = replace(first, schedule=Schedule(), tiles=dict.fromkeys(first.tiles, 32))
+    subject = replace(subject, choices=[first], machine=FOUR_CORES, threads=4)
     with tuning.Tuner(seconds=120, workers=1) as tuner:
         found = tuner.best(subject)
     assert found is not None

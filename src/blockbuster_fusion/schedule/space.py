@@ -217,16 +217,20 @@ class Space:
         return len(self.tiling.starts(dim))
 
     def orders(self, order: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """The orders of grids in which two loops that follow each other are swapped."""
+        """The orders of grids in which two loops that follow each other are swapped.
+
+        Loops over one block make no difference.
+        """
         yield ()
         for kernel in self.nest.kernels:
-            own = [
-                next((name for name in order if is_named(index, name)), index.dim.label)
+            own = {
+                index: next((name for name in order if is_named(index, name)), index.dim.label)
                 for index in kernel.grid
-            ]
-            others = [name for name in order if name not in own]
-            whole = order if set(order) >= set(own) else (*own, *others)
-            for slow, fast in pairwise(own):
+            }
+            others = [name for name in order if name not in own.values()]
+            whole = order if set(order) >= {*own.values()} else (*own.values(), *others)
+            longer = [name for index, name in own.items() if self.blocks(index.dim) > 1]
+            for slow, fast in pairwise(longer):
                 swapped = {slow: fast, fast: slow}
                 yield tuple(swapped.get(name, name) for name in whole)
 
