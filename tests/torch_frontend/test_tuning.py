@@ -203,7 +203,7 @@ def test_each_configuration_is_measured_with_its_own_threads(
     first = subject.choices[0]
     first = replace(first, schedule=Schedule(), tiles=dict.fromkeys(first.tiles, 32))
     subject = replace(subject, choices=[first], machine=FOUR_CORES, threads=4)
-    with tuning.Tuner(seconds=120, workers=1) as tuner:
+    with tuning.Tuner(workers=1) as tuner:
         found = tuner.best(subject)
     assert found is not None
     schedule = found[0].schedule

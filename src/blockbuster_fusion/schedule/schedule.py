@@ -36,8 +36,8 @@ class Schedule:
     grid, which gives the most programs. With "outer", the grid ends with the first loop over
     blocks, so that nothing is computed twice."""
     order: tuple[str, ...] = ()
-    """The loops of a grid from the slowest to the fastest, by the labels of their dims or by axes;
-    those that are not named stay where the program has them (nest/passes/order_grid.py)."""
+    """The loops of a grid from the slowest to the fastest, by the labels of their dims or by axes.
+    Loops that are not named stay where the program has them (nest/passes/order_grid.py)."""
     apart: bool = False
     """True to compute a prologue in a kernel of its own (nest/passes/split_prologue.py)."""
     split: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -59,7 +59,7 @@ class Schedule:
     what each thread would have; one where a mask makes programs unequal."""
 
     def __post_init__(self) -> None:
-        """Raises BadConfig if a number is none that a launch can have, or an order names none."""
+        """Raises BadConfig for a number that no launch can have, and for what is no order."""
         for name in LAUNCH:
             number = getattr(self, name)
             if number is not None:
