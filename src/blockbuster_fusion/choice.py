@@ -61,7 +61,9 @@ class Choice:
         def choice() -> Choice:
             graph = unfused()
             tiles = default_tiles(graph, self.target)
-            return replace(self, graph=graph, tiles=tiles, unfused=None, given=frozenset())
+            plain = Schedule(self.schedule.grid)  # the rest was chosen for other loops
+            made = replace(self, graph=graph, tiles=tiles, unfused=None, schedule=plain)
+            return replace(made, given=frozenset())
 
         return choice
 

@@ -365,7 +365,10 @@ def _kernels(nest: Nest, tiles: Mapping[Dim, int], choice: Choice, threads: int 
     if choice.target == "cpu":
         from blockbuster_fusion.runtime.c.kernels import CpuKernels
 
-        return CpuKernels(nest, tiles, threads=choice.schedule.threads or threads)
+        schedule = choice.schedule
+        return CpuKernels(
+            nest, tiles, threads=threads, chosen=schedule.threads, chunk=schedule.chunk
+        )
     try:
         from blockbuster_fusion.runtime.triton.launch import TritonKernels
     except ImportError as error:

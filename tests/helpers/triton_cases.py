@@ -59,8 +59,17 @@ SCHEDULES = {
     "plain": Schedule(),
     "split": Schedule(split={"N": 2}),
     "atomic": Schedule(split={"K": 2}, atomic=True),
+    "rows last": Schedule(order=("N", "M")),
+    "rows first": Schedule(order=("M", "H", "B")),
+    "parts first": Schedule(split={"N": 2}, order=("N_parts", "L", "M")),
 }
-SCHEDULED = (("attention", "split"), ("rmsnorm-swiglu", "atomic"))
+SCHEDULED = (
+    ("attention", "split"),
+    ("attention", "parts first"),
+    ("rmsnorm-swiglu", "atomic"),
+    ("rmsnorm-swiglu", "rows last"),
+    ("sliding-window-attention", "rows first"),
+)
 SMALL = {"B": 1, "H": 2, "G": 1, "R": 2}
 RAGGED = (
     {"M": 45, "N": 70, "D": 17, "L": 33, "K": 40, **SMALL},

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.nest.nest import Nest
@@ -195,6 +196,24 @@ PROLOGUE = """program {
 }
 """
 
+TWO_GRIDS = """
+B = Axis(Symbol("BB"))
+B0 = Dim(B, packed=False)
+b = Index(B0)
+j = Index(M0)
+S = Buffer([BufferAxis(B0), BufferAxis(M0), BufferAxis(N0)], float32)
+T = Buffer([BufferAxis(M0)], float32)
+t = Tile([B0[b], M0[m], N0[n]], float32)
+u = Tile([M0[j]], float32)
+Nest("f", [Kernel("f", [b, m, n], [
+    Load(t, S[B0[b], M0[m], N0[n]]),
+    Store(S[B0[b], M0[m], N0[n]], t),
+]), Kernel("f2", [j], [
+    Load(u, T[M0[j]]),
+    Store(T[M0[j]], u),
+])], [S, T], [View(S, [B, M, N]), View(T, [M])])
+"""
+
 
 def run(name: str, body: str, schedule: Schedule | None = None) -> str:
     """The nest after one pass, without the definitions that it had before."""
@@ -223,6 +242,9 @@ CASES = {
     "skip_masked_blocks, not masked": ("skip_masked_blocks", LONG_SUM, None),
     "split_reduction": ("split_reduction", LONG_SUM, Schedule(split={"N": 4})),
     "split_reduction, atomic": ("split_reduction", LONG_SUM, Schedule(split={"N": 4}, atomic=True)),
+    "order_grid": ("order_grid", TWO_GRIDS, Schedule(order=("N.0", "B.0", "M.0"))),
+    "order_grid, some": ("order_grid", TWO_GRIDS, Schedule(order=("N", "M"))),
+    "order_grid, as it is": ("order_grid", TWO_GRIDS, None),
     "cascade_sums": ("cascade_sums", LONG_SUM, None),
 }
 
@@ -236,6 +258,19 @@ def test_pass(
 
 def test_every_pass_has_a_case() -> None:
     assert {name for name, _, _ in CASES.values()} == {p.name for p in nest_passes(Schedule())}
+
+
+@pytest.mark.parametrize(
+    ("order", "sentence"),
+    [
+        (("M.0", "K.0"), "configuration, order: no loop of a grid has the label K.0; "),
+        (("M.0", "K.0"), "known are B.0, M.0, N.0$"),
+        (("M.0", "N.0", "M"), "configuration, order: M.0 is named twice$"),
+    ],
+)
+def test_an_order_of_no_loops_is_refused(order: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(BadConfig, match=sentence):
+        run("order_grid", TWO_GRIDS, Schedule(order=order))
 
 
 def test_split_prologue(golden: Callable[[str], None]) -> None:

@@ -1,5 +1,6 @@
 """The schedule space, its search, and the predicted times of its points."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,11 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.gpu import residents
-from blockbuster_fusion.schedule.schedule import Schedule
+from blockbuster_fusion.schedule.schedule import LAUNCH, Schedule
 from blockbuster_fusion.schedule.search import searched
 from blockbuster_fusion.schedule.space import Config, Space
 from blockbuster_fusion.schedule.work import Work, work_of
+from helpers.machines import FOUR_CORES
 
 o = bb.ops
 H200 = next(machine for machine in known().values() if machine.name == "NVIDIA H200")
@@ -49,11 +51,28 @@ def work(choice: Choice) -> list[Work]:
         Config(1, {"M.0": 32}),
         Config(2, {"K.0": 64}, LAUNCHED),
         Config(0, {}, Schedule(threads=2)),
+        Config(0, {}, Schedule(order=("N.0", "M.0"), threads=2, chunk=16)),
     ],
     ids=str,
 )
 def test_a_configuration_is_data(config: Config) -> None:
     assert Config.from_data(config.data()) == config
+    assert Config.from_data(json.loads(json.dumps(config.data()))) == config
+
+
+def test_a_configuration_prints() -> None:
+    schedule = Schedule(grid="outer", order=("N.0", "M.0"), threads=2, chunk=16)
+    expected = "snapshot 1; tiles M.0=8; outer grid; order N.0, M.0; threads 2; chunk 16"
+    assert str(Config(0, {"M.0": 8}, schedule)) == expected
+
+
+@pytest.mark.parametrize(
+    "change", [{"order": ("N.0", "M.0")}, {"chunk": 4}, {"threads": 1}], ids=str
+)
+def test_the_data_of_two_configurations_differ_in_what_was_changed(change: dict[str, Any]) -> None:
+    usual, changed = (Config(0, {"M.0": 8}, Schedule(**x)).data() for x in ({}, change))
+    ((name, value),) = change.items()
+    assert changed == {**usual, name: list(value) if name == "order" else value}
 
 
 def test_configurations_that_differ_print_differently() -> None:
@@ -64,7 +83,9 @@ def test_configurations_that_differ_print_differently() -> None:
         {"split": {"K": 2}},
         {"split": {"K": 2}, "atomic": True},
         {"apart": True},
-        *({name: number} for name in ("warps", "stages", "group", "threads") for number in (1, 2)),
+        {"order": ("M.0", "N.0")},
+        {"order": ("N.0", "M.0")},
+        *({name: number} for name in LAUNCH for number in (1, 2)),
     ]
     texts = [str(Config(0, {"M.0": 16}, replace(Schedule(), **change))) for change in changes]
     assert len(set(texts)) == len(texts)
@@ -77,6 +98,13 @@ def test_configurations_that_differ_print_differently() -> None:
         ({"warps": True}, "True is not a power of two"),
         ({"stages": 0}, "0 is not a number above 0"),
         ({"group": "8"}, "'8' is not a number above 0"),
+        ({"chunk": 0}, "chunk: 0 is not a number above 0"),
+        ({"chunk": 1.5}, "chunk: 1.5 is not a number above 0"),
+        ({"chunk": 1 << 31}, "chunk: 2147483648 is above 1073741824"),
+        ({"threads": -1}, "threads: -1 is not a number above 0"),
+        ({"order": "MN"}, "order: 'MN' is no list of labels"),
+        ({"order": ["M.0", 1]}, r"order: \['M.0', 1\] is no list of labels"),
+        ({"order": ["M.0", "M.0"]}, "order: M.0 is named twice"),
         ({"colour": 1}, "unknown; known are"),
     ],
 )
@@ -94,6 +122,19 @@ def test_a_given_configuration_reaches_the_kernels() -> None:
     assert usual.keys() == given.keys()
     for name, found in given.items():
         np.testing.assert_allclose(found, usual[name], rtol=1e-6, atol=1e-7)
+
+
+def test_a_label_that_no_grid_has_is_refused() -> None:
+    program = bb.trace(lambda X: o.softmax(X), "M N")
+    with pytest.raises(BadConfig, match=r"no loop of a grid has the label K.0; known are M.0"):
+        bb.compile(program, config={"order": ["K.0", "M.0"]})
+
+
+def test_a_schedule_cannot_have_what_a_configuration_cannot() -> None:
+    with pytest.raises(BadConfig, match="chunk: 0 is not a number above 0"):
+        Schedule(chunk=0)
+    with pytest.raises(BadConfig, match="order: M is named twice"):
+        Schedule(order=("M", "M"))
 
 
 # --------------------------------------------------------------------------- search
@@ -148,20 +189,19 @@ def test_a_sum_over_everything_is_split() -> None:
     assert best.schedule.split
 
 
-def test_launches_are_for_gpus_alone(this_machine: Machine) -> None:
-    choice = choices(lambda X: o.softmax(X), "M N", M=64, N=64)[0]
-    nest, _ = choice.scheduled()
-    assert {name for launch in Space(nest, Extents(), H200).launches for name in launch} == {
-        "warps",
-        "stages",
-        "group",
-    }
-    assert Space(nest, Extents(), this_machine).launches == []
+def test_launches_depend_on_the_target() -> None:
+    for machine, expected in (
+        (H200, {"warps", "stages", "group"}),
+        (FOUR_CORES, {"threads", "chunk"}),
+    ):
+        space = space_of(lambda X: o.softmax(X), "M N", machine=machine, M=1024, N=8)
+        assert {name for launch in space.launches for name in launch} == expected
 
 
-@pytest.fixture
-def this_machine() -> Machine:
-    return replace(H200, target="cpu")
+def space_of(function: Any, *specs: str, machine: Machine = FOUR_CORES, **sizes: int) -> Space:
+    choice = choices(function, *specs, dtype=None, **sizes)[0]
+    nest, tiles = choice.scheduled()
+    return Space(nest, Extents(), machine, tiles)
 
 
 # ----------------------------------------------------------------------- predictions
@@ -229,7 +269,72 @@ def test_schedules_near_another_differ_in_one_option() -> None:
     assert not [schedule for schedule in near if schedule.atomic and not schedule.split]
 
 
-def test_a_cpu_has_no_options_of_launches(this_machine: Machine) -> None:
-    choice = choices(lambda X: o.softmax(X), "M N", M=64, N=64)[0]
-    near = [*Space(choice.scheduled()[0], Extents(), this_machine).near(Schedule())]
-    assert near == [Schedule(grid="outer"), Schedule(apart=True)]
+def test_a_cpu_has_threads_and_chunks() -> None:
+    space = space_of(lambda X: o.softmax(X), "M N", M=1024, N=8)
+    assert space.chunks[:3] == [None, 1, 4]
+    near = [*space.near(Schedule())]
+    assert near[:2] == [Schedule(grid="outer"), Schedule(apart=True)]
+    assert [x.threads for x in near if x.threads] == [1, 2, 4]
+    assert [x.chunk for x in near if x.chunk] == space.chunks[1:]
+    back = [*space.near(Schedule(threads=2, chunk=4))]
+    assert Schedule(threads=2) in back
+    assert Schedule(chunk=4) in back
+
+
+def test_threads_of_a_cpu_go_up_to_its_processors() -> None:
+    """All are what the rule takes for large arrays, so they are no choice there."""
+    small, large = ({"M": n, "N": n} for n in (16, 4096))
+    for processors, below in ((1, []), (2, [1]), (4, [1, 2]), (6, [1, 2, 4])):
+        machine = replace(FOUR_CORES, processors=processors)
+        found = [
+            space_of(lambda X: o.exp(X), "M N", machine=machine, **sizes).threads
+            for sizes in (small, large)
+        ]
+        expected = [None, *below] if below else []
+        assert found == [[*expected, processors] if below else [], expected]
+
+
+def test_chunks_are_smaller_than_the_grid() -> None:
+    found = [space_of(lambda X: X.sum(-1), "M N", M=m, N=8) for m in (1, 1 << 20)]
+    assert [space.chunks for space in found] == [[], [None, 1, 4, 16, 64]]
+
+
+def test_orders_swap_loops_that_follow_each_other() -> None:
+    product = space_of(lambda X, Y: X @ Y, "M K", "K N", M=512, K=64, N=512)
+    (kernel,) = product.nest.kernels
+    slow, fast = (index.dim.label for index in kernel.grid)
+    assert [x.order for x in product.near(Schedule()) if x.order] == [(fast, slow)]
+    assert Schedule() in product.near(Schedule(order=(fast, slow)))
+    for m, n in ((512, 8), (8, 512)):  # the other loop has one block
+        single = space_of(lambda X, Y: X @ Y, "M K", "K N", M=m, K=64, N=n)
+        assert not [x for x in single.near(Schedule()) if x.order]
+    rows = space_of(lambda X: X.sum(-1), "M N", M=512, N=64)
+    assert not [x for x in rows.near(Schedule()) if x.order]
+
+
+def test_other_loops_have_the_order_of_the_program() -> None:
+    product = space_of(lambda X, Y: X @ Y, "M K", "K N", M=512, K=64, N=512)
+    near = [*product.near(Schedule(order=("N.0", "M.0")))]
+    assert not [x for x in near if x.order and (x.grid != "all" or x.apart)]
+
+
+# --------------------------------------------------------------------------- threads
+
+
+def test_a_schedule_of_one_thread_is_predicted_so() -> None:
+    """Small work is the fastest on one thread, large work on all."""
+    machine = replace(FOUR_CORES, wake=1e-5)
+
+    def times(length: int) -> list[float]:
+        choice = choices(lambda X: o.exp(X), "M N", dtype=None, M=length, N=length)[0]
+        nest, tiles = choice.scheduled()
+        tiling = Tiling(Extents(), tiles)
+        counts = (None, 1, 4, 100)
+        made = [predicted(nest, tiling, machine, Schedule(threads=n)).device for n in counts]
+        assert made[2] == made[3]
+        return made[:3]
+
+    rule, one, four = times(64)
+    assert rule == one < four
+    rule, one, four = times(4096)
+    assert rule == four < one

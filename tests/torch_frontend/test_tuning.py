@@ -1,5 +1,6 @@
 """Tuning: configurations are measured and checked, the best one runs, and nothing is lost."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from blockbuster_fusion.runtime import tuning_database
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import TuningDatabase
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch import compile_parts, tuned
 from blockbuster_fusion.torch.rivals import library, tuning
+from blockbuster_fusion.torch.tune import subject_of
+from helpers.machines import FOUR_CORES
 
 OPTIONS = {"library": "auto"}
 
@@ -177,6 +181,37 @@ def test_a_program_is_tuned(kept: TuningDatabase, monkeypatch: pytest.MonkeyPatc
     (same,) = again(x)
     assert np.array_equal(same, made)
     assert "the fastest of" in str(found)
+
+
+def test_each_configuration_is_measured_with_its_own_threads(
+    kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine where one thread and a swapped grid are the fastest, both are found."""
+    program = bb.trace(lambda X, Y: {"Z": X @ Y}, X="M K", Y="K N")
+    inputs = (torch.randn(130, 40), torch.randn(40, 210))
+    measured: list[tuple[int, str]] = []
+
+    def timed(made: bb.Executable, device: torch.device) -> Seconds:
+        threads = made.runner.kernels.threads
+        measured.append((threads, made.source))
+        is_swapped = made.nest.kernels[-1].grid[0].dim.name == "N"
+        return Seconds(1e-3 * threads + (0.0 if is_swapped else 1e-3))
+
+    monkeypatch.setattr(tuning, "launcher", lambda made, *_: made)
+    monkeypatch.setattr(tuning, "measured", timed)
+    subject = subject_of(program, inputs, {}, "cpu")
+    first = subject.choices[0]
+    first = replace(first, schedule=Schedule(), tiles=dict.fromkeys(first.tiles, 32))
+    subject = replace(subject, choices=[first], machine=FOUR_CORES, threads=4)
+    with tuning.Tuner(workers=1) as tuner:
+        found = tuner.best(subject)
+    assert found is not None
+    schedule = found[0].schedule
+    assert (schedule.threads, schedule.order[0]) == (1, "N.0")
+    assert {threads for threads, _ in measured} == {1, 2, 4}
+    assert "const int64_t chunk = 1;" in "".join(source for _, source in measured)
+    configs = [record.config for record in kept.all(subject.key)]
+    assert {config.get("threads") for config in configs} == {None, 1, 2}
 
 
 def test_a_model_is_tuned(kept: TuningDatabase) -> None:

@@ -63,9 +63,8 @@ xlocale y0 y1 yn main
 """Functions of the C headers that generated files include, on Linux and on macOS."""
 
 _C_LOCALS = """
-buffers strides sizes threads next program programs memory bytes outside astray lanes row at w x
-half
-argc argv good failed
+buffers strides sizes threads next chunk program programs memory bytes outside astray
+lanes row at w x half
 """
 """Variables of kernels, and of the function that tests them."""
 

@@ -51,7 +51,10 @@ def predicted(
     for kernel in nest.kernels:
         work = work_of(kernel, tiling, machine.target)
         is_gpu = machine.target == "cuda"
-        device = gpu_seconds(work, machine, schedule) if is_gpu else cpu_seconds(work, machine)
+        if is_gpu:
+            device = gpu_seconds(work, machine, schedule)
+        else:
+            device = cpu_seconds(work, machine, schedule.threads)
         total += Seconds(device + machine.step, machine.launch)
     if machine.target == "cpu":  # the host is the device
         return Seconds(total.device + total.host, 0.0)

@@ -37,10 +37,10 @@ ALONE = 1 << 14
 """The number of elements up to which a kernel runs on one thread of a CPU."""
 
 
-def cpu_seconds(work: Work, machine: Machine) -> float:
-    """The time of one kernel on a CPU."""
-    is_alone = work.arrays <= ALONE * 4
-    room = 1 if is_alone else machine.full
+def cpu_seconds(work: Work, machine: Machine, threads: int | None = None) -> float:
+    """The time of one kernel on a CPU, with the threads that are chosen or those of the rule."""
+    is_small = work.arrays <= ALONE * 4
+    room = min(threads or (1 if is_small else machine.full), machine.full)
     programs = max(1.0, work.programs * work.busy)
     busy = programs / math.ceil(programs / room)
     scalar = machine.rate("float32", processors=1) / 2
@@ -56,7 +56,7 @@ def cpu_seconds(work: Work, machine: Machine) -> float:
     moving /= pace.memory
     computing /= busy
     longer, shorter = max(moving, computing), min(moving, computing)
-    wake = 0.0 if is_alone or machine.processors == 1 else machine.wake
+    wake = 0.0 if room == 1 else machine.wake
     return longer + (1 - pace.overlap) * shorter + wake
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.lower import lower_to_nest
 from blockbuster_fusion.nest.nest import Kernel, Nest
@@ -11,6 +12,7 @@ from blockbuster_fusion.nest.passes.accumulate_in_place import accumulate_in_pla
 from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
 from blockbuster_fusion.nest.passes.hoist import hoist
+from blockbuster_fusion.nest.passes.order_grid import order_grid
 from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
 from blockbuster_fusion.nest.passes.skip_masked_blocks import skip_masked_blocks
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
@@ -18,6 +20,11 @@ from blockbuster_fusion.nest.passes.split_reduction import split_reduction
 from blockbuster_fusion.nest.passes.tail_masks import tail_masks
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.passes import Observer, Pass, run_passes
+
+LAUNCH = ("warps", "stages", "group", "threads", "chunk")
+"""The options of a schedule that concern launches, not loops."""
+LARGEST = 1 << 30
+"""The largest number of such an option, so that no sum of a few overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,9 @@ class Schedule:
     """The parallel loops that become the grid. With "all", every nested parallel loop is in the
     grid, which gives the most programs. With "outer", the grid ends with the first loop over
     blocks, so that nothing is computed twice."""
+    order: tuple[str, ...] = ()
+    """The loops of a grid from the slowest to the fastest, by the labels of their dims or by axes.
+    Loops that are not named stay where the program has them (nest/passes/order_grid.py)."""
     apart: bool = False
     """True to compute a prologue in a kernel of its own (nest/passes/split_prologue.py)."""
     split: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -42,13 +52,44 @@ class Schedule:
     group: int | None = None
     """The blocks of rows whose programs run together on a GPU, so that they share columns."""
     threads: int | None = None
-    """The threads of kernels on a CPU; by default, those of the call of `compile`."""
+    """The threads of kernels on a CPU, at most those of the call of `compile`. By default these,
+    but one for small arrays."""
+    chunk: int | None = None
+    """The consecutive programs that a thread of a CPU takes at a time. By default, an eighth of
+    what each thread would have; one where a mask makes programs unequal."""
+
+    def __post_init__(self) -> None:
+        """Raises BadConfig for a number that no launch can have, and for what is no order."""
+        for name in LAUNCH:
+            number = getattr(self, name)
+            if number is not None:
+                _check_number(name, number)
+        if not isinstance(self.order, tuple | list) or not all(_is_label(x) for x in self.order):
+            raise BadConfig(name="order", problem=f"{self.order!r} is no list of labels")
+        object.__setattr__(self, "order", tuple(self.order))
+        for label in self.order:
+            if self.order.count(label) > 1:
+                raise BadConfig(name="order", problem=f"{label} is named twice")
 
     @property
     def launch(self) -> dict[str, int]:
         """The options of a launch of a Triton kernel."""
         given = {"num_warps": self.warps, "num_stages": self.stages, "group": self.group}
         return {name: number for name, number in given.items() if number is not None}
+
+
+def _check_number(name: str, number: object) -> None:
+    """Raises BadConfig if something is no number of an option of launches."""
+    is_warps = name == "warps"
+    if type(number) is not int or number < 1 or (is_warps and number & (number - 1)):
+        wanted = "a power of two" if is_warps else "a number above 0"
+        raise BadConfig(name=name, problem=f"{number!r} is not {wanted}")
+    if number > LARGEST:
+        raise BadConfig(name=name, problem=f"{number} is above {LARGEST}")
+
+
+def _is_label(label: object) -> bool:
+    return isinstance(label, str) and bool(label)
 
 
 def scheduled(
@@ -93,6 +134,9 @@ def nest_passes(schedule: Schedule) -> tuple[Pass[Nest, Nest], ...]:
             nest = split_reduction(nest, axis, parts, atomic=schedule.atomic)
         return nest
 
+    def order(nest: Nest) -> Nest:
+        return order_grid(nest, schedule.order) if schedule.order else nest
+
     return (
         _each_kernel(fold_casts, "Folds casts into loads and stores."),
         _each_kernel(accumulate_in_place, "Has contractions add straight into accumulators."),
@@ -101,6 +145,7 @@ def nest_passes(schedule: Schedule) -> tuple[Pass[Nest, Nest], ...]:
         _each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
         _each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
         Pass("split_reduction", "Shares reductions among programs, if asked for.", split),
+        Pass("order_grid", "Orders the loops of grids, if asked for.", order),
         _each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
     )
 

@@ -7,21 +7,25 @@ data: it prints, compares, and can be given to `compile`. Nothing is searched he
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.axis import Dim
-from blockbuster_fusion.ir.tiling import Extents
+from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Contract, For, Nest
+from blockbuster_fusion.nest.passes.order_grid import is_named
+from blockbuster_fusion.nest.shapes import buffer_shape
+from blockbuster_fusion.schedule.cpu import ALONE
 from blockbuster_fusion.schedule.defaults import is_tiled
-from blockbuster_fusion.schedule.schedule import Schedule
+from blockbuster_fusion.schedule.schedule import LAUNCH, Schedule
 
 GRIDS: tuple[Literal["outer", "all"], ...] = ("outer", "all")
-LAUNCH = ("warps", "stages", "group", "threads")
-"""The options of a schedule that concern launches, not loops."""
 LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4, 16)}
 """The numbers that are tried for a GPU."""
+CHUNKS = (1, 4, 16, 64)
+"""The programs for a thread of a CPU at a time that are tried."""
 SHORTEST_DOT = 16
 LONGEST = {"cpu": 1024, "cuda": 4096}
 """The longest tile of an axis that no product has."""
@@ -53,6 +57,8 @@ class Config:
         """The configuration as plain data."""
         made: dict[str, Any] = {"snapshot": self.snapshot, "tiles": dict(self.tiles)}
         made["grid"] = self.schedule.grid
+        if self.schedule.order:
+            made["order"] = list(self.schedule.order)
         if self.schedule.split:
             made |= {"split": dict(self.schedule.split), "atomic": self.schedule.atomic}
         if self.schedule.apart:
@@ -70,7 +76,7 @@ class Config:
         """The configuration that some data stands for, or BadConfig."""
         if not isinstance(given, Mapping):
             raise BadConfig(name="a configuration", problem=f"{given!r} is no mapping")
-        known = {"snapshot", "tiles", "grid", "split", "atomic", "apart", *LAUNCH}
+        known = {"snapshot", "tiles", "grid", "order", "split", "atomic", "apart", *LAUNCH}
         for name in given:
             if name not in known:
                 raise BadConfig(name=name, problem=f"unknown; known are {', '.join(sorted(known))}")
@@ -84,12 +90,10 @@ class Config:
         if type(snapshot) is not int or snapshot < 0:
             raise BadConfig(name="snapshot", problem=f"{snapshot!r} is no number from 0 on")
         launch = {name: given[name] for name in LAUNCH if given.get(name) is not None}
-        for name, number in launch.items():
-            if not _is_count(number) or (name == "warps" and number & (number - 1)):
-                wanted = "a power of two" if name == "warps" else "a number above 0"
-                raise BadConfig(name=name, problem=f"{number!r} is not {wanted}")
+        order = given.get("order")
         schedule = Schedule(
             grid=grid,
+            order=() if order is None else order,
             split=dict(split),
             atomic=bool(given.get("atomic", False)),
             apart=bool(given.get("apart", False)),
@@ -100,6 +104,7 @@ class Config:
     def __str__(self) -> str:
         tiles = ", ".join(f"{name}={tile}" for name, tile in self.tiles.items()) or "none"
         words = [f"snapshot {self.snapshot + 1}", f"tiles {tiles}", f"{self.schedule.grid} grid"]
+        words += [f"order {', '.join(self.schedule.order)}"] * bool(self.schedule.order)
         if self.schedule.split:
             words.append("split " + ", ".join(f"{a}/{n}" for a, n in self.schedule.split.items()))
             words += ["atomic"] * self.schedule.atomic
@@ -115,8 +120,16 @@ def _is_count(number: object) -> bool:
 class Space:
     """The choices for a nest on a machine, for arrays of certain sizes."""
 
-    def __init__(self, nest: Nest, extents: Extents, machine: Machine) -> None:
+    def __init__(
+        self,
+        nest: Nest,
+        extents: Extents,
+        machine: Machine,
+        usual: Mapping[Dim, int] | None = None,
+    ) -> None:
+        """`usual` are the tiles with which programs are counted."""
         self.nest, self.extents, self.machine = nest, extents, machine
+        self.tiling = Tiling(extents, usual or {})
         contracts = [s for k in nest.kernels for s in k.statements if isinstance(s, Contract)]
         spans = [span for c in contracts for t in (c.tile, c.left, c.right) for span in t.spans]
         self.multiplied = {span.dim for span in spans}
@@ -167,22 +180,79 @@ class Space:
     @property
     def launches(self) -> list[dict[str, Any]]:
         """The options of launches that may be chosen: one of them changed at a time."""
-        if self.machine.target != "cuda":
+        if self.machine.target == "cuda":
+            return [{name: number} for name, numbers in LAUNCHES.items() for number in numbers]
+        made: list[dict[str, Any]] = [{"threads": number} for number in self.threads]
+        return made + [{"chunk": number} for number in self.chunks]
+
+    @property
+    def threads(self) -> list[int | None]:
+        """The threads of a CPU: powers of two up to its processors, or None for the rule.
+
+        The rule has all processors run large arrays, so all are tried for small ones only.
+        """
+        most = self.machine.processors
+        if most == 1:
             return []
-        return [{name: number} for name, numbers in LAUNCHES.items() for number in numbers]
+        powers = [1 << power for power in range((most - 1).bit_length())]
+        return [None, *powers, *([most] if self.is_small else [])]
+
+    @property
+    def is_small(self) -> bool:
+        """True if a kernel has so few elements that it runs on one thread of a CPU."""
+        return any(
+            sum(math.prod(buffer_shape(b, self.tiling)) for b in kernel.global_buffers) <= ALONE
+            for kernel in self.nest.kernels
+        )
+
+    @property
+    def chunks(self) -> list[int | None]:
+        """The programs that a thread takes at a time, fewer than there are; None for the rule."""
+        counts = [[self.blocks(i.dim) for i in k.grid] for k in self.nest.kernels]
+        programs = max(map(math.prod, counts), default=1)
+        fewer: list[int | None] = [number for number in CHUNKS if number < programs]
+        return [None, *fewer] if fewer else []
+
+    def blocks(self, dim: Dim) -> int:
+        return len(self.tiling.starts(dim))
+
+    def orders(self, order: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        """The orders of grids in which two loops that follow each other are swapped.
+
+        Loops over one block make no difference.
+        """
+        yield ()
+        for kernel in self.nest.kernels:
+            own = {
+                index: next((name for name in order if is_named(index, name)), index.dim.label)
+                for index in kernel.grid
+            }
+            others = [name for name in order if name not in own.values()]
+            whole = order if set(order) >= {*own.values()} else (*own.values(), *others)
+            longer = [name for index, name in own.items() if self.blocks(index.dim) > 1]
+            for slow, fast in pairwise(longer):
+                swapped = {slow: fast, fast: slow}
+                yield tuple(swapped.get(name, name) for name in whole)
 
     def near(self, schedule: Schedule) -> Iterator[Schedule]:
-        """The schedules that differ in one option; not all can be run."""
-        changes: list[dict[str, Any]] = [{"grid": grid} for grid in GRIDS]
-        changes += [{"apart": not schedule.apart}, *self.launches]
+        """The schedules that differ in one option; not all can be run.
+
+        Where loops go or come, they have the order of the program.
+        """
+        others = [grid for grid in GRIDS if grid != schedule.grid]
+        changes: list[dict[str, Any]] = [{"grid": grid, "order": ()} for grid in others]
+        changes += [{"apart": not schedule.apart, "order": ()}]
+        changes += [{"order": order} for order in self.orders(schedule.order)]
+        changes += self.launches
         for axis, parts in schedule.split.items():
             rest = {a: n for a, n in schedule.split.items() if a != axis}
             counts = [n for n in (parts * 2, parts // 2) if n > 1]
             changes += [{"split": {**rest, axis: n}} for n in counts]
-            changes += [{"split": rest, "atomic": schedule.atomic and bool(rest)}]
+            atomic = schedule.atomic and bool(rest)
+            changes += [{"split": rest, "atomic": atomic, "order": ()}]
         if schedule.split:
             changes += [{"atomic": not schedule.atomic}]
-        made = (replace(schedule, **change) for change in changes)
+        made = dict.fromkeys(replace(schedule, **change) for change in changes)
         yield from (other for other in made if other != schedule)
 
     def fits(self, tiles: Mapping[Dim, int]) -> bool:

@@ -17,6 +17,7 @@ from blockbuster_fusion.naming import comment
 from blockbuster_fusion.nest.nest import (
     Contract,
     Fold,
+    For,
     Kernel,
     Lookup,
     Nest,
@@ -31,23 +32,29 @@ from blockbuster_fusion.printers.c.tile_sharing import share
 from blockbuster_fusion.printers.operators import C_STORED
 
 
-def print_c(nest: Nest, tiles: Mapping[Dim, int]) -> str:
-    """The kernels of a program as C; `tiles` are constants of the text (64 where none is given)."""
-    needs, kernels = kernels_in_c(nest, tiles)
+def print_c(nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None) -> str:
+    """The kernels of a program as C.
+
+    `tiles` are constants of the text (64 where none is given), and so is `chunk`, the number of
+    programs that a thread takes at a time. By default it is computed from their number.
+    """
+    needs, kernels = kernels_in_c(nest, tiles, chunk)
     return "\n".join([prelude(needs), kernels])
 
 
-def kernels_in_c(nest: Nest, tiles: Mapping[Dim, int]) -> tuple[set[Need], str]:
+def kernels_in_c(
+    nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None
+) -> tuple[set[Need], str]:
     """The parts of the prelude that the kernels of a program need, and the kernels as C."""
     buffers = {*nest.inputs, *(view.buffer for view in nest.outputs)}
     buffers.update(buffer for kernel in nest.kernels for buffer in kernel.buffers)
     is_narrow = any(buffer.dtype is DType.bfloat16 for buffer in buffers)
     needs: set[Need] = {("bfloat16",)} if is_narrow else set()
-    kernels = [_function(kernel, tiles, needs) for kernel in nest.kernels]
+    kernels = [_function(kernel, tiles, needs, chunk) for kernel in nest.kernels]
     return needs, "\n".join(kernels)
 
 
-def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need]) -> str:
+def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need], chunk: int | None) -> str:
     """A kernel as a function: its parameters, its memory, its grid and its body."""
     out = KernelText(Layout(kernel, tiles), needs)
     looks_up = _looks_up(kernel)
@@ -56,6 +63,7 @@ def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need]) -> str
     _contract_of_call(out)
     with out.braces(f"int {layout.kernel.name}({arguments})"):
         _parameters(out)
+        _chunk(out, chunk)
         here = len(out.lines)
         out.line("int64_t next = 0;")
         if looks_up:
@@ -65,9 +73,8 @@ def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need]) -> str
             _memory(out)
             if looks_up:
                 out.line("int astray = 0;")
-            with out.braces(
-                "for (int64_t program; memory && (program = claim(&next)) < programs;)"
-            ):
+            claimed = "(program = claim(&next, program, chunk)) < programs"
+            with out.braces(f"for (int64_t program = 0; memory && {claimed}; program++)"):
                 _grid(out)
                 write_body(out, layout.kernel.body)
             out.line("free(memory);")
@@ -126,6 +133,17 @@ def _parameters(out: KernelText) -> None:
         out.line(f"const int64_t {name} = {text};")
     counts = [layout.count(i.dim) for i in layout.kernel.grid]
     out.line(f"const int64_t programs = {' * '.join(counts) or '1'};")
+
+
+def _chunk(out: KernelText, chunk: int | None) -> None:
+    """Writes the number of programs that a thread takes at a time."""
+    loops = [s for s in out.layout.kernel.statements if isinstance(s, For)]
+    if chunk is None and any(loop.window is not None for loop in loops):
+        # A mask gives some programs more blocks than others: neighbours in one chunk would
+        # all be long, and the thread that takes them last would keep the others waiting.
+        chunk = 1
+    text = "chunk_of(programs, threads)" if chunk is None else str(chunk)
+    out.line(f"const int64_t chunk = {text};")
 
 
 def _fixed_lengths(out: KernelText) -> dict[str, str]:

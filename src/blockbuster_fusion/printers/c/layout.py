@@ -34,6 +34,7 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.nest import (
     tiles as tiles_of,
 )
+from blockbuster_fusion.printers.c.lanes import lanes_of
 from blockbuster_fusion.printers.c.streams import planned
 from blockbuster_fusion.printers.c.tile_sharing import TileKind
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
@@ -68,9 +69,7 @@ class Layout:
         self.id = Scope(C)
         for buffer in kernel.buffers:
             self.name(buffer)  # arrays first: theirs are the names to keep
-        packed = [index.dim for index in kernel.grid if index.dim.packed]
-        contracts = any(isinstance(s, Contract) for s in self.statements)
-        self.lanes = packed[-1] if packed and contracts else None
+        self.lanes = lanes_of(kernel)
         self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
         self.counted = _short_positions(kernel)
         self.padded: dict[tuple[Dim, str], str] = {}

@@ -55,11 +55,19 @@ static char *allocate(size_t bytes) {
     return memory;
 }
 
-/* The next program of the grid that no thread has taken. */
-INLINE int64_t claim(int64_t *next) {
-    int64_t program;
+/* The programs that a thread takes at a time: neighbours, and about 8 times for each thread. */
+INLINE int64_t chunk_of(int64_t programs, int64_t threads) {
+    return MAX(1, programs / (8 * MAX(1, threads)));
+}
+
+/* The same program inside of a chunk; after its end, the first of a chunk that no thread took. */
+INLINE int64_t claim(int64_t *next, int64_t program, int64_t chunk) {
+    if (program % chunk) return program;
 #pragma omp atomic capture
-    program = (*next)++;
+    {
+        program = *next;
+        *next += chunk;
+    }
     return program;
 }
 """

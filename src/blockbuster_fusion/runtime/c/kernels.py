@@ -62,15 +62,21 @@ class CpuKernels:
         tiles: Mapping[Dim, int],
         *,
         threads: int | None = None,
+        chosen: int | None = None,
+        chunk: int | None = None,
         sanitize: bool = False,
     ) -> None:
-        self.source = print_c(nest, tiles)
+        """`threads` are the most to take; `chosen` and `chunk` are those of a schedule."""
+        self.source = print_c(nest, tiles, chunk)
         if threads is not None and (type(threads) is not int or threads < 1):
             remedy = "None takes all that there are"
             given = repr(threads)
             wanted = "a number of threads of at least 1"
             raise WrongKind(function="compile", wanted=wanted, given=given, remedy=remedy)
-        self.threads = threads or _all_threads()
+        most = threads or _all_threads()
+        self.threads = most if chosen is None else min(chosen, most)
+        self.for_small = 1 if chosen is None else self.threads
+        """The threads of a kernel with few elements."""
         library = loaded(self.source, sanitize=sanitize)
         try:
             self.functions = {kernel.name: library[kernel.name] for kernel in nest.kernels}
@@ -88,7 +94,7 @@ class CpuKernels:
         elements: int,
     ) -> "CpuLaunch":
         """A launch for buffers with these strides; it takes their addresses."""
-        threads = self.threads if elements > ALONE else 1
+        threads = self.threads if elements > ALONE else self.for_small
         flat = [stride for one in strides for stride in one]
         values = [sizes[symbol] for symbol in self.symbols[kernel.name]]
         return CpuLaunch(kernel.name, self.functions[kernel.name], flat, values, threads)

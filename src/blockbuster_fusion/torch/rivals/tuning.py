@@ -235,19 +235,22 @@ class _Trial:
         """The choices with one tile twice or half as long, or another option of the schedule."""
         nest, tiles = choice.scheduled()
         extents = Extents.of_sizes(self.subject.sizes, "the inputs")
-        space = Space(nest, extents, self.subject.machine)
+        space = Space(nest, extents, self.subject.machine, tiles)
         for dim in space.dims:
             known = space.tiles(dim)
             for tile in (tiles[dim] * 2, tiles[dim] // 2):
                 changed = {**choice.tiles, dim: tile}
                 if tile in known and dim in choice.tiles and space.fits({**tiles, dim: tile}):
                     yield replace(choice, tiles=changed)
-        own = nest_to_text(nest)
+        forms = {None, nest_to_text(nest)}
         for schedule in space.near(choice.schedule):
             other = replace(choice, schedule=schedule)
             if schedule.atomic and torch.are_deterministic_algorithms_enabled():
                 continue
-            if schedule.launch != choice.schedule.launch or _form(other) not in (None, own):
+            if other.config.launch != choice.config.launch:
+                yield other
+            elif (form := _form(other)) not in forms:
+                forms.add(form)
                 yield other
 
     # ---------------------------------------------------------------- exactness
