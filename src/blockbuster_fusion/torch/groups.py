@@ -63,6 +63,12 @@ class LibraryChoice:
     """The configuration of these kernels."""
     recognised: tuple[str, ...] = ()
     """The operators of PyTorch's that stand for several of these each."""
+    nodes: tuple[str, ...] = ()
+    """The names of the operators in the graph."""
+    sizes: str = ""
+    """The range of sizes for which PyTorch runs it; empty for all."""
+    elsewhere: tuple[str, ...] = ()
+    """The ranges of sizes for which kernels run it."""
 
     def data(self) -> dict[str, Any]:
         """The choice as plain data."""
@@ -74,6 +80,8 @@ class LibraryChoice:
             "basis": self.basis,
             "config": self.config,
             "recognised": [*self.recognised],
+            "sizes": self.sizes,
+            "kernels_for": [*self.elsewhere],
         }
 
     def __str__(self) -> str:
@@ -83,8 +91,10 @@ class LibraryChoice:
                 dict.fromkeys(name.split(".")[1] for name in self.recognised)
             )
         where = f" in {self.region}" if self.region else ""
+        where += f", {self.sizes}" if self.sizes else ""
         ours = f"{self.kernels} {self.basis}" + (f" ({self.config})" if self.config else "")
-        return f"{words}{where}: {self.library} measured; kernels {ours}"
+        others = f"; kernels run it for {' and '.join(self.elsewhere)}" if self.elsewhere else ""
+        return f"{words}{where}: {self.library} measured; kernels {ours}{others}"
 
 
 @dataclass(frozen=True)

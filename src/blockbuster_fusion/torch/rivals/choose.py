@@ -28,14 +28,14 @@ from blockbuster_fusion.schedule.cost import ERRORS, Seconds, error_of, predicte
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of
-from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.attention import found_attention
 from blockbuster_fusion.torch.rivals.cluster import tuner_for
 from blockbuster_fusion.torch.rivals.composites import Called, Composite
-from blockbuster_fusion.torch.rivals.later_sizes import later_loss
+from blockbuster_fusion.torch.rivals.crossings import Crossing
+from blockbuster_fusion.torch.rivals.later_sizes import LaterSizes
 from blockbuster_fusion.torch.rivals.least import least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.linears import found_linears
@@ -94,6 +94,8 @@ class Chooser:
         """The seconds that kernels win, and that recognised composites win."""
         self.won: list[tuple[Sequence[Node], LibraryChoice]] = []
         """The parts that kernels run, with the times."""
+        self.crossings: list[Crossing] = []
+        """The sizes between which the faster one of a part changes."""
 
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
@@ -148,8 +150,8 @@ class Chooser:
     def analyse(self) -> None:
         """Finds the composites of the graph as it is now, for which times are measured."""
         analysis = self.parts.analysis
-        self.length = captured_length(analysis)
-        self.times = LibraryTimes(analysis)
+        self.length = self.parts.expected.captured
+        self.times = LibraryTimes(analysis, self.length)
         self.composites: list[Composite] = [
             *found_attention(analysis),
             *found_norms(analysis),
@@ -269,19 +271,34 @@ class Chooser:
             estimate.basis,
             estimate.config,
             tuple(str(x.operator) for x in composites),
+            tuple(n.name for n in (*cheap, *nodes)),
+        )
+        later = LaterSizes(
+            self.parts, self.machine, nodes, cheap, composites, replayed=self.replayed
         )
         if not self.may_win(estimate, limit):
+            self.look_for_crossings(later, None)
             return choice
         if self.kind(nodes) in self.given_up:
             return replace(choice, basis=f"{estimate.basis}, and slower in the model as a whole")
-        lost = later_loss(
-            self.parts, self.machine, nodes, cheap, composites, replayed=self.replayed
-        )
+        lost = later.loss()
         if lost is not None:
+            self.look_for_crossings(later, limit - ours)
             return lost.described(choice)
         self.gain += limit - ours
         self.won.append((nodes, choice))
         return None
+
+    def look_for_crossings(self, later: LaterSizes, won: float | None) -> None:
+        """Notes the sizes between which the faster one of a part changes."""
+        if self.parts.span is not None:  # ranges are not divided again
+            return
+        try:
+            self.crossings += later.crossings(won)
+        except Exception as error:  # whatever it is: one choice is for all sizes
+            if self.parts.options.strict:
+                raise
+            log.debug("not weighed for later sizes: %s", error)
 
     def kind(self, nodes: Sequence[Node]) -> str:
         """The kind of a part: parts of one kind have the same program, as layers of a model do."""

@@ -1,6 +1,6 @@
 """Weighs kernels against PyTorch's operators for the sizes that later calls may have."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch.fx import Node
@@ -11,27 +11,31 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
-from blockbuster_fusion.schedule.cost import Seconds, predicted
-from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
+from blockbuster_fusion.schedule.cost import ERRORS, Seconds, error_of, predicted
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.rivals.composites import Composite
-from blockbuster_fusion.torch.rivals.least import bytes_of
+from blockbuster_fusion.torch.rivals.crossings import Crossing
+from blockbuster_fusion.torch.rivals.least import bytes_of, least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 
 MOST_BYTES = 1 << 23
 """The bytes of the largest array that PyTorch's operators are measured with."""
+MOST_SECONDS = 0.01
+"""The longest that kernels may take, at least, for sizes that are tried in search of a crossing."""
 
 
 @dataclass(frozen=True)
-class Loss:
-    """Sizes for which PyTorch's operators are faster than kernels."""
+class Later:
+    """The times of a part for the sizes of a later call."""
 
     sizes: Sizes
     library: Seconds
     kernels: Seconds
     config: str
-    """The configuration of these kernels."""
+    """The configuration of the kernels."""
+    error: float
+    """The factor by which these may be slower."""
 
     def described(self, choice: LibraryChoice) -> LibraryChoice:
         """A choice of PyTorch's operators, with the times for these sizes."""
@@ -41,43 +45,147 @@ class Loss:
         )
 
 
-def later_loss(
-    parts: PartCompiler,
-    machine: Machine,
-    nodes: Sequence[Node],
-    cheap: Sequence[Node],
-    composites: Sequence[Composite],
-    *,
-    replayed: bool,
-) -> Loss | None:
-    """The sizes for which the kernels of a part are predicted to lose: the least, or large ones.
+class LaterSizes:
+    """A part, weighed for other sizes than those of the captured call."""
 
-    `cheap` are operators that PyTorch would run beside those of the part.
-    """
-    part, target = parts.program(nodes), parts.options.target_of(nodes)
-    if not parts.points(part):
+    def __init__(
+        self,
+        parts: PartCompiler,
+        machine: Machine,
+        nodes: Sequence[Node],
+        cheap: Sequence[Node],
+        composites: Sequence[Composite],
+        *,
+        replayed: bool,
+    ) -> None:
+        """`cheap` are operators that PyTorch would run beside those of the part."""
+        self.parts, self.machine, self.nodes = parts, machine, nodes
+        self.whole, self.composites = [*cheap, *nodes], composites
+        self.replayed, self.expected = replayed, parts.expected
+
+    def loss(self) -> Later | None:
+        """The times for sizes for which kernels are predicted to lose: the least, or large ones."""
+        part = self.parts.program(self.nodes)
+        if not self.parts.points(part):
+            return None
+        for length in self._ends():
+            found = self.at(length)
+            if found is not None and self._gain(found) < 0:
+                return found
         return None
-    usual, elsewhere = parts.choices(part, target)[0], parts.elsewhere(part, target)
-    for length in _ends(parts.expected, nodes):
-        sizes = parts.sizes(part, length)
+
+    def _ends(self) -> Iterator[Length]:
+        """The least sizes, and the largest whose arrays are not too long to be tried."""
+        yield self.expected.shortest
+        for length in self.expected.longest:
+            if self._bytes(length) <= MOST_BYTES:
+                yield length
+                return
+
+    def at(self, length: Length) -> Later | None:
+        """The times for some sizes, or None if no call can have them."""
+        part, target = self.parts.program(self.nodes), self.parts.options.target_of(self.nodes)
+        sizes = self.parts.sizes(part, length)
         try:
-            library = LibraryTimes(parts.analysis, length).of([*cheap, *nodes], composites)
-            choice = elsewhere.choice(usual, sizes)
+            library = self._library(length)
+            usual = self.parts.choices(part, target)[0]
+            choice = self.parts.elsewhere(part, target).choice(usual, sizes)
             nest, tiles = choice.scheduled()
             tiling = Tiling(Extents.of_sizes(sizes, "a later call"), tiles)
-            kernels = predicted(nest, tiling, machine, choice.schedule)
+            kernels = predicted(nest, tiling, self.machine, choice.schedule)
         except (BlockbusterError, RuntimeError, ValueError) as error:
             log.debug("no call can have such sizes: %s", error)
-            continue
-        if kernels.total(replayed=replayed) > library.total(replayed=replayed):
-            return Loss(sizes, library, kernels, str(choice.config))
-    return None
+            return None
+        return Later(sizes, library, kernels, str(choice.config), error_of(nest, self.machine))
+
+    # ---------------------------------------------------------------- crossings
+
+    def crossings(self, won: float | None) -> Iterator[Crossing]:
+        """The values of each symbol between which the faster one changes, others as captured.
+
+        `won` are the seconds that kernels win in the captured call, or None if they lose there.
+        Those that win lose elsewhere as soon as they are slower; those that lose win elsewhere if
+        they are faster by more than the error of predictions.
+        """
+        for symbol, lengths in self.expected.lengths.items():
+            at = lengths.index(self.expected.hints[symbol])
+            for side in (lengths[at::-1], lengths[at:]):
+                tried = [side[0], *self._tried(symbol, side[1:])]
+                found = self._crossing(symbol, tried, won)
+                if found is not None:
+                    yield found
+
+    def _tried(self, symbol: str, lengths: Sequence[int]) -> Iterator[int]:
+        """The values of a symbol, of those given, that change the part and are soon measured."""
+        usual = self._shape(self.expected.captured)
+        for value in lengths:
+            length = self.expected.given({symbol: value})
+            is_small = self._bytes(length) <= MOST_BYTES and self._shape(length) != usual
+            if is_small and self._least(length)[1].device <= MOST_SECONDS:
+                yield value
+
+    def _crossing(self, symbol: str, lengths: list[int], won: float | None) -> Crossing | None:
+        """The crossing along some values, the first of which is that of the captured call."""
+        changes: Callable[[float], bool] = (lambda gain: gain > 0) if won is None else _is_loss
+        while len(lengths) > 1:
+            gain = self._gain_at(symbol, lengths[-1], is_sure=won is None)
+            if gain is not None:
+                break
+            lengths = lengths[:-1]  # no call can have such sizes
+        if len(lengths) < 2 or gain is None or not changes(gain):
+            return None
+        low, high = 0, len(lengths) - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            between = self._gain_at(symbol, lengths[middle], is_sure=won is None)
+            if between is not None and changes(between):
+                high = middle
+            else:
+                low = middle
+        return Crossing(symbol, tuple(lengths), high, gain if won is None else won, won is not None)
+
+    def _gain_at(self, symbol: str, value: int, *, is_sure: bool) -> float | None:
+        """The seconds that kernels win for a value; None if there can be no such call.
+
+        With `is_sure`, they count only if they are more than the error of predictions.
+        """
+        length = self.expected.given({symbol: value})
+        try:
+            if is_sure and not self._may_win(length):
+                return 0.0
+            found = self.at(length)
+        except (BlockbusterError, RuntimeError, ValueError) as error:
+            log.debug("no call can have such sizes: %s", error)
+            return None
+        return None if found is None else self._gain(found, found.error if is_sure else 1.0)
+
+    def _gain(self, found: Later, error: float = 1.0) -> float:
+        """The seconds that kernels win if they are slower than predicted by a factor."""
+        kernels = found.kernels.total(replayed=self.replayed)
+        return found.library.total(replayed=self.replayed) - kernels * error
+
+    def _may_win(self, length: Length) -> bool:
+        """True if the least time that kernels could take is short enough."""
+        has_product, seconds = self._least(length)
+        error = ERRORS[self.machine.target][has_product]
+        limit = self._library(length).total(replayed=self.replayed)
+        return seconds.total(replayed=self.replayed) * error < limit
+
+    def _least(self, length: Length) -> tuple[bool, Seconds]:
+        return least(self.parts.analysis, self.whole, self.machine, length)
+
+    def _library(self, length: Length) -> Seconds:
+        return LibraryTimes(self.parts.analysis, length).of(self.whole, self.composites)
+
+    def _bytes(self, length: Length) -> int:
+        """The bytes of the largest result."""
+        return max(bytes_of(node, length) for node in self.nodes)
+
+    def _shape(self, length: Length) -> list[int]:
+        """The bytes of all arrays."""
+        around = {x: None for n in self.whole for x in (n, *n.all_input_nodes)}
+        return [bytes_of(x, length) for x in around]
 
 
-def _ends(expected: ExpectedSizes, nodes: Sequence[Node]) -> Iterator[Length]:
-    """The least sizes, and the largest whose arrays are not too long to be tried."""
-    yield expected.shortest
-    for length in expected.longest:
-        if max(bytes_of(node, length) for node in nodes) <= MOST_BYTES:
-            yield length
-            return
+def _is_loss(gain: float) -> bool:
+    return gain < 0
