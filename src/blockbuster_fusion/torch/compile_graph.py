@@ -1,6 +1,7 @@
 """Compiles a graph of PyTorch operators: parts become kernels, the rest stays PyTorch's."""
 
 import copy
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -166,12 +167,16 @@ def compile_graph(
 
     If the faster one of a part changes with a size, the graph is compiled for ranges of it.
     """
-    given = (static, options or Options(), weighing or Weighing())
+    options, weighing = options or Options(), weighing or Weighing()
+    end = time.monotonic() + options.seconds
     spare = _copied(module) if _has_symbols(module) else None
-    first = _WeighedGraph(module, *given)
-    division = divided(first.crossings, first.parts.expected) if spare is not None else None
+    first = _WeighedGraph(module, static, options, weighing)
+    division = divided(first.crossings, first.parts.expected)
     if spare is not None and division is not None:
-        several = [_WeighedGraph(_copied(spare), *given, span) for span in division.spans]
+        several: list[_WeighedGraph] = []
+        for span in division.spans:
+            left = replace(options, seconds=max(0.0, end - time.monotonic()))
+            several.append(_WeighedGraph(_copied(spare), static, left, weighing, span))
         if len({graph.decisions for graph in several}) > 1:
             return _ranged(several, division)
     return first.compiled(first.names)
