@@ -16,8 +16,8 @@ from blockbuster_fusion.runtime.bound import Bound
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
-from blockbuster_fusion.runtime.straight import StraightProgram, straight
 from blockbuster_fusion.runtime.tensors import library_on
+from blockbuster_fusion.torch.plan.straight import StraightProgram, straight
 
 named_range = torch._C._profiler._RecordFunctionFast
 """A range of time with a name that torch.profiler shows."""

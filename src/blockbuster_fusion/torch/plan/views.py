@@ -13,7 +13,6 @@ import torch
 from torch.autograd import profiler
 
 from blockbuster_fusion.array.axes import Length
-from blockbuster_fusion.runtime.straight import StraightProgram
 from blockbuster_fusion.torch.plan.operator_properties import (
     PLAIN,
     depends_on_data,
@@ -30,6 +29,7 @@ from blockbuster_fusion.torch.plan.steps import (
     merged,
     named_range,
 )
+from blockbuster_fusion.torch.plan.straight import StraightProgram
 
 
 @dataclass(frozen=True, slots=True)

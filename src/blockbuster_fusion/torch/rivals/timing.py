@@ -11,6 +11,7 @@ import torch
 
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable, Sizes
+from blockbuster_fusion.runtime.measuring import measuring
 from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.schedule.cost import Seconds
 
@@ -28,7 +29,8 @@ CYCLES = 2_000_000
 def measured(call: Callable[[], object], device: torch.device) -> Seconds:
     """The time of a call."""
     call()
-    return _on_gpu(call) if device.type == "cuda" else _on_cpu(call)
+    with measuring(str(device)):
+        return _on_gpu(call) if device.type == "cuda" else _on_cpu(call)
 
 
 def _on_cpu(call: Callable[[], object]) -> Seconds:

@@ -28,6 +28,7 @@ from blockbuster_fusion.messages import log
 from blockbuster_fusion.nest.text import nest_to_text
 from blockbuster_fusion.progress import Task, doing
 from blockbuster_fusion.runtime.executable import Executable, Sizes
+from blockbuster_fusion.runtime.measuring import measuring
 from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record, database
 from blockbuster_fusion.schedule.space import Config, Space
@@ -198,7 +199,8 @@ class _Trial:
         with _disable_current_modes(), torch.no_grad():
             made = [executable_of([choice], subject.threads) for choice, _ in rivals]
             runs = [launcher(x, subject.inputs, subject.sizes, device) for x in made]
-            times = [[measured(run, device).device for run in runs] for _ in range(ROUNDS)]
+            with measuring(str(device)):
+                times = [[measured(run, device).device for run in runs] for _ in range(ROUNDS)]
         for number, (choice, before) in enumerate(rivals):
             own = sorted(row[number] for row in times)
             figures = (statistics.median(own), own[0], own[-1])

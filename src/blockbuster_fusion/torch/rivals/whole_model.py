@@ -24,6 +24,7 @@ from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
+from blockbuster_fusion.runtime.measuring import measuring
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.rivals.choose import ALL
 
@@ -142,7 +143,7 @@ class WholeModel:
 
         They run in this thread: another one would have other threads of OpenMP beside these.
         """
-        with torch.no_grad():
+        with torch.no_grad(), measuring(str(self.device)):
             return self._times(calls, self._inputs(), seconds)
 
     def _inputs(self) -> list[Any]:

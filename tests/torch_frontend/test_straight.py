@@ -6,8 +6,8 @@ from torch import Tensor
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.runtime.compiled import Compiled
-from blockbuster_fusion.runtime.straight import straight
 from blockbuster_fusion.runtime.tensors import library_on
+from blockbuster_fusion.torch.plan.straight import straight
 
 CPU = library_on(torch.device("cpu"))
 PROGRAMS = {
