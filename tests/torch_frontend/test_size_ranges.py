@@ -216,19 +216,27 @@ def test_losses_along_other_symbols_are_never_run(monkeypatch: pytest.MonkeyPatc
 
 def test_a_part_is_listed_once_if_pytorch_always_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(self: library.LibraryTimes, name: str, seen: Any, *_: Any) -> Seconds:
-        is_fast = "mm" in name or seen[0][0][0][0] > 100
-        return FAST if is_fast else SLOW
+        return FAST if "softmax" not in name or seen[0][0][0][0] > 100 else SLOW
 
     monkeypatch.setattr(library.LibraryTimes, "_timed", timed)
-    weight = torch.randn(COLUMNS, 40)
-    made = Watched(lambda x: (x @ weight).exp() + 1, library="auto", threads=2)
+
+    def two(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.softmax(-1), (x * x).sum()
+
+    made, ran = Watched(two, library="auto", threads=2), Ran(monkeypatch)
     for rows in (20, 127, 128, 3000):
         x = numbers(rows)
-        torch.testing.assert_close(made(x), (x @ weight).exp() + 1, rtol=1e-4, atol=1e-5)
-    sizes = [(choice.operators[0], bool(choice.sizes)) for choice in made.explanation.library]
-    assert ("aten.mm.default", False) in sizes
-    assert ("aten.exp.default", True) in sizes
-    assert len(made.graphs[0].ranged) == 2
+        ran.kernels.clear()
+        for found, exact in zip(made(x), two(x), strict=True):
+            torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-6)
+        assert any(ran.kernels) == (rows < 128)
+    always, sometimes = made.explanation.library
+    assert always.operators[-1].startswith("aten.sum")
+    assert not always.sizes
+    assert not always.elsewhere
+    assert sometimes.operators == ("aten._softmax.default",)
+    assert sometimes.sizes
+    assert sometimes.elsewhere
 
 
 def test_an_exported_model_has_ranges(monkeypatch: pytest.MonkeyPatch, compiled: list[str]) -> None:
