@@ -2,6 +2,7 @@
 
 import timeit
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.ranged import ranged_call
 from blockbuster_fusion.torch.plan.tape import TensorTape
 from blockbuster_fusion.torch.rivals import library
-from blockbuster_fusion.torch.rivals.crossings import Crossing
+from blockbuster_fusion.torch.rivals.crossings import Crossing, divided
 from helpers.machines import FOUR_CORES
 from helpers.torch_running import Watched
 
@@ -354,3 +355,14 @@ def test_crossings_that_others_keep(wins: bool, others: Any, is_kept: Any) -> No
             own.is_kept(Crossing("n", lengths, lengths.index(n), 1.0, wins)) for n in others[::sign]
         ]
         assert tuple(found) == is_kept
+
+
+def test_ranges_that_win_little_are_not_compiled() -> None:
+    expected: Any = SimpleNamespace(lengths={"n": [4, 16, 64]}, hints={"n": 4})
+    little, much = (Crossing("n", (4, 16, 64), 1, gain, wins=True) for gain in (1e-6, 1e-3))
+    assert divided([], expected) is None
+    assert divided([little, little], expected) is None
+    found = divided([little, much], expected)
+    assert found is not None
+    assert [span.lengths for span in found.spans] == [(4,), (16, 64)]
+    assert [span.usual for span in found.spans] == [4, 16]

@@ -12,6 +12,9 @@ from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.runtime.ranges import Scale
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Span
 
+LEAST_GAIN = 5e-6
+"""The seconds that kernels must win for ranges to be worth compiling."""
+
 
 @dataclass(frozen=True)
 class Crossing:
@@ -55,11 +58,11 @@ class Division:
 
 
 def divided(crossings: Sequence[Crossing], expected: ExpectedSizes) -> Division | None:
-    """The ranges of the symbol with which kernels win most; None if there are no crossings."""
+    """The ranges of the symbol with which kernels win most; None if they win too little."""
     gains: dict[str, float] = {}
     for crossing in crossings:
         gains[crossing.symbol] = gains.get(crossing.symbol, 0.0) + crossing.gain
-    if not gains:
+    if max(gains.values(), default=0.0) < LEAST_GAIN:
         return None
     symbol = max(gains, key=gains.__getitem__)
     own = [x for x in crossings if x.symbol == symbol]
