@@ -215,6 +215,21 @@ def test_losses_along_other_symbols_are_never_run(monkeypatch: pytest.MonkeyPatc
     assert not any(choice.sizes for choice in graph.library)
 
 
+@pytest.mark.parametrize("mode", [None, "max-autotune-no-cudagraphs"])
+def test_tuning_measures_later_sizes(monkeypatch: pytest.MonkeyPatch, mode: str | None) -> None:
+    pretend(monkeypatch, lambda rows, columns: rows > 100 or columns > 100)
+    options = {"library": "auto", "threads": 2, "seconds": 0.0}
+    x = numbers(20, 30, marked=False)
+    found = bb.explain(model, x, mode=mode, options=options, dynamic=True)
+    wanted = "predicted for " if mode is None else "measured for "
+    assert [wanted in choice.basis for choice in found.library] == [True]
+
+    pretend(monkeypatch, lambda rows, _: rows > 100)
+    found = bb.explain(model, numbers(20), mode=mode, options=options)
+    assert [choice.sizes.partition(" ")[2] for choice in found.library] == ["from 128"]
+    assert found.coverage == 1
+
+
 def test_a_part_is_listed_once_if_pytorch_always_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(self: library.LibraryTimes, name: str, seen: Any, *_: Any) -> Seconds:
         return FAST if "softmax" not in name or seen[0][0][0][0] > 100 else SLOW

@@ -22,8 +22,8 @@ from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.ranged import ranged_call
-from blockbuster_fusion.torch.rivals.choose import Weighing
 from blockbuster_fusion.torch.rivals.composites import Called
+from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel
 from blockbuster_fusion.torch.rivals.workers import check_workers
 

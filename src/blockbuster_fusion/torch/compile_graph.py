@@ -37,9 +37,10 @@ from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.planner import Planner
 from blockbuster_fusion.torch.plan.ranged import ranged_call
-from blockbuster_fusion.torch.rivals.choose import Chooser, Weighing
+from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.composites import Called, written_out
 from blockbuster_fusion.torch.rivals.crossings import Crossing, Division, divided
+from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.slices import move_slices
 from blockbuster_fusion.torch.to_array_program import ElidedCast
 

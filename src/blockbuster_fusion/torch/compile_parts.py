@@ -28,6 +28,7 @@ from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record
+from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.parts import Kind, Layerwise
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.describe import described
@@ -84,6 +85,8 @@ class PartCompiler:
         """The parts for which there was no kernel as a whole, with the reasons."""
         self.ranged: dict[Hashable, Elsewhere] = {}
         """The choices for other sizes, by part."""
+        self.later: dict[Hashable, tuple[Seconds, str, float]] = {}
+        """The times of kernels for other sizes, with their configurations and errors."""
         self._expected: tuple[Analysis, ExpectedSizes] | None = None
 
     def compiled(self) -> list[Group]:

@@ -9,7 +9,7 @@ left of the part is judged again: a kernel may still compute what comes before a
 import math
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import Node
@@ -33,23 +33,20 @@ from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.attention import found_attention
 from blockbuster_fusion.torch.rivals.cluster import tuner_for
-from blockbuster_fusion.torch.rivals.composites import Called, Composite
+from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.crossings import Crossing
-from blockbuster_fusion.torch.rivals.later_sizes import LaterSizes
+from blockbuster_fusion.torch.rivals.later_sizes import WORTH_IT, LaterSizes
 from blockbuster_fusion.torch.rivals.least import least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.linears import found_linears
 from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.padded import found_padded
 from blockbuster_fusion.torch.rivals.tuning import Subject
+from blockbuster_fusion.torch.rivals.weighing import ALL, Weighing
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
-ALL = frozenset({"all"})
-"""Gives up the parts of all kinds."""
 PLAN = {"cpu": 30e-6, "cuda": 25e-6}
 """Seconds of a call of a compiled graph beside its parts; the captured graph runs without."""
-WORTH_IT = 1.02
-"""The factor by which a measured kernel must be faster."""
 
 
 @dataclass(frozen=True)
@@ -61,20 +58,6 @@ class Estimate:
     config: str = ""
     error: float = 1.0
     """The factor by which they may be slower."""
-
-
-@dataclass(frozen=True)
-class Weighing:
-    """The terms on which kernels are weighed against PyTorch's operators."""
-
-    measures: bool = False
-    """True to measure kernels rather than to predict their times."""
-    replayed: bool = False
-    """True if launches are replayed, so that the time of the host does not count."""
-    called: Called = field(default_factory=dict)
-    """The composites that the model calls itself; some are still whole."""
-    given_up: frozenset[str] = frozenset()
-    """The kinds of parts that were slower in the whole model, or ALL."""
 
 
 class Chooser:
@@ -274,7 +257,13 @@ class Chooser:
             tuple(n.name for n in (*cheap, *nodes)),
         )
         later = LaterSizes(
-            self.parts, self.machine, nodes, cheap, composites, replayed=self.replayed
+            self.parts,
+            self.machine,
+            nodes,
+            cheap,
+            composites,
+            replayed=self.replayed,
+            measures=self.measures,
         )
         if not self.may_win(estimate, limit):
             self.look_for_crossings(later, None)

@@ -3,9 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch.fx import Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.array.axes import Length
+from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.compiler import executable_of
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
@@ -14,11 +18,16 @@ from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.schedule.cost import ERRORS, Seconds, error_of, predicted
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
+from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.crossings import Crossing
 from blockbuster_fusion.torch.rivals.least import bytes_of, least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
+from blockbuster_fusion.torch.rivals.timing import launcher, measured
+from blockbuster_fusion.torch.to_array_program import PartProgram
 
+WORTH_IT = 1.02
+"""The factor by which a measured kernel must be faster."""
 MOST_BYTES = 1 << 23
 """The bytes of the largest array that PyTorch's operators are measured with."""
 MOST_SECONDS = 0.01
@@ -36,10 +45,13 @@ class Later:
     """The configuration of the kernels."""
     error: float
     """The factor by which these may be slower."""
+    basis: str
+    """The source of their time: predicted, or measured."""
 
     def described(self, choice: LibraryChoice) -> LibraryChoice:
         """A choice of PyTorch's operators, with the times for these sizes."""
-        basis = "predicted for " + ", ".join(f"{axis}={length}" for axis, length in self.sizes)
+        sizes = ", ".join(f"{axis}={length}" for axis, length in self.sizes)
+        basis = f"{self.basis} for {sizes}"
         return replace(
             choice, library=self.library, kernels=self.kernels, basis=basis, config=self.config
         )
@@ -57,14 +69,18 @@ class LaterSizes:
         composites: Sequence[Composite],
         *,
         replayed: bool,
+        measures: bool = False,
     ) -> None:
-        """`cheap` are operators that PyTorch would run beside those of the part."""
+        """`cheap` are operators that PyTorch would run beside those of the part.
+
+        With `measures`, kernels are measured, not predicted.
+        """
         self.parts, self.machine, self.nodes = parts, machine, nodes
         self.whole, self.composites = [*cheap, *nodes], composites
-        self.replayed, self.expected = replayed, parts.expected
+        self.replayed, self.measures, self.expected = replayed, measures, parts.expected
 
     def loss(self) -> Later | None:
-        """The times for sizes for which kernels are predicted to lose: the least, or large ones."""
+        """The times for sizes for which kernels lose: the least, or large ones."""
         part = self.parts.program(self.nodes)
         if not self.parts.points(part):
             return None
@@ -90,13 +106,31 @@ class LaterSizes:
             library = self._library(length)
             usual = self.parts.choices(part, target)[0]
             choice = self.parts.elsewhere(part, target).choice(usual, sizes)
-            nest, tiles = choice.scheduled()
-            tiling = Tiling(Extents.of_sizes(sizes, "a later call"), tiles)
-            kernels = predicted(nest, tiling, self.machine, choice.schedule)
+            key = (self.parts.key(part, target), sizes, str(choice.config), self.measures)
+            if key not in self.parts.later:  # equal layers have equal times
+                self.parts.later[key] = self._kernels(part, choice, sizes, length)
         except (BlockbusterError, RuntimeError, ValueError) as error:
             log.debug("no call can have such sizes: %s", error)
             return None
-        return Later(sizes, library, kernels, str(choice.config), error_of(nest, self.machine))
+        basis = "measured" if self.measures else "predicted"
+        return Later(sizes, library, *self.parts.later[key], basis)
+
+    def _kernels(
+        self, part: PartProgram, choice: Choice, sizes: Sizes, length: Length
+    ) -> tuple[Seconds, str, float]:
+        """The time of the kernels of a choice, their configuration, and the factor of its error."""
+        nest, tiles = choice.scheduled()
+        if not self.measures:
+            tiling = Tiling(Extents.of_sizes(sizes, "a later call"), tiles)
+            seconds = predicted(nest, tiling, self.machine, choice.schedule)
+            return seconds, str(choice.config), error_of(nest, self.machine)
+        device, threads = device_of(self.nodes), self.parts.threads
+        with _disable_current_modes(), torch.no_grad():
+            given, sizes = self.parts.examples(part, device, length)
+            made = executable_of([choice], threads if device.type == "cpu" else None)
+            spent = measured(launcher(made, given, sizes, device), device).device
+        host = 0.0 if device.type == "cpu" else self.machine.launch * len(nest.kernels)
+        return Seconds(spent, host), str(choice.config), WORTH_IT
 
     # ---------------------------------------------------------------- crossings
 
@@ -105,7 +139,7 @@ class LaterSizes:
 
         `won` are the seconds that kernels win in the captured call, or None if they lose there.
         Those that win lose elsewhere as soon as they are slower; those that lose win elsewhere if
-        they are faster by more than the error of predictions.
+        they are faster by more than the error of their times.
         """
         for symbol, lengths in self.expected.lengths.items():
             at = lengths.index(self.expected.hints[symbol])
@@ -147,7 +181,7 @@ class LaterSizes:
     def _gain_at(self, symbol: str, value: int, *, is_sure: bool) -> float | None:
         """The seconds that kernels win for a value; None if there can be no such call.
 
-        With `is_sure`, they count only if they are more than the error of predictions.
+        With `is_sure`, they count only if they are more than the error of the kernels' time.
         """
         length = self.expected.given({symbol: value})
         try:
@@ -167,7 +201,7 @@ class LaterSizes:
     def _may_win(self, length: Length) -> bool:
         """True if the least time that kernels could take is short enough."""
         has_product, seconds = self._least(length)
-        error = ERRORS[self.machine.target][has_product]
+        error = 1.0 if self.measures else ERRORS[self.machine.target][has_product]
         limit = self._library(length).total(replayed=self.replayed)
         return seconds.total(replayed=self.replayed) * error < limit
 
