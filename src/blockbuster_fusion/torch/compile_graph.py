@@ -253,8 +253,10 @@ def _ranged(several: Sequence[_WeighedGraph], division: Division) -> CompiledGra
 
 
 def _has_symbols(module: GraphModule) -> bool:
-    """True if an input of a graph has a size that changes."""
+    """True if an input of a graph has a size that changes, and all sizes are numbers in a call."""
     values = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
+    if any(isinstance(x, torch.Tensor) and x.is_nested for x in values):
+        return False
     sizes = (x.shape if isinstance(x, torch.Tensor) else (x,) for x in values)
     return any(isinstance(n, torch.SymInt) for shape in sizes for n in shape)
 

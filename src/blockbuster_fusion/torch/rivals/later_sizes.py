@@ -142,6 +142,8 @@ class LaterSizes:
         they are faster by more than the error of their times.
         """
         for symbol, lengths in self.expected.lengths.items():
+            if not lengths[0]:
+                continue  # captured without elements
             at = lengths.index(self.expected.hints[symbol])
             for side in (lengths[at::-1], lengths[at:]):
                 tried = [side[0], *self._tried(symbol, side[1:])]
