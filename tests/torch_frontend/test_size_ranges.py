@@ -230,6 +230,24 @@ def test_tuning_measures_later_sizes(monkeypatch: pytest.MonkeyPatch, mode: str 
     assert found.coverage == 1
 
 
+def test_kernels_that_win_little_in_the_captured_call_run_where_they_win_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call of a plan costs 30 µs, which kernels win for many rows only."""
+
+    def timed(self: library.LibraryTimes, name: str, seen: Any, *_: Any) -> Seconds:
+        return Seconds(1e-6 * seen[0][0][0][0])
+
+    monkeypatch.setattr(library.LibraryTimes, "_timed", timed)
+    made, ran = Watched(model, library="auto", threads=2), Ran(monkeypatch)
+    for rows, by_kernels in ((10, False), (5, False), (25, False), (26, True), (3000, True)):
+        assert ran.ran(made, rows) == by_kernels, rows
+    (choice,) = {(x.sizes, x.basis, x.elsewhere) for x in made.explanation.library}
+    symbol = made.graphs[0].plan.symbols[0].symbol
+    basis = "estimated, and gain less than a call of them costs"
+    assert choice == (f"{symbol} up to 25", basis, (f"{symbol} from 26",))
+
+
 def test_a_part_is_listed_once_if_pytorch_always_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(self: library.LibraryTimes, name: str, seen: Any, *_: Any) -> Seconds:
         return FAST if "softmax" not in name or seen[0][0][0][0] > 100 else SLOW

@@ -8,7 +8,7 @@ left of the part is judged again: a kernel may still compute what comes before a
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,7 +35,7 @@ from blockbuster_fusion.torch.rivals.attention import found_attention
 from blockbuster_fusion.torch.rivals.cluster import tuner_for
 from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.crossings import Crossing
-from blockbuster_fusion.torch.rivals.later_sizes import WORTH_IT, LaterSizes
+from blockbuster_fusion.torch.rivals.later_sizes import WORTH_IT, LaterSizes, joint_crossings
 from blockbuster_fusion.torch.rivals.least import least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.linears import found_linears
@@ -77,6 +77,8 @@ class Chooser:
         """The seconds that kernels win, and that recognised composites win."""
         self.won: list[tuple[Sequence[Node], LibraryChoice]] = []
         """The parts that kernels run, with the times."""
+        self.later: list[LaterSizes] = []
+        """The same parts, to be weighed for other sizes."""
         self.crossings: list[Crossing] = []
         """The sizes between which the faster one of a part changes."""
 
@@ -92,6 +94,8 @@ class Chooser:
             if self.given_up == ALL:
                 self.leave_all("estimated, and slower in the model as a whole")
             elif self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
+                needed = PLAN[self.machine.target] - self.recognised
+                self.look_for_crossings(lambda: joint_crossings(self.later, needed))
                 self.leave_all("estimated, and gain less than a call of them costs")
             self.restore_linears()
 
@@ -112,7 +116,7 @@ class Chooser:
 
     def moved(self) -> bool:
         """Judges all parts once; True if some operators were moved to PyTorch."""
-        self.gain, self.won = 0.0, []
+        self.gain, self.won, self.later = 0.0, [], []
         analysis = self.parts.analysis
         found: dict[Node, LibraryChoice] = {}
         collapsed: list[tuple[Composite, LibraryChoice]] = []
@@ -266,24 +270,25 @@ class Chooser:
             measures=self.measures,
         )
         if not self.may_win(estimate, limit):
-            self.look_for_crossings(later, None)
+            self.look_for_crossings(lambda: later.crossings(None))
             return choice
         if self.kind(nodes) in self.given_up:
             return replace(choice, basis=f"{estimate.basis}, and slower in the model as a whole")
         lost = later.loss()
         if lost is not None:
-            self.look_for_crossings(later, limit - ours)
+            self.look_for_crossings(lambda: later.crossings(limit - ours))
             return lost.described(choice)
         self.gain += limit - ours
         self.won.append((nodes, choice))
+        self.later.append(later)
         return None
 
-    def look_for_crossings(self, later: LaterSizes, won: float | None) -> None:
-        """Notes the sizes between which the faster one of a part changes."""
+    def look_for_crossings(self, found: Callable[[], Iterable[Crossing]]) -> None:
+        """Notes the sizes between which the faster one of a part, or of all, changes."""
         if self.parts.span is not None:  # ranges are not divided again
             return
         try:
-            self.crossings += later.crossings(won)
+            self.crossings += found()
         except Exception as error:  # whatever it is: one choice is for all sizes
             if self.parts.options.strict:
                 raise

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch.fx import Node
@@ -16,6 +17,7 @@ from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.schedule.cost import ERRORS, Seconds, error_of, predicted
+from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.options import device_of
@@ -141,17 +143,14 @@ class LaterSizes:
         Those that win lose elsewhere as soon as they are slower; those that lose win elsewhere if
         they are faster by more than the error of their times.
         """
-        for symbol, lengths in self.expected.lengths.items():
-            if not lengths[0]:
-                continue  # captured without elements
-            at = lengths.index(self.expected.hints[symbol])
-            for side in (lengths[at::-1], lengths[at:]):
-                tried = [side[0], *self._tried(symbol, side[1:])]
-                found = self._crossing(symbol, tried, won)
-                if found is not None:
-                    yield found
+        for symbol, side in _sides(self.expected):
+            tried = [side[0], *self.tried(symbol, side[1:])]
+            gain = partial(self.gain_at, symbol, is_sure=won is None)
+            found = _crossing(symbol, tried, gain, won)
+            if found is not None:
+                yield found
 
-    def _tried(self, symbol: str, lengths: Sequence[int]) -> Iterator[int]:
+    def tried(self, symbol: str, lengths: Sequence[int]) -> Iterator[int]:
         """The values of a symbol, of those given, that change the part and are soon measured."""
         usual = self._shape(self.expected.captured)
         for value in lengths:
@@ -160,27 +159,7 @@ class LaterSizes:
             if is_small and self._least(length)[1].device <= MOST_SECONDS:
                 yield value
 
-    def _crossing(self, symbol: str, lengths: list[int], won: float | None) -> Crossing | None:
-        """The crossing along some values, the first of which is that of the captured call."""
-        changes: Callable[[float], bool] = (lambda gain: gain > 0) if won is None else _is_loss
-        while len(lengths) > 1:
-            gain = self._gain_at(symbol, lengths[-1], is_sure=won is None)
-            if gain is not None:
-                break
-            lengths = lengths[:-1]  # no call can have such sizes
-        if len(lengths) < 2 or gain is None or not changes(gain):
-            return None
-        low, high = 0, len(lengths) - 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            between = self._gain_at(symbol, lengths[middle], is_sure=won is None)
-            if between is not None and changes(between):
-                high = middle
-            else:
-                low = middle
-        return Crossing(symbol, tuple(lengths), high, gain if won is None else won, won is not None)
-
-    def _gain_at(self, symbol: str, value: int, *, is_sure: bool) -> float | None:
+    def gain_at(self, symbol: str, value: int, *, is_sure: bool) -> float | None:
         """The seconds that kernels win for a value; None if there can be no such call.
 
         With `is_sure`, they count only if they are more than the error of the kernels' time.
@@ -223,5 +202,48 @@ class LaterSizes:
         return [bytes_of(x, length) for x in around]
 
 
-def _is_loss(gain: float) -> bool:
-    return gain < 0
+def joint_crossings(parts: Sequence[LaterSizes], needed: float) -> Iterator[Crossing]:
+    """The values of each symbol from which on kernels win a number of seconds together.
+
+    In the captured call they win less. Parts for which a value is not tried count as nothing there.
+    """
+    for symbol, side in _sides(parts[0].expected) if parts else ():
+        tried = [{*part.tried(symbol, side[1:])} for part in parts]
+
+        def gain(value: int, symbol: str = symbol, tried: Sequence[set[int]] = tried) -> float:
+            own = [part for part, values in zip(parts, tried, strict=True) if value in values]
+            gains = (part.gain_at(symbol, value, is_sure=True) for part in own)
+            return sum(max(0.0, x or 0.0) for x in gains) - needed
+
+        values = [n for n in side[1:] if any(n in x for x in tried)]
+        found = _crossing(symbol, [side[0], *values], gain, None)
+        if found is not None:
+            yield found
+
+
+def _sides(expected: ExpectedSizes) -> Iterator[tuple[str, list[int]]]:
+    """The values of each symbol from that of the captured call on: down, and up."""
+    for symbol, lengths in expected.lengths.items():
+        if lengths[0]:  # or else it was captured without elements
+            at = lengths.index(expected.hints[symbol])
+            yield symbol, lengths[at::-1]
+            yield symbol, lengths[at:]
+
+
+def _crossing(
+    symbol: str, lengths: list[int], gain_at: Callable[[int], float | None], won: float | None
+) -> Crossing | None:
+    """The crossing along some values, the first of which is that of the captured call."""
+
+    def changes(gain: float | None) -> bool:
+        return gain is not None and (gain > 0 if won is None else gain < 0)
+
+    while len(lengths) > 1 and (last := gain_at(lengths[-1])) is None:
+        lengths = lengths[:-1]  # no call can have such sizes
+    if len(lengths) < 2 or last is None or not changes(last):
+        return None
+    low, high = 0, len(lengths) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if changes(gain_at(lengths[middle])) else (middle, high)
+    return Crossing(symbol, tuple(lengths), high, last if won is None else won, won is not None)
