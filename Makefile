@@ -54,6 +54,7 @@ bench: $(STAMP) ## Measure fusion, what numerical safety costs, and compiled pro
 	$(BIN)/python benchmarks/safety_price.py
 	$(BIN)/python benchmarks/cpu.py
 	$(BIN)/python benchmarks/torch_calls.py
+	$(BIN)/python benchmarks/library_steps.py
 
 coverage: $(STAMP) ## Measure how much of each model in the zoo is fused: docs/coverage.md
 	$(BIN)/python benchmarks/coverage.py

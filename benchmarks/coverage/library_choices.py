@@ -93,11 +93,10 @@ def short(node: object) -> str:
 
 def reason(choice: object) -> str:
     """The class of the reason for a choice."""
-    if choice.basis == "at least":
-        return "least"
-    if choice.basis not in ("predicted", "measured"):
-        return "call"
-    return "slower" if choice.kernels.total() >= choice.library.total() else "error"
+    from blockbuster_fusion.torch.rivals import reasons
+
+    known = {reasons.LEAST: "least", reasons.SLOWER: "slower", reasons.CLOSE: "error"}
+    return known.get(choice.reason, "call")
 
 
 # ---------------------------------------------------------------- the page

@@ -107,7 +107,7 @@ def test_a_seed_gives_the_configuration_and_no_time(
     seeded.put_seed(config(tile))
     assert tile in seeded.tiles()
     monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e-6))
-    monkeypatch.setattr("blockbuster_fusion.torch.rivals.choose.Chooser.least", cheap)
+    monkeypatch.setattr("blockbuster_fusion.torch.rivals.choose.Chooser.at_least", cheap)
     found = [choice for choice in seeded.explained().library if f"B.0={tile};" in choice.config]
     choice = found[0]
     assert choice.basis == "predicted"

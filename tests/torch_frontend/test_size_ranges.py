@@ -22,6 +22,7 @@ from blockbuster_fusion.torch.plan.ranged import ranged_call
 from blockbuster_fusion.torch.plan.tape import TensorTape
 from blockbuster_fusion.torch.rivals import library
 from blockbuster_fusion.torch.rivals.crossings import Crossing, divided
+from blockbuster_fusion.torch.rivals.reasons import CALL
 from helpers.machines import FOUR_CORES
 from helpers.torch_running import Watched
 
@@ -242,10 +243,9 @@ def test_kernels_that_win_little_in_the_captured_call_run_where_they_win_more(
     made, ran = Watched(model, library="auto", threads=2), Ran(monkeypatch)
     for rows, by_kernels in ((10, False), (5, False), (25, False), (26, True), (3000, True)):
         assert ran.ran(made, rows) == by_kernels, rows
-    (choice,) = {(x.sizes, x.basis, x.elsewhere) for x in made.explanation.library}
+    (choice,) = {(x.sizes, x.reason, x.elsewhere) for x in made.explanation.library}
     symbol = made.graphs[0].plan.symbols[0].symbol
-    basis = "estimated, and gain less than a call of them costs"
-    assert choice == (f"{symbol} up to 25", basis, (f"{symbol} from 26",))
+    assert choice == (f"{symbol} up to 25", CALL, (f"{symbol} from 26",))
 
 
 def test_a_part_is_listed_once_if_pytorch_always_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:

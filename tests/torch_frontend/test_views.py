@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -27,16 +28,16 @@ def _fast_products(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     verdict = choose.Chooser.verdict
 
-    def asked(self: choose.Chooser, nodes: Any, composites: Any) -> Any:
+    def asked(self: choose.Chooser, nodes: Any, *others: Any) -> Any:
         self.gain = math.inf
         has_product = any("mm" in str(n.target) for n in nodes)
-        return verdict(self, nodes, composites) if has_product else None
+        return verdict(self, nodes, *others) if has_product else None
 
     def least(self: choose.Chooser, nodes: Any) -> choose.Estimate:
         return choose.Estimate(Seconds(1e3), "at least")
 
     monkeypatch.setattr(choose.Chooser, "verdict", asked)
-    monkeypatch.setattr(choose.Chooser, "least", least)
+    monkeypatch.setattr(choose.Chooser, "at_least", least)
     monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e-12))
 
 
@@ -187,6 +188,43 @@ def test_plans_without_a_tape_of_addresses_have_one_of_steps() -> None:
         for _ in range(2):
             x = torch.randn(12, 8)
             torch.testing.assert_close(made(x), function(x))
+
+
+def test_a_tape_calls_operators_as_plain_functions() -> None:
+    """Nothing stands between a tape and PyTorch's operator: that is what a step costs least."""
+
+    def function(x: Tensor) -> Tensor:
+        return torch.cumsum(x.cumsum(0).view(3, 4, 8), 0)
+
+    x = torch.randn(12, 8)
+    with torch.no_grad():
+        made = bb.compile(function, x, library="never")
+        (tape,) = made.graphs[0].plan.tapes.values()
+    operators = [run for run, _ in tape.runs if not isinstance(run, ViewStep)]
+    assert len(operators) == 2
+    assert all(isinstance(run, FunctionType) for run in operators)
+    assert aten.cumsum.default._op in [run.__globals__["function"] for run in operators]
+
+
+def test_tapes_with_kernels_do_so_too() -> None:
+    model, x = Layers(bias=True).eval(), torch.randn(5, 12)
+    _, plan = compiled(model, x)
+    (tape,) = plan.tapes.values()
+    runs = [part.run for part in tape.parts if part.run is not None]
+    assert sum(isinstance(run, FunctionType) for run in runs) == 2
+
+
+def test_an_operator_that_raises_on_a_tape_leaves_it_usable() -> None:
+    def function(x: Tensor, at: Tensor) -> Tensor:
+        return torch.cumsum(x, 0)[at]
+
+    x = torch.randn(5, 6)
+    with torch.no_grad():
+        made = bb.compile(function, x, torch.tensor([1, 2]), library="never")
+        for _ in range(2):
+            with pytest.raises(IndexError):
+                made(x, torch.tensor([1, 99]))
+            torch.testing.assert_close(made(x, torch.tensor([3, 4])), x.cumsum(0)[3:])
 
 
 def test_sizes_that_depend_on_data_are_not_composed() -> None:

@@ -14,6 +14,7 @@ from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.backend import options_from
 from blockbuster_fusion.torch.rivals import library, whole_model
+from blockbuster_fusion.torch.rivals.reasons import WHOLE
 from blockbuster_fusion.torch.rivals.weighing import ALL
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel
 
@@ -72,7 +73,7 @@ def test_a_slower_model_runs_as_captured(monkeypatch: pytest.MonkeyPatch) -> Non
     explanation = made.explanation
     assert explanation.coverage == 0.0
     assert explanation.library
-    assert all("slower in the model as a whole" in choice.basis for choice in explanation.library)
+    assert {choice.reason for choice in explanation.library} == {WHOLE}
     assert torch.equal(found, wanted)  # PyTorch's own operators
 
 
@@ -105,7 +106,7 @@ def test_tuning_gives_up_kinds_of_parts(monkeypatch: pytest.MonkeyPatch) -> None
     made, found, wanted = compiled("max-autotune-no-cudagraphs", 5.0)
     assert len(asked) >= 2
     explanation = made.explanation
-    assert any("slower in the model as a whole" in c.basis for c in explanation.library)
+    assert WHOLE in {choice.reason for choice in explanation.library}
     torch.testing.assert_close(found, wanted)
 
 

@@ -12,6 +12,7 @@ from blockbuster_fusion.runtime.c.compiler import has_openmp
 from blockbuster_fusion.runtime.c.probe import cpu_name, probe_cpu
 from blockbuster_fusion.runtime.c.topology import topology
 from blockbuster_fusion.runtime.disk_cache import usable_folder
+from blockbuster_fusion.runtime.measuring import measuring
 
 
 def machine_named(name: str) -> Machine:
@@ -58,15 +59,26 @@ def kept_machine(
 ) -> Machine:
     """A machine that was measured before, if it still fits; else, or to `measure`, measured now."""
     file = kept_file(label)
-    if not measure and file is not None and file.is_file():
-        with contextlib.suppress(BadMachine):  # of an older version: measured anew
-            kept = read(file)
-            if fits(kept):
-                return kept
-    made = probe()
-    if file is not None:
-        _write(file, made.to_json())
+    kept = None if measure else _kept(file, fits)
+    if kept is not None:
+        return kept
+    with measuring(label.partition("-")[0]):
+        kept = None if measure else _kept(file, fits)  # by a process that was waited for
+        if kept is not None:
+            return kept
+        made = probe()
+        if file is not None:
+            _write(file, made.to_json())
     return made
+
+
+def _kept(file: Path | None, fits: Callable[[Machine], bool]) -> Machine | None:
+    """The machine in a file, if there is one that fits."""
+    if file is not None and file.is_file():
+        with contextlib.suppress(BadMachine):  # of an older version: measured anew
+            found = read(file)
+            return found if fits(found) else None
+    return None
 
 
 def kept_file(label: str) -> Path | None:

@@ -45,13 +45,18 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     watcher: Watcher | None = None,
+    thorough: bool = False,
 ) -> Callable[..., Any]:
-    """The backend of torch.compile: kernels for inference, eager mode for training."""
+    """The backend of torch.compile: kernels for inference, eager mode for training.
+
+    With `thorough`, the best kernels are looked for even where they cannot win, to tell of them.
+    """
     chosen = options_from(mode, options)
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
-    captured = _Captured(module, examples, mode, chosen, watches=watcher is not None)
+    watches = watcher is not None
+    captured = _Captured(module, examples, mode, chosen, watches=watches, thorough=thorough)
     made = captured.compiled(frozenset())
     times = chosen.library != "never" and chosen.time_model
     if times and (made.gains or captured.replays):
@@ -99,8 +104,10 @@ class _Captured:
         options: Options,
         *,
         watches: bool,
+        thorough: bool,
     ) -> None:
         self.module, self.examples, self.watches = module, examples, watches
+        self.thorough = thorough
         self.mode, self.options = mode, options
         arrays = (x for x in examples if isinstance(x, torch.Tensor))
         self.gpu = next((x.device for x in arrays if x.is_cuda), None)
@@ -113,7 +120,8 @@ class _Captured:
     def compiled(self, given_up: frozenset[str]) -> Attempt:
         """The model compiled, without kernels for the kinds of parts that are given up."""
         measures, graphs = self.mode in TUNING, list[CompiledGraph]()
-        weighing = Weighing(measures, self.replays, _called(self.module), given_up)
+        called = _called(self.module)
+        weighing = Weighing(measures, self.replays, called, given_up, self.thorough)
 
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             made = compile_graph(graph, _static_inputs(), self.options, weighing)

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +24,7 @@ from blockbuster_fusion.torch.capture.attention import attention
 from blockbuster_fusion.torch.capture.nodes import tensors_of
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
+from blockbuster_fusion.torch.rivals.weighing import Weighing
 
 if TYPE_CHECKING:
     from blockbuster_fusion.torch.explain import Explanation
@@ -199,6 +200,13 @@ class ExportedModel:
 
 def from_torch(program: ExportedProgram, **options: Any) -> ExportedModel:
     """An exported program, fused and compiled; options are those of the torch.compile backend."""
+    return compiled_program(program, options, Weighing())
+
+
+def compiled_program(
+    program: ExportedProgram, options: Mapping[str, Any], weighing: Weighing
+) -> ExportedModel:
+    """An exported program, fused and compiled on some terms."""
     if not isinstance(program, ExportedProgram):
         raise WrongKind(
             function="from_torch",
@@ -215,7 +223,7 @@ def from_torch(program: ExportedProgram, **options: Any) -> ExportedModel:
     weights = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
     specs = simple.graph_signature.input_specs
     static = [i for i, spec in enumerate(specs) if spec.kind in weights]
-    graph = compile_graph(simple.graph_module, static, options_from(None, options))
+    graph = compile_graph(simple.graph_module, static, options_from(None, options), weighing)
     return ExportedModel(simple, graph)
 
 

@@ -1,6 +1,7 @@
 """Groups: operators of a graph that are run together, by kernels or by PyTorch."""
 
 import logging
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -58,11 +59,17 @@ class LibraryChoice:
     kernels: Seconds
     """The time of the best kernels that there are."""
     basis: str
-    """The source of the kernels' time: predicted, measured, or "at least"."""
+    """The source of the kernels' time: predicted, measured, or "at least" for the bound."""
     config: str
-    """The configuration of these kernels."""
+    """The configuration of these kernels; empty if none was looked for, or there is none."""
     recognised: tuple[str, ...] = ()
     """The operators of PyTorch's that stand for several of these each."""
+    bound: Seconds | None = None
+    """The least time that any kernels could take: for bytes, products and one launch."""
+    reason: str = ""
+    """The reason why kernels do not run it."""
+    obstacle: str = ""
+    """The reason why there are no kernels for it, if that is so."""
     nodes: tuple[str, ...] = ()
     """The names of the operators in the graph."""
     sizes: str = ""
@@ -76,9 +83,12 @@ class LibraryChoice:
             "operators": [*self.operators],
             "region": self.region,
             "library_seconds": self.library.total(),
-            "kernel_seconds": self.kernels.total(),
+            "kernel_seconds": None if math.isinf(self.kernels.total()) else self.kernels.total(),
             "basis": self.basis,
             "config": self.config,
+            "bound_seconds": None if self.bound is None else self.bound.total(),
+            "reason": self.reason,
+            "obstacle": self.obstacle,
             "recognised": [*self.recognised],
             "sizes": self.sizes,
             "kernels_for": [*self.elsewhere],
@@ -92,9 +102,21 @@ class LibraryChoice:
             )
         where = f" in {self.region}" if self.region else ""
         where += f", {self.sizes}" if self.sizes else ""
-        ours = f"{self.kernels} {self.basis}" + (f" ({self.config})" if self.config else "")
+        reason = f"; {self.reason}" if self.reason else ""
         others = f"; kernels run it for {' and '.join(self.elsewhere)}" if self.elsewhere else ""
-        return f"{words}{where}: {self.library} measured; kernels {ours}{others}"
+        return f"{words}{where}: {self.library} measured; {self._kernels()}{reason}{others}"
+
+    def _kernels(self) -> str:
+        """The best kernels in words."""
+        if self.obstacle:
+            bound = "" if self.bound is None else f", of at least {self.bound}"
+            return f"kernels{bound}: there are none: {self.obstacle}"
+        ours = f"kernels {self.kernels} {self.basis}"
+        if self.config:
+            ours += f" ({self.config})"
+        if self.bound is not None and self.basis != "at least":
+            ours += f", at least {self.bound}"
+        return ours
 
 
 @dataclass(frozen=True)

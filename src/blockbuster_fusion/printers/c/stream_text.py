@@ -114,7 +114,10 @@ class _Row:
     def reduced(self, item: Segment, first: str, end: str) -> None:
         """Writes the reductions of a run, in lanes that are combined at its end."""
         out, at, width = self.out, "at", self.width
-        lanes = {fold.tile: f"{self.values[fold.tile]}_lanes" for fold in item.folds}
+        lanes = {
+            fold.tile: out.layout.id(("lanes", fold.tile), f"{self.values[fold.tile]}_lanes")
+            for fold in item.folds
+        }
         for fold in item.folds:
             identity = bare(number(fold.combiner.identity[0], fold.tile.dtype))
             out.line(f"{out.layout.held(fold.tile)} {lanes[fold.tile]}[{width}];")

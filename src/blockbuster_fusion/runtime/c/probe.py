@@ -206,13 +206,13 @@ def _best(run: Callable[[int], object], clock: Callable[[], float] = time.thread
 
 
 def _usual(run: Callable[[], object]) -> float:
-    """Seconds of a short call: the lower quartile, as other programs may hold up some calls."""
+    """Seconds of a short call: one of the shortest, as other programs may hold up most calls."""
     times = []
     for _ in range(CALLS):
         began = time.perf_counter()
         run()
         times.append(time.perf_counter() - began)
-    return sorted(times)[CALLS // 4]
+    return sorted(times)[CALLS // 20]
 
 
 # ---------------------------------------------------------------- what the system tells

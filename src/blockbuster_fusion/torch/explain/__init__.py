@@ -13,6 +13,7 @@ from blockbuster_fusion.torch.backend import backend, needs_gradients, options_f
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain.explanation import Explanation, KernelReport, Region
 from blockbuster_fusion.torch.plan.clock import TimedPlan
+from blockbuster_fusion.torch.rivals.weighing import Weighing
 
 __all__ = ["Explanation", "KernelReport", "Region", "explain"]
 
@@ -33,12 +34,14 @@ def explain(
 
     `inputs` and `named` are what it is called with; an exported program needs none. The model is
     compiled and run once, without gradients; with `time`, some more times, to measure each part.
+    Unlike compiling, it looks for the best kernels of the parts that PyTorch runs, too.
     """
     options_from(mode, options)
     if isinstance(model, torch.export.ExportedProgram):
-        from blockbuster_fusion.torch.export import from_torch
+        from blockbuster_fusion.torch.export import compiled_program
 
-        return Explanation((from_torch(model, **dict(options or {})).graph,))
+        made = compiled_program(model, options or {}, Weighing(thorough=True))
+        return Explanation((made.graph,))
     if not callable(model):
         raise WrongKind(
             function="explain",
@@ -70,7 +73,14 @@ class _Observer:
 
     def backend(self, module: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         self.needs_gradients |= needs_gradients(module, examples)
-        return backend(module, examples, mode=self.mode, options=self.options, watcher=self.observe)
+        return backend(
+            module,
+            examples,
+            mode=self.mode,
+            options=self.options,
+            watcher=self.observe,
+            thorough=True,
+        )
 
     def observe(self, graph: CompiledGraph) -> None:
         self.graphs.append(graph)

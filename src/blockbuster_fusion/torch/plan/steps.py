@@ -170,14 +170,19 @@ class BoundOperator:
     def __init__(self, step: OperatorStep, length: Length | None = None) -> None:
         """`length` evaluates the sizes among the step's arguments, if there are any."""
         self.step, self.output = step, step.output
-        self.function = _call_of(step if length is None else step.sized(length))
+        self.run = _run_of(step if length is None else step.sized(length))
 
     def __call__(self, values: list[Any]) -> None:
-        values[self.output] = self.function(values)
+        self.run(values)
 
 
-def _call_of(step: OperatorStep) -> Callable[[list[Any]], Any]:
-    """A function of the values that calls the operator; compiled from text, which is fastest."""
+def runner(step: Callable[[list[Any]], None]) -> Callable[[list[Any]], None]:
+    """A step as a tape calls it: an operator as a plain function, which is faster."""
+    return step.run if isinstance(step, BoundOperator) else step
+
+
+def _run_of(step: OperatorStep) -> Callable[[list[Any]], None]:
+    """A function that puts the operator's result among the values; from text, which is fastest."""
     function = step.function._op if isinstance(step.function, OpOverload) else step.function
     names: dict[str, Any] = {"function": function}
 
@@ -195,7 +200,8 @@ def _call_of(step: OperatorStep) -> Callable[[list[Any]], Any]:
     if step.options:
         options = ", ".join(f"{name!r}: {text(x)}" for name, x in step.options.items())
         given.append(f"**{{{options}}}")
-    made: Callable[[list[Any]], Any] = eval(f"lambda values: function({', '.join(given)})", names)
+    exec(f"def run(values): values[{step.output}] = function({', '.join(given)})", names)
+    made: Callable[[list[Any]], None] = names["run"]
     return made
 
 

@@ -20,7 +20,7 @@ from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
 from blockbuster_fusion.torch.plan.c_tape import Address, Tape, packed
 from blockbuster_fusion.torch.plan.placement import Base, Launched, Placement, Ran, Untaped
 from blockbuster_fusion.torch.plan.recording import Recording
-from blockbuster_fusion.torch.plan.steps import Slot, named_range
+from blockbuster_fusion.torch.plan.steps import Slot, named_range, runner
 
 MOST_ARENA = 4 << 20
 """The size of the longest arena in bytes. Kernels over more take so long that a tape gains nothing,
@@ -50,6 +50,8 @@ class _Part:
     fresh: tuple[_Fresh, ...]
     tape: Tape | None
     step: Callable[[list[Any]], None] | None
+    run: Callable[[list[Any]], None] | None
+    """The step as a plain function."""
     made: tuple[tuple[int, int], ...]
     """The slots of the step's results, and the bases that they are."""
     dead: tuple[int, ...]
@@ -94,8 +96,8 @@ class TensorTape:
                         launch(addresses)
             elif part.tape is not None:
                 part.tape(addresses, values)
-            elif part.step is not None:
-                part.step(values)
+            elif part.run is not None:
+                part.run(values)
                 for slot, base in part.made:
                     addresses[base] = address(values[slot])
             for slot in part.dead:
@@ -166,11 +168,11 @@ class _Assembly:
             action = row[0]
             if isinstance(action, Ran):
                 made = tuple(pair for slot in action.makes for pair in self.held_at(slot))
-                yield _Part(fresh, None, action.step, made, dead)
+                yield _Part(fresh, None, action.step, runner(action.step), made, dead)
             else:
                 launches = [(a.launch, self.located(a)) for a in row if isinstance(a, Launched)]
                 names = tuple(f"blockbuster::{a.name}" for a in row if isinstance(a, Launched))
-                yield _Part(fresh, Tape(launches), None, (), dead, names)
+                yield _Part(fresh, Tape(launches), None, None, (), dead, names)
 
     def located(self, action: Launched) -> list[Address]:
         found = [(self.address[base], offset) for base, offset in action.places]

@@ -28,6 +28,7 @@ from blockbuster_fusion.torch.plan.steps import (
     Slot,
     merged,
     named_range,
+    runner,
 )
 from blockbuster_fusion.torch.plan.straight import StraightProgram
 
@@ -177,11 +178,12 @@ class StepTape:
             kept.update(last)
             dead.append(last)
         self.steps = [(step, last) for (step, _), last in zip(steps, dead[::-1], strict=True)]
+        self.runs = [(runner(step), last) for step, last in self.steps]
 
     def __call__(self, given: Sequence[Any], length: Length) -> list[Any]:
         values = [*given, *[None] * (self.slots - len(given))]
-        for step, dead in self.steps:
-            step(values)
+        for run, dead in self.runs:
+            run(values)
             for slot in dead:
                 values[slot] = None
         return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]

@@ -9,7 +9,7 @@ left of the part is judged again: a kernel may still compute what comes before a
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch.fx import Node
@@ -35,12 +35,14 @@ from blockbuster_fusion.torch.rivals.attention import found_attention
 from blockbuster_fusion.torch.rivals.cluster import tuner_for
 from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.crossings import Crossing
+from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.later_sizes import WORTH_IT, LaterSizes, joint_crossings
 from blockbuster_fusion.torch.rivals.least import least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.linears import found_linears
 from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.padded import found_padded
+from blockbuster_fusion.torch.rivals.reasons import CALL, LATER, WHOLE, reason_of, sentence
 from blockbuster_fusion.torch.rivals.tuning import Subject
 from blockbuster_fusion.torch.rivals.weighing import ALL, Weighing
 from blockbuster_fusion.torch.to_array_program import PartProgram
@@ -49,27 +51,18 @@ PLAN = {"cpu": 30e-6, "cuda": 25e-6}
 """Seconds of a call of a compiled graph beside its parts; the captured graph runs without."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """The time of the kernels of a part, and how it is known."""
-
-    seconds: Seconds
-    basis: str
-    config: str = ""
-    error: float = 1.0
-    """The factor by which they may be slower."""
-
-
 class Chooser:
     """Moves operators of a graph to PyTorch until kernels win in all parts that are left."""
 
     def __init__(self, parts: PartCompiler, machine: Machine, weighing: Weighing) -> None:
         self.parts, self.machine, self.given_up = parts, machine, weighing.given_up
+        self.thorough = weighing.thorough
         whole = Counter(n.target for n in parts.analysis.nodes)
         self.called = {target: n - whole[target] for target, n in weighing.called.items()}
         self.own: frozenset[object] = frozenset()
         """The operators of composites that the model calls itself, wherever they are recognised."""
         self.measures, self.replayed = weighing.measures, weighing.replayed
+        self.weighing = weighing
         own = parts.options
         self.tuner = tuner_for(own.seconds, own.workers, own.ray if self.measures else None)
         self.known: dict[object, Estimate] = {}
@@ -92,17 +85,18 @@ class Chooser:
                 self.analyse()
             self.collapse_rest()
             if self.given_up == ALL:
-                self.leave_all("estimated, and slower in the model as a whole")
+                self.leave_all(WHOLE)
             elif self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
                 needed = PLAN[self.machine.target] - self.recognised
                 self.look_for_crossings(lambda: joint_crossings(self.later, needed))
-                self.leave_all("estimated, and gain less than a call of them costs")
+                self.leave_all(CALL)
             self.restore_linears()
 
-    def leave_all(self, basis: str) -> None:
+    def leave_all(self, reason: str) -> None:
         """Moves all operators to PyTorch."""
         self.parts.pays = False
-        choices = {node: choice for nodes, choice in self.won for node in nodes}
+        left_parts = [(nodes, replace(choice, reason=reason)) for nodes, choice in self.won]
+        choices = {node: choice for nodes, choice in left_parts for node in nodes}
         while True:  # operators that several parts computed anew become parts of their own
             analysis = self.parts.analysis
             left = [n for part in self.parts.parts() for n in part]
@@ -110,7 +104,7 @@ class Chooser:
             if not left or not choices:
                 return
             usual = next(iter(choices.values()))
-            found = {node: replace(choices.get(node, usual), basis=basis) for node in left}
+            found = {node: choices.get(node, usual) for node in left}
             self.parts.libraries |= found
             self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
 
@@ -241,14 +235,17 @@ class Chooser:
         """
         library = self.times.of([*cheap, *nodes], composites)
         limit = library.total(replayed=self.replayed)
-        estimate = self.at_least([*cheap, *nodes])
-        if self.may_win(estimate, limit):
+        least = estimate = self.at_least([*cheap, *nodes])
+        may_win = self.may_win(least, limit)
+        if may_win:
             try:
                 estimate = self.estimated(nodes)
             except BlockbusterError as error:
                 log.debug("not weighed: %s", error)
                 self.gain = math.inf
                 return None  # the compiler of parts cuts it, or says why it cannot
+        elif self.thorough:
+            estimate = self.looked_for(nodes, least)
         ours = estimate.seconds.total(replayed=self.replayed)
         choice = LibraryChoice(
             tuple(map(name_of, (*cheap, *nodes))),
@@ -258,26 +255,21 @@ class Chooser:
             estimate.basis,
             estimate.config,
             tuple(str(x.operator) for x in composites),
+            least.seconds,
+            reason_of(may_win=may_win, is_slower=ours >= limit),
+            estimate.obstacle,
             tuple(n.name for n in (*cheap, *nodes)),
         )
-        later = LaterSizes(
-            self.parts,
-            self.machine,
-            nodes,
-            cheap,
-            composites,
-            replayed=self.replayed,
-            measures=self.measures,
-        )
-        if not self.may_win(estimate, limit):
+        later = LaterSizes(self.parts, self.machine, self.weighing, nodes, cheap, composites)
+        if not may_win or not self.may_win(estimate, limit):
             self.look_for_crossings(lambda: later.crossings(None))
             return choice
         if self.kind(nodes) in self.given_up:
-            return replace(choice, basis=f"{estimate.basis}, and slower in the model as a whole")
+            return replace(choice, reason=WHOLE)
         lost = later.loss()
         if lost is not None:
             self.look_for_crossings(lambda: later.crossings(limit - ours))
-            return lost.described(choice)
+            return replace(lost.described(choice), reason=LATER, bound=None)
         self.gain += limit - ours
         self.won.append((nodes, choice))
         self.later.append(later)
@@ -337,7 +329,7 @@ class Chooser:
         part = self.parts.program(nodes)
         target = self.parts.options.target_of(nodes)
         choices = self.parts.choices(part, target)
-        sizes = tuple((axis, self.length(size)) for axis, size in part.expressed.sizes)
+        sizes = self.sizes(part)
         key = (self.parts.key(part, target), sizes)
         if key not in self.known:
             made = self.timed(nodes) if self.measures else None
@@ -345,6 +337,19 @@ class Chooser:
                 made = self.kept(part, target, choices[0]) or self.predicted(choices[0], sizes)
             self.known[key] = made
         return self.known[key]
+
+    def looked_for(self, nodes: Sequence[Node], least: Estimate) -> Estimate:
+        """The time of the best kernels of a part that has lost: kept or predicted, not measured."""
+        try:
+            part, target = self.parts.program(nodes), self.parts.options.target_of(nodes)
+            choice = self.parts.choices(part, target)[0]
+            return self.kept(part, target, choice) or self.predicted(choice, self.sizes(part))
+        except Exception as error:  # whatever it is: PyTorch runs the part, and this is told
+            return replace(least, obstacle=sentence(error))
+
+    def sizes(self, part: PartProgram) -> Sizes:
+        """The lengths of a part's axes in the captured call."""
+        return tuple((axis, self.length(size)) for axis, size in part.expressed.sizes)
 
     def kept(self, part: PartProgram, target: str, choice: Choice) -> Estimate | None:
         """The time that tuning has measured before, if it has."""
@@ -386,7 +391,7 @@ class Chooser:
         """The measured time of the best configuration of a part, which becomes its choice."""
         found = self.tuner.best(self.subject(nodes))
         if found is None:  # no configuration is exact and runs
-            return Estimate(Seconds(math.inf), "measured", "none is exact enough")
+            return Estimate(Seconds(math.inf), "measured", obstacle="none is exact enough")
         choice, record = found
         self.parts.prefer(nodes, choice)
         return self.measured(choice, record)

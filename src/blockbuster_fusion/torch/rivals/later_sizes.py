@@ -26,6 +26,7 @@ from blockbuster_fusion.torch.rivals.crossings import Crossing
 from blockbuster_fusion.torch.rivals.least import bytes_of, least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.timing import launcher, measured
+from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
 WORTH_IT = 1.02
@@ -66,20 +67,16 @@ class LaterSizes:
         self,
         parts: PartCompiler,
         machine: Machine,
+        weighing: Weighing,
         nodes: Sequence[Node],
         cheap: Sequence[Node],
         composites: Sequence[Composite],
-        *,
-        replayed: bool,
-        measures: bool = False,
     ) -> None:
-        """`cheap` are operators that PyTorch would run beside those of the part.
-
-        With `measures`, kernels are measured, not predicted.
-        """
+        """`cheap` are operators that PyTorch would run beside those of the part."""
         self.parts, self.machine, self.nodes = parts, machine, nodes
         self.whole, self.composites = [*cheap, *nodes], composites
-        self.replayed, self.measures, self.expected = replayed, measures, parts.expected
+        self.replayed, self.measures = weighing.replayed, weighing.measures
+        self.expected = parts.expected
 
     def loss(self) -> Later | None:
         """The times for sizes for which kernels lose: the least, or large ones."""

@@ -20,3 +20,5 @@ class Weighing:
     """The composites that the model calls itself; some are still whole."""
     given_up: frozenset[str] = frozenset()
     """The kinds of parts that were slower in the whole model, or ALL."""
+    thorough: bool = False
+    """True to look for the best kernels even of parts whose bound has lost, to tell of them."""
