@@ -320,7 +320,8 @@ def _executable(choice: Choice, threads: int | None, elsewhere: Elsewhere) -> Ex
     runner = RUNNERS[choice.target](choice, threads, elsewhere)
     configs = [choice.config, *(other.config for other in elsewhere.choices)]
     ranges = tuple((words, configs[number]) for words, number in elsewhere.ranges)
-    return Executable(choice.graph, choice.target, runner.tiles, choice.snapshot, runner, ranges)
+    made = (choice.graph, choice.target, runner.tiles, choice.snapshot, runner)
+    return Executable(*made, ranges, choice.config)
 
 
 def _compiled(choice: Choice, threads: int | None, elsewhere: Elsewhere | None = None) -> Compiled:

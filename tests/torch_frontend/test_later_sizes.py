@@ -133,28 +133,6 @@ def test_expected_lengths_are_powers_within_bounds() -> None:
 # ---------------------------------------------------------------- kernels or PyTorch's operators
 
 
-@pytest.mark.parametrize("loses_at", [None, "least", "large"])
-def test_kernels_that_lose_for_later_sizes_are_not_run(
-    monkeypatch: pytest.MonkeyPatch, loses_at: str | None
-) -> None:
-    """A library that is slow for the captured sizes, and fast for the least or for large ones."""
-
-    def timed(self: library.LibraryTimes, name: str, seen: Any, *_: Any) -> Seconds:
-        rows = seen[0][0][0][0]
-        is_fast = {"least": rows < 20, "large": rows > 20, None: False}[loses_at]
-        return Seconds(1e-12 if is_fast else 1.0)
-
-    monkeypatch.setattr(library.LibraryTimes, "_timed", timed)
-    made = Watched(lambda x: x.exp() + 1, dynamic=True, library="auto", threads=2)
-    x = numbers(20, 20)
-    torch.testing.assert_close(made(x), x.exp() + 1)
-    chosen = made.explanation.library
-    assert bool(chosen) == (loses_at is not None)
-    assert bool(made.explanation.kernels) == (loses_at is None)
-    if loses_at is not None:
-        assert all("predicted for " in str(choice) for choice in chosen)
-
-
 def test_sizes_that_no_call_can_have_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's operators refuse all sizes but the captured ones."""
     monkeypatch.setattr(library.LibraryTimes, "_timed", refusing)

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.plan import cuda_graph as torch_replay
 from blockbuster_fusion.torch.plan.cuda_graph import ReplayedPlan, obstacle
+from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from helpers.torch_running import Watched
 
 generator = torch.Generator().manual_seed(0)
@@ -63,6 +65,25 @@ def compiled(
     monkeypatch.setattr("blockbuster_fusion.torch.backend.replayed", replayed)
     made = torch.compile(function, backend="blockbuster", mode="reduce-overhead")
     return torch.no_grad()(made)
+
+
+def test_plans_for_ranges_of_sizes_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch is faster for some sizes, and kernels are for fewer rows and for more."""
+
+    def timed(self: LibraryTimes, name: str, seen: Any, *_: Any) -> Seconds:
+        return Seconds(1e-12 if 10 < seen[0][0][0][0] < 100 else 1.0)
+
+    monkeypatch.setattr(LibraryTimes, "_timed", timed)
+    monkeypatch.setenv("BLOCKBUSTER_LIBRARY", "auto")
+    graphs = FakeGraphs()
+    made = compiled(monkeypatch, lambda x: x.exp() + 1, graphs)
+    for rows, captures in ((20, 0), (4, 1), (300, 2)):
+        x = numbers(rows, 8)
+        torch._dynamo.mark_dynamic(x, 0)
+        for _ in range(4):
+            torch.testing.assert_close(made(x), x.exp() + 1)
+        assert graphs.captures == captures
+    assert graphs.replays == 4
 
 
 def test_the_third_call_captures_and_then_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

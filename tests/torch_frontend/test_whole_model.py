@@ -14,8 +14,8 @@ from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.backend import options_from
 from blockbuster_fusion.torch.rivals import library, whole_model
-from blockbuster_fusion.torch.rivals.choose import ALL
 from blockbuster_fusion.torch.rivals.reasons import WHOLE
+from blockbuster_fusion.torch.rivals.weighing import ALL
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel
 
 Times = Callable[[Sequence[Any]], list[float]]

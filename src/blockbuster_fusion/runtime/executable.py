@@ -69,6 +69,8 @@ class Executable:
     runner: "Runner"
     configs: tuple[tuple[str, Config], ...] = ()
     """The ranges of sizes, each with the configuration that serves it; none if one serves all."""
+    config: Config | None = None
+    """The configuration for the usual sizes."""
 
     @property
     def source(self) -> str:

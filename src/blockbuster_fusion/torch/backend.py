@@ -16,12 +16,14 @@ from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.torch.capture.attention import restore_attention, write_out_attention
+from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
 from blockbuster_fusion.torch.plan.plan import ModelPlan
-from blockbuster_fusion.torch.rivals.choose import Weighing
+from blockbuster_fusion.torch.plan.ranged import ranged_call
 from blockbuster_fusion.torch.rivals.composites import Called
+from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel
 from blockbuster_fusion.torch.rivals.workers import check_workers
 
@@ -70,7 +72,25 @@ def backend(
     if watcher is not None:
         for graph in made.graphs:
             watcher(graph)
-    return made.call if made.gains or captured.replays else module.forward
+    if captured.replays:
+        return made.call
+    return _where_it_gains(made, module, examples) if made.gains else module.forward
+
+
+def _where_it_gains(
+    made: Attempt, module: GraphModule, examples: Sequence[Any]
+) -> Callable[..., Any]:
+    """A compiled model; for ranges of sizes in which it gains nothing, the captured one."""
+    graph = made.graphs[0]
+    if len(made.graphs) > 1 or graph.elsewhere is None or made.call == module.forward:
+        return made.call
+    symbol = str(graph.elsewhere.scale.symbol)
+    given = [str(x.node.expr) if isinstance(x, torch.SymInt) else None for x in examples]
+    if symbol not in given or all(x.gains_here for x in graph.ranged):
+        return made.call
+    calls = [made.call if x.gains_here else module.forward for x in graph.ranged]
+    source = SymbolSource(symbol, given.index(symbol), None)
+    return ranged_call(graph.elsewhere.scale, source, calls)
 
 
 class _Captured:
@@ -106,7 +126,7 @@ class _Captured:
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             made = compile_graph(graph, _static_inputs(), self.options, weighing)
             graphs.append(made)
-            return _Watched(made, self.prepared) if self.watches else self.prepared(made.plan)
+            return _Watched(made, self.prepared) if self.watches else made.call(self.prepared)
 
         compiler = aot_autograd(
             fw_compiler=inference,
@@ -133,11 +153,11 @@ class _Watched:
         self, graph: CompiledGraph, prepared: Callable[[ModelPlan], Callable[..., Any]]
     ) -> None:
         self.graph, self.prepared = graph, prepared
-        self.plan, self.call = graph.plan, prepared(graph.plan)
+        self.plan, self.call = graph.plan, graph.call(prepared)
 
     def __call__(self, *arguments: Any) -> Any:
         if self.plan is not self.graph.plan:
-            self.plan, self.call = self.graph.plan, self.prepared(self.graph.plan)
+            self.plan, self.call = self.graph.plan, self.graph.call(self.prepared)
         return self.call(*arguments)
 
 

@@ -1,11 +1,17 @@
 """Compiles a graph of PyTorch operators: parts become kernels, the rest stays PyTorch's."""
 
-from collections.abc import Mapping, Sequence
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.messages import log
+from blockbuster_fusion.runtime.ranges import Scale
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.complex_pairs import pair_complex
 from blockbuster_fusion.torch.capture.results import (
@@ -15,10 +21,12 @@ from blockbuster_fusion.torch.capture.results import (
     unshare,
 )
 from blockbuster_fusion.torch.capture.simplify import simplify
+from blockbuster_fusion.torch.capture.sizes import Span, SymbolSource
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import (
     Fused,
     Group,
+    KernelNames,
     Library,
     LibraryChoice,
     Unfused,
@@ -28,15 +36,39 @@ from blockbuster_fusion.torch.groups import (
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.planner import Planner
-from blockbuster_fusion.torch.rivals.choose import Chooser, Weighing
+from blockbuster_fusion.torch.plan.ranged import ranged_call
+from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.composites import Called, written_out
+from blockbuster_fusion.torch.rivals.crossings import Crossing, Division, divided
+from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.slices import move_slices
 from blockbuster_fusion.torch.to_array_program import ElidedCast
 
 
+@dataclass(frozen=True)
+class OtherRanges:
+    """The same graph compiled for other ranges of a size than that of the captured call."""
+
+    scale: Scale
+    """The ranges; 0 is that of the captured call."""
+    source: SymbolSource
+    """The input that has the size."""
+    graphs: "tuple[CompiledGraph, ...]" = field(repr=False)
+    """The graphs for the ranges from 1 on."""
+
+    @property
+    def words(self) -> list[str]:
+        """The ranges in words, by number."""
+        found = {number: text for text, number in self.scale.ranges}
+        return [found[number] for number in range(len(found))]
+
+
 @dataclass
 class CompiledGraph:
-    """The plan of a graph, and what became of each operator."""
+    """The plan of a graph, and what became of each operator.
+
+    If there are plans for ranges of sizes, it is that of the captured call.
+    """
 
     plan: ModelPlan
     analysis: Analysis
@@ -55,6 +87,20 @@ class CompiledGraph:
     """The operators that stand for recognised composites."""
     won: Mapping[str, float] = field(default_factory=dict)
     """The seconds that kernels win, by the kinds of parts."""
+    elsewhere: OtherRanges | None = None
+    """The graph for other ranges of sizes, if it is not one for all."""
+
+    @property
+    def ranged(self) -> "tuple[CompiledGraph, ...]":
+        """This graph, and those for other ranges, by number."""
+        return (self,) if self.elsewhere is None else (self, *self.elsewhere.graphs)
+
+    def call(self, prepared: Callable[[ModelPlan], Callable[..., Any]]) -> Callable[..., Any]:
+        """The function that runs the graph; `prepared` makes a plan ready to be called."""
+        calls = [prepared(graph.plan) for graph in self.ranged]
+        if self.elsewhere is None:
+            return calls[0]
+        return ranged_call(self.elsewhere.scale, self.elsewhere.source, calls)
 
     @property
     def fused(self) -> list[Fused]:
@@ -66,15 +112,45 @@ class CompiledGraph:
 
     @property
     def gains(self) -> bool:
-        """True unless PyTorch runs all operators as they were captured."""
+        """True unless PyTorch runs all operators as they were captured, for all sizes."""
+        return any(graph.gains_here for graph in self.ranged)
+
+    @property
+    def gains_here(self) -> bool:
+        """True unless PyTorch runs all operators as they were captured, in this range of sizes."""
         written = written_out((n.target for n in self.collapsed), self.called)
-        return bool(self.fused) or (self.pays and written > 0) or not self.library
+        return bool(self.fused) or (self.pays and written > 0) or not self.chosen
 
     @property
     def library(self) -> list[LibraryChoice]:
-        """The parts that PyTorch's operators run by choice."""
-        found = [g.choice for g in self.groups if isinstance(g, Library)]
-        return [*{id(choice): choice for choice in found}.values()]
+        """The parts that PyTorch's operators run by choice, for all sizes or for a range."""
+        if self.elsewhere is None:
+            return self.chosen
+        always = set.intersection(*({x.nodes for x in graph.chosen} for graph in self.ranged))
+        found = [x for x in self.chosen if x.nodes in always]
+        for words, graph in zip(self.elsewhere.words, self.ranged, strict=True):
+            for x in graph.chosen:
+                if x.nodes not in always:
+                    found.append(replace(x, sizes=words, elsewhere=self._kernels_for(x, graph)))
+        return found
+
+    def _kernels_for(self, choice: LibraryChoice, within: "CompiledGraph") -> tuple[str, ...]:
+        """The ranges of sizes for which kernels run more of a part than within one."""
+        assert self.elsewhere is not None
+        nodes = {*choice.nodes}
+        found = zip(self.elsewhere.words, self.ranged, strict=True)
+        own = len(nodes & within.in_kernels)
+        return tuple(words for words, graph in found if len(nodes & graph.in_kernels) > own)
+
+    @property
+    def chosen(self) -> list[LibraryChoice]:
+        """The parts that PyTorch's operators run by choice, in this range of sizes."""
+        return [*dict.fromkeys(g.choice for g in self.groups if isinstance(g, Library))]
+
+    @property
+    def in_kernels(self) -> set[str]:
+        """The names of the operators that kernels compute."""
+        return {n.name for f in self.fused for n in f.part.covered}
 
     @property
     def elided(self) -> list[ElidedCast]:
@@ -88,36 +164,106 @@ def compile_graph(
     options: Options | None = None,
     weighing: Weighing | None = None,
 ) -> CompiledGraph:
-    """The compiled form of a graph; `static` has the numbers of the inputs that are weights."""
+    """The compiled form of a graph; `static` has the numbers of the inputs that are weights.
+
+    If the faster one of a part changes with a size, the graph is compiled for ranges of it.
+    """
     options, weighing = options or Options(), weighing or Weighing()
-    target = options.target_of(module.graph.nodes)
-    correct_strides(module)
-    placements = result_placements(module)
-    simplify(module)
-    pair_complex(module)
-    given = module.graph.find_nodes(op="placeholder")
-    analysis = Analysis(module, frozenset(given[i] for i in static if i < len(given)))
-    analysis, halved = _with_moved_slices(analysis, options, target)
-    if unshare(analysis.module, placements):
-        analysis = replace(analysis)  # without what was known of the graph before
-    parts = PartCompiler(analysis, options, target)
-    won = _weighed(parts, target, weighing)
-    groups = parts.compiled()
-    names = distinct_names(groups)
-    log_sources(groups, names)
-    planner = Planner(parts.analysis, static, groups, placements, names)
-    return CompiledGraph(
-        planner.plan(),
-        parts.analysis,
-        groups,
-        planner.operated,
-        [*planner.joins],
-        [*halved, *parts.halved],
-        parts.pays,
-        weighing.called,
-        parts.collapsed,
-        won,
-    )
+    end = time.monotonic() + options.seconds
+    spare = _copied(module) if _has_symbols(module) else None
+    first = _WeighedGraph(module, static, options, weighing)
+    division = divided(first.crossings, first.parts.expected)
+    if spare is not None and division is not None:
+        several: list[_WeighedGraph] = []
+        for span in division.spans:
+            left = replace(options, seconds=max(0.0, end - time.monotonic()))
+            several.append(_WeighedGraph(_copied(spare), static, left, weighing, span))
+        if len({graph.decisions for graph in several}) > 1:
+            return _ranged(several, division)
+    return first.compiled(first.names)
+
+
+class _WeighedGraph:
+    """A graph for which it is decided what runs each part; its kernels are still to be compiled."""
+
+    def __init__(
+        self,
+        module: GraphModule,
+        static: Sequence[int],
+        options: Options,
+        weighing: Weighing,
+        span: Span | None = None,
+    ) -> None:
+        """With a span, it is for sizes in that alone."""
+        self.static, self.weighing = static, weighing
+        target = options.target_of(module.graph.nodes)
+        correct_strides(module)
+        self.placements = result_placements(module)
+        simplify(module)
+        pair_complex(module)
+        given = module.graph.find_nodes(op="placeholder")
+        analysis = Analysis(module, frozenset(given[i] for i in static if i < len(given)))
+        analysis, self.halved = _with_moved_slices(analysis, options, target)
+        if unshare(analysis.module, self.placements):
+            analysis = replace(analysis)  # without what was known of the graph before
+        self.parts = PartCompiler(analysis, options, target, span)
+        self.won, self.crossings = _weighed(self.parts, target, weighing)
+
+    @property
+    def decisions(self) -> frozenset[str]:
+        """The operators that PyTorch runs by choice."""
+        return frozenset(node.name for node in self.parts.libraries)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The operators that are run together, compiled."""
+        return self.parts.compiled()
+
+    @cached_property
+    def names(self) -> KernelNames:
+        """The names of its kernels."""
+        return distinct_names(self.groups)
+
+    def compiled(self, names: KernelNames) -> CompiledGraph:
+        """The compiled graph, with these names of kernels."""
+        parts = self.parts
+        log_sources(self.groups, names)
+        planner = Planner(parts.analysis, self.static, self.groups, self.placements, names)
+        return CompiledGraph(
+            planner.plan(),
+            parts.analysis,
+            self.groups,
+            planner.operated,
+            [*planner.joins],
+            [*self.halved, *parts.halved],
+            parts.pays,
+            self.weighing.called,
+            parts.collapsed,
+            self.won,
+        )
+
+
+def _ranged(several: Sequence[_WeighedGraph], division: Division) -> CompiledGraph:
+    """A graph for the sizes of the captured call, with those for other ranges."""
+    names = distinct_names(group for graph in several for group in graph.groups)
+    home, *others = (graph.compiled(names) for graph in several)
+    symbol = str(division.scale.symbol)
+    source = next(x for x in home.plan.symbols if x.symbol == symbol)
+    return replace(home, elsewhere=OtherRanges(division.scale, source, tuple(others)))
+
+
+def _has_symbols(module: GraphModule) -> bool:
+    """True if an input of a graph has a size that changes, and all sizes are numbers in a call."""
+    values = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
+    if any(isinstance(x, torch.Tensor) and x.is_nested for x in values):
+        return False
+    sizes = (x.shape if isinstance(x, torch.Tensor) else (x,) for x in values)
+    return any(isinstance(n, torch.SymInt) for shape in sizes for n in shape)
+
+
+def _copied(module: GraphModule) -> GraphModule:
+    """A copy of a graph, with the same weights and fake values."""
+    return GraphModule(module, copy.deepcopy(module.graph))
 
 
 def _with_moved_slices(
@@ -135,16 +281,21 @@ def _with_moved_slices(
         return analysis, [reason]
 
 
-def _weighed(parts: PartCompiler, target: str, weighing: Weighing) -> dict[str, float]:
-    """Moves operators to PyTorch where they are faster; the seconds that kernels win."""
+def _weighed(
+    parts: PartCompiler, target: str, weighing: Weighing
+) -> tuple[dict[str, float], list[Crossing]]:
+    """Moves operators to PyTorch where they are faster.
+
+    Gives the seconds that kernels win, and the sizes between which the faster one changes.
+    """
     if parts.options.library == "never" or target not in ("cpu", "cuda"):
-        return {}
+        return {}, []
     try:
         chooser = Chooser(parts, parts.machine(target), weighing)
         chooser.choose()
-        return chooser.gains if parts.pays else {}
+        return chooser.gains if parts.pays else {}, chooser.crossings
     except Exception as error:  # whatever it is: the model runs by kernels
         if parts.options.strict:
             raise
         log.warning("kernels are not weighed: %s: %s", type(error).__name__, error)
-        return {}
+        return {}, []

@@ -28,12 +28,13 @@ from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record
+from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.parts import Kind, Layerwise
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.describe import described
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.operators import refusal
-from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
+from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Span
 from blockbuster_fusion.torch.groups import Fused, Group, Joined, Library, LibraryChoice, Unfused
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.options import Options, device_of
@@ -65,9 +66,14 @@ class Candidates:
 class PartCompiler:
     """Compiles the parts of a graph in the order in which they are run."""
 
-    def __init__(self, analysis: Analysis, options: Options, target: str) -> None:
-        """`target` is that of the whole graph; a part on another device has its own."""
-        self.analysis, self.options, self.target = analysis, options, target
+    def __init__(
+        self, analysis: Analysis, options: Options, target: str, span: Span | None = None
+    ) -> None:
+        """`target` is that of the whole graph; a part on another device has its own.
+
+        With a span, parts are compiled for sizes in it alone.
+        """
+        self.analysis, self.options, self.target, self.span = analysis, options, target, span
         self.libraries: dict[Node, LibraryChoice] = {}
         """The operators that PyTorch runs by choice."""
         self.collapsed: list[Node] = []
@@ -79,6 +85,8 @@ class PartCompiler:
         """The parts for which there was no kernel as a whole, with the reasons."""
         self.ranged: dict[Hashable, Elsewhere] = {}
         """The choices for other sizes, by part."""
+        self.later: dict[Hashable, tuple[Seconds, str, float]] = {}
+        """The times of kernels for other sizes, with their configurations and errors."""
         self._expected: tuple[Analysis, ExpectedSizes] | None = None
 
     def compiled(self) -> list[Group]:
@@ -265,7 +273,7 @@ class PartCompiler:
     def expected(self) -> ExpectedSizes:
         """The sizes of the captured call, and those of later ones."""
         if self._expected is None or self._expected[0] is not self.analysis:
-            self._expected = (self.analysis, ExpectedSizes(self.analysis))
+            self._expected = (self.analysis, ExpectedSizes(self.analysis, self.span))
         return self._expected[1]
 
     def record(self, part: PartProgram, target: str) -> Record | None:

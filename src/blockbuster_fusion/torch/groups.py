@@ -70,6 +70,12 @@ class LibraryChoice:
     """The reason why kernels do not run it."""
     obstacle: str = ""
     """The reason why there are no kernels for it, if that is so."""
+    nodes: tuple[str, ...] = ()
+    """The names of the operators in the graph."""
+    sizes: str = ""
+    """The range of sizes for which PyTorch runs it; empty for all."""
+    elsewhere: tuple[str, ...] = ()
+    """The ranges of sizes for which kernels run it."""
 
     def data(self) -> dict[str, Any]:
         """The choice as plain data."""
@@ -84,6 +90,8 @@ class LibraryChoice:
             "reason": self.reason,
             "obstacle": self.obstacle,
             "recognised": [*self.recognised],
+            "sizes": self.sizes,
+            "kernels_for": [*self.elsewhere],
         }
 
     def __str__(self) -> str:
@@ -93,8 +101,10 @@ class LibraryChoice:
                 dict.fromkeys(name.split(".")[1] for name in self.recognised)
             )
         where = f" in {self.region}" if self.region else ""
+        where += f", {self.sizes}" if self.sizes else ""
         reason = f"; {self.reason}" if self.reason else ""
-        return f"{words}{where}: {self.library} measured; {self._kernels()}{reason}"
+        others = f"; kernels run it for {' and '.join(self.elsewhere)}" if self.elsewhere else ""
+        return f"{words}{where}: {self.library} measured; {self._kernels()}{reason}{others}"
 
     def _kernels(self) -> str:
         """The best kernels in words."""

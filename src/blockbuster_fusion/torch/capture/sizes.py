@@ -117,23 +117,39 @@ STEP = 4
 """The factor between lengths that are expected."""
 
 
+@dataclass(frozen=True)
+class Span:
+    """A range of the values of a symbol, given by those among them that are expected."""
+
+    symbol: str
+    lengths: tuple[int, ...]
+    """In ascending order."""
+    usual: int
+    """The one that stands for all: in the range of the captured call, that of the call."""
+
+
 class ExpectedSizes:
     """The values of a graph's symbols: in the captured call, and those that later ones may have.
 
-    These are powers of four within the bounds that PyTorch knows.
+    These are powers of four within the bounds that PyTorch knows. With a span, these are the values
+    in it alone, and its usual value takes the place of that of the captured call.
     """
 
-    def __init__(self, analysis: Analysis) -> None:
+    def __init__(self, analysis: Analysis, span: Span | None = None) -> None:
+        self.span = span
         self.table = SymbolTable(analysis)
         given = ((s, analysis.inputs[s.slot].meta["val"]) for s in self.table.sources)
         self.extents = {s.symbol: x if s.dim is None else x.shape[s.dim] for s, x in given}
         self.hints = {name: _hint(extent) for name, extent in self.extents.items()}
+        if span is not None:
+            self.hints[span.symbol] = span.usual
         self.captured = self.given({})
 
     @cached_property
     def lengths(self) -> dict[str, list[int]]:
         """The values of each symbol, in ascending order, that of the captured call included."""
-        return {name: _lengths(extent) for name, extent in self.extents.items()}
+        found = {name: _lengths(extent) for name, extent in self.extents.items()}
+        return found if self.span is None else found | {self.span.symbol: [*self.span.lengths]}
 
     def given(self, values: Mapping[str, int]) -> Length:
         """The lengths of sizes with these values of symbols, the others as captured."""

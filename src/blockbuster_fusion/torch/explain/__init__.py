@@ -13,7 +13,7 @@ from blockbuster_fusion.torch.backend import backend, needs_gradients, options_f
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain.explanation import Explanation, KernelReport, Region
 from blockbuster_fusion.torch.plan.clock import TimedPlan
-from blockbuster_fusion.torch.rivals.choose import Weighing
+from blockbuster_fusion.torch.rivals.weighing import Weighing
 
 __all__ = ["Explanation", "KernelReport", "Region", "explain"]
 

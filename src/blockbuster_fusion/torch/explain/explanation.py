@@ -154,8 +154,7 @@ class Explanation:
     @cached_property
     def regions(self) -> list[Region]:
         """The regions that are compiled without an operator of PyTorch's in between."""
-        names = distinct_names(f for g in self.graphs for f in g.fused)
-        return [region for g in self.graphs for region in _regions(g, names, self.seconds)]
+        return [region for g in self.graphs for region in _regions(g, self._names, self.seconds)]
 
     @cached_property
     def kernels(self) -> list[KernelReport]:
@@ -165,14 +164,7 @@ class Explanation:
     @cached_property
     def ranges(self) -> list[RangeReport]:
         """The ranges of sizes, of each part that has other kernels for some of them."""
-        first: dict[int, KernelReport] = {}
-        for kernel in self.kernels:
-            first.setdefault(id(kernel.fused.executable), kernel)
-        return [
-            RangeReport(kernel.name, sizes, str(config))
-            for kernel in first.values()
-            for sizes, config in kernel.fused.executable.configs
-        ]
+        return [report for g in self.graphs for report in _ranges(g, self._names)]
 
     @cached_property
     def misc(self) -> list[EagerOperator]:
@@ -209,7 +201,8 @@ class Explanation:
     @cached_property
     def unreplayed(self) -> list[str]:
         """The reasons why CUDA graphs cannot hold some graphs on a GPU."""
-        plans = [g.plan for g in self.graphs if plan_device(g.plan).type == "cuda"]
+        plans = [g.plan for x in self.graphs for g in x.ranged]
+        plans = [plan for plan in plans if plan_device(plan).type == "cuda"]
         reasons = [obstacle(plan) for plan in plans]
         return [reason for reason in reasons if reason is not None]
 
@@ -238,6 +231,12 @@ class Explanation:
     def edges_after(self) -> int:
         """The intermediates that go through memory now."""
         return sum(len(buffered(f.executable.graph)) for f in self._fused) + self._between
+
+    @cached_property
+    def _names(self) -> KernelNames:
+        """The name of each kernel, those for other ranges of sizes last."""
+        others = [other for g in self.graphs for other in g.ranged[1:]]
+        return distinct_names(f for g in (*self.graphs, *others) for f in g.fused)
 
     @property
     def _fused(self) -> list[Fused]:
@@ -307,6 +306,20 @@ def _tiling(graph: CompiledGraph, fused: Fused) -> Tiling:
     length = captured_length(graph.analysis)
     sizes = ((axis, length(size)) for axis, size in fused.part.expressed.sizes)
     return Tiling(Extents.of_sizes(sizes, "the captured call"), fused.executable.tiles)
+
+
+def _ranges(graph: CompiledGraph, names: KernelNames) -> Iterator[RangeReport]:
+    """The ranges of the parts of a graph; if kernels run some for a range alone, that range too."""
+    words = [None] if graph.elsewhere is None else graph.elsewhere.words
+    for within, own in zip(words, graph.ranged, strict=True):
+        for executable in {id(f.executable): f.executable for f in own.fused}.values():
+            if executable.nest is None:
+                continue
+            name = names[id(executable), executable.nest.kernels[0].name]
+            for sizes, config in executable.configs or ((None, executable.config),):
+                where = ", ".join(x for x in (within, sizes) if x is not None)
+                if where:
+                    yield RangeReport(name, where, str(config))
 
 
 def _regions(

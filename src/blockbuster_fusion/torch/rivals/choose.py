@@ -8,8 +8,8 @@ left of the part is judged again: a kernel may still compute what comes before a
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch.fx import Node
@@ -28,15 +28,15 @@ from blockbuster_fusion.schedule.cost import ERRORS, Seconds, error_of, predicte
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of
-from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.attention import found_attention
 from blockbuster_fusion.torch.rivals.cluster import tuner_for
-from blockbuster_fusion.torch.rivals.composites import Called, Composite
+from blockbuster_fusion.torch.rivals.composites import Composite
+from blockbuster_fusion.torch.rivals.crossings import Crossing
 from blockbuster_fusion.torch.rivals.estimate import Estimate
-from blockbuster_fusion.torch.rivals.later_sizes import later_loss
+from blockbuster_fusion.torch.rivals.later_sizes import WORTH_IT, LaterSizes, joint_crossings
 from blockbuster_fusion.torch.rivals.least import least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.linears import found_linears
@@ -44,30 +44,11 @@ from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.padded import found_padded
 from blockbuster_fusion.torch.rivals.reasons import CALL, LATER, WHOLE, reason_of, sentence
 from blockbuster_fusion.torch.rivals.tuning import Subject
+from blockbuster_fusion.torch.rivals.weighing import ALL, Weighing
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
-ALL = frozenset({"all"})
-"""Gives up the parts of all kinds."""
 PLAN = {"cpu": 30e-6, "cuda": 25e-6}
 """Seconds of a call of a compiled graph beside its parts; the captured graph runs without."""
-WORTH_IT = 1.02
-"""The factor by which a measured kernel must be faster."""
-
-
-@dataclass(frozen=True)
-class Weighing:
-    """The terms on which kernels are weighed against PyTorch's operators."""
-
-    measures: bool = False
-    """True to measure kernels rather than to predict their times."""
-    replayed: bool = False
-    """True if launches are replayed, so that the time of the host does not count."""
-    called: Called = field(default_factory=dict)
-    """The composites that the model calls itself; some are still whole."""
-    given_up: frozenset[str] = frozenset()
-    """The kinds of parts that were slower in the whole model, or ALL."""
-    thorough: bool = False
-    """True to look for the best kernels even of parts whose bound has lost, to tell of them."""
 
 
 class Chooser:
@@ -81,6 +62,7 @@ class Chooser:
         self.own: frozenset[object] = frozenset()
         """The operators of composites that the model calls itself, wherever they are recognised."""
         self.measures, self.replayed = weighing.measures, weighing.replayed
+        self.weighing = weighing
         own = parts.options
         self.tuner = tuner_for(own.seconds, own.workers, own.ray if self.measures else None)
         self.known: dict[object, Estimate] = {}
@@ -88,6 +70,10 @@ class Chooser:
         """The seconds that kernels win, and that recognised composites win."""
         self.won: list[tuple[Sequence[Node], LibraryChoice]] = []
         """The parts that kernels run, with the times."""
+        self.later: list[LaterSizes] = []
+        """The same parts, to be weighed for other sizes."""
+        self.crossings: list[Crossing] = []
+        """The sizes between which the faster one of a part changes."""
 
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
@@ -101,6 +87,8 @@ class Chooser:
             if self.given_up == ALL:
                 self.leave_all(WHOLE)
             elif self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
+                needed = PLAN[self.machine.target] - self.recognised
+                self.look_for_crossings(lambda: joint_crossings(self.later, needed))
                 self.leave_all(CALL)
             self.restore_linears()
 
@@ -122,7 +110,7 @@ class Chooser:
 
     def moved(self) -> bool:
         """Judges all parts once; True if some operators were moved to PyTorch."""
-        self.gain, self.won = 0.0, []
+        self.gain, self.won, self.later = 0.0, [], []
         analysis = self.parts.analysis
         found: dict[Node, LibraryChoice] = {}
         collapsed: list[tuple[Composite, LibraryChoice]] = []
@@ -143,8 +131,8 @@ class Chooser:
     def analyse(self) -> None:
         """Finds the composites of the graph as it is now, for which times are measured."""
         analysis = self.parts.analysis
-        self.length = captured_length(analysis)
-        self.times = LibraryTimes(analysis)
+        self.length = self.parts.expected.captured
+        self.times = LibraryTimes(analysis, self.length)
         self.composites: list[Composite] = [
             *found_attention(analysis),
             *found_norms(analysis),
@@ -270,19 +258,33 @@ class Chooser:
             least.seconds,
             reason_of(may_win=may_win, is_slower=ours >= limit),
             estimate.obstacle,
+            tuple(n.name for n in (*cheap, *nodes)),
         )
+        later = LaterSizes(self.parts, self.machine, self.weighing, nodes, cheap, composites)
         if not may_win or not self.may_win(estimate, limit):
+            self.look_for_crossings(lambda: later.crossings(None))
             return choice
         if self.kind(nodes) in self.given_up:
             return replace(choice, reason=WHOLE)
-        lost = later_loss(
-            self.parts, self.machine, nodes, cheap, composites, replayed=self.replayed
-        )
+        lost = later.loss()
         if lost is not None:
+            self.look_for_crossings(lambda: later.crossings(limit - ours))
             return replace(lost.described(choice), reason=LATER, bound=None)
         self.gain += limit - ours
         self.won.append((nodes, choice))
+        self.later.append(later)
         return None
+
+    def look_for_crossings(self, found: Callable[[], Iterable[Crossing]]) -> None:
+        """Notes the sizes between which the faster one of a part, or of all, changes."""
+        if self.parts.span is not None:  # ranges are not divided again
+            return
+        try:
+            self.crossings += found()
+        except Exception as error:  # whatever it is: one choice is for all sizes
+            if self.parts.options.strict:
+                raise
+            log.debug("not weighed for later sizes: %s", error)
 
     def kind(self, nodes: Sequence[Node]) -> str:
         """The kind of a part: parts of one kind have the same program, as layers of a model do."""

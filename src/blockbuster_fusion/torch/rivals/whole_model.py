@@ -26,7 +26,7 @@ from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.measuring import measuring
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
-from blockbuster_fusion.torch.rivals.choose import ALL
+from blockbuster_fusion.torch.rivals.weighing import ALL
 
 SECONDS = 0.4
 """The time in which a compiled model is compared with the captured one, beside first calls."""

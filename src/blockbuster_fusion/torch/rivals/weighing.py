@@ -1,0 +1,24 @@
+"""The terms on which kernels are weighed against PyTorch's operators."""
+
+from dataclasses import dataclass, field
+
+from blockbuster_fusion.torch.rivals.composites import Called
+
+ALL = frozenset({"all"})
+"""Gives up the parts of all kinds."""
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """The terms on which kernels are weighed against PyTorch's operators."""
+
+    measures: bool = False
+    """True to measure kernels rather than to predict their times."""
+    replayed: bool = False
+    """True if launches are replayed, so that the time of the host does not count."""
+    called: Called = field(default_factory=dict)
+    """The composites that the model calls itself; some are still whole."""
+    given_up: frozenset[str] = frozenset()
+    """The kinds of parts that were slower in the whole model, or ALL."""
+    thorough: bool = False
+    """True to look for the best kernels even of parts whose bound has lost, to tell of them."""
