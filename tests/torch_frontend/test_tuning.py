@@ -17,7 +17,9 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch import compile_parts, tuned
+from blockbuster_fusion.torch.rivals import choose as choose_rivals
 from blockbuster_fusion.torch.rivals import library, tuning
+from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.tune import subject_of
 from helpers.machines import FOUR_CORES
 
@@ -82,6 +84,24 @@ def test_what_was_tuned_serves_later_compilations(
     forget(monkeypatch)
     explained("max-autotune")
     assert len(kept.all(key)) == count, "nothing is measured twice"
+
+
+def test_what_was_measured_needs_no_margin(
+    kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least time loses by the error of predictions; the measured one wins."""
+    explained("max-autotune")
+    (key,) = kept.keys()
+    best = kept.best(key)
+    assert best is not None
+    least = Estimate(Seconds(best.seconds), "at least", "", 1.5)
+    monkeypatch.setattr(choose_rivals.Chooser, "at_least", lambda *_: least)
+    monkeypatch.setattr(choose_rivals, "PLAN", {"cpu": 0.0})
+    for factor, wins in ((1.2, True), (0.9, False)):
+        limit = Seconds(best.seconds * factor)
+        monkeypatch.setattr(library.LibraryTimes, "of", lambda *_, limit=limit: limit)
+        forget(monkeypatch)
+        assert bool(explained(None, time_model=False).kernels) is wins
 
 
 def test_a_lucky_sample_does_not_win(kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
