@@ -51,6 +51,15 @@ class Verdict:
         return f"{times[EAGER]['microseconds'] / times[DYNAMO]['microseconds']:.2f}"
 
     @property
+    def call_of_torch_compile(self) -> str:
+        """The cause of a miss that torch.compile would be too, if it compiled nothing."""
+        found, times = self.against(DYNAMO), self.result["contenders"]
+        if found is None or found["interval"][1] < BARS[self.mode][1]:
+            return ""
+        own = times[DYNAMO]["microseconds"] - times[EAGER]["microseconds"]
+        return f"torch.compile's own call, {own:.0f} µs" if own > 0 else ""
+
+    @property
     def baseline(self) -> str:
         return BARS[self.mode][0]
 
@@ -80,7 +89,7 @@ class Verdict:
         known = causes.get(self.result["case"], "")
         slow = known.get(self.mode, "") if isinstance(known, Mapping) else known
         if not self.is_wrong:
-            return slow
+            return slow or self.call_of_torch_compile
         error, limit = (shown_error(self.own[name]) for name in ("error", "allowed_error"))
         return f"wrong: error {error}, allowed {limit}"
 
@@ -127,7 +136,8 @@ def page(results: Sequence[Result], causes: Causes) -> str:
         "# Never slower",
         "Written by `benchmarks/never_slower.py`. A ratio is the time of a baseline over ours, so "
         "above 1 we are faster. Brackets hold the 95% interval of the median of the rounds. "
-        '"Better" is the better of eager and Inductor.',
+        '"Better" is the better of eager and Inductor. "torch.compile alone" has a backend that '
+        "runs the graph as it was captured: it shows what a call of torch.compile costs.",
         "\n".join(conditions(results)),
         "## Summary",
         summary(judged),
@@ -181,12 +191,12 @@ def summary(judged: Sequence[Verdict]) -> str:
         for name, group in groups.items():
             if not group:
                 continue
-            means = [mean(group, baseline) for baseline in (EAGER, BETTER)]
+            means = [mean(group, baseline) for baseline in (EAGER, DYNAMO, BETTER)]
             slow = sum(v.is_slow and not (v.is_wrong or v.has_failed) for v in group)
             wrong, failed = (sum(getattr(v, w) for v in group) for w in ("is_wrong", "has_failed"))
             rows.append((mode, name, len(group), *means, slow, wrong, failed))
-    columns = ["mode", "family", "cases", "mean against eager", "mean against better"]
-    return table([*columns, "slow", "wrong", "failed"], rows)
+    means = [f"mean against {name}" for name in ("eager", "torch.compile alone", "better")]
+    return table(["mode", "family", "cases", *means, "slow", "wrong", "failed"], rows)
 
 
 def mean(group: Iterable[Verdict], baseline: str) -> str:
