@@ -11,12 +11,15 @@ from torch.utils import _pytree as pytree
 from blockbuster_fusion.torch.backend import backend
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain.explanation import Explanation
+from blockbuster_fusion.torch.model import CompiledModel
 
 EAGER, INDUCTOR, INDUCTOR_GRAPHS = "eager", "inductor", "inductor reduce-overhead"
 OURS = "blockbuster"
 DYNAMO = "dynamo"
 """torch.compile with a backend that runs the graph as it is: what capturing itself costs."""
-MODES = ("default", "reduce-overhead", "max-autotune")
+DIRECT = "bb.compile"
+"""The model compiled by bb.compile, which needs no torch.compile where nothing is faster."""
+MODES = ("default", DIRECT, "reduce-overhead", "max-autotune")
 BASELINES = (EAGER, INDUCTOR, DYNAMO)
 FLOOR = {torch.float32: 16.0, torch.bfloat16: 1.0}
 """The error that is always allowed, in units of the dtype's rounding (eps)."""
@@ -29,7 +32,7 @@ def names_of(device: str, modes: Sequence[str], baselines: Sequence[str]) -> lis
     names = [EAGER, *(f"{OURS} {mode}" for mode in modes)]
     if INDUCTOR in baselines:
         names.append(INDUCTOR)
-        if device == "cuda" and any(mode != "default" for mode in modes):
+        if device == "cuda" and any(mode not in ("default", DIRECT) for mode in modes):
             names.append(INDUCTOR_GRAPHS)
     return [*names, DYNAMO] if DYNAMO in baselines else names
 
@@ -56,8 +59,28 @@ def contender(
         return backend(module, examples, watcher=watcher, mode=mode, options=options)
 
     mode = name.removeprefix(f"{OURS} ")
+    if mode == DIRECT:
+        return _direct(model, inputs, watcher)
     fused = torch.compile(model, backend=blockbuster, dynamic=False, mode=mode)
     return lambda: fused(*inputs)
+
+
+def _direct(
+    model: Callable[..., Any], inputs: Sequence[Tensor], watcher: Callable[[CompiledGraph], None]
+) -> Call:
+    """A call of the model as bb.compile compiles it; graphs are told when they are compiled."""
+    compiled, told = CompiledModel(model, dynamic=False), 0
+
+    def call() -> Any:
+        nonlocal told
+        result = compiled(*inputs)
+        if len(compiled.graphs) > told:
+            for graph in compiled.graphs[told:]:
+                watcher(graph)
+            told = len(compiled.graphs)
+        return result
+
+    return call
 
 
 def _replayed(compiled: Callable[..., Any], inputs: Sequence[Tensor]) -> Call:

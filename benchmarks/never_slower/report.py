@@ -12,6 +12,7 @@ from never_slower.timing import Result
 BETTER = "the better of eager and Inductor"
 BARS = {
     "default": (EAGER, 0.97),
+    "bb.compile": (EAGER, 0.97),
     "reduce-overhead": (EAGER, 0.97),
     "max-autotune": (BETTER, 0.95),
 }

@@ -18,7 +18,7 @@ from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch import compile_parts, tuned
 from blockbuster_fusion.torch.rivals import choose as choose_rivals
-from blockbuster_fusion.torch.rivals import library, tuning
+from blockbuster_fusion.torch.rivals import library, tuning, weighing
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.tune import subject_of
 from helpers.machines import FOUR_CORES
@@ -96,7 +96,7 @@ def test_what_was_measured_needs_no_margin(
     assert best is not None
     least = Estimate(Seconds(best.seconds), "at least", "", 1.5)
     monkeypatch.setattr(choose_rivals.Chooser, "at_least", lambda *_: least)
-    monkeypatch.setattr(choose_rivals, "PLAN", {"cpu": 0.0})
+    monkeypatch.setattr(weighing, "PLAN", {"cpu": 0.0})
     for factor, wins in ((1.2, True), (0.9, False)):
         limit = Seconds(best.seconds * factor)
         monkeypatch.setattr(library.LibraryTimes, "of", lambda *_, limit=limit: limit)

@@ -3,6 +3,7 @@
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.ranged import ranged_call
 from blockbuster_fusion.torch.rivals.composites import Called
 from blockbuster_fusion.torch.rivals.weighing import Weighing
-from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel
+from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel, forward_of
 from blockbuster_fusion.torch.rivals.workers import check_workers
 
 NAME = "blockbuster"
@@ -46,17 +47,19 @@ def backend(
     options: Mapping[str, Any] | None = None,
     watcher: Watcher | None = None,
     thorough: bool = False,
+    beside: float = 0.0,
 ) -> Callable[..., Any]:
     """The backend of torch.compile: kernels for inference, eager mode for training.
 
     With `thorough`, the best kernels are looked for even where they cannot win, to tell of them.
+    `beside` are seconds of a call that the caller saves where the model runs as it was captured.
     """
     chosen = options_from(mode, options)
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
-    watches = watcher is not None
-    captured = _Captured(module, examples, mode, chosen, watches=watches, thorough=thorough)
+    terms = Weighing(thorough=thorough, beside=beside)
+    captured = _Captured(module, examples, mode, chosen, terms, watches=watcher is not None)
     made = captured.compiled(frozenset())
     times = chosen.library != "never" and chosen.time_model
     if times and (made.gains or captured.replays):
@@ -67,14 +70,17 @@ def backend(
             replays=captured.replays,
             strict=chosen.strict,
             seconds=chosen.seconds,
+            beside=beside,
         )
         made = whole.faster(made, tunes=mode in TUNING)
-    if watcher is not None:
-        for graph in made.graphs:
+    is_as_captured = made.is_captured or not (made.gains or captured.replays)
+    for graph in made.graphs:
+        graph.is_as_captured = is_as_captured
+        if watcher is not None:
             watcher(graph)
-    if captured.replays:
-        return made.call
-    return _where_it_gains(made, module, examples) if made.gains else module.forward
+    if is_as_captured:
+        return forward_of(module)
+    return made.call if captured.replays else _where_it_gains(made, module, examples)
 
 
 def _where_it_gains(
@@ -82,13 +88,13 @@ def _where_it_gains(
 ) -> Callable[..., Any]:
     """A compiled model; for ranges of sizes in which it gains nothing, the captured one."""
     graph = made.graphs[0]
-    if len(made.graphs) > 1 or graph.elsewhere is None or made.call == module.forward:
+    if len(made.graphs) > 1 or graph.elsewhere is None:
         return made.call
     symbol = str(graph.elsewhere.scale.symbol)
     given = [str(x.node.expr) if isinstance(x, torch.SymInt) else None for x in examples]
     if symbol not in given or all(x.gains_here for x in graph.ranged):
         return made.call
-    calls = [made.call if x.gains_here else module.forward for x in graph.ranged]
+    calls = [made.call if x.gains_here else forward_of(module) for x in graph.ranged]
     source = SymbolSource(symbol, given.index(symbol), None)
     return ranged_call(graph.elsewhere.scale, source, calls)
 
@@ -102,12 +108,13 @@ class _Captured:
         examples: Sequence[Any],
         mode: str | None,
         options: Options,
+        terms: Weighing,
         *,
         watches: bool,
-        thorough: bool,
     ) -> None:
+        """`terms` are those that do not depend on the model."""
         self.module, self.examples, self.watches = module, examples, watches
-        self.thorough = thorough
+        self.terms = terms
         self.mode, self.options = mode, options
         arrays = (x for x in examples if isinstance(x, torch.Tensor))
         self.gpu = next((x.device for x in arrays if x.is_cuda), None)
@@ -121,7 +128,13 @@ class _Captured:
         """The model compiled, without kernels for the kinds of parts that are given up."""
         measures, graphs = self.mode in TUNING, list[CompiledGraph]()
         called = _called(self.module)
-        weighing = Weighing(measures, self.replays, called, given_up, self.thorough)
+        weighing = replace(
+            self.terms,
+            measures=measures,
+            replayed=self.replays,
+            called=called,
+            given_up=given_up,
+        )
 
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             made = compile_graph(graph, _static_inputs(), self.options, weighing)

@@ -89,6 +89,8 @@ class CompiledGraph:
     """The seconds that kernels win, by the kinds of parts."""
     elsewhere: OtherRanges | None = None
     """The graph for other ranges of sizes, if it is not one for all."""
+    is_as_captured: bool = False
+    """True if the graph runs as it was captured, for all sizes: nothing is faster."""
 
     @property
     def ranged(self) -> "tuple[CompiledGraph, ...]":

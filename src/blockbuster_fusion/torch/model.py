@@ -11,9 +11,17 @@ from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation
 from blockbuster_fusion.torch.options import Options
 
+CALL = 40e-6
+"""Seconds of a call of torch.compile; benchmarks/never_slower.py finds 20 to 100 µs."""
+Form = tuple[tuple[torch.Size, torch.dtype], ...]
+"""The shapes and dtypes of the arguments of a call."""
+
 
 class CompiledModel:
-    """A module or function that runs on compiled kernels, compiled anew where guards fail."""
+    """A module or function that runs on compiled kernels, compiled anew where guards fail.
+
+    Where nothing is faster than the model, it is called itself, without torch.compile.
+    """
 
     def __init__(
         self,
@@ -26,20 +34,47 @@ class CompiledModel:
         self.model = model
         self.has_warned = False
         self.graphs: list[CompiledGraph] = []
-        watched = partial(backend, mode=mode, options=options, watcher=self.graphs.append)
+        self.left_alone: set[Form] = set()
+        """The forms of arguments for which nothing is faster than the model itself."""
+        watched = partial(
+            backend, mode=mode, options=options, watcher=self.graphs.append, beside=CALL
+        )
         self.compiled = torch.compile(model, backend=watched, dynamic=dynamic)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The model's results, without gradients; inputs that require some get one warning."""
-        if torch.is_grad_enabled() and not self.has_warned:
+        if not torch.is_grad_enabled():
+            return self._results(arguments, named)
+        if not self.has_warned:
             self.has_warned = warn_of_lost_gradients((arguments, named))
         with torch.no_grad():
-            return self.compiled(*arguments, **named)
+            return self._results(arguments, named)
+
+    def _results(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        form = None if named else form_of(arguments)
+        if form in self.left_alone:
+            return self.model(*arguments)
+        known = len(self.graphs)
+        results = self.compiled(*arguments, **named)
+        made = self.graphs[known:]
+        if form is not None and made and all(graph.is_as_captured for graph in made):
+            self.left_alone.add(form)
+        return results
 
     @property
     def explanation(self) -> Explanation:
         """The explanation of the graphs that have been compiled so far."""
         return Explanation(tuple(self.graphs))
+
+
+def form_of(arguments: tuple[Any, ...]) -> Form | None:
+    """The form of some arguments; None unless all are tensors."""
+    form = []
+    for x in arguments:
+        if not isinstance(x, torch.Tensor):
+            return None
+        form.append((x.shape, x.dtype))
+    return tuple(form)
 
 
 def compile_model(model: Callable[..., Any], *examples: Any, **named: Any) -> CompiledModel:

@@ -47,9 +47,6 @@ from blockbuster_fusion.torch.rivals.tuning import Subject
 from blockbuster_fusion.torch.rivals.weighing import ALL, Weighing
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
-PLAN = {"cpu": 30e-6, "cuda": 25e-6}
-"""Seconds of a call of a compiled graph beside its parts; the captured graph runs without."""
-
 
 class Chooser:
     """Moves operators of a graph to PyTorch until kernels win in all parts that are left."""
@@ -84,10 +81,11 @@ class Chooser:
             while self.moved():
                 self.analyse()
             self.collapse_rest()
+            call_cost = self.weighing.call_cost(self.machine.target)
             if self.given_up == ALL:
                 self.leave_all(WHOLE)
-            elif self.gain + self.recognised < PLAN[self.machine.target] and not self.replayed:
-                needed = PLAN[self.machine.target] - self.recognised
+            elif self.gain + self.recognised < call_cost and not self.replayed:
+                needed = call_cost - self.recognised
                 self.look_for_crossings(lambda: joint_crossings(self.later, needed))
                 self.leave_all(CALL)
             self.restore_linears()

@@ -6,6 +6,8 @@ from blockbuster_fusion.torch.rivals.composites import Called
 
 ALL = frozenset({"all"})
 """Gives up the parts of all kinds."""
+PLAN = {"cpu": 30e-6, "cuda": 25e-6}
+"""Seconds of a call of a compiled graph beside its parts; the captured graph runs without."""
 
 
 @dataclass(frozen=True)
@@ -22,3 +24,9 @@ class Weighing:
     """The kinds of parts that were slower in the whole model, or ALL."""
     thorough: bool = False
     """True to look for the best kernels even of parts whose bound has lost, to tell of them."""
+    beside: float = 0.0
+    """Seconds of a call beside the compiled model that the model itself does without."""
+
+    def call_cost(self, target: str) -> float:
+        """Seconds of a call beside the parts of a graph."""
+        return PLAN[target] + self.beside
