@@ -174,15 +174,15 @@ def compile_graph(
     end = time.monotonic() + options.seconds
     spare = _copied(module) if _has_symbols(module) else None
     first = _WeighedGraph(module, static, options, weighing)
-    division = divided(first.crossings, first.parts.expected)
-    if spare is not None and division is not None:
-        several: list[_WeighedGraph] = []
-        for span in division.spans:
-            left = replace(options, seconds=max(0.0, end - time.monotonic()))
-            several.append(_WeighedGraph(_copied(spare), static, left, weighing, span))
-        if len({graph.decisions for graph in several}) > 1:
-            return _ranged(several, division)
-    return first.compiled(first.names)
+    division = None if spare is None else divided(first.crossings, first.parts.expected)
+    if spare is None or division is None:
+        return first.compiled(first.names)
+    several: list[_WeighedGraph] = []
+    for span in division.spans:
+        left = replace(options, seconds=max(0.0, end - time.monotonic()))
+        several.append(_WeighedGraph(_copied(spare), static, left, weighing, span))
+    is_one = len({graph.decisions for graph in several}) == 1
+    return first.compiled(first.names) if is_one else _ranged(several, division)
 
 
 class _WeighedGraph:
