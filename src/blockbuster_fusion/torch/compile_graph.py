@@ -260,7 +260,8 @@ def _has_symbols(module: GraphModule) -> bool:
     if any(isinstance(x, torch.Tensor) and x.is_nested for x in values):
         return False
     sizes = (x.shape if isinstance(x, torch.Tensor) else (x,) for x in values)
-    return any(isinstance(n, torch.SymInt) for shape in sizes for n in shape)
+    symbols = [n for shape in sizes for n in shape if isinstance(n, torch.SymInt)]
+    return bool(symbols) and not any(n.node.is_nested_int() for n in symbols)
 
 
 def _copied(module: GraphModule) -> GraphModule:
