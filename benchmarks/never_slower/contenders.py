@@ -68,19 +68,12 @@ def contender(
 def _direct(
     model: Callable[..., Any], inputs: Sequence[Tensor], watcher: Callable[[CompiledGraph], None]
 ) -> Call:
-    """A call of the model as bb.compile compiles it; graphs are told when they are compiled."""
-    compiled, told = CompiledModel(model, dynamic=False), 0
-
-    def call() -> Any:
-        nonlocal told
-        result = compiled(*inputs)
-        if len(compiled.graphs) > told:
-            for graph in compiled.graphs[told:]:
-                watcher(graph)
-            told = len(compiled.graphs)
-        return result
-
-    return call
+    """A call of the model as bb.compile compiles it, which is done at once."""
+    compiled = CompiledModel(model, dynamic=False)
+    compiled(*inputs)
+    for graph in compiled.graphs:
+        watcher(graph)
+    return lambda: compiled(*inputs)
 
 
 def _replayed(compiled: Callable[..., Any], inputs: Sequence[Tensor]) -> Call:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
+from torch import is_grad_enabled
 
 from blockbuster_fusion.torch.backend import backend, warn_of_lost_gradients
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
@@ -43,21 +45,22 @@ class CompiledModel:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The model's results, without gradients; inputs that require some get one warning."""
-        if not torch.is_grad_enabled():
+        if not is_grad_enabled():  # first, as this costs the most where little is computed
+            if self.left_alone and not named and form_of(arguments) in self.left_alone:
+                return self.model(*arguments)
             return self._results(arguments, named)
         if not self.has_warned:
             self.has_warned = warn_of_lost_gradients((arguments, named))
         with torch.no_grad():
-            return self._results(arguments, named)
+            return self(*arguments, **named)
 
     def _results(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        form = None if named else form_of(arguments)
-        if form in self.left_alone:
-            return self.model(*arguments)
+        """The results by torch.compile; what it has compiled tells whether it is needed again."""
         known = len(self.graphs)
         results = self.compiled(*arguments, **named)
         made = self.graphs[known:]
-        if form is not None and made and all(graph.is_as_captured for graph in made):
+        form = None if named or not made else form_of(arguments)
+        if form is not None and all(graph.is_as_captured for graph in made):
             self.left_alone.add(form)
         return results
 
@@ -68,13 +71,14 @@ class CompiledModel:
 
 
 def form_of(arguments: tuple[Any, ...]) -> Form | None:
-    """The form of some arguments; None unless all are tensors."""
-    form = []
-    for x in arguments:
-        if not isinstance(x, torch.Tensor):
-            return None
-        form.append((x.shape, x.dtype))
-    return tuple(form)
+    """The form of some arguments; None unless all have a shape and a dtype."""
+    try:
+        return tuple(map(_shape_and_dtype, arguments))
+    except AttributeError:
+        return None
+
+
+_shape_and_dtype = attrgetter("shape", "dtype")
 
 
 def compile_model(model: Callable[..., Any], *examples: Any, **named: Any) -> CompiledModel:
