@@ -43,6 +43,8 @@ SAMPLE = 2e-3
 """The least seconds of a sample; shorter calls are repeated in it."""
 FASTER = 1.01
 """The factor by which another contender must be faster to be run."""
+COLD_SHARE, COLD = 0.1, 5.0
+"""A call takes longer after a model that fills the caches: a share of its time, up to a factor."""
 MOST_KINDS = 8
 """The most kinds of parts that are given up one at a time."""
 PURE = ("aten", "prims")
@@ -127,8 +129,9 @@ class WholeModel:
         forward = forward_of(self.module)
         times = self.times((forward, *(x.call for x in rivals)), SECONDS)
         captured, ours, fastest = times[0], times[1], min(times[1:])
-        if captured * FASTER < fastest + self.beside:
-            told = (captured * 1e6, (fastest + self.beside) * 1e6)
+        beside = self.beside + min(COLD_SHARE * captured, COLD * self.beside)
+        if captured * FASTER < fastest + beside:
+            told = (captured * 1e6, (fastest + beside) * 1e6)
             log.info("the captured model is faster: %.4g µs, not %.4g", *told)
             return replace(plain or self.compiled(ALL), call=forward, is_captured=True)
         return best if fastest * FASTER >= ours else rivals[times.index(fastest, 1) - 1]
