@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,11 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
     return f"device-{os.getpid()}"
+
+
+def is_held(device: str) -> bool:
+    """True if this process holds the lock of a device."""
+    return module._devices[device].file is not None
 
 
 @contextlib.contextmanager
@@ -62,14 +68,14 @@ def test_nobody_waits_for_ever(device: str, caplog: pytest.LogCaptureFixture) ->
 
 def test_measurements_of_one_process_may_be_nested(device: str) -> None:
     with measuring(device), measuring(device), measuring(device):
-        assert len(module._held) == 1
-    assert not module._held
+        assert is_held(device)
+    assert not is_held(device)
 
 
 def test_the_lock_is_freed_when_a_measurement_fails(device: str) -> None:
     with pytest.raises(ZeroDivisionError), measuring(device):
         raise ZeroDivisionError
-    assert not module._held
+    assert not is_held(device)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -89,7 +95,22 @@ def test_a_folder_that_cannot_be_written_is_no_fault(
 ) -> None:
     monkeypatch.setattr(module.tempfile, "tempdir", "/nowhere")
     with measuring(device):
-        assert not module._held
+        assert not is_held(device)
+
+
+def test_another_device_does_not_wait(device: str) -> None:
+    def wait() -> None:
+        with measuring(device, longest=20):
+            pass
+
+    with holder(device, 60) as other:
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        start = time.monotonic()
+        with measuring(f"other-{device}"):
+            assert time.monotonic() - start < 10
+        other.kill()
+        waiting.join()
 
 
 def test_a_device_without_a_number_is_the_first_one() -> None:

@@ -36,6 +36,7 @@ def this_cpu(threads: int | None = None, *, measure: bool = False) -> Machine:
     wanted = (cpu_name(), count)
     return kept_machine(
         f"cpu-{count}",
+        "cpu",
         lambda kept: (kept.name, kept.processors) == wanted and bool(kept.instructions),
         lambda: probe_cpu(count),
         measure=measure,
@@ -55,14 +56,22 @@ def usable_threads(threads: int | None = None) -> int:
 
 
 def kept_machine(
-    label: str, fits: Callable[[Machine], bool], probe: Callable[[], Machine], *, measure: bool
+    label: str,
+    device: str,
+    fits: Callable[[Machine], bool],
+    probe: Callable[[], Machine],
+    *,
+    measure: bool,
 ) -> Machine:
-    """A machine that was measured before, if it still fits; else, or to `measure`, measured now."""
+    """A machine that was measured before, if it still fits; else, or to `measure`, measured now.
+
+    No other process measures on the device meanwhile.
+    """
     file = kept_file(label)
     kept = None if measure else _kept(file, fits)
     if kept is not None:
         return kept
-    with measuring(label.partition("-")[0]):
+    with measuring(device):
         kept = None if measure else _kept(file, fits)  # by a process that was waited for
         if kept is not None:
             return kept

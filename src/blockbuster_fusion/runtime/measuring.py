@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from blockbuster_fusion.messages import log
@@ -25,55 +26,67 @@ PAUSE = 1e-3
 """The seconds between two looks at the lock."""
 FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
-_state = threading.Lock()
-_held: dict[str, int] = {}
-"""The open lock files of this process, by device."""
-_depths: dict[str, int] = {}
-"""The number of measurements of this process that go on, by device."""
+
+@dataclass
+class _Device:
+    """A device, and the measurements of this process that go on there."""
+
+    name: str
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the thread that takes or gives back the lock of the file."""
+    file: int | None = None
+    """The open file whose lock is held."""
+    depth: int = 0
+
+    def begin(self, longest: float) -> None:
+        with self.turn:
+            if not self.depth:
+                self.acquire(longest)
+            self.depth += 1
+
+    def end(self) -> None:
+        with self.turn:
+            self.depth = max(0, self.depth - 1)
+            if not self.depth:
+                self.release()
+
+    def acquire(self, longest: float) -> None:
+        if fcntl is None:
+            return
+        try:
+            self.file = os.open(lock_file(self.name), FLAGS, 0o600)
+            _wait(self.file, self.name, longest)
+        except OSError as error:
+            log.debug("measured without a lock: %s", error)
+        except BaseException:  # broken off while it waits
+            self.release()
+            raise
+
+    def release(self) -> None:
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
+
+
+_devices: dict[str, _Device] = {}
 
 
 @contextlib.contextmanager
 def measuring(device: str, longest: float = LONGEST) -> Iterator[None]:
     """Holds the lock of a device. Measurements of one process do not wait for each other."""
-    with _state:
-        if not _depths.get(device):
-            _acquire(device, longest)
-        _depths[device] = _depths.get(device, 0) + 1
+    own = _devices.setdefault(device, _Device(device))
+    own.begin(longest)
     try:
         yield
     finally:
-        with _state:
-            _depths[device] = max(0, _depths.get(device, 0) - 1)
-            if not _depths[device]:
-                _release(device)
-
-
-def _acquire(device: str, longest: float) -> None:
-    if fcntl is None:
-        return
-    try:
-        _held[device] = os.open(lock_file(device), FLAGS, 0o600)
-        _wait(_held[device], device, longest)
-    except OSError as error:
-        log.debug("measured without a lock: %s", error)
-    except BaseException:  # broken off while it waits
-        _release(device)
-        raise
-
-
-def _release(device: str) -> None:
-    lock = _held.pop(device, None)
-    if lock is not None:
-        os.close(lock)
+        own.end()
 
 
 def _in_child() -> None:
     """A forked process holds no lock: else it would hold that of its parent as long as it runs."""
-    global _state
-    _state = threading.Lock()
-    for device in [*_held]:
-        _release(device)
-    _depths.clear()
+    for device in _devices.values():
+        device.turn, device.depth = threading.Lock(), 0
+        device.release()
 
 
 if hasattr(os, "register_at_fork"):
@@ -88,7 +101,8 @@ def _wait(lock: int, device: str, longest: float) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > end:
-                log.warning("%s: another process has been measuring for %g s", device, longest)
+                told = "%s is measured although another process has been measuring on it for %g s"
+                log.warning(told, device, longest)
                 return
             time.sleep(PAUSE)
 

@@ -296,7 +296,8 @@ def _weighed(
     try:
         chooser = Chooser(parts, parts.machine(target), weighing)
         chooser.choose()
-        return chooser.gains if parts.pays else {}, chooser.crossings
+        crossings = [x for found in chooser.crossings.values() for x in found]
+        return chooser.gains if parts.pays else {}, crossings
     except Exception as error:  # whatever it is: the model runs by kernels
         if parts.options.strict:
             raise

@@ -58,10 +58,12 @@ def this_gpu(*, measure: bool = False) -> Machine:
         raise BadMachine(name="cuda", problem=problem) from error
     if not torch.cuda.is_available():
         return probe_gpu()  # says that there is none
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    number = torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(number)
     wanted = (properties.name, properties.multi_processor_count)
     return kept_machine(
         f"cuda {properties.name}",
+        f"cuda:{number}",
         lambda kept: (kept.name, kept.processors) == wanted,
         probe_gpu,
         measure=measure,

@@ -200,8 +200,13 @@ def sigmoid_operand(node: Expr) -> Expr | None:
     """The operand x of a sigmoid, 1 / (1 + exp(-x)); None for other nodes."""
     match node:
         case Expr("div", (one, Expr("add", (first, Expr("exp", (Expr("neg", (x,)),)))))):
-            return x if one.value == first.value == 1 else None
+            return x if _is_one(one) and _is_one(first) else None
     return None
+
+
+def _is_one(node: Expr) -> bool:
+    """True for the constant 1; the value of an argument is its number."""
+    return node.op == "const" and node.value == 1
 
 
 def bare(text: str) -> str:

@@ -215,8 +215,10 @@ class Layout:
             step = self.step(tile, span)
             terms.append(variables[span] if step == "1" else f"{variables[span]} * {factor(step)}")
         text = f"{self.name(tile)}[{' + '.join(terms) or '0'}]"
-        is_narrow = self.is_view(tile) and (self.plan.views[tile].buffer.dtype is DType.bfloat16)
-        return f"widened_bfloat16({text})" if is_narrow else text
+        stored = self.plan.views[tile].buffer.dtype if self.is_view(tile) else None
+        if stored is DType.bfloat16:
+            return f"widened_bfloat16({text})"
+        return f"((float){text})" if stored is DType.float16 else text
 
     def moved(self, tile: Tile, variables: Mapping[Span, str]) -> str:
         """The first element of a tile at some positions."""

@@ -163,8 +163,8 @@ def write_store(out: KernelText, statement: Store) -> None:
             out.line(f"*({place}) += {layout.at(tile, variables)};")
         return
     if not tile.spans:
-        value = f"{layout.name(tile)}[0]"
-        value = f"narrowed_bfloat16({value})" if stored == "bfloat16" else value
+        value = layout.at(tile, {})
+        value = f"narrowed_bfloat16({bare(value)})" if stored == "bfloat16" else value
         out.line(f"*({layout.address(target)}) = {bare(value)};")
         return
     out.needs.add(("store", stored, held))

@@ -141,8 +141,8 @@ def _streams(
     while at < len(body):
         run = _run(body[at:], plan, apart)
         frames = dict.fromkeys(tuple(order(_widest(s))) for s in run)
-        frame = max(frames, key=lambda f: len(_fitting(run, f)), default=())
-        fitting = _fitting(run, frame)
+        frame = max(frames, key=lambda f: len(_fitting(run, f, order)), default=())
+        fitting = _fitting(run, frame, order)
         if frame and _is_worth_it(fitting):
             outer, last = frame[:-1], frame[-1]
             yield Stream(fitting, outer, last, tuple(_items(fitting, last, everywhere)))
@@ -171,9 +171,19 @@ def _widest(statement: Statement) -> Tile:
     return max(found, key=lambda tile: len(tile.spans))
 
 
-def _fitting(run: Sequence[Statement], frame: Sequence[Span]) -> tuple[Statement, ...]:
-    """The first statements of a run that are computed row by row of a block."""
+def _fitting(
+    run: Sequence[Statement], frame: Sequence[Span], order: Order
+) -> tuple[Statement, ...]:
+    """The first statements of a run that are computed row by row of a block.
+
+    What is computed, and what is reduced, must lie in rows as the frame does: a row of a tile that
+    lies otherwise is no row of memory.
+    """
     outer, last, whole = set(frame[:-1]), frame[-1:], set(frame)
+
+    def lies_along(tile: Tile) -> bool:
+        return [*order(tile)] == [span for span in frame if span in tile.spans]
+
     count = 0
     for statement in run:
         spans = {span for tile in read(statement) for span in tile.spans}
@@ -182,8 +192,10 @@ def _fitting(run: Sequence[Statement], frame: Sequence[Span]) -> tuple[Statement
                 fits = whole.issuperset(tile.spans)
             case Compute(tile=tile):
                 fits = outer <= set(tile.spans) and spans | set(tile.spans) <= whole
+                fits = fits and lies_along(tile)
             case Fold(operand=operand, span=span):
                 fits = set(operand.spans) == whole and (span,) == tuple(last)
+                fits = fits and lies_along(operand)
             case Store(tile=tile):
                 fits = outer <= set(tile.spans) <= whole
             case _:

@@ -228,6 +228,10 @@ class BoundLaunch:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
         device = tensors[0].device
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):  # Triton launches on the current one
+                self(tensors)
+            return
         arrays = [(at, tensors[number]) for at, number in self.pointers]
         arrays += [(at, _scratch(b, shape, device)) for at, b, shape in self.scratch]
         arguments = [*self.template]

@@ -145,12 +145,13 @@ class _Replay:
 
     def __init__(self, plan: ModelPlan, fixed: Container[int], given: Sequence[Any]) -> None:
         self.plan = plan
-        self.inputs, self.spans = [*given], dict[int, torch.Tensor]()
+        self.copies, self.spans = dict[int, torch.Tensor](), dict[int, torch.Tensor]()
+        """The inputs that are copied, and the memory of each; others are read where they are."""
         for slot, x in enumerate(given):
             if isinstance(x, torch.Tensor) and slot not in fixed:
                 with torch.inference_mode(False):  # later calls may be outside of it
                     self.spans[slot] = torch.empty_like(_span(x))
-                    self.inputs[slot] = self.spans[slot].as_strided(x.shape, x.stride())
+                    self.copies[slot] = self.spans[slot].as_strided(x.shape, x.stride())
         self.is_warm = self.has_failed = False
         self.replay: Callable[[], None] | None = None
         self.results: list[Any] = []
@@ -160,12 +161,12 @@ class _Replay:
             return self.plan(*given)
         for slot, span in self.spans.items():
             span.copy_(_span(given[slot]))
+        inputs = [self.copies.get(slot, x) for slot, x in enumerate(given)]
         if not self.is_warm:
-            made = self.plan(*self.inputs)
+            made = self.plan(*inputs)
             self.is_warm = True
             return self.own(given, made)
         if self.replay is None:
-            inputs, self.inputs = self.inputs, []  # weights are not kept alive
             try:
                 self.replay, self.results = graphs.captured(lambda: self.plan(*inputs))
             except RuntimeError as error:

@@ -267,14 +267,17 @@ def _hides_all(node: Node, x: Attention, result: Node) -> bool:
         return False
     if not isinstance(other, Node) or short_name(other) not in ("scalar_tensor", "full"):
         return False
+    assert x.mask is not None
+    seen: Any
     seen, *rest = test.args
-    if isinstance(seen, Node) and seen.target is aten.ne.Scalar and seen.args[1] == -math.inf:
-        seen = seen.args[0]  # the positions where a bias is not minus infinity
+    if tensor_of(x.mask.node).dtype is not torch.bool:  # the bias is not minus infinity
+        if seen.target is not aten.ne.Scalar or seen.args[1] != -math.inf:
+            return False
+        seen = seen.args[0]
     filling: Any = other.args[-1]
     last = (-1, tensor_of(test).dim() - 1)
     along: Any = rest[0] if rest else None
     keeps = len(rest) > 1 and rest[1] is True
-    assert x.mask is not None
     is_own = seen is x.mask.node and not x.mask.hides
     return is_own and along in last and keeps and bool(filling == 0)
 

@@ -69,8 +69,8 @@ class Chooser:
         """The parts that kernels run, with the times."""
         self.later: list[LaterSizes] = []
         """The same parts, to be weighed for other sizes."""
-        self.crossings: list[Crossing] = []
-        """The sizes between which the faster one of a part changes."""
+        self.crossings: dict[object, list[Crossing]] = {}
+        """The sizes between which the faster one changes, by part: those that moved count too."""
 
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
@@ -86,7 +86,7 @@ class Chooser:
                 self.leave_all(WHOLE)
             elif self.gain + self.recognised < call_cost and not self.replayed:
                 needed = call_cost - self.recognised
-                self.look_for_crossings(lambda: joint_crossings(self.later, needed))
+                self.look_for_crossings("all", lambda: joint_crossings(self.later, needed))
                 self.leave_all(CALL)
             self.restore_linears()
 
@@ -262,25 +262,25 @@ class Chooser:
         )
         later = LaterSizes(self.parts, self.machine, self.weighing, nodes, cheap, composites)
         if not may_win or not self.may_win(estimate, limit):
-            self.look_for_crossings(lambda: later.crossings(None))
+            self.look_for_crossings(nodes[0], lambda: later.crossings(None))
             return choice
         if self.kind(nodes) in self.given_up:
             return replace(choice, reason=WHOLE)
         lost = later.loss()
         if lost is not None:
-            self.look_for_crossings(lambda: later.crossings(limit - ours))
+            self.look_for_crossings(nodes[0], lambda: later.crossings(limit - ours))
             return replace(lost.described(choice), reason=LATER, bound=None)
         self.gain += limit - ours
         self.won.append((nodes, choice))
         self.later.append(later)
         return None
 
-    def look_for_crossings(self, found: Callable[[], Iterable[Crossing]]) -> None:
+    def look_for_crossings(self, part: object, found: Callable[[], Iterable[Crossing]]) -> None:
         """Notes the sizes between which the faster one of a part, or of all, changes."""
         if self.parts.span is not None:  # ranges are not divided again
             return
         try:
-            self.crossings += found()
+            self.crossings[part] = [*found()]
         except Exception as error:  # whatever it is: one choice is for all sizes
             if self.parts.options.strict:
                 raise

@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import executable_of
-from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
@@ -101,16 +100,14 @@ class LaterSizes:
         """The times for some sizes, or None if no call can have them."""
         part, target = self.parts.program(self.nodes), self.parts.options.target_of(self.nodes)
         sizes = self.parts.sizes(part, length)
-        try:
-            library = self._library(length)
-            usual = self.parts.choices(part, target)[0]
-            choice = self.parts.elsewhere(part, target).choice(usual, sizes)
-            key = (self.parts.key(part, target), sizes, str(choice.config), self.measures)
-            if key not in self.parts.later:  # equal layers have equal times
-                self.parts.later[key] = self._kernels(part, choice, sizes, length)
-        except (BlockbusterError, RuntimeError, ValueError) as error:
-            log.debug("no call can have such sizes: %s", error)
+        library = self._library(length)
+        if library is None:
             return None
+        usual = self.parts.choices(part, target)[0]
+        choice = self.parts.elsewhere(part, target).choice(usual, sizes)
+        key = (self.parts.key(part, target), sizes, str(choice.config), self.measures)
+        if key not in self.parts.later:  # equal layers have equal times
+            self.parts.later[key] = self._kernels(part, choice, sizes, length)
         basis = "measured" if self.measures else "predicted"
         return Later(sizes, library, *self.parts.later[key], basis)
 
@@ -162,13 +159,9 @@ class LaterSizes:
         With `is_sure`, they count only if they are more than the error of the kernels' time.
         """
         length = self.expected.given({symbol: value})
-        try:
-            if is_sure and not self._may_win(length):
-                return 0.0
-            found = self.at(length)
-        except (BlockbusterError, RuntimeError, ValueError) as error:
-            log.debug("no call can have such sizes: %s", error)
-            return None
+        if is_sure and not self._may_win(length):
+            return 0.0
+        found = self.at(length)
         return None if found is None else self._gain(found, found.error if is_sure else 1.0)
 
     def _gain(self, found: Later, error: float = 1.0) -> float:
@@ -180,14 +173,22 @@ class LaterSizes:
         """True if the least time that kernels could take is short enough."""
         has_product, seconds = self._least(length)
         error = 1.0 if self.measures else ERRORS[self.machine.target][has_product]
-        limit = self._library(length).total(replayed=self.replayed)
+        library = self._library(length)
+        if library is None:
+            return True  # the times tell that there is no such call
+        limit = library.total(replayed=self.replayed)
         return seconds.total(replayed=self.replayed) * error < limit
 
     def _least(self, length: Length) -> tuple[bool, Seconds]:
         return least(self.parts.analysis, self.whole, self.machine, length)
 
-    def _library(self, length: Length) -> Seconds:
-        return LibraryTimes(self.parts.analysis, length).of(self.whole, self.composites)
+    def _library(self, length: Length) -> Seconds | None:
+        """The time of PyTorch's operators; None if they refuse such sizes."""
+        try:
+            return LibraryTimes(self.parts.analysis, length).of(self.whole, self.composites)
+        except (RuntimeError, ValueError) as error:
+            log.debug("no call can have such sizes: %s", error)
+            return None
 
     def _bytes(self, length: Length) -> int:
         """The bytes of the largest result."""

@@ -92,7 +92,9 @@ def _padded(node: Node) -> PaddedProduct | None:
     matrices = (left, right, node)
     if not all(isinstance(n, Node) and _is_narrow(n) for n in matrices):
         return None
-    if added is not None and not (isinstance(added, Node) and tensor_of(added).dim() == 1):
+    if added is not None and not (
+        isinstance(added, Node) and [*tensor_of(added).shape] == [tensor_of(node).shape[1]]
+    ):
         return None
     padding = _padding(*map(tensor_of, matrices))
     if padding is None or not any(padding):
