@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -111,3 +112,57 @@ def test_a_stream_needs_no_tiles() -> None:
     reserved = [line for line in kernel.source.splitlines() if "reserve(&bytes" in line]
     assert len(reserved) == 2
     assert all("== 1 ? 0 :" in line for line in reserved)
+
+
+def test_rows_of_one_array_may_be_columns_of_another() -> None:
+    def both(x: Tensor, y: Tensor) -> Tensor:
+        turned = torch.sin(y).t()
+        return turned + (x * turned).sum(1, keepdim=True)
+
+    inputs = torch.randn(70, 130), torch.randn(130, 70)
+    with torch.no_grad():
+        found = bb.compile(both, *inputs)(*inputs)
+        exact = both(*(x.double() for x in inputs))
+        own = (both(*inputs).double() - exact).abs().max()
+        assert (found.double() - exact).abs().max() <= 2 * own + 1e-6 * exact.abs().max()
+
+
+@pytest.mark.parametrize("unit", [(), ("N",), ("M", "N")])
+def test_sums_of_columns_beside_rows(unit: tuple[str, ...]) -> None:
+    def scaled(X: Any, Y: Any) -> Any:
+        return {"O": X * bb.ops.expand_dims(bb.ops.sum(Y, 0), 1)}
+
+    run = bb.compile(scaled, X="M N", Y="N M", unit=unit)
+    x, y = np.random.default_rng(0).standard_normal((2, 60, 60), dtype=np.float32)
+    x, y = x[:, :37].copy(), y[:37].copy()
+    np.testing.assert_allclose(run(X=x, Y=y)["O"], x * y.sum(0)[:, None], rtol=0, atol=1e-4)
+
+
+def test_a_scalar_of_16_bits_is_stored_as_it_is() -> None:
+    run = bb.compile(lambda S, X: {"A": S, "B": X * S}, S="", X="M N", dtype="bfloat16")
+    s, x = torch.tensor(0.5547).bfloat16(), torch.randn(3, 5).bfloat16()
+    found = run(S=s, X=x)
+    assert float(found["A"]) == float(s)
+    torch.testing.assert_close(found["B"], x * s)
+
+
+@pytest.mark.parametrize("numerator", [0, 1])
+def test_what_only_looks_like_a_sigmoid(numerator: int) -> None:
+    """The second argument has number 1; it is not 1."""
+
+    def quotient(x: Any, y: Any) -> Any:
+        return (y if numerator else 1) / (y + bb.ops.exp(-x))
+
+    run = bb.compile(lambda X, Y: {"O": bb.ops.elementwise(quotient, X, Y)}, X="M N", Y="M N")
+    x, y = np.random.default_rng(0).standard_normal((2, 5, 37), dtype=np.float32)
+    y = np.abs(y) + 2
+    exact = (y if numerator else 1) / (y + np.exp(-x.astype(np.float64)))
+    np.testing.assert_allclose(run(X=x, Y=y)["O"], exact, rtol=1e-6)
+
+
+def test_float16_is_widened_before_it_is_multiplied() -> None:
+    """A CPU with arithmetic in float16 must not use it: 300 * 300 would be infinite."""
+    run = bb.compile(lambda X: {"O": bb.ops.sum(X * X, 1)}, X="M N", dtype="float16")
+    products = [line for line in run.source.splitlines() if "t1[" in line and "*" in line]
+    assert products
+    assert all("(float)t1[" in line for line in products if "load" not in line and "&" not in line)
