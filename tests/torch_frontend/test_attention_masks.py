@@ -192,3 +192,47 @@ def test_half_precision_has_no_lowest_number(found: list[Attention]) -> None:
     fill = torch.finfo(torch.float16).min
     check(attention(lambda s: s.masked_fill(~SEEN, fill)), inputs_of(torch.float16), 5e-3)
     assert not found
+
+
+SECOND_ROW = torch.arange(TIMES)[:, None] != 1
+"""False in the second row alone."""
+LOWEST_ROWS: dict[str, Scores] = {
+    "some": lambda b: b.where(SEEN, LEAST),
+    "infinite": lambda b: b.where(SEEN, -math.inf),
+    "a row of each": lambda b: b.where(SEEN, -math.inf).where(SECOND_ROW, LEAST),
+}
+
+
+@pytest.mark.parametrize("name", LOWEST_ROWS)
+def test_biases_that_are_inputs_may_hide_all_keys(name: str, found: list[Attention]) -> None:
+    """Rows of the lowest number give the mean of the values, and infinite ones NaN."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return (q @ k.mT * 0.4 + bias).softmax(-1) @ v
+
+    bias = LOWEST_ROWS[name](torch.randn(TIMES, KEYS))
+    check(function, [*inputs_of(), bias])
+    assert len(found) == 1
+
+
+def test_zeros_where_a_bias_is_zero_are_not_those_of_the_operator(found: list[Attention]) -> None:
+    """A query whose biases are all 0 sees every key; this model gives it 0 all the same."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        out = (q @ k.mT * 0.4 + bias).softmax(-1) @ v
+        return torch.where(bias.any(-1, keepdim=True), out, 0.0)
+
+    bias = torch.randn(TIMES, KEYS)
+    bias[1] = 0
+    check(function, [*inputs_of(), bias])
+    assert not any(x.has_zeros for x in found)
+
+
+def test_low_biases_in_half_precision_round_the_scores(found: list[Attention]) -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return (q @ k.mT * 0.4 + bias).softmax(-1) @ v
+
+    bias = torch.zeros(TIMES, KEYS).where(SEEN, torch.finfo(torch.float16).min).half()
+    with torch.no_grad():
+        bb.compile(function, *inputs_of(torch.float16), bias, library="auto")
+    assert not found

@@ -81,6 +81,7 @@ def test_a_linear_layer_with_a_bias() -> None:
         (torch.mm, (numbers(5, 13).float(), numbers(13, 7).float())),  # wide
         (torch.mm, (numbers(5, 26)[:, ::2], numbers(13, 7))),  # not row behind row
         (torch.addmm, (numbers(5, 7), numbers(5, 13), numbers(13, 7))),  # a matrix is added
+        (torch.addmm, (numbers(1), numbers(5, 13), numbers(13, 7))),  # a bias of one element
     ],
 )
 def test_products_that_stay(function: Any, inputs: tuple[Tensor, ...]) -> None:

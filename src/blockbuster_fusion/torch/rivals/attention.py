@@ -63,7 +63,9 @@ class Attention(Composite):
 
     @property
     def form(self) -> tuple[object, ...]:
-        form = None if self.mask is None else (self.mask.hides, self.mask.fill, self.has_zeros)
+        form = None
+        if self.mask is not None:
+            form = (self.mask.hides, self.mask.fill, self.mask.may_hide_all, self.has_zeros)
         return self.is_key_turned, self.is_causal, self.scale, self.is_grouped, form
 
     def computed(self, calling: Calling, *operands: Any) -> Any:
@@ -109,7 +111,7 @@ def _attention_at(product: Node) -> Attention | None:
         return None
     made = replace(scores, value=value, result=product)
     made = replace(made, members=(*made.members, softmax, product))
-    return _checked(_shown(_grouped(made)), shape)
+    return _checked(_grouped(_shown(made)), shape)
 
 
 def _chain(node: Node) -> Iterator[Node]:
@@ -215,7 +217,7 @@ def _grouped(x: Attention) -> Attention:
     Where a mean of values may be wanted, they have all heads.
     """
     pair = [_unrepeated(node) for node in (x.key, x.value)]
-    has_mean = x.mask is not None and x.mask.fill not in (None, -math.inf)
+    has_mean = x.mask is not None and x.mask.averages and not x.has_zeros
     if x.is_key_turned or pair[0] is None or pair[1] is None or has_mean:
         return x
     return replace(x, key=pair[0], value=pair[1], is_grouped=True)
@@ -292,6 +294,8 @@ def _checked(x: Attention, shape: list[Size]) -> Attention | None:
     if x.mask is not None and x.mask.is_causal(shape):
         x = replace(x, mask=None, is_causal=True)
     if x.mask is not None and not x.mask.fits(x.query, shape):
+        return None
+    if x.mask is not None and x.mask.rounds and not x.has_zeros:
         return None
     made = x.fake()
     return x if made is not None and has_form_of(made, x.result) else None

@@ -6,7 +6,8 @@ weights and values is no attention.
 
 **A query that sees no key** gets 0 by PyTorch's operator. A softmax that is written out gives NaN
 for minus infinity, and the mean of the values for the lowest number: all scores are equal. Unless
-the model puts zeros there, that takes the place of PyTorch's zeros.
+the model puts zeros there, that takes the place of PyTorch's zeros. Biases as low count as minus
+infinity on a GPU, so they are treated alike. A row with both is averaged over all keys.
 
 PyTorch's operator adds a mask to the scores, so that a hidden score that is NaN or infinite stays
 NaN. What is written out hides it, but for the value: 0 times NaN is NaN.
@@ -37,6 +38,8 @@ FILLS = (aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 NEGATIONS = (aten.bitwise_not.default, aten.logical_not.default)
 LOWEST = -1e30
 """No score is near this, so that the weight of one as low is 0 beside any other."""
+LOW = -1e3
+"""Biases above this hide no key."""
 COMPARISONS = {
     aten.le.Tensor: (False, False),
     aten.ge.Tensor: (False, True),
@@ -55,6 +58,22 @@ class Mask:
     """True if the mask is True where a query does not see a key."""
     fill: float | None = -math.inf
     """The score of a key that a query does not see; None for a bias that is known to be finite."""
+    may_hide_all: bool = True
+    """False if a query surely sees a key: a bias that is never low."""
+
+    @property
+    def is_bias(self) -> bool:
+        return tensor_of(self.node).dtype is not torch.bool
+
+    @property
+    def averages(self) -> bool:
+        """True if a query that sees no key may get the mean of the values."""
+        return self.may_hide_all and (self.is_bias or self.fill != -math.inf)
+
+    @property
+    def rounds(self) -> bool:
+        """True if low biases round the scores: in float16 no number is low enough to hide a key."""
+        return self.may_hide_all and tensor_of(self.node).dtype is torch.float16
 
     def fits(self, query: Node, shape: list[Size]) -> bool:
         """True if PyTorch's operator takes the mask, for scores of a shape."""
@@ -86,16 +105,20 @@ class Mask:
     def mended(self, calling: Calling, whole: Any, value: Any, shown: Any) -> Any:
         """The result with what a softmax gives to queries that see no key.
 
-        `shown` is the mask where True shows a key, or the bias.
+        `shown` is the mask where True shows a key, or the bias. A row of low biases hides all keys.
         """
-        if self.fill is None:
+        if not self.may_hide_all:
             return whole
-        if tensor_of(self.node).dtype is not torch.bool:
-            shown = calling(aten.ne.Scalar, (shown, -math.inf))
+        mean = calling(aten.mean.dim, (value, [-2], True)) if self.averages else math.nan
+        if self.is_bias:
+            if self.fill == -math.inf:  # or a low number
+                finite = calling(aten.ne.Scalar, (shown, -math.inf))
+                finite = calling(aten.any.dim, (finite, -1, True))
+                mean = calling(aten.where.ScalarOther, (finite, mean, math.nan))
+            shown = calling(aten.gt.Scalar, (shown, LOWEST))
         sees = calling(aten.any.dim, (shown, -1, True))
-        if self.fill == -math.inf:
-            return calling(aten.where.ScalarOther, (sees, whole, math.nan))
-        return calling(aten.where.self, (sees, whole, calling(aten.mean.dim, (value, [-2], True))))
+        choice = aten.where.self if self.averages else aten.where.ScalarOther
+        return calling(choice, (sees, whole, mean))
 
 
 def bias_of(node: Node) -> Mask:
@@ -106,8 +129,9 @@ def bias_of(node: Node) -> Mask:
         return Mask(node)
     least = max(torch.finfo(tensor_of(n).dtype).min for n in chain)
     sides = [_number(x) for x in made.args[1:]]
-    is_finite = all(x is not None and least <= x < math.inf for x in sides)
-    return Mask(node, fill=None if is_finite else -math.inf)
+    if not all(x is not None and least <= x < math.inf for x in sides):
+        return Mask(node)
+    return Mask(node, fill=None, may_hide_all=any(x is None or x <= LOW for x in sides))
 
 
 def masked_by(
