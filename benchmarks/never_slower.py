@@ -139,6 +139,7 @@ def parser() -> argparse.ArgumentParser:
         help="more files with results, for the page",
     )
     add("--page", type=Path, metavar="FILE", help="write a page of kept results; measure nothing")
+    add("--note", default="", metavar="TEXT", help="a remark for the top of the page")
     add("--causes", type=Path, metavar="FILE", help="known causes of misses by case, as JSON")
     add("--list", action="store_true", help="print the cases; measure nothing")
     return made  # fmt: skip
@@ -156,7 +157,7 @@ def main() -> int:
     if options.page:
         files = [*options.others, *([options.save] if options.save else [])]
         results = merged(files, cases, device)
-        options.page.write_text(page(results, causes), encoding="utf-8")
+        options.page.write_text(page(results, causes, options.note), encoding="utf-8")
     elif device == "cuda" and not torch.cuda.is_available():
         arguments.error("PyTorch finds no CUDA device")
     else:

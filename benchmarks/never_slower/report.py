@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from never_slower.contenders import DYNAMO, EAGER, INDUCTOR, MODES, OURS
+from never_slower.contenders import DIRECT, DYNAMO, EAGER, INDUCTOR, MODES, OURS
 from never_slower.timing import Result
 
 BETTER = "the better of eager and Inductor"
 BARS = {
     "default": (EAGER, 0.97),
-    "bb.compile": (EAGER, 0.97),
+    DIRECT: (EAGER, 0.97),
     "reduce-overhead": (EAGER, 0.97),
     "max-autotune": (BETTER, 0.95),
 }
@@ -52,9 +52,12 @@ class Verdict:
         return f"{times[EAGER]['microseconds'] / times[DYNAMO]['microseconds']:.2f}"
 
     @property
-    def call_of_torch_compile(self) -> str:
-        """The cause of a miss that torch.compile would be too, if it compiled nothing."""
+    def call_itself(self) -> str:
+        """The cause of a miss in which nothing but the call differs from eager mode."""
         found, times = self.against(DYNAMO), self.result["contenders"]
+        if self.mode == DIRECT and self.own.get("kernels") == 0:
+            own = self.own["microseconds"] - times[EAGER]["microseconds"]
+            return f"bb.compile's own call, {own:.1f} µs"
         if found is None or found["interval"][1] < BARS[self.mode][1]:
             return ""
         own = times[DYNAMO]["microseconds"] - times[EAGER]["microseconds"]
@@ -90,7 +93,7 @@ class Verdict:
         known = causes.get(self.result["case"], "")
         slow = known.get(self.mode, "") if isinstance(known, Mapping) else known
         if not self.is_wrong:
-            return slow or self.call_of_torch_compile
+            return slow or self.call_itself
         error, limit = (shown_error(self.own[name]) for name in ("error", "allowed_error"))
         return f"wrong: error {error}, allowed {limit}"
 
@@ -130,7 +133,7 @@ def line(result: Result) -> str:
 # ---------------------------------------------------------------- the page
 
 
-def page(results: Sequence[Result], causes: Causes) -> str:
+def page(results: Sequence[Result], causes: Causes, note: str = "") -> str:
     """The results as a page: figures of each family, misses, and every case."""
     judged = verdicts(results)
     parts = [
@@ -139,6 +142,7 @@ def page(results: Sequence[Result], causes: Causes) -> str:
         "above 1 we are faster. Brackets hold the 95% interval of the median of the rounds. "
         '"Better" is the better of eager and Inductor. "torch.compile alone" has a backend that '
         "runs the graph as it was captured: it shows what a call of torch.compile costs.",
+        *([note] if note else []),
         "\n".join(conditions(results)),
         "## Summary",
         summary(judged),
