@@ -22,7 +22,7 @@ from blockbuster_fusion.torch.capture.nodes import (
     tensors_of,
 )
 from blockbuster_fusion.torch.capture.symbolic import as_size, sizes_of
-from blockbuster_fusion.torch.rivals.attention_masks import Mask, bias_of, masked_by
+from blockbuster_fusion.torch.rivals.attention_masks import Mask, bias_of, masked_by, number_of
 from blockbuster_fusion.torch.rivals.composites import Calling, Composite, has_form_of
 
 aten = torch.ops.aten
@@ -267,7 +267,7 @@ def _hides_all(node: Node, x: Attention, result: Node) -> bool:
     test, chosen, other = given
     if not isinstance(test, Node) or test.target is not aten.any.dim or chosen is not result:
         return False
-    if not isinstance(other, Node) or short_name(other) not in ("scalar_tensor", "full"):
+    if number_of(other) != 0:
         return False
     assert x.mask is not None
     seen: Any
@@ -276,12 +276,11 @@ def _hides_all(node: Node, x: Attention, result: Node) -> bool:
         if seen.target is not aten.ne.Scalar or seen.args[1] != -math.inf:
             return False
         seen = seen.args[0]
-    filling: Any = other.args[-1]
     last = (-1, tensor_of(test).dim() - 1)
     along: Any = rest[0] if rest else None
     keeps = len(rest) > 1 and rest[1] is True
     is_own = seen is x.mask.node and not x.mask.hides
-    return is_own and along in last and keeps and bool(filling == 0)
+    return is_own and along in last and keeps
 
 
 def _checked(x: Attention, shape: list[Size]) -> Attention | None:

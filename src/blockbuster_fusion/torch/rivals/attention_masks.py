@@ -128,7 +128,7 @@ def bias_of(node: Node) -> Mask:
     if made.target is not aten.where.self:
         return Mask(node)
     least = max(torch.finfo(tensor_of(n).dtype).min for n in chain)
-    sides = [_number(x) for x in made.args[1:]]
+    sides = [number_of(x) for x in made.args[1:]]
     if not all(x is not None and least <= x < math.inf for x in sides):
         return Mask(node)
     return Mask(node, fill=None, may_hide_all=any(x is None or x <= LOW for x in sides))
@@ -143,13 +143,13 @@ def masked_by(
     """
     if target is aten.where.self:
         mask, *sides = given
-        hides = _number(sides[1]) is None
+        hides = number_of(sides[1]) is None
         scores, fill = sides[::-1] if hides else sides
     elif target in FILLS:
         (scores, mask, fill), hides = given, True
     else:
         return None
-    number = _number(fill)
+    number = number_of(fill)
     if number is None or not isinstance(mask, Node) or not tensors_of(mask):
         return None
     if number != -math.inf and not _is_low(number * scale, dtypes):
@@ -164,7 +164,7 @@ def _is_low(fill: float, dtypes: Iterable[torch.dtype]) -> bool:
     return max(torch.finfo(dtype).min for dtype in dtypes) <= fill <= LOWEST
 
 
-def _number(given: Any) -> float | None:
+def number_of(given: Any) -> float | None:
     """The number that an argument is, or of which it is a tensor; or None."""
     if isinstance(given, Node):
         if short_name(given) not in ("scalar_tensor", "full"):

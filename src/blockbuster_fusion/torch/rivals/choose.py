@@ -24,7 +24,7 @@ from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tuning_database import Record
-from blockbuster_fusion.schedule.cost import ERRORS, Seconds, error_of, predicted
+from blockbuster_fusion.schedule.cost import Seconds, error_of, predicted
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of
@@ -35,8 +35,8 @@ from blockbuster_fusion.torch.rivals.attention import found_attention
 from blockbuster_fusion.torch.rivals.cluster import tuner_for
 from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.crossings import Crossing
-from blockbuster_fusion.torch.rivals.estimate import Estimate
-from blockbuster_fusion.torch.rivals.later_sizes import WORTH_IT, LaterSizes, joint_crossings
+from blockbuster_fusion.torch.rivals.estimate import Estimate, library_entry
+from blockbuster_fusion.torch.rivals.later_sizes import LaterSizes, joint_crossings
 from blockbuster_fusion.torch.rivals.least import least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.linears import found_linears
@@ -44,7 +44,7 @@ from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.padded import found_padded
 from blockbuster_fusion.torch.rivals.reasons import CALL, LATER, WHOLE, reason_of, sentence
 from blockbuster_fusion.torch.rivals.tuning import Subject
-from blockbuster_fusion.torch.rivals.weighing import ALL, Weighing
+from blockbuster_fusion.torch.rivals.weighing import ALL, MEASURED, Weighing
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
 
@@ -247,19 +247,10 @@ class Chooser:
         elif self.thorough:
             estimate = self.looked_for(nodes, least)
         ours = estimate.seconds.total(replayed=self.replayed)
-        choice = LibraryChoice(
-            tuple(map(name_of, (*cheap, *nodes))),
-            self.parts.analysis.regions[nodes[0]],
-            library,
-            estimate.seconds,
-            estimate.basis,
-            estimate.config,
-            tuple(str(x.operator) for x in composites),
-            least.seconds,
-            reason_of(may_win=may_win, is_slower=ours >= limit),
-            estimate.obstacle,
-            tuple(n.name for n in (*cheap, *nodes)),
-        )
+        reason = reason_of(may_win=may_win, is_slower=ours >= limit)
+        region, whole = self.parts.analysis.regions[nodes[0]], [*cheap, *nodes]
+        entry = library_entry(whole, region, composites, library, estimate)
+        choice = replace(entry, bound=least.seconds, reason=reason)
         later = LaterSizes(self.parts, self.machine, self.weighing, nodes, cheap, composites)
         if not may_win or not self.may_win(estimate, limit):
             self.look_for_crossings(nodes[0], lambda: later.crossings(None))
@@ -321,7 +312,7 @@ class Chooser:
     def at_least(self, nodes: Sequence[Node]) -> Estimate:
         """The least time that the kernels of some nodes could take."""
         has_product, seconds = least(self.parts.analysis, nodes, self.machine, self.length)
-        error = 1.0 if self.measures else ERRORS[self.machine.target][has_product]
+        error = self.weighing.margin(self.machine.target, has_product=has_product)
         return Estimate(seconds, "at least", "", error)
 
     def estimated(self, nodes: Sequence[Node]) -> Estimate:
@@ -362,7 +353,7 @@ class Chooser:
         """The measured time of a choice."""
         host = self.machine.launch * len(choice.scheduled()[0].kernels)
         own = Seconds(record.seconds, 0.0 if self.machine.target == "cpu" else host)
-        return Estimate(own, "measured", str(choice.config), WORTH_IT)
+        return Estimate(own, "measured", str(choice.config), MEASURED)
 
     def predicted(self, choice: Choice, sizes: Sizes) -> Estimate:
         """The predicted time of a choice."""

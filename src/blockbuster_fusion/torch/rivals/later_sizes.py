@@ -15,7 +15,7 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.executable import Sizes
-from blockbuster_fusion.schedule.cost import ERRORS, Seconds, error_of, predicted
+from blockbuster_fusion.schedule.cost import Seconds, error_of, predicted
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
@@ -25,11 +25,9 @@ from blockbuster_fusion.torch.rivals.crossings import Crossing
 from blockbuster_fusion.torch.rivals.least import bytes_of, least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.timing import launcher, measured
-from blockbuster_fusion.torch.rivals.weighing import Weighing
+from blockbuster_fusion.torch.rivals.weighing import MEASURED, Weighing
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
-WORTH_IT = 1.02
-"""The factor by which a measured kernel must be faster."""
 MOST_BYTES = 1 << 23
 """The bytes of the largest array that PyTorch's operators are measured with."""
 MOST_SECONDS = 0.01
@@ -74,6 +72,7 @@ class LaterSizes:
         """`cheap` are operators that PyTorch would run beside those of the part."""
         self.parts, self.machine, self.nodes = parts, machine, nodes
         self.whole, self.composites = [*cheap, *nodes], composites
+        self.weighing = weighing
         self.replayed, self.measures = weighing.replayed, weighing.measures
         self.expected = parts.expected
 
@@ -126,7 +125,7 @@ class LaterSizes:
             made = executable_of([choice], threads if device.type == "cpu" else None)
             spent = measured(launcher(made, given, sizes, device), device).device
         host = 0.0 if device.type == "cpu" else self.machine.launch * len(nest.kernels)
-        return Seconds(spent, host), str(choice.config), WORTH_IT
+        return Seconds(spent, host), str(choice.config), MEASURED
 
     # ---------------------------------------------------------------- crossings
 
@@ -172,7 +171,7 @@ class LaterSizes:
     def _may_win(self, length: Length) -> bool:
         """True if the least time that kernels could take is short enough."""
         has_product, seconds = self._least(length)
-        error = 1.0 if self.measures else ERRORS[self.machine.target][has_product]
+        error = self.weighing.margin(self.machine.target, has_product=has_product)
         library = self._library(length)
         if library is None:
             return True  # the times tell that there is no such call

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from blockbuster_fusion.schedule.cost import ERRORS
 from blockbuster_fusion.torch.rivals.composites import Called
 
+MEASURED = 1.02
+"""The factor by which a measured kernel must be faster."""
 ALL = frozenset({"all"})
 """Gives up the parts of all kinds."""
 PLAN = {"cpu": 30e-6, "cuda": 25e-6}
@@ -26,6 +29,10 @@ class Weighing:
     """True to look for the best kernels even of parts whose bound has lost, to tell of them."""
     beside: float = 0.0
     """Seconds of a call beside the compiled model that the model itself does without."""
+
+    def margin(self, target: str, *, has_product: bool) -> float:
+        """The factor by which the least time of kernels must win: the error of predictions."""
+        return 1.0 if self.measures else ERRORS[target][has_product]
 
     def call_cost(self, target: str) -> float:
         """Seconds of a call beside the parts of a graph."""
