@@ -12,7 +12,7 @@ from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.runtime.ranges import Scale
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Span
 
-LEAST_GAIN = 5e-6
+LEAST_GAIN = 2e-5
 """The seconds that kernels must win for ranges to be worth compiling."""
 
 
