@@ -83,6 +83,12 @@ def shard(text: str) -> tuple[int, int]:
     return made
 
 
+def count(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
 def some_of(known: Sequence[str]) -> Any:
     """A list of words with commas between them, all of them known."""
 
@@ -105,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--shard", type=shard, default=(1, 1), metavar="I/N", help="every Nth case, from the Ith on"
     )
-    add("--threads", type=int, default=1, metavar="N", help="on a CPU; 1 if not given")
+    add("--threads", type=count, default=1, metavar="N", help="on a CPU; 1 if not given")
     add(
         "--modes",
         type=some_of(MODES),

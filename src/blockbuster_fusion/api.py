@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from blockbuster_fusion import compiler
-from blockbuster_fusion.errors import MissingPackage
+from blockbuster_fusion.errors import BadConfig, MissingPackage
 from blockbuster_fusion.interp.runner import interpreted
+from blockbuster_fusion.schedule.space import Config
 
 if TYPE_CHECKING:
     from blockbuster_fusion.torch.explain import Explanation
@@ -86,6 +87,10 @@ def compile(program: Any, *specs: Any, **options: Any) -> Any:
         from blockbuster_fusion.torch.model import compile_model
 
         return compile_model(program, *specs, **options)
+    config = options.get("config")
+    if config is not None and not isinstance(config, Config | Mapping):
+        problem = f"{config!r} is no configuration; give a mapping, as Config.data() has it"
+        raise BadConfig(name="config", problem=problem)
     return compiler.compile(program, *specs, **options)
 
 

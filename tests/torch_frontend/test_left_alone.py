@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch import model as compiled_model
 from blockbuster_fusion.torch.model import CompiledModel, form_of
@@ -122,3 +123,27 @@ def test_named_and_other_arguments_are_left_to_torch_compile() -> None:
     assert form_of((torch.zeros(2), 3)) is None
     assert form_of(()) == ()
     assert form_of((torch.zeros(2, 3),)) == ((torch.Size([2, 3]), torch.float32),)
+
+
+def test_many_models_of_one_class_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile has a limit of 8 for the code of one function."""
+    have_library_take(1.0, monkeypatch)
+    x = torch.randn(3, 8)
+    for _ in range(10):
+        made = bb.compile(Activated().eval(), x, library="auto", time_model=False)
+        assert made.explanation.kernels
+
+
+def test_options_may_be_a_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
+    have_library_take(1e-12, monkeypatch)
+    model, x = Activated().eval(), torch.randn(3, 8)
+    options = {"mode": "max-autotune-no-cudagraphs", "seconds": 0, "library": "auto"}
+    made = bb.compile(model, x, options=options)
+    torch.testing.assert_close(made(x), model(x))
+    compiled = torch.compile(model, backend="blockbuster", options=options)
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_wrong_options_are_refused_before_anything_is_captured() -> None:
+    with pytest.raises(WrongKind, match="takes a mode of"):
+        bb.compile(Activated().eval(), torch.randn(3, 8), mode="fastest")

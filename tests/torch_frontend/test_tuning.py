@@ -10,6 +10,7 @@ import torch
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import Request, choose
+from blockbuster_fusion.errors import BadConfig, WrongKind
 from blockbuster_fusion.runtime import tuning_database
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tuning_database import TuningDatabase
@@ -278,3 +279,32 @@ def test_an_old_configuration_is_left_out(
 def _fields(record: tuning_database.Record) -> dict[str, Any]:
     names = ("config", "seconds", "low", "high", "error", "bar", "rounds")
     return {name: getattr(record, name) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "sentence"),
+    [
+        ((np.zeros(3, np.float32),), {}, "takes an array with elements along M N"),
+        ((np.zeros((0, 3), np.float32),), {}, "takes an array with elements along M N"),
+        (("a",), {}, "takes arrays of numbers"),
+        ((np.zeros((2, 3), np.float32),), {"seconds": "q"}, "takes a number of seconds"),
+        ((np.zeros((2, 3), np.float32),), {"workers": "a"}, "takes a number of workers"),
+    ],
+)
+def test_what_cannot_be_tuned_gets_a_sentence(
+    inputs: tuple[Any, ...], options: dict[str, Any], sentence: str
+) -> None:
+    program = bb.trace(lambda X: bb.ops.softmax(X), X="M N")
+    with pytest.raises(WrongKind, match=sentence):
+        bb.tune(program, *inputs, **options)
+
+
+def test_a_function_over_arrays_is_to_be_traced() -> None:
+    with pytest.raises(WrongKind, match="trace the function first"):
+        bb.tune(lambda X: bb.ops.softmax(X), np.zeros((2, 3), np.float32))
+
+
+@pytest.mark.parametrize("config", ["fast", 3, [1]])
+def test_what_is_no_configuration_gets_a_sentence(config: object) -> None:
+    with pytest.raises(BadConfig, match="is no configuration"):
+        bb.compile(lambda X: bb.ops.softmax(X), X="M N", config=config)

@@ -54,6 +54,7 @@ def backend(
     With `thorough`, the best kernels are looked for even where they cannot win, to tell of them.
     `beside` are seconds of a call that the caller saves where the model runs as it was captured.
     """
+    mode, options = mode_in(mode, options)
     chosen = options_from(mode, options)
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
@@ -259,6 +260,16 @@ TUNING = ("max-autotune", "max-autotune-no-cudagraphs")
 """The modes in which kernels are measured against PyTorch's operators."""
 REPLAYING = ("reduce-overhead", "max-autotune")
 """The modes in which a plan on a GPU is replayed as a CUDA graph."""
+
+
+def mode_in(
+    mode: str | None, options: Mapping[str, Any] | None
+) -> tuple[str | None, Mapping[str, Any] | None]:
+    """The mode, which may be one of the options: torch.compile takes either, not both."""
+    if mode is not None or options is None or "mode" not in options:
+        return mode, options
+    rest = dict(options)
+    return rest.pop("mode"), rest
 
 
 def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options:

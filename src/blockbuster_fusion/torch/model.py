@@ -1,6 +1,6 @@
 """`bb.compile` of a PyTorch module or function."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import is_grad_enabled
 
-from blockbuster_fusion.torch.backend import backend, warn_of_lost_gradients
+from blockbuster_fusion.torch.backend import backend, options_from, warn_of_lost_gradients
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation
 from blockbuster_fusion.torch.options import Options
@@ -33,6 +33,7 @@ class CompiledModel:
         mode: str | None = None,
         **options: Any,
     ) -> None:
+        options_from(mode, options)  # says what is wrong, before anything is captured
         self.model = model
         self.has_warned = False
         self.graphs: list[CompiledGraph] = []
@@ -41,7 +42,7 @@ class CompiledModel:
         watched = partial(
             backend, mode=mode, options=options, watcher=self.graphs.append, beside=CALL
         )
-        self.compiled = torch.compile(model, backend=watched, dynamic=dynamic)
+        self.compiled = torch.compile(own_frame(model), backend=watched, dynamic=dynamic)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The model's results, without gradients; inputs that require some get one warning."""
@@ -70,6 +71,20 @@ class CompiledModel:
         return Explanation(tuple(self.graphs))
 
 
+def own_frame(model: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls the model, with code of its own.
+
+    torch.compile counts what it has compiled by code, and stops at a limit. Models of one class
+    share the code of `forward`, and each has a backend of its own here.
+    """
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        return model(*arguments, **named)
+
+    run.__code__ = run.__code__.replace()
+    return run
+
+
 def form_of(arguments: tuple[Any, ...]) -> Form | None:
     """The form of some arguments; None unless all have a shape and a dtype."""
     try:
@@ -84,10 +99,14 @@ _shape_and_dtype = attrgetter("shape", "dtype")
 def compile_model(model: Callable[..., Any], *examples: Any, **named: Any) -> CompiledModel:
     """The model compiled for inference, and run once with the examples, if there are any.
 
-    `dynamic`, `mode` and the fields of `Options` are options; all else is an example by name.
+    `dynamic`, `mode` and the fields of `Options` are options, by themselves or as a mapping
+    `options`; all else is an example by name.
     """
     known = ("dynamic", "mode", *Options.names())
-    made = CompiledModel(model, **{name: named.pop(name) for name in known if name in named})
+    chosen = {name: named.pop(name) for name in known if name in named}
+    if isinstance(named.get("options"), Mapping):  # as torch.compile takes them
+        chosen |= named.pop("options")
+    made = CompiledModel(model, **chosen)
     if examples or named:
         made(*examples, **named)
     return made

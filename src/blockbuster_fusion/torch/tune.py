@@ -1,6 +1,6 @@
 """`bb.tune`: measures configurations of a model's or a program's kernels, and keeps the best."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from blockbuster_fusion.compiler import (
     choose,
     executable_of,
 )
-from blockbuster_fusion.errors import NoKernel
+from blockbuster_fusion.errors import NoKernel, WrongKind
 from blockbuster_fusion.host.inputs import in_order
 from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.axis import Axis
@@ -28,6 +28,7 @@ from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.cluster import Cluster, tuner_for
 from blockbuster_fusion.torch.rivals.tuning import MOST_TRIED, Subject
+from blockbuster_fusion.torch.rivals.workers import check_workers
 from blockbuster_fusion.torch.table.row import DTYPES
 
 if TYPE_CHECKING:
@@ -67,9 +68,17 @@ def tune(
     `inputs` are arrays, for a program in the order of its inputs or by name. What is found is
     kept in the tuning database, and later compilations use it.
     """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise _wrong("a number of seconds", repr(seconds), "leave it out for 600")
+    if workers is not None:
+        check_workers(workers)
     if isinstance(model, ArrayProgram):
         subject = subject_of(model, inputs, named, target)
         return tune_subject(subject, seconds, workers, ray)
+    given = [*inputs, *named.values()]
+    if given and not isinstance(model, torch.nn.Module) and _are_arrays(given):
+        remedy = "trace the function first: bb.tune(bb.trace(function, …), …)"
+        raise _wrong("a program for arrays of NumPy", "a function", remedy)
     from blockbuster_fusion.torch.model import CompiledModel  # all that captures models
 
     options: dict[str, Any] = {"seconds": seconds, "target": target, "workers": workers, "ray": ray}
@@ -126,13 +135,30 @@ def kept(subject: Subject) -> str:
 
 
 def _tensor(x: Any) -> torch.Tensor:
-    return x if isinstance(x, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(x))
+    if isinstance(x, torch.Tensor):
+        return x
+    try:
+        return torch.from_numpy(np.ascontiguousarray(x))
+    except TypeError:
+        raise _wrong("arrays of numbers", repr(x)[:40], "give arrays or tensors") from None
+
+
+def _are_arrays(given: Sequence[Any]) -> bool:
+    return all(isinstance(x, np.ndarray) for x in given)
+
+
+def _wrong(wanted: str, given: str, remedy: str) -> WrongKind:
+    return WrongKind(function="bb.tune", wanted=wanted, given=given, remedy=remedy)
 
 
 def _sizes(program: ArrayProgram, arrays: list[torch.Tensor]) -> tuple[tuple[Axis, int], ...]:
     """The lengths of the axes that are not fixed, from the shapes of the inputs."""
     found: dict[Axis, int] = {}
     for given, x in zip(program.inputs, arrays, strict=True):
+        axes = " ".join(map(str, given.type.axes))
+        if x.dim() != len(given.type.axes) or not x.numel():
+            shown = f"{given.name} of shape {tuple(x.shape)}"
+            raise _wrong(f"an array with elements along {axes}", shown, "give it one of that form")
         for axis, length in zip(given.type.axes, x.shape, strict=True):
             if not isinstance(axis.extent, int):
                 found.setdefault(axis, length)
