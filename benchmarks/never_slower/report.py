@@ -36,12 +36,15 @@ class Verdict:
     def against(self, baseline: str) -> Result | None:
         """The ratio and its interval, if both were measured."""
         ratios = self.result["ratios"].get(f"{OURS} {self.mode}", {})
-        if baseline != BETTER:
-            return ratios.get(baseline)
+        return ratios.get(self.better if baseline == BETTER else baseline)
+
+    @property
+    def better(self) -> str:
+        """The name of the faster one of eager and Inductor."""
         contenders = self.result["contenders"]
+        ratios = self.result["ratios"].get(f"{OURS} {self.mode}", {})
         rivals = [name for name in ratios if name != DYNAMO]
-        best = min(rivals, key=lambda name: contenders[name]["microseconds"], default="")
-        return ratios.get(best)
+        return min(rivals, key=lambda name: contenders[name]["microseconds"], default="")
 
     @property
     def capturing(self) -> str:
@@ -52,12 +55,15 @@ class Verdict:
         return f"{times[EAGER]['microseconds'] / times[DYNAMO]['microseconds']:.2f}"
 
     @property
-    def call_itself(self) -> str:
-        """The cause of a miss in which nothing but the call differs from eager mode."""
+    def usual_cause(self) -> str:
+        """The cause of a miss: nothing but the call differs from eager mode, or Inductor wins."""
         found, times = self.against(DYNAMO), self.result["contenders"]
         if self.mode == DIRECT and self.own.get("kernels") == 0:
             own = self.own["microseconds"] - times[EAGER]["microseconds"]
             return f"bb.compile's own call, {own:.1f} µs"
+        if self.baseline == BETTER and self.better != EAGER:
+            rival = times[self.better]["microseconds"]
+            return f"Inductor is faster: {rival:.0f} µs, not {self.own['microseconds']:.0f}"
         if found is None or found["interval"][1] < BARS[self.mode][1]:
             return ""
         own = times[DYNAMO]["microseconds"] - times[EAGER]["microseconds"]
@@ -93,7 +99,7 @@ class Verdict:
         known = causes.get(self.result["case"], "")
         slow = known.get(self.mode, "") if isinstance(known, Mapping) else known
         if not self.is_wrong:
-            return slow or self.call_itself
+            return slow or self.usual_cause
         error, limit = (shown_error(self.own[name]) for name in ("error", "allowed_error"))
         return f"wrong: error {error}, allowed {limit}"
 
