@@ -1,4 +1,4 @@
-"""What a step of PyTorch's costs in a plan, beside the operator itself.
+"""Measures the cost of a step of PyTorch's in a plan, beside the operator itself.
 
     python benchmarks/library_steps.py [--save benchmarks/results/library_steps.json]
                                        [--device cuda]
@@ -68,7 +68,7 @@ class Chain(nn.Module):
         return x
 
     def after(self, x: Tensor) -> Tensor:
-        """What is done with the result of a linear layer."""
+        """The operators behind a linear layer."""
         return x
 
     def calls(self) -> list[Call]:

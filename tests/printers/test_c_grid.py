@@ -124,7 +124,7 @@ def test_chunks_are_constants_or_follow_a_rule(name: str, chunk: int | None, exp
 
 
 def called(change: str, length: int, chunk: int | None, threads: int = 2) -> tuple[int, np.ndarray]:
-    """What a kernel returns that adds 1, and its result; its allocation is changed."""
+    """The return value of a kernel that adds 1, and its result; its allocation is changed."""
     program = bb.trace(lambda X: {"Y": X + 1}, X="M")
     made = bb.compile(program, tiles={"M": 4}, schedule=Schedule(chunk=chunk))
     (kernel,) = made.nest.kernels

@@ -8,32 +8,18 @@ from torch import Tensor
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.array.axes import Size
-from blockbuster_fusion.runtime.c import kernels
-from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_parts
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
 from blockbuster_fusion.torch.plan.tape import TensorTape
 from blockbuster_fusion.torch.rivals import choose, library
-from helpers.machines import FOUR_CORES
+from helpers.compilations import counted_compilations
 from helpers.torch_running import Watched
 
 
 @pytest.fixture(autouse=True)
 def sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sources compiled so far; nothing is known from before, and the machine is always one."""
-    compiled: list[str] = []
-    compile_c = kernels.compile_c
-
-    def counting(source: str, **options: Any) -> Any:
-        compiled.append(source)
-        return compile_c(source, **options)
-
-    monkeypatch.setattr(kernels, "compile_c", counting)
-    monkeypatch.setattr(compile_parts, "machine_for", lambda *_: FOUR_CORES)
-    monkeypatch.setattr(compile_parts, "_COMPILED", RecentlyUsed(8))
-    monkeypatch.setattr(compile_parts, "_CHOSEN", RecentlyUsed(8))
-    return compiled
+    return counted_compilations(monkeypatch)
 
 
 def model(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,11 +11,9 @@ from torch import Tensor
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.ir.axis import Symbol
-from blockbuster_fusion.runtime.c import kernels
 from blockbuster_fusion.runtime.ranges import Scale
-from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch import compile_graph, compile_parts
+from blockbuster_fusion.torch import compile_graph
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.ranged import ranged_call
@@ -23,7 +21,7 @@ from blockbuster_fusion.torch.plan.tape import TensorTape
 from blockbuster_fusion.torch.rivals import library
 from blockbuster_fusion.torch.rivals.crossings import Crossing, divided
 from blockbuster_fusion.torch.rivals.reasons import CALL
-from helpers.machines import FOUR_CORES
+from helpers.compilations import counted_compilations
 from helpers.torch_running import Watched
 
 FAST, SLOW = Seconds(1e-12), Seconds(1.0)
@@ -34,18 +32,7 @@ COLUMNS = 24
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sources compiled so far; nothing is known from before, and the machine is always one."""
     torch._dynamo.reset()
-    sources: list[str] = []
-    compile_c = kernels.compile_c
-
-    def counting(source: str, **options: Any) -> Any:
-        sources.append(source)
-        return compile_c(source, **options)
-
-    monkeypatch.setattr(kernels, "compile_c", counting)
-    monkeypatch.setattr(compile_parts, "machine_for", lambda *_: FOUR_CORES)
-    monkeypatch.setattr(compile_parts, "_COMPILED", RecentlyUsed(8))
-    monkeypatch.setattr(compile_parts, "_CHOSEN", RecentlyUsed(8))
-    return sources
+    return counted_compilations(monkeypatch)
 
 
 @pytest.fixture

@@ -275,7 +275,7 @@ class Chooser:
         except Exception as error:  # whatever it is: one choice is for all sizes
             if self.parts.options.strict:
                 raise
-            log.debug("not weighed for later sizes: %s", error)
+            log.warning("one choice serves all sizes, as others were not weighed: %s", error)
 
     def kind(self, nodes: Sequence[Node]) -> str:
         """The kind of a part: parts of one kind have the same program, as layers of a model do."""
