@@ -13,7 +13,7 @@ from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BadConfig, WrongKind
 from blockbuster_fusion.runtime import tuning_database
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
-from blockbuster_fusion.runtime.tuning_database import TuningDatabase
+from blockbuster_fusion.runtime.tuning_database import Key, Record, TuningDatabase
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import Config
@@ -55,6 +55,15 @@ def explained(mode: str | None, **more: Any) -> Any:
     return bb.explain(model, x, mode=mode, options={**OPTIONS, **more})
 
 
+def tuned_before(kept: TuningDatabase) -> tuple[Key, Record]:
+    """Tunes the model; the key of its measurements, and the best of them."""
+    explained("max-autotune")
+    (key,) = kept.keys()
+    best = kept.best(key)
+    assert best is not None
+    return key, best
+
+
 def test_several_are_measured_and_the_fastest_runs(kept: TuningDatabase) -> None:
     found = explained("max-autotune")
     (key,) = kept.keys()
@@ -73,10 +82,7 @@ def test_several_are_measured_and_the_fastest_runs(kept: TuningDatabase) -> None
 def test_what_was_tuned_serves_later_compilations(
     kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    explained("max-autotune")
-    (key,) = kept.keys()
-    best = kept.best(key)
-    assert best is not None
+    key, best = tuned_before(kept)
     count = len(kept.all(key))
     forget(monkeypatch)
     (part,) = {id(k.fused): k.fused for k in explained(None).kernels}.values()
@@ -91,10 +97,7 @@ def test_what_was_measured_needs_no_margin(
     kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The least time loses by the error of predictions; the measured one wins."""
-    explained("max-autotune")
-    (key,) = kept.keys()
-    best = kept.best(key)
-    assert best is not None
+    _, best = tuned_before(kept)
     least = Estimate(Seconds(best.seconds), "at least", "", 1.5)
     monkeypatch.setattr(choose_rivals.Chooser, "at_least", lambda *_: least)
     monkeypatch.setattr(weighing, "PLAN", {"cpu": 0.0})
@@ -115,10 +118,7 @@ def test_a_lucky_sample_does_not_win(kept: TuningDatabase, monkeypatch: pytest.M
         return Seconds(1e-9 if is_lucky else 1e-3 * (1 + len(samples) if samples[run] == 1 else 1))
 
     monkeypatch.setattr(tuning, "measured", timed)
-    explained("max-autotune")
-    (key,) = kept.keys()
-    best = kept.best(key)
-    assert best is not None
+    _, best = tuned_before(kept)
     assert best.rounds == tuning.ROUNDS
     assert best.seconds > 1e-6
 
@@ -266,10 +266,7 @@ def test_an_old_configuration_is_left_out(
     kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tile of a dim that is gone: the usual choice runs."""
-    explained("max-autotune")
-    (key,) = kept.keys()
-    best = kept.best(key)
-    assert best is not None
+    key, best = tuned_before(kept)
     fields = {"config": {**best.config, "tiles": {"Q.7": 4}}, "seconds": 0.0, "low": 0.0}
     kept.put(key, tuning_database.Record(**{**_fields(best), **fields}))
     forget(monkeypatch)
