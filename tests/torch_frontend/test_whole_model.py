@@ -1,6 +1,7 @@
 """Compiled models that are timed as a whole: what is slower than the captured model is given up."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from blockbuster_fusion.torch.backend import options_from
 from blockbuster_fusion.torch.rivals import library, whole_model
 from blockbuster_fusion.torch.rivals.reasons import WHOLE
 from blockbuster_fusion.torch.rivals.weighing import ALL
-from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel
+from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel, busy
 
 Times = Callable[[Sequence[Any]], list[float]]
 
@@ -217,6 +218,12 @@ def test_real_times_are_positive() -> None:
     whole = WholeModel(module, [torch.ones(3), 2], lambda given_up: None)
     fast, slow = whole.times((lambda x, n: x, lambda x, n: [x * n for _ in range(200)]), 0.01)
     assert 0 < fast < slow
+
+
+def test_the_host_is_busy_before_a_call() -> None:
+    start = time.perf_counter()
+    assert busy(2e-3, lambda x: x + 1)(1) == 2
+    assert time.perf_counter() - start >= 2e-3
 
 
 def test_operators_with_effects_are_not_called_again() -> None:

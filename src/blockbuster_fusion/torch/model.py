@@ -12,9 +12,8 @@ from blockbuster_fusion.torch.backend import backend, options_from, warn_of_lost
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation
 from blockbuster_fusion.torch.options import Options
+from blockbuster_fusion.torch.rivals.weighing import CALL
 
-CALL = 40e-6
-"""Seconds of a call of torch.compile; benchmarks/never_slower.py finds 20 to 100 µs."""
 Form = tuple[tuple[torch.Size, torch.dtype], ...]
 """The shapes and dtypes of the arguments of a call."""
 

@@ -11,6 +11,8 @@ ALL = frozenset({"all"})
 """Gives up the parts of all kinds."""
 PLAN = {"cpu": 30e-6, "cuda": 25e-6}
 """Seconds of a call of a compiled graph beside its parts; the captured graph runs without."""
+CALL = 40e-6
+"""Seconds of a call of torch.compile; benchmarks/never_slower.py finds 20 to 100 µs."""
 
 
 @dataclass(frozen=True)
