@@ -64,6 +64,7 @@ def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need], chunk:
     with out.braces(f"int {layout.kernel.name}({arguments})"):
         _parameters(out)
         _chunk(out, chunk)
+        _large_pages(out)
         here = len(out.lines)
         out.line("int64_t next = 0;")
         if looks_up:
@@ -144,6 +145,19 @@ def _chunk(out: KernelText, chunk: int | None) -> None:
         chunk = 1
     text = "chunk_of(programs, threads)" if chunk is None else str(chunk)
     out.line(f"const int64_t chunk = {text};")
+
+
+def _large_pages(out: KernelText) -> None:
+    """Writes the requests of large pages for what is stored."""
+    layout = out.layout
+    for buffer in layout.kernel.global_buffers:
+        if buffer in layout.stored_to and buffer.axes:
+            last = [
+                f"({layout.axis_length(axis)} - 1) * {layout.stride(buffer, axis)}"
+                for axis in buffer.axes
+            ]
+            stored, name = C_STORED[buffer.dtype], layout.name(buffer)
+            out.line(f"want_large_pages({name}, sizeof({stored}) * (1 + {' + '.join(last)}));")
 
 
 def _fixed_lengths(out: KernelText) -> dict[str, str]:
