@@ -27,6 +27,7 @@ from blockbuster_fusion.nest.nest import (
     Statement,
     Store,
     Tile,
+    Window,
     written,
 )
 from blockbuster_fusion.nest.shapes import buffer_shape
@@ -186,7 +187,8 @@ class _Count:
     def loop(self, loop: For, times: float) -> None:
         """Adds the work of a loop, by its mean number of trips."""
         trips = float(max(self.blocks(loop.index.dim) - loop.first, 0))
-        trips *= 0.5 if loop.window is not None else 1.0
+        if loop.window is not None:
+            trips = self.visited(loop, loop.window, trips)
         if loop.share is not None:  # programs without a block stay idle
             parts = self.parts[loop.index] = loop.share.parts
             self.work.busy = min(self.work.busy, trips / parts)
@@ -196,6 +198,21 @@ class _Count:
         self.gathered = before + own
         self.body(loop.body, times * trips)
         self.gathered = before
+
+    def visited(self, loop: For, window: Window, trips: float) -> float:
+        """The blocks of a window that a block of rows sees, on average.
+
+        A block that any of the rows sees is visited as a whole. Half of the positions are seen if
+        the width of the window is not known.
+        """
+        block = self.length(Span(loop.index.dim, loop.index))
+        rows = 1.0 if window.rows is None else self.length(window.rows)
+        edges = [e for e in (window.low, window.high) if isinstance(e, Expr) and e.op == "const"]
+        seen = 0.5 * trips * block
+        if len(edges) == 2:
+            seen = min(seen, float(edges[1].number - edges[0].number))
+            rows *= 2.0
+        return min(trips, (seen + 0.5 * rows) / block + 0.5)
 
     def rows(self, tile: Tile) -> float:
         """The rows of a tile, each of which is one loop over vectors."""

@@ -35,6 +35,7 @@ from blockbuster_fusion.nest.nest import (
     tiles as tiles_of,
 )
 from blockbuster_fusion.printers.c.lanes import lanes_of
+from blockbuster_fusion.printers.c.panels import gather, planned_panels
 from blockbuster_fusion.printers.c.streams import planned
 from blockbuster_fusion.printers.c.tile_sharing import TileKind
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
@@ -63,19 +64,21 @@ class Layout:
     """The names, lengths and addresses of one kernel; padded rows get their names on first use."""
 
     def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int]) -> None:
+        self.lanes = lanes_of(kernel)
+        kernel = kernel if self.lanes is None else gather(kernel)
         self.kernel, self.tiles = kernel, tiles
         self.statements = tuple(kernel.statements)
         self.stored_to = {s.target.buffer for s in self.statements if isinstance(s, Store)}
         self.id = Scope(C)
         for buffer in kernel.buffers:
             self.name(buffer)  # arrays first: theirs are the names to keep
-        self.lanes = lanes_of(kernel)
         self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
         self.counted = _short_positions(kernel)
         self.padded: dict[tuple[Dim, str], str] = {}
         self.runs: dict[Dim, str] = {}
         self.for_runs = _for_runs(kernel)
         self.plan = planned(kernel, self.order, {s for s, fold in self.along()})
+        self.panels = planned_panels(kernel, self.order, self.lanes)
         self.passing = {s.tile for s, fold in self.along() if self.passes(s, fold)}
         self.borrowed: dict[Tile, Access] = {}
         self.borrowed = {
@@ -231,7 +234,7 @@ class Layout:
         """The kind of a tile, as `memory.share` takes it; None if it needs no memory."""
         if tile in self.borrowed or tile in self.passing or self.is_view(tile):
             return None
-        if tile in self.plan.fleeting or tile in self.plan.rows:
+        if tile in self.plan.fleeting | self.panels.fleeting or tile in self.plan.rows:
             return None
         return self.held(tile), self.reserved(tile)
 
@@ -250,10 +253,9 @@ class Layout:
 
     def part_name(self, statement: Fold | Contract) -> str | None:
         """The variable of a partial sum across the vectors; None if the sum is short."""
-        dim = statement.span.dim
-        length = dim.axis.extent if dim.unit else self.tiles.get(dim, DEFAULT_TILE)
-        is_long = not isinstance(length, int) or length > 2 * PART
-        if not is_long or self.held(statement.tile) not in ("float", "double"):
+        if statement in self.panels.statements or not self.is_long(statement.span.dim):
+            return None
+        if self.held(statement.tile) not in ("float", "double"):
             return None
         if isinstance(statement, Fold) and (
             statement.combiner is not ADD or not self.is_across(statement)
@@ -265,6 +267,11 @@ class Layout:
             return None
         tile = statement.tile
         return self.id(("part", tile), f"{self.name(tile)}_part")
+
+    def is_long(self, dim: Dim) -> bool:
+        """True if a sum over a block of a dim is made of partial sums."""
+        length = dim.axis.extent if dim.unit else self.tiles.get(dim, DEFAULT_TILE)
+        return not isinstance(length, int) or length > 2 * PART
 
     def buffer_room(self, buffer: Buffer) -> str:
         return " * ".join(self.axis_length(axis) for axis in buffer.axes) or "1"

@@ -22,6 +22,7 @@ from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.loops import looping
 from blockbuster_fusion.printers.c.moves import write_load, write_lookup, write_store
+from blockbuster_fusion.printers.c.panel_text import write_panel
 from blockbuster_fusion.printers.c.reductions import write_compute, write_fold
 from blockbuster_fusion.printers.c.stream_text import write_stream
 
@@ -35,6 +36,12 @@ def write_body(out: KernelText, body: Body) -> None:
         if stream is not None:
             write_stream(out, stream)
             pending = pending[len(stream.statements) :]
+            continue
+        panel = out.layout.panels.panels.get(statement)
+        if panel is not None:
+            with out.braces(""):
+                write_panel(out, panel)
+            pending = pending[len(panel.statements) :]
             continue
         following = rest[0] if rest else None
         match statement, following:

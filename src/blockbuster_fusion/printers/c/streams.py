@@ -145,7 +145,7 @@ def _streams(
         fitting = _fitting(run, frame, order)
         if frame and _is_worth_it(fitting):
             outer, last = frame[:-1], frame[-1]
-            yield Stream(fitting, outer, last, tuple(_items(fitting, last, everywhere)))
+            yield Stream(fitting, outer, last, tuple(items_of(fitting, last, everywhere)))
         at += max(len(fitting), 1)
 
 
@@ -212,7 +212,7 @@ def _is_worth_it(statements: Sequence[Statement]) -> bool:
     return not kinds.isdisjoint((Compute, Fold)) or kinds == {Load, Store}
 
 
-def _items(
+def items_of(
     statements: Sequence[Statement], last: Span, everywhere: Sequence[Statement]
 ) -> Iterator[Segment | Compute | Store]:
     """The work of a row: a segment ends where something reads a result of its reductions."""
@@ -225,7 +225,7 @@ def _items(
         is_row = not isinstance(statement, Fold) and last not in _made(statement).spans
         waits = not folded.isdisjoint(read(statement))
         if is_row and isinstance(statement, Compute):
-            waits = waits or not _is_inside(statement, statements, everywhere)
+            waits = waits or not is_inside(statement, statements, everywhere)
         if pending and waits:
             yield Segment(tuple(pending))
             pending = []
@@ -242,7 +242,7 @@ def _made(statement: Compute | Store) -> Tile:
     return statement.tile
 
 
-def _is_inside(
+def is_inside(
     writer: Compute | Fold, statements: Sequence[Statement], everywhere: Sequence[Statement]
 ) -> bool:
     """True if a tile is written once, and read by later statements of a stream alone."""
@@ -259,7 +259,7 @@ def _place(stream: Stream, everywhere: Sequence[Statement], plan: StreamPlan) ->
         if not isinstance(statement, Compute | Fold):
             continue
         tile = statement.tile
-        if not _is_inside(statement, stream.statements, everywhere):
+        if not is_inside(statement, stream.statements, everywhere):
             continue
         if stream.last not in tile.spans:
             plan.fleeting.add(tile)
