@@ -1,12 +1,17 @@
 """Contractions as C: calls of the micro-kernel, or plain loops."""
 
-from blockbuster_fusion.nest.nest import Contract
+from blockbuster_fusion.nest.analysis.few_rows import FewRows
+from blockbuster_fusion.nest.nest import Contract, Span, Tile
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.reductions import summand, summed
+from blockbuster_fusion.printers.operators import C_STORED
 
 
 def write_contract(out: KernelText, statement: Contract, *, fresh: bool = False) -> None:
     layout = out.layout
+    if statement in layout.few_rows:
+        _multiply_few_rows(out, statement, layout.few_rows[statement], fresh=fresh)
+        return
     plan = layout.contraction(statement)
     if plan is None:
         _contract_plainly(out, statement)
@@ -37,6 +42,30 @@ def write_contract(out: KernelText, statement: Contract, *, fresh: bool = False)
         lengths = f"{high}, {layout.length(columns)}, {layout.length(span)}"
         begin = int(fresh)
         out.line(f"contract_{held}({begin}, {lengths}, {left}, {right}, {made});")
+
+
+def _multiply_few_rows(out: KernelText, statement: Contract, plan: FewRows, *, fresh: bool) -> None:
+    """Writes the product of few rows with many; axes that are neither get loops."""
+    layout = out.layout
+    few, many, tile, span = plan.few, plan.many, statement.tile, statement.span
+    rows, columns = plan.rows, plan.columns
+    place = layout.borrowed.get(many)
+    held = layout.held(tile)
+    stored = held if place is None else C_STORED[place.buffer.dtype]
+    out.needs.add(("few_rows", stored, held))
+    used = {span, columns, rows}
+    spans = (*tile.spans, *few.spans, *many.spans)
+    with out.over([s for s in dict.fromkeys(spans) if s not in used], simd="") as variables:
+
+        def operand(own: Tile, *axes: Span | None) -> str:
+            steps = ("0" if axis is None else layout.step(own, axis) for axis in axes)
+            return ", ".join([layout.moved(own, variables), *steps])
+
+        high = "1" if rows is None else layout.length(rows)
+        lengths = f"{high}, {layout.length(columns)}, {layout.length(span)}"
+        operands = f"{operand(few, rows, span)}, {operand(many, columns, span)}"
+        made = operand(tile, rows, columns)
+        out.line(f"few_rows_{stored}_{held}({int(fresh)}, {lengths}, {operands}, {made});")
 
 
 def _contract_plainly(out: KernelText, statement: Contract) -> None:

@@ -1,5 +1,6 @@
 """The memory layout of a C kernel: names, lengths, strides and addresses of tiles and buffers."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +11,7 @@ from blockbuster_fusion.ir.expr import contains
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import Scope, word
+from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.nest import (
     Access,
     Along,
@@ -69,7 +71,8 @@ class Layout:
         self.id = Scope(C)
         for buffer in kernel.buffers:
             self.name(buffer)  # arrays first: theirs are the names to keep
-        self.lanes = lanes_of(kernel)
+        self.few_rows = products_with_few_rows(self.statements, self.longest)
+        self.lanes = None if self.few_rows else lanes_of(kernel)
         self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
         self.counted = _short_positions(kernel)
         self.padded: dict[tuple[Dim, str], str] = {}
@@ -78,10 +81,11 @@ class Layout:
         self.plan = planned(kernel, self.order, {s for s, fold in self.along()})
         self.passing = {s.tile for s, fold in self.along() if self.passes(s, fold)}
         self.borrowed: dict[Tile, Access] = {}
-        self.borrowed = {
+        self.borrowed = weights_in_place(self.statements, self.few_rows)
+        self.borrowed |= {
             s.tile: s.source
             for s in self.statements
-            if isinstance(s, Load) and self.is_borrowed(s.tile, s.source)
+            if isinstance(s, Load) and not self.few_rows and self.is_borrowed(s.tile, s.source)
         }
 
     def name(self, thing: Buffer | Tile | Index) -> str:
@@ -121,6 +125,14 @@ class Layout:
         if isinstance(span.at, Index):
             return self.id(("length", span.at), f"{self.name(span.at)}_len")
         return self.id(span, f"block_{self.blocks[span.dim]}_{span.at}")
+
+    def longest(self, span: Span) -> float:
+        """The length of the longest block of a span; infinite if only a call tells."""
+        extent = span.dim.axis.extent
+        whole = extent if isinstance(extent, int) else math.inf
+        if span.dim.unit:
+            return whole
+        return min(whole, self.tiles.get(span.dim, DEFAULT_TILE)) if span.dim.packed else 1
 
     def start(self, span: Span) -> str:
         """The position of the first element of a block along its axis."""
@@ -260,7 +272,7 @@ class Layout:
         ):
             return None
         if isinstance(statement, Contract) and (
-            not statement.tile.spans or self.contraction(statement) is not None
+            not statement.tile.spans or self.is_called(statement)
         ):
             return None
         tile = statement.tile
@@ -336,8 +348,12 @@ class Layout:
         """True if a reduction runs across the vectors, row upon row, not along them."""
         return self.order(fold.operand)[-1] != fold.span
 
+    def is_called(self, contract: Contract) -> bool:
+        """True if a function of the prelude computes a contraction."""
+        return contract in self.few_rows or self.contraction(contract) is not None
+
     def is_one_call(self, contract: Contract) -> bool:
-        plan = self.contraction(contract)
+        plan = self.few_rows.get(contract) or self.contraction(contract)
         if plan is None:
             return False
         spans = {*contract.left.spans, *contract.right.spans}
@@ -361,7 +377,7 @@ class Layout:
 
     def turned_name(self, statement: Contract) -> str | None:
         """The variable of a transposed operand; None if its columns are innermost already."""
-        plan = self.contraction(statement)
+        plan = None if statement in self.few_rows else self.contraction(statement)
         if plan is None or self.step(plan.vectors, plan.columns) == "1":
             return None
         return self.id(("turned", plan.vectors), f"{self.name(plan.vectors)}_turned")
