@@ -11,7 +11,7 @@ from blockbuster_fusion.ir.expr import contains
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import Scope, word
-from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
+from blockbuster_fusion.nest.analysis.few_rows import FEW, products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.nest import (
     Access,
     Along,
@@ -133,6 +133,11 @@ class Layout:
         if span.dim.unit:
             return whole
         return min(whole, self.tiles.get(span.dim, DEFAULT_TILE)) if span.dim.packed else 1
+
+    def can_be_few(self, span: Span) -> bool:
+        """True if some block of a span may have so few elements as products with few rows have."""
+        whole, block = span.dim.axis.extent, self.longest(span)
+        return not isinstance(whole, int) or (whole - 1) % max(block, 1) < FEW
 
     def start(self, span: Span) -> str:
         """The position of the first element of a block along its axis."""

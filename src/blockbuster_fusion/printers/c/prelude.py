@@ -162,9 +162,7 @@ PARTS = {
         (_STORED_FLOATS, _C_FLOATS),
         lambda stored, held: (("loaded", stored, held), ("loaded", held, held), ("lane_sum", held)),
     ),
-    "contract": PreludePart(
-        products.contraction, (_C_FLOATS,), lambda held: (("few_rows", held, held),)
-    ),
+    "contract": PreludePart(products.contraction, (_C_FLOATS,)),
     "floordiv": PreludePart(arithmetic.floor_division, (_DTYPES,)),
     "load": PreludePart(moves.load, (_STORED, _HELD)),
     "maximum": PreludePart(lambda dtype: arithmetic.extremum("maximum", dtype, ">"), (_DTYPES,)),
@@ -194,7 +192,7 @@ def prelude(needs: Collection[Need]) -> str:
         parts.append(_PLACES)
     if ("runs",) in needs:
         parts.append(_RUNS)
-    vectors = {need[-1] for need in needs if need[0] in ("lane_sum", "sum")}
+    vectors = {need[-1] for need in needs if need[0] in ("contract", "lane_sum", "sum")}
     parts += [products.vector_type(c_type) for c_type in sorted(vectors)]
     parts += mathematics(needs)
     order = [name for name in PARTS if name not in FUNCTIONS]

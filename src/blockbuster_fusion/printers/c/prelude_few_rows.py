@@ -215,7 +215,7 @@ static __attribute__((noinline)) void dot_products_{kind}(
     for (int64_t k = 0; k == 0 || k < K; k += DEEP) {{
         const int64_t deep = MIN(DEEP, K - k), x_i = a_k == 1 ? a_i : ROW;
         const {held} *x = a_k == 1 ? a + k : few[0];
-        for (int64_t i = 0; a_k != 1 && i < I; i++)
+        for (int64_t i = 0; a_k != 1 && i < MIN(I, {FEW}); i++)
             for (int64_t d = 0; d < deep; d++) few[i][d] = a[i * a_i + (k + d) * a_k];
         for (int64_t j = 0; j < J; j += BAND) {{
             const int64_t wide = MIN(BAND, J - j), y_j = b_k == 1 ? b_j : DEEP;

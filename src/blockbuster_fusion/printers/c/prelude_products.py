@@ -1,7 +1,5 @@
 """Products and sums of the C prelude: the micro-kernel of contractions, and sums in vectors."""
 
-from blockbuster_fusion.nest.analysis.few_rows import FEW
-
 
 def vector_type(c_type: str) -> str:
     return f"""\
@@ -59,10 +57,6 @@ INLINE void contract_columns_{c_type}(int64_t I, int wide, int fresh, {arguments
 static __attribute__((noinline)) void contract_{c_type}(
     int fresh, int64_t I, int64_t J, {arguments}) {{
     enum {{ WIDTH = LANES({c_type}), DEEP = 128 }};
-    if (J <= {FEW} && a_k == 1) {{
-        few_rows_{c_type}_{c_type}(fresh, J, I, K, b, 1, b_k, a, a_i, a_k, c, 1, c_i);
-        return;
-    }}
     for (int64_t k = 0; k == 0 || k < K; k += DEEP) {{
         const {c_type} *a_from = a + k * a_k, *b_from = b + k * b_k;
         const int64_t deep = MIN(DEEP, K - k);
