@@ -22,11 +22,9 @@ INLINE {vector} {name}(const {stored} *from) {{
 }}
 
 /* The first n numbers of a vector, and zeros. */
-INLINE {vector} part_{name}(const {stored} *from, int64_t n) {{
-    {stored} part[LANES({held})];
+INLINE void part_{name}(const {stored} *from, int64_t n, {stored} *part) {{
 #pragma omp simd
     for (int w = 0; w < LANES({held}); w++) part[w] = w < n ? from[w] : 0;
-    return {name}(part);
 }}
 """
 
@@ -54,44 +52,50 @@ def few_rows(stored: str, held: str) -> str:
 def _dots(stored: str, held: str) -> str:
     arguments = f"""int64_t K, const {held} *a, int64_t a_i,
     const {stored} *b, int64_t b_j, {held} *c, int64_t c_i, int64_t c_j"""
-    names, vector, kind = "a, a_i", f"{held}_vector", f"{stored}_{held}"
+    vector, kind = f"{held}_vector", f"{stored}_{held}"
     return f"""\
-/* Adds the products of one vector of `rows` rows of a and `wide` of b, or of its first n lanes. */
-INLINE void dots_step_{kind}(int rows, int wide, int64_t n, {vector} sum[4][8], const {held} *a,
-                             int64_t a_i, const {stored} *b, int64_t b_j) {{
+/* c[i][j] += sum over k of a[i][k] * b[j][k] for `rows` rows of a and `wide` of b, in registers.
+   Only `some` rows of b may exist: then the last is read for those that do not. */
+INLINE void dots_tile_{kind}(int rows, int wide, int64_t some, int fresh, {arguments}) {{
     enum {{ WIDTH = LANES({held}) }};
-    {vector} x[4], y;
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-        x[r] = n < WIDTH ? part_loaded_{held}_{held}(a + r * a_i, n)
-                         : loaded_{held}_{held}(a + r * a_i);
+    {vector} sum[4][8], sums[4][8], x[4], y;
+    {held} few[4][WIDTH];
+    {stored} many[8][WIDTH];
+    const {stored} *from[8];
+    int64_t end = K / WIDTH * WIDTH, rest = K - end;
 #pragma GCC unroll 8
     for (int w = 0; w < wide; w++) {{
-        y = n < WIDTH ? part_loaded_{kind}(b + w * b_j, n) : loaded_{kind}(b + w * b_j);
-        IN_REGISTER(y);
+        from[w] = b + MIN(w, some - 1) * b_j;
 #pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) sum[r][w] += x[r] * y;
+        for (int r = 0; r < rows; r++) sum[r][w] = ({vector}){{0}};
     }}
-}}
-
-/* c[i][j] += sum over k of a[i][k] * b[j][k] for `rows` rows of a and `wide` of b, in registers. */
-INLINE void dots_tile_{kind}(int rows, int wide, int fresh, {arguments}) {{
-    enum {{ WIDTH = LANES({held}) }};
-    {vector} sum[4][8], sums[4][8];
+    while (1) {{
+        for (int64_t k = 0; k < end; k += WIDTH) {{
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
+            for (int r = 0; r < rows; r++) x[r] = loaded_{held}_{held}(a + r * a_i + k);
 #pragma GCC unroll 8
-        for (int w = 0; w < wide; w++) sum[r][w] = ({vector}){{0}};
-    int64_t k = 0;
-    for (; k + WIDTH <= K; k += WIDTH)
-        dots_step_{kind}(rows, wide, WIDTH, sum, a + k, a_i, b + k, b_j);
-    if (k < K) dots_step_{kind}(rows, wide, K - k, sum, a + k, a_i, b + k, b_j);
+            for (int w = 0; w < wide; w++) {{
+                y = loaded_{kind}(from[w] + k);
+                IN_REGISTER(y);
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
+                for (int r = 0; r < rows; r++) sum[r][w] += x[r] * y;
+            }}
+        }}
+        if (rest == 0) break;
+        for (int r = 0; r < rows; r++) part_loaded_{held}_{held}(a + r * a_i + end, rest, few[r]);
 #pragma GCC unroll 8
-        for (int w = 0; w < wide; w++) sums[r][w] = sum[r][w];
-    for (int r = 0; r < rows; r++)
         for (int w = 0; w < wide; w++) {{
+            part_loaded_{kind}(from[w] + end, rest, many[w]);
+            from[w] = many[w];
+        }}
+        a = few[0], a_i = end = WIDTH, rest = 0;
+    }}
+#pragma GCC unroll 8
+    for (int w = 0; w < wide; w++)
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) sums[r][w] = sum[r][w];
+    for (int r = 0; r < rows; r++)
+        for (int w = 0; w < some; w++) {{
             {held} *at = c + r * c_i + w * c_j;
             *at = (fresh ? 0 : *at) + lane_sum_{held}(&sums[r][w]);
         }}
@@ -99,11 +103,9 @@ INLINE void dots_tile_{kind}(int rows, int wide, int fresh, {arguments}) {{
 
 INLINE void dots_rows_{kind}(int rows, int fresh, int64_t J, {arguments}) {{
     const int wide = (int)MIN(8, ROWS * WIDE / rows);
-    int64_t j = 0;
-    for (; j + wide <= J; j += wide)
-        dots_tile_{kind}(rows, wide, fresh, K, {names}, b + j * b_j, b_j, c + j * c_j, c_i, c_j);
-    for (; j < J; j++)
-        dots_tile_{kind}(rows, 1, fresh, K, {names}, b + j * b_j, b_j, c + j * c_j, c_i, c_j);
+    for (int64_t j = 0; j < J; j += wide)
+        dots_tile_{kind}(rows, wide, MIN(wide, J - j), fresh, K, a, a_i, b + j * b_j, b_j,
+                         c + j * c_j, c_i, c_j);
 }}
 
 /* The same for I rows, up to 4 at a time. */
@@ -139,8 +141,10 @@ INLINE void row_sums_tile_{kind}(int deep, int wide, int64_t n, int fresh, {argu
 #pragma GCC unroll 2
         for (int w = 0; w < wide; w++) {{
             const {stored} *from = b + q * b_k + w * WIDTH;
-            y[q][w] = n < WIDTH ? part_loaded_{kind}(from, n) : loaded_{kind}(from);
+            {stored} part[WIDTH];
             if (I > 2) __builtin_prefetch(from + deep * b_k);
+            if (n < WIDTH) part_loaded_{kind}(from, n, part);
+            y[q][w] = loaded_{kind}(n < WIDTH ? part : from);
         }}
     for (int64_t i = 0; i < I; i++) {{
         {vector} *to = ({vector} *)(c + i * c_i), sum[2];
@@ -161,7 +165,7 @@ INLINE void row_sums_tile_{kind}(int deep, int wide, int64_t n, int fresh, {argu
 INLINE void row_sums_deep_{kind}(int deep, int fresh, int64_t J, {arguments}) {{
     enum {{ WIDTH = LANES({held}) }};
     int64_t j = 0;
-    for (; j + 2 * WIDTH <= J; j += 2 * WIDTH)
+    for (; deep > 1 && j + 2 * WIDTH <= J; j += 2 * WIDTH)
         row_sums_tile_{kind}(deep, 2, WIDTH, fresh, I, a, a_i, a_k, b + j, b_k, c + j, c_i);
     for (; j < J; j += WIDTH)
         row_sums_tile_{kind}(deep, 1, J - j, fresh, I, a, a_i, a_k, b + j, b_k, c + j, c_i);

@@ -56,7 +56,7 @@ INLINE void contract_columns_{c_type}(int64_t I, int wide, int fresh, {arguments
 /* c[i][j] += sum over k of a[i][k] * b[k][j]; rows of b and c are padded to whole vectors. */
 static __attribute__((noinline)) void contract_{c_type}(
     int fresh, int64_t I, int64_t J, {arguments}) {{
-    enum {{ WIDTH = LANES({c_type}), DEEP = 128 }};
+    enum {{ WIDTH = LANES({c_type}), DEEP = 96 }};
     for (int64_t k = 0; k == 0 || k < K; k += DEEP) {{
         const {c_type} *a_from = a + k * a_k, *b_from = b + k * b_k;
         const int64_t deep = MIN(DEEP, K - k);
