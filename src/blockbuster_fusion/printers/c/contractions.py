@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from blockbuster_fusion.nest.analysis.few_rows import FEW, FewRows
 from blockbuster_fusion.nest.nest import Contract, Span, Tile
 from blockbuster_fusion.printers.c.kernel_text import KernelText
-from blockbuster_fusion.printers.c.layout import ContractionPlan
+from blockbuster_fusion.printers.c.lanes import ContractionPlan
 from blockbuster_fusion.printers.c.reductions import summand, summed
 from blockbuster_fusion.printers.operators import C_STORED
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from blockbuster_fusion.ir.axis import Axis, Dim
@@ -36,7 +35,7 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.nest import (
     tiles as tiles_of,
 )
-from blockbuster_fusion.printers.c.lanes import lanes_of
+from blockbuster_fusion.printers.c.lanes import ContractionPlan, lanes_of, planned_contraction
 from blockbuster_fusion.printers.c.streams import planned
 from blockbuster_fusion.printers.c.tile_sharing import TileKind
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
@@ -46,19 +45,6 @@ PART = 32
 """The number of rows of a partial sum across the vectors."""
 LONG = 128
 """The least length of a row that is read in place."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContractionPlan:
-    """A contraction as the micro-kernel computes it.
-
-    One operand is read in vectors along the columns, the other is broadcast along them.
-    """
-
-    rows: Span | None
-    columns: Span
-    broadcast: Tile
-    vectors: Tile
 
 
 class Layout:
@@ -366,19 +352,7 @@ class Layout:
 
     def contraction(self, statement: Contract) -> ContractionPlan | None:
         """The roles of operands and axes; None where no micro-kernel serves."""
-        sides = (statement.left, statement.right)
-        order = self.order(statement.tile)
-        held = {self.held(t) for t in (*sides, statement.tile)}
-        if not order or len(held) > 1 or not held <= {"float", "double"}:
-            return None
-        columns = order[-1]
-        vectors = [t for t in sides if columns in t.spans]
-        if len(vectors) != 1:
-            return None
-        broadcast = next(t for t in sides if t is not vectors[0] or sides[0] is sides[1])
-        kept = [s for s in self.order(broadcast) if s != statement.span]
-        rows = next((s for s in reversed(kept) if s not in vectors[0].spans), None)
-        return ContractionPlan(rows, columns, broadcast, vectors[0])
+        return planned_contraction(statement, self.order, self.held)
 
     def turned_name(self, statement: Contract) -> str | None:
         """The variable of a transposed operand; None if its columns are innermost already."""
