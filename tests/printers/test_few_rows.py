@@ -135,3 +135,14 @@ def test_narrower_vectors(flag, dtype, monkeypatch):
     for seed in range(17):
         sizes = {"M": 1 + seed, "N": 7 * seed + 1, "K": 190 - 11 * seed}
         check("gate and bias", kernel, sizes, dtype, seed)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_number_of_16_bits_is_widened(dtype):
+    """Times 1 it stays as it is, also denormal numbers, infinities and NaN."""
+    kernel = compiled("weights along the sum", dtype, sizes={"M": 1, "K": 1, "N": 1 << 16})
+    bits = torch.arange(1 << 16).to(torch.int16)
+    numbers = bits.view(getattr(torch, dtype))[:, None]
+    (found,) = kernel(torch.ones((1, 1), dtype=numbers.dtype), numbers)
+    assert torch.equal(found[0].isnan(), numbers[:, 0].isnan())
+    assert torch.equal(found[0].nan_to_num(1.0), numbers[:, 0].nan_to_num(1.0))

@@ -7,9 +7,21 @@ _WIDENED = {
     typedef uint16_t narrow __attribute__((vector_size(VECTOR / 2), aligned(2), may_alias));
     typedef uint32_t wide __attribute__((vector_size(VECTOR)));
     return (float_vector)(__builtin_convertvector(*(const narrow *)from, wide) << 16);""",
+    # gcc 12 converts these one by one, unless it is told the instruction.
     "_Float16": """\
+#if defined(__AVX512F__) && !defined(__clang__)
+    typedef int16_t narrow __attribute__((vector_size(32), aligned(2), may_alias));
+    typedef int16_t bits __attribute__((vector_size(32)));
+    typedef float wide __attribute__((vector_size(64)));
+    return __builtin_ia32_vcvtph2ps512_mask((bits)*(const narrow *)from, (wide){0}, -1, 4);
+#elif defined(__F16C__) && !defined(__clang__)
+    typedef int16_t narrow __attribute__((vector_size(16), aligned(2), may_alias));
+    typedef int16_t bits __attribute__((vector_size(16)));
+    return __builtin_ia32_vcvtph2ps256((bits)*(const narrow *)from);
+#else
     typedef _Float16 narrow __attribute__((vector_size(VECTOR / 2), aligned(2), may_alias));
-    return __builtin_convertvector(*(const narrow *)from, float_vector);""",
+    return __builtin_convertvector(*(const narrow *)from, float_vector);
+#endif""",
 }
 
 
