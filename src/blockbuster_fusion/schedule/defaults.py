@@ -13,8 +13,20 @@ from heapq import heapify, heappop, heappush
 from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BadTarget
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Dot, Elementwise, Input, Map, Node, Output, Take, Value
+from blockbuster_fusion.ir.ops import (
+    BlockReduce,
+    Dot,
+    Elementwise,
+    Input,
+    Map,
+    Node,
+    Output,
+    Reduce,
+    Take,
+    Value,
+)
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.nest.analysis.few_rows import FEW
 from blockbuster_fusion.nest.nest import Nest
@@ -154,12 +166,17 @@ def has_few_rows(graph: Graph, target: str) -> bool:
     """True if a program for a CPU multiplies few rows, of a known number, with inputs alone.
 
     Kernels read these weights in place, so that local memory does not limit their blocks.
+    Attention, which takes maxima, is left out: masks skip more of it with shorter blocks.
     """
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
     is_few = all(isinstance(axis.extent, int) and axis.extent <= FEW for axis in rows)
     if target != "cpu" or not is_few:
         return False
-    products = [(g, n) for _, g in graph.walk() for n in g.nodes.values() if isinstance(n.op, Dot)]
+    nodes = [(g, node) for _, g in graph.walk() for node in g.nodes.values()]
+    reductions = [n.op for _, n in nodes if isinstance(n.op, BlockReduce | Reduce)]
+    if any(op.combiner is not ADD for op in reductions):
+        return False
+    products = [(g, n) for g, n in nodes if isinstance(n.op, Dot)]
     weights = [(g, v) for g, n in products for v in n.inputs if not rows & {*g.type(v).axes}]
     return bool(products) and all(_is_read(g, v) for g, v in weights)
 
