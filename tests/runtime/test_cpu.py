@@ -221,9 +221,10 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.runtime.bound import CompiledNest
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
 from blockbuster_fusion.runtime.compiled import Compiled
-name, snapshot, dtype = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+name, snapshot, dtype, rows = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 program = bb.examples.find(name)
-made = bb.compile(program, snapshot=snapshot, dtype=dtype, unit=(), threads=2)
+tiles = {"M": rows} if rows else None
+made = bb.compile(program, snapshot=snapshot, dtype=dtype, unit=(), tiles=tiles, threads=2)
 kernels = CpuKernels(made.nest, made.tiles, threads=2, sanitize=True)
 runner = Compiled([CompiledNest(made.nest, made.inputs, made.tiles, kernels)], device="cpu")
 rng = np.random.default_rng(0)
@@ -245,8 +246,12 @@ print("clean")
 """
 
 
-@pytest.mark.parametrize(("name", "dtype"), crossed(NAMES, ["float32", "bfloat16", "float16"]))
-def test_sanitizers_find_nothing(name: str, dtype: str) -> None:
+SANITIZED_CASES = [(*case, 0) for case in crossed(NAMES, ["float32", "bfloat16", "float16"])]
+FEW_ROWS_CASES = [("rmsnorm-swiglu", "bfloat16", 16), ("layernorm-matmul", "float32", 4)]
+
+
+@pytest.mark.parametrize(("name", "dtype", "rows"), SANITIZED_CASES + FEW_ROWS_CASES)
+def test_sanitizers_find_nothing(name: str, dtype: str, rows: int) -> None:
     """Of addresses and undefined behaviour, over ragged lengths, on the most fused snapshot."""
     found = subprocess.run(
         [*cc.compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True
@@ -263,7 +268,7 @@ def test_sanitizers_find_nothing(name: str, dtype: str) -> None:
     }
     last = bb.fuse(bb.examples.find(name)).most_fused
     done = subprocess.run(
-        [sys.executable, "-c", SANITIZED, name, str(last), dtype],
+        [sys.executable, "-c", SANITIZED, name, str(last), dtype, str(rows)],
         env=environment,
         capture_output=True,
         text=True,

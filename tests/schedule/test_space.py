@@ -338,3 +338,18 @@ def test_a_schedule_of_one_thread_is_predicted_so() -> None:
     assert rule == one < four
     rule, one, four = times(4096)
     assert rule == four < one
+
+
+def test_blocks_of_weights_may_be_long_where_rows_are_few():
+    """They are read in place, so neither the longest dot nor the largest tile limits them."""
+    long = {}
+    for rows in (16, 32):
+        request = Request(bb.examples.matmul_relu(), sizes={"M": rows, "K": 4096, "N": 9000})
+        nest, tiles = choose(request)[0].scheduled()
+        space = Space(nest, Extents(), FOUR_CORES)
+        (columns,) = (dim for dim in space.dims if dim.name == "N")
+        long[rows] = space.tiles(columns)[-1], space.fits({**tiles, columns: 4096})
+        (kernel,) = nest.kernels
+        work = work_of(kernel, Tiling(Extents(), tiles), "cpu")
+        assert work.has_few_rows == (rows == 16)
+    assert long == {16: (16384, True), 32: (256, False)}

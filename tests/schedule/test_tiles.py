@@ -7,6 +7,7 @@ from blockbuster_fusion.compiler import with_known_sizes
 from blockbuster_fusion.schedule.defaults import (
     TARGET_MODELS,
     default_tiles,
+    has_few_rows,
     peak_local,
     unit_axes,
 )
@@ -47,6 +48,21 @@ def test_tiles_are_no_longer_than_they_need_to_be() -> None:
     tiles = {dim.name: tile for dim, tile in default_tiles(graph, "cpu").items()}
     assert tiles == {"M": 256, "N": 128, "K": 32}
     assert default_tiles(fixed("matmul-relu", K=0), "cpu")
+
+
+def test_few_rows_have_long_tiles() -> None:
+    """Weights are read in place, so local memory does not limit them; computed ones are tiles."""
+    kernel = bb.compile(
+        bb.examples.rmsnorm_swiglu(), sizes={"M": 3, "D": 4096, "K": 9000, "N": 500}
+    )
+    tiles = {dim.name: tile for dim, tile in kernel.tiles.items()}
+    assert tiles == {"M": 4, "K": 1024, "N": 512}
+    assert {d.name for d in kernel.graph.dims if d.unit} == {"D"}
+    scaled = bb.trace(lambda X, W, S: X @ (W * S).T, X="M K", W="N K", S="N K")
+    graph = with_known_sizes(bb.lower(scaled), {"M": 3, "K": 4096, "N": 9000})
+    assert not has_few_rows(bb.fuse(graph).snapshots[-1], "cpu")
+    assert not has_few_rows(fixed("matmul-relu", M=17), "cpu")
+    assert not has_few_rows(fixed("matmul-relu", M=16), "cuda")
 
 
 def test_too_many_unit_axes_are_given_up() -> None:

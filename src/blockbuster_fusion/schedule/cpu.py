@@ -33,6 +33,8 @@ STREAM = Pace(1.0, 0.35, 1.0, 0.8, 2e-9)
 """Without products values stay in registers, and arrays are read where they lie."""
 TILES = Pace(0.17, 0.17, 0.6, 0.3, 4e-9)
 """With products every statement reads and writes tiles."""
+FEW_ROWS = Pace(0.17, 0.17, 0.9, 0.8, 4e-9)
+"""With products of few rows these are tiles, and weights are read where they lie."""
 ALONE = 1 << 14
 """The number of elements up to which a kernel runs on one thread of a CPU."""
 
@@ -44,7 +46,7 @@ def cpu_seconds(work: Work, machine: Machine, threads: int | None = None) -> flo
     programs = max(1.0, work.programs * work.busy)
     busy = programs / math.ceil(programs / room)
     scalar = machine.rate("float32", processors=1) / 2
-    pace = TILES if work.products else STREAM
+    pace = _pace(work)
     computing = work.functions / (scalar * pace.function) + work.statements * pace.row
     computing += work.programs * PROGRAM
     computing += (work.operations - work.functions) / (scalar * pace.simple)
@@ -58,6 +60,12 @@ def cpu_seconds(work: Work, machine: Machine, threads: int | None = None) -> flo
     longer, shorter = max(moving, computing), min(moving, computing)
     wake = 0.0 if room == 1 else machine.wake
     return longer + (1 - pace.overlap) * shorter + wake
+
+
+def _pace(work: Work) -> Pace:
+    if not work.products:
+        return STREAM
+    return FEW_ROWS if work.has_few_rows else TILES
 
 
 def _next_to(home: Memory, machine: Machine) -> Memory:

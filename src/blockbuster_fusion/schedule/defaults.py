@@ -13,14 +13,31 @@ from heapq import heapify, heappop, heappush
 from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BadTarget
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
+from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Input, Map, Node, Output, Take, Value
+from blockbuster_fusion.ir.ops import (
+    BlockReduce,
+    Dot,
+    Elementwise,
+    Input,
+    Map,
+    Node,
+    Output,
+    Reduce,
+    Take,
+    Value,
+)
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
+from blockbuster_fusion.nest.analysis.few_rows import FEW
 from blockbuster_fusion.nest.nest import Nest
 
 ASSUMED = 512
 """The length that is assumed of an axis of unknown length."""
 ASSUMED_BATCH = 4
+FEW_ROWS_TILE = 1024
+"""The tile of an axis if rows are few: blocks of weights are read in place, row by row."""
+FEW_ROWS_COLUMNS = 1 << 14
+"""The same of the columns of outputs; longer rows are read faster."""
 WORTH_IT = 1.02
 """The factor by which a snapshot by other rules must be faster to be chosen."""
 
@@ -72,20 +89,21 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     """The axes that may have one block: short axes of known length, except rows of an output.
 
     The rows of an output are its first axis that is cut into blocks; they run in parallel. Axes
-    that an input or a lookup has beside these rows may be longer. On a GPU a block has a length
-    that is a power of two, so an axis of another length is cut.
+    that an input or a lookup has beside these rows may be longer, the more so if rows are few. On a
+    GPU a block has a length that is a power of two, so an axis of another length is cut.
     """
     model = model_for(target)
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
     read = [graph.type_of_input(port).axes for port in range(len(graph.inputs))]
     read += [node.types[0].axes for node in _lookups(graph)]
     beside = {axis for axes in read if rows & set(axes) for axis in axes}
+    row = model.row * (model.rows // FEW if has_few_rows(graph, target) else 1)
     found = {
         dim.axis
         for dim in graph.dims
         if dim.packed
         and not dim.is_free
-        and _is_short(dim.axis, model.row if dim.axis in beside else model.short, target)
+        and _is_short(dim.axis, row if dim.axis in beside else model.short, target)
     }
     return tuple(sorted(axis.name for axis in found - rows))
 
@@ -120,6 +138,8 @@ def default_tiles(
     """
     model, fixed = model_for(target), dict(given or {})
     loops = sorted((d for d in graph.dims if is_tiled(d)), key=lambda d: d.label)
+    if has_few_rows(graph, target):
+        return {dim: fixed.get(dim, _tile_with_few_rows(dim.axis, graph)) for dim in loops}
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
     tiles = {
         dim: fixed.get(dim, _first_tile(dim.axis, model, is_rows=dim.axis in rows)) for dim in loops
@@ -140,6 +160,38 @@ def default_tiles(
         for number in mentions[largest]:
             peaks[number] = _peak(alone[number], sizes, tiles)
     return tiles
+
+
+def has_few_rows(graph: Graph, target: str) -> bool:
+    """True if a program for a CPU multiplies few rows, of a known number, with inputs alone.
+
+    Kernels read these weights in place, so that local memory does not limit their blocks.
+    Attention, which takes maxima, is left out: masks skip more of it with shorter blocks.
+    """
+    rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
+    is_few = all(isinstance(axis.extent, int) and axis.extent <= FEW for axis in rows)
+    if target != "cpu" or not is_few:
+        return False
+    nodes = [(g, node) for _, g in graph.walk() for node in g.nodes.values()]
+    reductions = [n.op for _, n in nodes if isinstance(n.op, BlockReduce | Reduce)]
+    if any(op.combiner is not ADD for op in reductions):
+        return False
+    products = [(g, n) for g, n in nodes if isinstance(n.op, Dot)]
+    weights = [(g, v) for g, n in products for v in n.inputs if not rows & {*g.type(v).axes}]
+    return bool(products) and all(_is_read(g, v) for g, v in weights)
+
+
+def _is_read(graph: Graph, value: Value) -> bool:
+    """True if a block comes from memory, cast at most."""
+    op = graph.nodes[value.node].op
+    return isinstance(op, Input) or (isinstance(op, Elementwise) and op.expr.op == "cast")
+
+
+def _tile_with_few_rows(axis: Axis, graph: Graph) -> int:
+    """The tile of an axis in a program with few rows."""
+    columns = {axis for axes in _output_axes(graph) for axis in axes}
+    most = FEW_ROWS_COLUMNS if axis in columns else FEW_ROWS_TILE
+    return min(most, _power_of_two(axis.extent)) if isinstance(axis.extent, int) else most
 
 
 def _measured_alone(graph: Graph) -> list[Graph]:
@@ -176,8 +228,12 @@ def _first_tile(axis: Axis, model: TargetModel, *, is_rows: bool = False) -> int
     if not isinstance(axis.extent, int):
         return usual
     length = -(-axis.extent // 2) if is_rows and axis.extent > model.tile else axis.extent
-    needed = 1 << max(length - 1, 0).bit_length()
-    return max(model.smallest, min(usual, needed))
+    return max(model.smallest, min(usual, _power_of_two(length)))
+
+
+def _power_of_two(length: int) -> int:
+    """The least power of two from a length on."""
+    return 1 << max(length - 1, 0).bit_length()
 
 
 def all_tiles(nest: Nest, tiles: Mapping[Dim, int], target: str) -> dict[Dim, int]:
@@ -217,7 +273,8 @@ def _peak(graph: Graph, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> i
 
 def fits(graph: Graph, target: str) -> bool:
     """True if a program stays within local memory with its default tiles."""
-    return peak_local(graph, default_tiles(graph, target)) <= model_for(target).local
+    is_small = peak_local(graph, default_tiles(graph, target)) <= model_for(target).local
+    return is_small or has_few_rows(graph, target)
 
 
 def estimated_seconds(graph: Graph, tiles: Mapping[Dim, int], target: str) -> float:

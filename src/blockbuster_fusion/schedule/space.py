@@ -14,7 +14,8 @@ from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Contract, For, Nest
+from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
+from blockbuster_fusion.nest.nest import Contract, For, Nest, Span, Tile
 from blockbuster_fusion.nest.passes.order_grid import is_named
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.cpu import ALONE
@@ -30,6 +31,8 @@ SHORTEST_DOT = 16
 LONGEST = {"cpu": 1024, "cuda": 4096}
 """The longest tile of an axis that no product has."""
 LONGEST_DOT = 256
+LONGEST_IN_PLACE = 1 << 14
+"""The same where few rows are multiplied with blocks that are read in place."""
 LEAST = {"cpu": 4, "cuda": 1}
 """The shortest tile; shorter ones make loops over too little."""
 SHARES = (1, 4, 16)
@@ -133,6 +136,21 @@ class Space:
         contracts = [s for k in nest.kernels for s in k.statements if isinstance(s, Contract)]
         spans = [span for c in contracts for t in (c.tile, c.left, c.right) for span in t.spans]
         self.multiplied = {span.dim for span in spans}
+        self.in_place = self._in_place()
+
+    def _in_place(self) -> set[Tile]:
+        """The blocks of weights that few rows are multiplied with; a CPU does not copy them."""
+        if self.machine.target != "cpu":
+            return set()
+
+        def longest(span: Span) -> int:
+            return self.extents.of(span.dim.axis)
+
+        found: set[Tile] = set()
+        for kernel in self.nest.kernels:
+            statements = tuple(kernel.statements)
+            found |= {*weights_in_place(statements, products_with_few_rows(statements, longest))}
+        return found
 
     def tiles(self, dim: Dim) -> list[int]:
         """The tiles of a dim: powers of two, up to the length of its axis."""
@@ -140,6 +158,7 @@ class Space:
         is_multiplied = dim in self.multiplied
         least = SHORTEST_DOT if is_multiplied else LEAST[target]
         most = LONGEST_DOT if is_multiplied else LONGEST[target]
+        most = LONGEST_IN_PLACE if self.in_place else most
         whole = 1 << max(self.extents.of(dim.axis) - 1, 0).bit_length()
         first, last = least.bit_length() - 1, max(least, min(most, whole)).bit_length()
         return [1 << power for power in range(first, last)]
@@ -263,7 +282,7 @@ class Space:
             most = MOST_PRODUCT_BYTES if multiplies and target == "cuda" else MOST_BYTES[target]
             for statement in kernel.statements:
                 made = getattr(statement, "tile", None)
-                if made is not None:
+                if made is not None and made not in self.in_place:
                     lengths = (self.length(span.dim, tiles) for span in made.spans)
                     if math.prod(lengths) * 4 > most:
                         return False

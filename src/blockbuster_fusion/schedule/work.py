@@ -8,6 +8,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
 from blockbuster_fusion.nest.nest import (
     Access,
     Body,
@@ -99,6 +100,8 @@ class Work:
     """Bytes of the parts of arrays that one program moves, each once."""
     statements: float = 0.0
     """Rows of tiles that statements are run for."""
+    has_few_rows: bool = False
+    """True if all products are of few rows (nest/analysis/few_rows.py)."""
     dtype: str = "float32"
 
 
@@ -129,6 +132,7 @@ class _Count:
         work.steps /= work.programs * work.busy
         work.multiplying /= work.programs * work.busy
         work.own = sum(self.own.values())
+        work.has_few_rows = bool(products_with_few_rows(tuple(kernel.statements), self.longest))
         return work
 
     def blocks(self, dim: Dim) -> int:
@@ -252,6 +256,11 @@ class _Count:
 
     def elements(self, tile: Tile) -> float:
         return math.prod((self.length(span) for span in tile.spans), start=1.0)
+
+    def longest(self, span: Span) -> int:
+        """The length of the first block of a span."""
+        starts = self.tiling.starts(span.dim)
+        return min(starts.step, starts.stop)
 
     def length(self, span: Span) -> float:
         """The mean length of the blocks of a span."""

@@ -1,7 +1,7 @@
 """The memory layout of a C kernel: names, lengths, strides and addresses of tiles and buffers."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from blockbuster_fusion.ir.axis import Axis, Dim
@@ -10,6 +10,7 @@ from blockbuster_fusion.ir.expr import contains
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import Scope, word
+from blockbuster_fusion.nest.analysis.few_rows import FEW, products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.nest import (
     Access,
     Along,
@@ -34,7 +35,7 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.nest import (
     tiles as tiles_of,
 )
-from blockbuster_fusion.printers.c.lanes import lanes_of
+from blockbuster_fusion.printers.c.lanes import ContractionPlan, lanes_of, planned_contraction
 from blockbuster_fusion.printers.c.panels import gather, planned_panels
 from blockbuster_fusion.printers.c.streams import planned
 from blockbuster_fusion.printers.c.tile_sharing import TileKind
@@ -47,26 +48,14 @@ LONG = 128
 """The least length of a row that is read in place."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContractionPlan:
-    """A contraction as the micro-kernel computes it.
-
-    One operand is read in vectors along the columns, the other is broadcast along them.
-    """
-
-    rows: Span | None
-    columns: Span
-    broadcast: Tile
-    vectors: Tile
-
-
 class Layout:
     """The names, lengths and addresses of one kernel; padded rows get their names on first use."""
 
     def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int]) -> None:
-        self.lanes = lanes_of(kernel)
-        kernel = kernel if self.lanes is None else gather(kernel)
-        self.kernel, self.tiles = kernel, tiles
+        self.tiles = tiles
+        self.few_rows = products_with_few_rows(tuple(kernel.statements), self.longest)
+        self.lanes = None if self.few_rows else lanes_of(kernel)
+        self.kernel = kernel = kernel if self.lanes is None else gather(kernel)
         self.statements = tuple(kernel.statements)
         self.stored_to = {s.target.buffer for s in self.statements if isinstance(s, Store)}
         self.id = Scope(C)
@@ -81,10 +70,11 @@ class Layout:
         self.panels = planned_panels(kernel, self.order, self.lanes)
         self.passing = {s.tile for s, fold in self.along() if self.passes(s, fold)}
         self.borrowed: dict[Tile, Access] = {}
-        self.borrowed = {
+        self.borrowed = weights_in_place(self.statements, self.few_rows)
+        self.borrowed |= {
             s.tile: s.source
             for s in self.statements
-            if isinstance(s, Load) and self.is_borrowed(s.tile, s.source)
+            if isinstance(s, Load) and not self.few_rows and self.is_borrowed(s.tile, s.source)
         }
 
     def name(self, thing: Buffer | Tile | Index) -> str:
@@ -124,6 +114,19 @@ class Layout:
         if isinstance(span.at, Index):
             return self.id(("length", span.at), f"{self.name(span.at)}_len")
         return self.id(span, f"block_{self.blocks[span.dim]}_{span.at}")
+
+    def longest(self, span: Span) -> float:
+        """The length of the longest block of a span; infinite if only a call tells."""
+        extent = span.dim.axis.extent
+        whole = extent if isinstance(extent, int) else math.inf
+        if span.dim.unit:
+            return whole
+        return min(whole, self.tiles.get(span.dim, DEFAULT_TILE)) if span.dim.packed else 1
+
+    def can_be_few(self, span: Span) -> bool:
+        """True if some block of a span may have so few elements as products with few rows have."""
+        whole, block = span.dim.axis.extent, self.longest(span)
+        return not isinstance(whole, int) or (whole - 1) % max(block, 1) < FEW
 
     def start(self, span: Span) -> str:
         """The position of the first element of a block along its axis."""
@@ -262,7 +265,7 @@ class Layout:
         ):
             return None
         if isinstance(statement, Contract) and (
-            not statement.tile.spans or self.contraction(statement) is not None
+            not statement.tile.spans or self.is_called(statement)
         ):
             return None
         tile = statement.tile
@@ -343,8 +346,12 @@ class Layout:
         """True if a reduction runs across the vectors, row upon row, not along them."""
         return self.order(fold.operand)[-1] != fold.span
 
+    def is_called(self, contract: Contract) -> bool:
+        """True if a function of the prelude computes a contraction."""
+        return contract in self.few_rows or self.contraction(contract) is not None
+
     def is_one_call(self, contract: Contract) -> bool:
-        plan = self.contraction(contract)
+        plan = self.few_rows.get(contract) or self.contraction(contract)
         if plan is None:
             return False
         spans = {*contract.left.spans, *contract.right.spans}
@@ -352,23 +359,11 @@ class Layout:
 
     def contraction(self, statement: Contract) -> ContractionPlan | None:
         """The roles of operands and axes; None where no micro-kernel serves."""
-        sides = (statement.left, statement.right)
-        order = self.order(statement.tile)
-        held = {self.held(t) for t in (*sides, statement.tile)}
-        if not order or len(held) > 1 or not held <= {"float", "double"}:
-            return None
-        columns = order[-1]
-        vectors = [t for t in sides if columns in t.spans]
-        if len(vectors) != 1:
-            return None
-        broadcast = next(t for t in sides if t is not vectors[0] or sides[0] is sides[1])
-        kept = [s for s in self.order(broadcast) if s != statement.span]
-        rows = next((s for s in reversed(kept) if s not in vectors[0].spans), None)
-        return ContractionPlan(rows, columns, broadcast, vectors[0])
+        return planned_contraction(statement, self.order, self.held)
 
     def turned_name(self, statement: Contract) -> str | None:
         """The variable of a transposed operand; None if its columns are innermost already."""
-        plan = self.contraction(statement)
+        plan = None if statement in self.few_rows else self.contraction(statement)
         if plan is None or self.step(plan.vectors, plan.columns) == "1":
             return None
         return self.id(("turned", plan.vectors), f"{self.name(plan.vectors)}_turned")

@@ -19,7 +19,7 @@ def write_load(out: KernelText, tile: Tile, source: Access) -> None:
     stored, held = C_STORED[source.buffer.dtype], layout.held(tile)
     order = layout.order(tile)
     if tile in layout.borrowed:
-        out.line(f"const {held} *const {layout.name(tile)} = {layout.address(source)};")
+        out.line(f"const {stored} *const {layout.name(tile)} = {layout.address(source)};")
         return
     if not order:
         value = f"*({layout.address(source)})"

@@ -6,6 +6,7 @@ from itertools import product
 
 from blockbuster_fusion.nest.passes.cascade_sums import FEW
 from blockbuster_fusion.printers.c import prelude_arithmetic as arithmetic
+from blockbuster_fusion.printers.c import prelude_few_rows as few_rows
 from blockbuster_fusion.printers.c import prelude_moves as moves
 from blockbuster_fusion.printers.c import prelude_products as products
 from blockbuster_fusion.printers.c.expressions import Need
@@ -35,6 +36,16 @@ enum { VECTOR = 32, ROWS = 6, WIDE = 2 };
 enum { VECTOR = 16, ROWS = 6, WIDE = 4 };
 #else
 enum { VECTOR = 16, ROWS = 6, WIDE = 2 };
+#endif
+/* Keeps a vector in a register; compilers may read it from memory for every use of it. */
+#if defined(__AVX512F__)
+#define IN_REGISTER(vector) __asm__("" : "+v"(vector))
+#elif defined(__SSE__)
+#define IN_REGISTER(vector) __asm__("" : "+x"(vector))
+#elif defined(__aarch64__)
+#define IN_REGISTER(vector) __asm__("" : "+w"(vector))
+#else
+#define IN_REGISTER(vector)
 #endif
 #define LANES(type) (VECTOR / (int64_t)sizeof(type))
 /* Rows of a tile are whole vectors, an odd number of them, so that they spread over the cache. */
@@ -128,6 +139,7 @@ INLINE bfloat16 narrowed_bfloat16(float x) {
 _DTYPES = ("float32", "float64", "int32", "int64", "bool")
 _FLOATS, _WHOLE = ("float32", "float64"), ("int32", "int64")
 _C_FLOATS, _C_WHOLE = ("float", "double"), ("int32_t", "int64_t")
+_STORED_FLOATS = ("bfloat16", "_Float16", "float", "double")
 _STORED = tuple(sorted({*C_STORED.values()}))
 _HELD = tuple(sorted({*C_TYPES.values(), *_STORED}))
 
@@ -138,9 +150,18 @@ class PreludePart:
 
     text: Callable[..., str]
     types: tuple[tuple[str, ...], ...] = ()
+    builds_on: Callable[..., tuple[Need, ...]] = lambda *types: ()
+    """The parts that it calls, for its types."""
 
 
 PARTS = {
+    "loaded": PreludePart(few_rows.vector_loads, (_STORED_FLOATS, _C_FLOATS)),
+    "lane_sum": PreludePart(few_rows.lane_sum, (_C_FLOATS,)),
+    "few_rows": PreludePart(
+        few_rows.few_rows,
+        (_STORED_FLOATS, _C_FLOATS),
+        lambda stored, held: (("loaded", stored, held), ("loaded", held, held), ("lane_sum", held)),
+    ),
     "contract": PreludePart(products.contraction, (_C_FLOATS,)),
     "floordiv": PreludePart(arithmetic.floor_division, (_DTYPES,)),
     "load": PreludePart(moves.load, (_STORED, _HELD)),
@@ -156,11 +177,14 @@ PARTS = {
     "whole": PreludePart(arithmetic.truncation, (_FLOATS, _WHOLE)),
     **{name: PreludePart(text, (_FLOATS,)) for name, text in FUNCTIONS.items()},
 }
-"""The parts that exist for several types, by name; a `Need` has the name and the types."""
+"""The parts that exist for several types, by name; a `Need` has the name and the types.
+
+A part comes after those that it builds on."""
 
 
 def prelude(needs: Collection[Need]) -> str:
     """The parts that are needed, each after those that it builds on."""
+    needs = _with_foundations(needs)
     parts = [HEADER, LANES, MEMORY]
     if any("bfloat16" in need for need in needs):
         parts.append(_BFLOAT16)
@@ -168,12 +192,26 @@ def prelude(needs: Collection[Need]) -> str:
         parts.append(_PLACES)
     if ("runs",) in needs:
         parts.append(_RUNS)
-    vectors = {need[1] for need in needs if need[0] in ("contract", "sum")}
+    vectors = {need[-1] for need in needs if need[0] in ("contract", "lane_sum", "sum")}
     parts += [products.vector_type(c_type) for c_type in sorted(vectors)]
     parts += mathematics(needs)
-    named = [need for need in sorted(needs) if need[0] in PARTS and need[0] not in FUNCTIONS]
+    order = [name for name in PARTS if name not in FUNCTIONS]
+    named = sorted((n for n in needs if n[0] in order), key=lambda n: (order.index(n[0]), n))
     parts += [PARTS[name].text(*types) for name, *types in named]
     return "\n".join(parts)
+
+
+def _with_foundations(needs: Collection[Need]) -> set[Need]:
+    """Some parts, and those that they build on."""
+    found: set[Need] = set()
+    pending = list(needs)
+    while pending:
+        need = pending.pop()
+        if need not in found:
+            found.add(need)
+            part = PARTS.get(need[0])
+            pending += part.builds_on(*need[1:]) if part is not None else ()
+    return found
 
 
 def all_parts() -> str:

@@ -53,53 +53,10 @@ INLINE void contract_columns_{c_type}(int64_t I, int wide, int fresh, {arguments
         contract_rows_{c_type}(1, wide, fresh, K, a + i * a_i, a_i, a_k, b, b_k, c + i * c_i, c_i);
 }}
 
-/* The same where c has few columns and the rows of a are contiguous: vectors run along k. */
-INLINE void contract_thin_rows_{c_type}(int rows, int fresh, int64_t K, const {c_type} *a,
-                                        int64_t a_i, const {c_type} *column, {c_type} *c,
-                                        int64_t c_i) {{
-    enum {{ WIDTH = LANES({c_type}), SUMS = 4 }};
-    {vector} sum[SUMS] = {{{{0}}}};
-    int64_t k = 0;
-    for (; k + WIDTH <= K; k += WIDTH)
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
-            sum[r] += *(const {vector} *)(a + r * a_i + k) * *(const {vector} *)(column + k);
-    for (int r = 0; r < rows; r++) {{
-        {c_type} total = 0;
-        for (int64_t rest = k; rest < K; rest++) total += a[r * a_i + rest] * column[rest];
-        for (int w = 0; w < WIDTH; w++) total += sum[r][w];
-        c[r * c_i] = (fresh ? 0 : c[r * c_i]) + total;
-    }}
-}}
-
-static __attribute__((noinline)) void contract_thin_{c_type}(int fresh, int64_t I, int64_t J,
-    {arguments}) {{
-    enum {{ DEEP = 1024 }};
-    {c_type} column[DEEP];
-    for (int64_t j = 0; j < J; j++)
-        for (int64_t k = 0; k == 0 || k < K; k += DEEP) {{
-            const int64_t deep = MIN(DEEP, K - k);
-            const int first = fresh && k == 0;
-            const {c_type} *from = a + k * a_k;
-            int64_t i = 0;
-            for (int64_t d = 0; d < deep; d++) column[d] = b[(k + d) * b_k + j];
-            for (; i + 4 <= I; i += 4)
-                contract_thin_rows_{c_type}(4, first, deep, from + i * a_i, a_i, column,
-                                            c + i * c_i + j, c_i);
-            for (; i < I; i++)
-                contract_thin_rows_{c_type}(1, first, deep, from + i * a_i, a_i, column,
-                                            c + i * c_i + j, c_i);
-        }}
-}}
-
 /* c[i][j] += sum over k of a[i][k] * b[k][j]; rows of b and c are padded to whole vectors. */
 static __attribute__((noinline)) void contract_{c_type}(
     int fresh, int64_t I, int64_t J, {arguments}) {{
-    enum {{ WIDTH = LANES({c_type}), DEEP = 128 }};
-    if (J <= 3 && a_k == 1) {{
-        contract_thin_{c_type}(fresh, I, J, K, a, a_i, a_k, b, b_k, c, c_i);
-        return;
-    }}
+    enum {{ WIDTH = LANES({c_type}), DEEP = 96 }};
     for (int64_t k = 0; k == 0 || k < K; k += DEEP) {{
         const {c_type} *a_from = a + k * a_k, *b_from = b + k * b_k;
         const int64_t deep = MIN(DEEP, K - k);
