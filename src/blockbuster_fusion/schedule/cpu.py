@@ -31,6 +31,8 @@ PROGRAM = 4e-8
 """Seconds to begin a program."""
 STREAM = Pace(1.0, 0.35, 1.0, 0.8, 2e-9)
 """Without products values stay in registers, and arrays are read where they lie."""
+JUMP = 1.3e-7
+"""Seconds until main memory gives what does not lie where the last row ended."""
 TILES = Pace(0.17, 0.17, 0.6, 0.3, 4e-9)
 """With products every statement reads and writes tiles."""
 ALONE = 1 << 14
@@ -54,6 +56,8 @@ def cpu_seconds(work: Work, machine: Machine, threads: int | None = None) -> flo
     moving = (work.arrays + work.written) / _bandwidth(home.each, home.total, busy)
     moving += max(work.moved - work.arrays, 0.0) / _bandwidth(cache.each, cache.total, busy)
     moving /= pace.memory
+    if pace is STREAM and home is machine.main:
+        moving += work.jumps * JUMP / busy
     computing /= busy
     longer, shorter = max(moving, computing), min(moving, computing)
     wake = 0.0 if room == 1 else machine.wake

@@ -21,7 +21,7 @@ from blockbuster_fusion.nest.passes.tail_masks import tail_masks
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.passes import Observer, Pass, run_passes
 
-LAUNCH = ("warps", "stages", "group", "threads", "chunk")
+LAUNCH = ("warps", "stages", "group", "threads", "chunk", "past")
 """The options of a schedule that concern launches, not loops."""
 LARGEST = 1 << 30
 """The largest number of such an option, so that no sum of a few overflows."""
@@ -57,6 +57,9 @@ class Schedule:
     chunk: int | None = None
     """The consecutive programs that a thread of a CPU takes at a time. By default, an eighth of
     what each thread would have; one where a mask makes programs unequal."""
+    past: int | None = None
+    """The bytes of a result from which kernels of a CPU write it past the caches. By default, most
+    of the last cache."""
 
     def __post_init__(self) -> None:
         """Raises BadConfig for a number that no launch can have, and for what is no order."""

@@ -96,6 +96,8 @@ class Work:
     """The most elements that one program holds in accumulators and one tile beside them."""
     own: float = 0.0
     """Bytes of the parts of arrays that one program moves, each once."""
+    jumps: float = 0.0
+    """Rows of blocks in arrays that do not begin where the row before them ends."""
     statements: float = 0.0
     """Rows of tiles that statements are run for."""
     dtype: str = "float32"
@@ -206,6 +208,7 @@ class _Count:
         size = self.elements(tile) * buffer.dtype.bytes * times
         if buffer.space is Space.GLOBAL:
             self.work.moved += size * self.waste(access)
+            self.work.jumps += self.jumps(access) * times
             whole = math.prod(buffer_shape(buffer, self.tiling)) * buffer.dtype.bytes
             self.seen[buffer] = max(self.seen.get(buffer, 0.0), float(whole))
             self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
@@ -224,6 +227,14 @@ class _Count:
         if isinstance(span.at, int) or span.at in self.grid:
             return self.length(span)
         return self.tiling.extents.of(span.dim.axis) / self.parts.get(span.at, 1)
+
+    def jumps(self, access: Access) -> float:
+        """The rows of a block that begin elsewhere than where the row before them ends."""
+        *outer, last = access.spans or (None,)
+        if last is None or self.blocks(last.dim) == 1:
+            return 0.0
+        rows = math.prod(map(self.length, outer), start=1.0)
+        return rows if rows > 1 else 0.0
 
     def waste(self, access: Access) -> float:
         """The bytes that memory moves for each byte of a block whose rows are short."""

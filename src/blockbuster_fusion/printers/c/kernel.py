@@ -25,40 +25,44 @@ from blockbuster_fusion.nest.nest import (
 )
 from blockbuster_fusion.printers.c.expressions import Need
 from blockbuster_fusion.printers.c.kernel_text import KernelText
-from blockbuster_fusion.printers.c.layout import Layout
+from blockbuster_fusion.printers.c.layout import LINE, Layout
 from blockbuster_fusion.printers.c.prelude import OUTSIDE, prelude
 from blockbuster_fusion.printers.c.statements import write_body
 from blockbuster_fusion.printers.c.tile_sharing import share
 from blockbuster_fusion.printers.operators import C_STORED
 
 
-def print_c(nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None) -> str:
+def print_c(
+    nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None, past: int | None = None
+) -> str:
     """The kernels of a program as C.
 
     `tiles` are constants of the text (64 where none is given), and so is `chunk`, the number of
-    programs that a thread takes at a time. By default it is computed from their number.
+    programs that a thread takes at a time. By default it is computed from their number. `past` is
+    the size of a result, in bytes, from which it is written past the caches.
     """
-    needs, kernels = kernels_in_c(nest, tiles, chunk)
+    needs, kernels = kernels_in_c(nest, tiles, chunk, past)
     return "\n".join([prelude(needs), kernels])
 
 
 def kernels_in_c(
-    nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None
+    nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None, past: int | None = None
 ) -> tuple[set[Need], str]:
     """The parts of the prelude that the kernels of a program need, and the kernels as C."""
     buffers = {*nest.inputs, *(view.buffer for view in nest.outputs)}
     buffers.update(buffer for kernel in nest.kernels for buffer in kernel.buffers)
     is_narrow = any(buffer.dtype is DType.bfloat16 for buffer in buffers)
     needs: set[Need] = {("bfloat16",)} if is_narrow else set()
-    kernels = [_function(kernel, tiles, needs, chunk) for kernel in nest.kernels]
+    kernels = [
+        _function(KernelText(Layout(kernel, tiles), needs, past), chunk) for kernel in nest.kernels
+    ]
     return needs, "\n".join(kernels)
 
 
-def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need], chunk: int | None) -> str:
+def _function(out: KernelText, chunk: int | None) -> str:
     """A kernel as a function: its parameters, its memory, its grid and its body."""
-    out = KernelText(Layout(kernel, tiles), needs)
-    looks_up = _looks_up(kernel)
     layout = out.layout
+    looks_up = _looks_up(layout.kernel)
     arguments = "void *const *buffers, const int64_t *strides, const int64_t *sizes, int threads"
     _contract_of_call(out)
     with out.braces(f"int {layout.kernel.name}({arguments})"):
@@ -184,6 +188,7 @@ def _stream_pieces(layout: Layout) -> Iterator[tuple[str, str, str]]:
         for store in stream.stores:
             if room := layout.copied(store):
                 yield layout.copy_name(store), C_STORED[store.target.buffer.dtype], room
+            yield layout.line_name(store), C_STORED[store.target.buffer.dtype], str(LINE)
 
 
 def _grid(out: KernelText) -> None:

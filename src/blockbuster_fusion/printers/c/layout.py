@@ -42,6 +42,8 @@ from blockbuster_fusion.printers.reserved import C
 
 PART = 32
 """The number of rows of a partial sum across the vectors."""
+LINE = 1024
+"""The elements of a result that are written past the caches at a time."""
 LONG = 128
 """The least length of a row that is read in place."""
 
@@ -161,6 +163,14 @@ class Layout:
         """The variable of a copy of a block whose rows are not contiguous."""
         name = self.name(thing.target.buffer if isinstance(thing, Store) else thing)
         return self.id(("copy", thing), f"{name}_copy")
+
+    def line_name(self, store: Store) -> str:
+        """The variable of results that will be written past the caches."""
+        return self.id(("line", store), f"{self.name(store.target.buffer)}_line")
+
+    def past_name(self, store: Store) -> str:
+        """The variable that says whether results are written past the caches."""
+        return self.id(("past", store), f"{self.name(store.target.buffer)}_past")
 
     def copied(self, thing: Tile | Store) -> str:
         """The memory of such a copy, in elements: none if rows are always contiguous."""

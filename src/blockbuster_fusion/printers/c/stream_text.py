@@ -9,7 +9,9 @@ from blockbuster_fusion.nest.listing import statement_text
 from blockbuster_fusion.nest.nest import Compute, Fold, Span, Store, Tile
 from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
-from blockbuster_fusion.printers.c.moves import target_step, write_copied, write_load, write_target
+from blockbuster_fusion.printers.c.layout import LINE
+from blockbuster_fusion.printers.c.moves import write_load
+from blockbuster_fusion.printers.c.stored_rows import StoredRow, write_copied, write_target
 from blockbuster_fusion.printers.c.streams import Segment, Stream
 from blockbuster_fusion.printers.operators import C_STORED
 
@@ -26,18 +28,14 @@ def write_stream(out: KernelText, stream: Stream) -> None:
     for load in stream.loads:
         write_load(out, load.tile, load.source)
     for store in stream.stores:
-        write_target(out, store, _target(out, store))
+        write_target(out, store, stream.outer, stream.last)
     with out.over(stream.outer, simd="") as variables:
         row = _Row(out, stream, variables)
         for item in stream.items:
             row.write(item)
     for store in stream.stores:
+        out.line(f"if ({out.layout.past_name(store)}) pushed();")
         write_copied(out, store)
-
-
-def _target(out: KernelText, store: Store) -> str:
-    """The variable with the place of the rows that are stored."""
-    return out.layout.id(("target", store), f"{out.layout.name(store.target.buffer)}_to")
 
 
 class _Row:
@@ -48,6 +46,8 @@ class _Row:
         self.values: dict[Tile, str] = {}
         """The variables of the values that are in registers."""
         self.along = f"i{len(variables) + 1}"
+        self.places: dict[Store, str] = {}
+        """The elements that the stores of a segment write."""
 
     def write(self, item: Segment | Compute | Store) -> None:
         if isinstance(item, Segment):
@@ -63,32 +63,38 @@ class _Row:
     # ---------------------------------------------------------------- segments
 
     def segment(self, item: Segment) -> None:
-        """Writes a loop over the elements of a row."""
+        """Writes loops over the elements of a row, a run of them at a time."""
         out, folds = self.out, item.folds
-        if not folds:
-            with out.braces(""):
-                self.elements(item, "LANES(float)", "0", out.layout.length(self.stream.last), {})
-            return
         for fold in folds:
             name = self.named(fold.tile)
             out.line(f"{out.layout.held(fold.tile)} {name} = {identity_of(fold)};")
             self.values[fold.tile] = name
-        with self.runs() as (first, end):
-            self.reduced(item, first, end)
+        with self.runs(item) as (first, end):
+            targets = [StoredRow(out, s, self.variables, self.along) for s in item.stores]
+            self.places = {t.store: t.write_place(first) for t in targets}
+            if folds:
+                self.reduced(item, first, end)
+            else:
+                self.elements(item, "LANES(float)", first, end, {})
+            for target in targets:
+                target.write_push(first, end)
         for fold in folds:
             self.keep(fold.tile, self.variables)
 
     @contextmanager
-    def runs(self) -> Iterator[tuple[str, str]]:
-        """Loops over runs of a long row; gives the first element and the end of one."""
-        out, most = self.out, self.longest
+    def runs(self, item: Segment) -> Iterator[tuple[str, str]]:
+        """Loops over runs of a long row; gives the first element and the end of one.
+
+        Sums are exact by runs, and results are written by runs. What is kept needs none.
+        """
+        out, most, run = self.out, self.longest, LINE if item.stores else RUN
         length = out.layout.length(self.stream.last)
-        if most is not None and most <= RUN:
+        if (most is not None and most <= run) or not (item.stores or item.folds):
             with out.braces(""):
                 yield "0", length
             return
-        with out.braces(f"for (int64_t run = 0; run < {length}; run += {RUN})"):
-            out.line(f"const int64_t run_end = MIN({length}, run + {RUN});")
+        with out.braces(f"for (int64_t run = 0; run < {length}; run += {run})"):
+            out.line(f"const int64_t run_end = MIN({length}, run + {run});")
             yield "run", "run_end"
 
     @property
@@ -225,11 +231,10 @@ class _Row:
         """Writes the store of one element."""
         out, layout, target = self.out, self.out.layout, store.target
         value, stored = self.value(store.tile, variables), C_STORED[target.buffer.dtype]
-        order = layout.order(store.tile)
-        if self.stream.last in order:
-            steps = [f"{variables[s]} * {target_step(out, store, s)}" for s in order[:-1]]
-            place = f"{_target(out, store)}[{' + '.join([*steps, variables[order[-1]]])}]"
+        if self.stream.last in store.tile.spans:
+            place = self.places[store]
         else:
+            order = layout.order(store.tile)
             terms = [f"{variables[s]} * {layout.buffer_step(target, s)}" for s in order]
             place = f"*({' + '.join([layout.address(target), *terms])})"
         if stored == "bfloat16":

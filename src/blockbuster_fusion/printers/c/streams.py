@@ -52,6 +52,10 @@ class Segment:
     def folds(self) -> tuple[Fold, ...]:
         return tuple(s for s in self.statements if isinstance(s, Fold))
 
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return tuple(s for s in self.statements if isinstance(s, Store))
+
 
 @dataclass(frozen=True, eq=False)
 class Stream:
