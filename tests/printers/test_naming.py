@@ -205,7 +205,7 @@ def test_variables_of_kernels_in_c_are_handed_out_or_reserved(
             chosen = choose(Request(traced, dtype=dtype))[0]
             nest, tiles = chosen.scheduled()
             source = re.sub(r"/\*.*?\*/", "", print_c(nest, tiles), flags=re.DOTALL)
-            first = min(source.index(f"int {k.name}(") for k in nest.kernels)
+            first = min(source.index(f"void {k.name}_part(") for k in nest.kernels)
             known = {*names, *C.names, *(k.name for k in nest.kernels), "omp"}
             words = set(re.findall(r"\b[A-Za-z]\w*", re.sub(r"#pragma.*", "", source[first:])))
             assert not {w for w in words - known if C.avoided(w) == w}

@@ -55,6 +55,8 @@ def cpu_seconds(work: Work, machine: Machine, threads: int | None = None) -> flo
     cache = _cache(work, machine) if pace is STREAM else _next_to(home, machine)
     moving = (work.arrays + work.written) / _bandwidth(home.each, home.total, busy)
     moving += max(work.moved - work.arrays, 0.0) / _bandwidth(cache.each, cache.total, busy)
+    copies = next((m for m in machine.memories if work.turning <= m.size / 2), machine.main)
+    moving += 2 * work.turned / _bandwidth(copies.each, copies.total, busy)
     moving /= pace.memory
     if pace is STREAM and home is machine.main:
         moving += work.jumps * JUMP / busy

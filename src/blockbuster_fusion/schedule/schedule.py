@@ -141,19 +141,19 @@ def nest_passes(schedule: Schedule) -> tuple[Pass[Nest, Nest], ...]:
         return order_grid(nest, schedule.order) if schedule.order else nest
 
     return (
-        _each_kernel(fold_casts, "Folds casts into loads and stores."),
-        _each_kernel(accumulate_in_place, "Has contractions add straight into accumulators."),
-        _each_kernel(hoist, "Moves loads and what follows from them out of loops."),
-        _each_kernel(remove_dead_code, "Removes statements whose tile is not read."),
-        _each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
-        _each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
+        each_kernel(fold_casts, "Folds casts into loads and stores."),
+        each_kernel(accumulate_in_place, "Has contractions add straight into accumulators."),
+        each_kernel(hoist, "Moves loads and what follows from them out of loops."),
+        each_kernel(remove_dead_code, "Removes statements whose tile is not read."),
+        each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
+        each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
         Pass("split_reduction", "Shares reductions among programs, if asked for.", split),
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
-        _each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
+        each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
     )
 
 
-def _each_kernel(change: Callable[[Kernel], Kernel], doc: str) -> Pass[Nest, Nest]:
+def each_kernel(change: Callable[[Kernel], Kernel], doc: str) -> Pass[Nest, Nest]:
     """The pass that changes each kernel of a nest; it has the name of the function."""
 
     def run(nest: Nest) -> Nest:

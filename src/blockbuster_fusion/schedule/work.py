@@ -98,6 +98,10 @@ class Work:
     """Bytes of the parts of arrays that one program moves, each once."""
     jumps: float = 0.0
     """Rows of blocks in arrays that do not begin where the row before them ends."""
+    turned: float = 0.0
+    """Bytes of blocks that are transposed, as their rows are columns of a result."""
+    turning: float = 0.0
+    """Bytes of the largest such block."""
     statements: float = 0.0
     """Rows of tiles that statements are run for."""
     dtype: str = "float32"
@@ -118,12 +122,15 @@ class _Count:
         self.own: dict[Buffer, float] = {}
         self.grid: set[Index] = set()
         self.parts: dict[Index, int] = {}
+        self.results: list[list[Dim]] = []
         self.gathered = 0.0
         self.stored: dict[Tile, DType] = {}
 
     def of(self, kernel: Kernel) -> Work:
         work = self.work
         self.grid = set(kernel.grid)
+        stores = [s.target.spans for s in kernel.statements if isinstance(s, Store)]
+        self.results = [[span.dim for span in spans] for spans in stores]
         work.programs = math.prod(self.blocks(index.dim) for index in kernel.grid)
         self.body(kernel.body, float(work.programs))
         work.arrays = sum(self.seen.values())
@@ -163,6 +170,10 @@ class _Count:
             case Load(tile, access):
                 self.stored[tile] = access.buffer.dtype
                 self.move(access, tile, times)
+                if self.is_turned(access):
+                    size = self.elements(tile) * access.buffer.dtype.bytes
+                    work.turned += size * times
+                    work.turning = max(work.turning, size)
             case Lookup(tile, access):
                 size = self.elements(tile) * access.buffer.dtype.bytes * times
                 work.moved += size
@@ -227,6 +238,13 @@ class _Count:
         if isinstance(span.at, int) or span.at in self.grid:
             return self.length(span)
         return self.tiling.extents.of(span.dim.axis) / self.parts.get(span.at, 1)
+
+    def is_turned(self, access: Access) -> bool:
+        """True if rows of a block are columns of a result."""
+        dims = [span.dim for span in access.spans]
+        return any(
+            dims[-1] in result[:-1] and result[-1] in dims for result in self.results if dims
+        )
 
     def jumps(self, access: Access) -> float:
         """The rows of a block that begin elsewhere than where the row before them ends."""

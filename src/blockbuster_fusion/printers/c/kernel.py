@@ -60,34 +60,52 @@ def kernels_in_c(
 
 
 def _function(out: KernelText, chunk: int | None) -> str:
-    """A kernel as a function: its parameters, its memory, its grid and its body."""
+    """A kernel as a function, after one with the share of a thread: its memory, grid and body.
+
+    One thread calls its share by itself: OpenMP would take as long as a small kernel.
+    """
     layout = out.layout
     looks_up = _looks_up(layout.kernel)
+    part = layout.id("part", f"{layout.kernel.name}_part")
     arguments = "void *const *buffers, const int64_t *strides, const int64_t *sizes, int threads"
+    counters = "int64_t *next" + ", int *outside" * looks_up
+    with out.braces(f"static void {part}({arguments}, {counters})"):
+        _share(out, chunk, looks_up=looks_up)
     _contract_of_call(out)
     with out.braces(f"int {layout.kernel.name}({arguments})"):
-        _parameters(out)
-        _chunk(out, chunk)
-        _large_pages(out)
-        here = len(out.lines)
+        _sizes(out)
         out.line("int64_t next = 0;")
         if looks_up:
             out.line("int outside = 0;")
-        out.line("#pragma omp parallel num_threads(MAX(1, MIN(threads, programs)))")
-        with out.braces(""):
-            _memory(out)
-            if looks_up:
-                out.line("int astray = 0;")
-            claimed = "(program = claim(&next, program, chunk)) < programs"
-            with out.braces(f"for (int64_t program = 0; memory && {claimed}; program++)"):
-                _grid(out)
-                write_body(out, layout.kernel.body)
-            out.line("free(memory);")
-            if looks_up:
-                out.line("#pragma omp atomic")
-                out.line("outside |= astray;")
+        call = f"{part}(buffers, strides, sizes, threads, &next{', &outside' * looks_up});"
+        out.line(f"if (MIN(threads, programs) <= 1) {call}")
+        with out.braces("else"):
+            out.line("#pragma omp parallel num_threads(MIN(threads, programs))")
+            out.line(call)
         outside = f" ? 1 : outside * {OUTSIDE}" if looks_up else ""
         out.line(f"return next < programs{outside};")
+    return "\n".join(out.lines) + "\n"
+
+
+def _share(out: KernelText, chunk: int | None, *, looks_up: bool) -> None:
+    """Writes the share of a thread: chunks of programs, until all are taken."""
+    layout = out.layout
+    _buffers(out)
+    _sizes(out)
+    _chunk(out, chunk)
+    _large_pages(out)
+    here = len(out.lines)
+    _memory(out)
+    if looks_up:
+        out.line("int astray = 0;")
+    claimed = "(program = claim(next, program, chunk)) < programs"
+    with out.braces(f"for (int64_t program = 0; memory && {claimed}; program++)"):
+        _grid(out)
+        write_body(out, layout.kernel.body)
+    out.line("free(memory);")
+    if looks_up:
+        out.line("#pragma omp atomic")
+        out.line("*outside |= astray;")
     runs = [
         f"    const int64_t {name} = run_length({layout.count(dim)});"
         for dim, name in layout.runs.items()
@@ -96,7 +114,6 @@ def _function(out: KernelText, chunk: int | None) -> str:
         f"    const int64_t {name} = PADDED({layout.block(dim)}, {held});"
         for (dim, held), name in layout.padded.items()
     ]
-    return "\n".join(out.lines) + "\n"
 
 
 def _looks_up(kernel: Kernel) -> bool:
@@ -118,7 +135,8 @@ def _contract_of_call(out: KernelText) -> None:
     out.line(f"   Returns 0, or 1 when there was no memory{outside}. */")
 
 
-def _parameters(out: KernelText) -> None:
+def _buffers(out: KernelText) -> None:
+    """Writes the addresses and strides of arrays."""
     layout = out.layout
     at = 0
     for i, buffer in enumerate(layout.kernel.global_buffers):
@@ -130,6 +148,11 @@ def _parameters(out: KernelText) -> None:
             name = layout.stride(buffer, axis)
             out.line(f"const int64_t {name} = strides[{at}];")
             at += 1
+
+
+def _sizes(out: KernelText) -> None:
+    """Writes the sizes, the lengths of blocks and the number of programs."""
+    layout = out.layout
     for i, symbol in enumerate(layout.kernel.symbols):
         out.line(f"const int64_t {layout.id(symbol, symbol.name)} = sizes[{i}];")
     for dim in layout.blocks:

@@ -35,14 +35,14 @@ from blockbuster_fusion.nest.nest import (
     tiles as tiles_of,
 )
 from blockbuster_fusion.printers.c.lanes import lanes_of
-from blockbuster_fusion.printers.c.streams import planned
+from blockbuster_fusion.printers.c.streams import StreamPlan, planned
 from blockbuster_fusion.printers.c.tile_sharing import TileKind
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
 
 PART = 32
 """The number of rows of a partial sum across the vectors."""
-LINE = 1024
+LINE = 256
 """The elements of a result that are written past the caches at a time."""
 LONG = 128
 """The least length of a row that is read in place."""
@@ -77,6 +77,7 @@ class Layout:
         self.padded: dict[tuple[Dim, str], str] = {}
         self.runs: dict[Dim, str] = {}
         self.for_runs = _for_runs(kernel)
+        self.plan = StreamPlan()
         self.plan = planned(kernel, self.order, {s for s, fold in self.along()})
         self.passing = {s.tile for s, fold in self.along() if self.passes(s, fold)}
         self.borrowed: dict[Tile, Access] = {}
@@ -185,8 +186,10 @@ class Layout:
     def order(self, tile: Tile) -> list[Span]:
         """The spans of a tile in the order of memory: the lanes last.
 
-        Without lanes a row of an array stays a row, and nothing is transposed.
+        Without lanes a row of an array stays a row, unless a stream runs along its columns.
         """
+        if tile in self.plan.turned:
+            return [*self.plan.turned[tile]]
         return sorted(tile.spans, key=lambda span: span.dim is self.lanes)
 
     def room(self, tile: Tile, after: int = 0, held: str = "") -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from blockbuster_fusion.naming import word
 from blockbuster_fusion.nest.nest import Access, Lookup, Span, Store, Tile
 from blockbuster_fusion.printers.c.expressions import bare
 from blockbuster_fusion.printers.c.kernel_text import KernelText

@@ -87,14 +87,18 @@ class _Row:
 
         Sums are exact by runs, and results are written by runs. What is kept needs none.
         """
-        out, most, run = self.out, self.longest, LINE if item.stores else RUN
+        out, most = self.out, self.longest
         length = out.layout.length(self.stream.last)
-        if (most is not None and most <= run) or not (item.stores or item.folds):
+        run = str(RUN) if item.folds and (most is None or most > RUN) else length
+        if item.stores and (most is None or most > LINE):
+            pasts = " || ".join(out.layout.past_name(store) for store in item.stores)
+            run = f"({pasts} ? {LINE} : {run})"
+        if run == length:
             with out.braces(""):
                 yield "0", length
             return
-        with out.braces(f"for (int64_t run = 0; run < {length}; run += {run})"):
-            out.line(f"const int64_t run_end = MIN({length}, run + {run});")
+        with out.braces(f"for (int64_t run = 0, run_end; run < {length}; run = run_end)"):
+            out.line(f"run_end = MIN({length}, run + {run});")
             yield "run", "run_end"
 
     @property
@@ -172,9 +176,7 @@ class _Row:
         out.line(f"{out.layout.held(fold.tile)} {name} = {identity_of(fold)};")
         return name
 
-    def combine(
-        self, item: Segment, lanes: Mapping[Tile, str], values: Mapping[Fold, str]
-    ) -> None:
+    def combine(self, item: Segment, lanes: Mapping[Tile, str], values: Mapping[Fold, str]) -> None:
         """Writes one more step of the reductions of a segment."""
         for fold in item.folds:
             lane = f"{lanes[fold.tile]}[w]"

@@ -60,7 +60,14 @@ def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False)
     command = compiler()
     shared = tuple(str(file) for file in [loaded_openmp()] if file is not None)
     threaded = (*OPENMP, *(("-Wl,--as-needed", *shared) if shared else ()))
-    options = (*FLAGS, f"-DLAST_CACHE={last_cache()}", *threaded, *(SANITIZE if sanitize else ()), *flags, *LIBRARIES)
+    options = (
+        *FLAGS,
+        f"-DLAST_CACHE={last_cache()}",
+        *threaded,
+        *(SANITIZE if sanitize else ()),
+        *flags,
+        *LIBRARIES,
+    )
     serial = tuple(option for option in options if option not in threaded)
     keys = {some: _key(source, command, some) for some in (options, serial)}
     found = find(keys[options], ".so")
