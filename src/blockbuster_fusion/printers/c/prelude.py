@@ -206,7 +206,7 @@ def prelude(needs: Collection[Need]) -> str:
     vectors = {need[1] for need in needs if need[0] in ("contract", "sum")}
     parts += [products.vector_type(c_type) for c_type in sorted(vectors)]
     parts += mathematics(needs)
-    turned = {n[1] for n in needs if n[0] in ("load", "store") and n[1] == n[2]}
+    turned = {need[1] for need in needs if need[0] in ("load", "store")}
     parts += [moves.SHUFFLE, *(moves.turn(c_type) for c_type in sorted(turned))] * bool(turned)
     named = [need for need in sorted(needs) if need[0] in PARTS and need[0] not in FUNCTIONS]
     parts += [PARTS[name].text(*types) for name, *types in named]

@@ -30,10 +30,10 @@ def turn(c_type: str) -> str:
                 "0, 8, 1, 9, 4, 12, 5, 13", "2, 10, 3, 11, 6, 14, 7, 15")  # fmt: skip
     twos = step("b", [("a0", "a2"), ("a1", "a3"), ("a4", "a6"), ("a5", "a7")],
                 "0, 1, 8, 9, 4, 5, 12, 13", "2, 3, 10, 11, 6, 7, 14, 15")  # fmt: skip
-    fours = "\n    ".join(
-        f"*(eight_{c_type} *)(to + {n + 4 * at} * t) = SHUFFLE(order_{c_type}, b{n}, b{n + 4}, {order});"
-        for at, order in enumerate(("0, 1, 2, 3, 8, 9, 10, 11", "4, 5, 6, 7, 12, 13, 14, 15"))
-        for n in range(4)
+    fours = step("c", [(f"b{n}", f"b{n + 4}") for n in range(4)],
+                 "0, 1, 2, 3, 8, 9, 10, 11", "4, 5, 6, 7, 12, 13, 14, 15")  # fmt: skip
+    stores = "\n    ".join(
+        f"*(eight_{c_type} *)(to + {n // 2 + 4 * (n % 2)} * t) = c{n};" for n in range(8)
     )
     return f"""\
 typedef {c_type} eight_{c_type}
@@ -46,7 +46,8 @@ INLINE void turn_{c_type}({c_type} *to, int64_t t, const {c_type} *from, int64_t
     const eight_{c_type} {rows};
     const eight_{c_type} {ones};
     const eight_{c_type} {twos};
-    {fours}
+    const eight_{c_type} {fours};
+    {stores}
 }}
 """
 
@@ -63,11 +64,16 @@ SHUFFLE = """\
 def load(stored: str, held: str) -> str:
     """Loads a block into a tile; it is transposed if its columns are contiguous in memory."""
     value = _widen(stored, held, "block[(i + h) * b_i + (j + w) * b_j]")
-    whole = f"""
-            if (b_i == 1 && wide == TURN && high == TURN) {{
-                turn_{stored}(tile + i * t_i + j, t_i, block + i + j * b_j, b_j);
-                continue;
-            }}"""
+    turned = f"turn_{stored}(tile + i * t_i + j, t_i, block + i + j * b_j, b_j);"
+    wide = _widen(stored, held, "turned[h * TURN + w]")
+    if stored != held:
+        turned = f"""\
+{stored} turned[TURN * TURN];
+                turn_{stored}(turned, TURN, block + i + j * b_j, b_j);
+                for (int h = 0; h < TURN; h++)
+#pragma omp simd
+                    for (int w = 0; w < TURN; w++)
+                        tile[(i + h) * t_i + j + w] = {wide};"""
     return f"""\
 /* tile[i][j] = block[i*b_i + j*b_j] */
 static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stored} *RESTRICT block,
@@ -82,7 +88,11 @@ static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stor
     }}
     for (int64_t j = 0; j < J; j += TURN)
         for (int64_t i = 0; i < I; i += TURN) {{
-            int64_t wide = MIN(TURN, J - j), high = MIN(TURN, I - i);{whole * (stored == held)}
+            int64_t wide = MIN(TURN, J - j), high = MIN(TURN, I - i);
+            if (b_i == 1 && wide == TURN && high == TURN) {{
+                {turned}
+                continue;
+            }}
             for (int64_t h = 0; h < high; h++)
                 for (int64_t w = 0; w < wide; w++)
                     tile[(i + h) * t_i + j + w] = {value};
@@ -120,11 +130,15 @@ static void take_{stored}_{held}_{index}(
 def store(stored: str, held: str) -> str:
     """Stores a tile into a block; it is transposed if its columns are contiguous in memory."""
     value = _narrow(stored, held, "tile[(i + h) * t_i + j + w]")
-    whole = f"""
-            if (b_i == 1 && wide == TURN && high == TURN) {{
-                turn_{stored}(block + i + j * b_j, b_j, tile + i * t_i + j, t_i);
-                continue;
-            }}"""
+    turned = f"turn_{stored}(block + i + j * b_j, b_j, tile + i * t_i + j, t_i);"
+    if stored != held:
+        turned = f"""\
+{stored} turned[TURN * TURN];
+                for (int h = 0; h < TURN; h++)
+#pragma omp simd
+                    for (int w = 0; w < TURN; w++)
+                        turned[h * TURN + w] = {value};
+                turn_{stored}(block + i + j * b_j, b_j, turned, TURN);"""
     return f"""\
 /* block[i*b_i + j*b_j] = tile[i][j] */
 static void store_{stored}_{held}({stored} *RESTRICT block, int64_t b_i, int64_t b_j,
@@ -139,7 +153,11 @@ static void store_{stored}_{held}({stored} *RESTRICT block, int64_t b_i, int64_t
     }}
     for (int64_t j = 0; j < J; j += TURN)
         for (int64_t i = 0; i < I; i += TURN) {{
-            int64_t wide = MIN(TURN, J - j), high = MIN(TURN, I - i);{whole * (stored == held)}
+            int64_t wide = MIN(TURN, J - j), high = MIN(TURN, I - i);
+            if (b_i == 1 && wide == TURN && high == TURN) {{
+                {turned}
+                continue;
+            }}
             for (int64_t w = 0; w < wide; w++)
                 for (int64_t h = 0; h < high; h++)
                     block[(i + h) * b_i + (j + w) * b_j] = {value};
