@@ -7,12 +7,13 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
+from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
 from blockbuster_fusion.passes import Observer, Pass
 from blockbuster_fusion.printers.reserved import kernel_name
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED
 from blockbuster_fusion.printers.triton.tiles import fitted
 from blockbuster_fusion.schedule.defaults import all_tiles, assumed_lengths, default_tiles
-from blockbuster_fusion.schedule.schedule import Schedule, scheduled
+from blockbuster_fusion.schedule.schedule import Schedule, each_kernel, scheduled
 from blockbuster_fusion.schedule.space import Config
 
 
@@ -45,6 +46,8 @@ class Choice:
         """The loop nest, and the tiles of all its dims."""
         nest = scheduled(self.graph, kernel_name(self.name), self.schedule, observe)
         tiles = all_tiles(nest, self.tiles, self.target)
+        if self.target == "cpu":
+            nest = SHARING.observed(nest, observe)
         if self.target == "cuda":
             sizes = assumed_lengths(self.graph, nest)
             tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
@@ -66,6 +69,10 @@ class Choice:
             return replace(made, given=frozenset())
 
         return choice
+
+
+SHARING = each_kernel(share_exponentials, "Computes exponentials that are needed twice once.")
+"""The pass of kernels for a CPU, where results of a row stay in the first cache."""
 
 
 def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:

@@ -368,7 +368,12 @@ def _kernels(nest: Nest, tiles: Mapping[Dim, int], choice: Choice, threads: int 
 
         schedule = choice.schedule
         return CpuKernels(
-            nest, tiles, threads=threads, chosen=schedule.threads, chunk=schedule.chunk
+            nest,
+            tiles,
+            threads=threads,
+            chosen=schedule.threads,
+            chunk=schedule.chunk,
+            past=schedule.past,
         )
     try:
         from blockbuster_fusion.runtime.triton.launch import TritonKernels

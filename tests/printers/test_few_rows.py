@@ -120,7 +120,7 @@ def test_many_rows_become_few_in_a_call():
 def test_weights_are_read_in_place():
     """No statement loads a block of weights, and none is turned."""
     kernel = compiled("norm, gate and two products", "bfloat16", sizes={"M": 4, "N": 64, "K": 96})
-    text = kernel.source[kernel.source.index("/* buffers") :]
+    text = kernel.source[kernel.source.index("norm_gate_and_two_products_part") :]
     for weight in "WVU":
         assert f"= {weight} " in text or f"= {weight};" in text
     assert text.count("load_bfloat16_float(") == 2  # the rows, and the weight of the norm

@@ -75,5 +75,7 @@ def test_ragged_panels(kind: str, seed: int) -> None:
         given = [x.float() for x in (q, k, v)]
         error = attention(*given, kind) - attention(*(x.double() for x in given), kind)
     scale = torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
+    if dtype == torch.float64:
+        scale *= 2  # the reference errs too
     floor = 16 * torch.finfo(dtype).eps * exact.abs().max()
     assert (found - exact).abs().max() <= 2 * scale * error.abs().max() + floor

@@ -192,7 +192,7 @@ def test_a_sum_over_everything_is_split() -> None:
 def test_launches_depend_on_the_target() -> None:
     for machine, expected in (
         (H200, {"warps", "stages", "group"}),
-        (FOUR_CORES, {"threads", "chunk"}),
+        (FOUR_CORES, {"threads", "chunk", "past"}),
     ):
         space = space_of(lambda X: o.softmax(X), "M N", machine=machine, M=1024, N=8)
         assert {name for launch in space.launches for name in launch} == expected

@@ -31,6 +31,8 @@ PROGRAM = 4e-8
 """Seconds to begin a program."""
 STREAM = Pace(1.0, 0.35, 1.0, 0.8, 2e-9)
 """Without products values stay in registers, and arrays are read where they lie."""
+JUMP = 1.3e-7
+"""Seconds until main memory gives what does not lie where the last row ended."""
 TILES = Pace(0.17, 0.17, 0.6, 0.3, 4e-9)
 """With products every statement reads and writes tiles."""
 FEW_ROWS = Pace(0.17, 0.17, 0.9, 0.8, 4e-9)
@@ -55,7 +57,11 @@ def cpu_seconds(work: Work, machine: Machine, threads: int | None = None) -> flo
     cache = _cache(work, machine) if pace is STREAM else _next_to(home, machine)
     moving = (work.arrays + work.written) / _bandwidth(home.each, home.total, busy)
     moving += max(work.moved - work.arrays, 0.0) / _bandwidth(cache.each, cache.total, busy)
+    copies = next((m for m in machine.memories if work.turning <= m.size / 2), machine.main)
+    moving += 2 * work.turned / _bandwidth(copies.each, copies.total, busy)
     moving /= pace.memory
+    if pace is STREAM and home is machine.main:
+        moving += work.jumps * JUMP / busy
     computing /= busy
     longer, shorter = max(moving, computing), min(moving, computing)
     wake = 0.0 if room == 1 else machine.wake

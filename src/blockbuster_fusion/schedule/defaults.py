@@ -56,6 +56,8 @@ class TargetModel:
     """The longest axis that may have one block."""
     row: int
     """The longest row of an input that may have one block, so that it is read once."""
+    stream: int
+    """The same in a program without products, which reads rows where they lie."""
     local: int
     """Bytes of local memory."""
     flops: float
@@ -71,10 +73,10 @@ class TargetModel:
 TARGET_MODELS = {
     # One core: 8-wide fused multiply-adds at 3 GHz; its L2 cache and a share of the L3; the rate
     # at which that gives blocks back.
-    "cpu": TargetModel(128, 256, 16, 256, 2048, 4 << 20, 1e11, 2e10),
+    "cpu": TargetModel(128, 256, 16, 256, 2048, 16384, 4 << 20, 1e11, 2e10),
     # A large GPU: tensor cores in 16 bits; shared memory and registers of one processor; its L2.
-    "cuda": TargetModel(64, 64, 16, 128, 128, 200 * 1024, 6e14, 1e13),
-    "interpret": TargetModel(DEFAULT_TILE, DEFAULT_TILE, 16, 256, 2048, 4 << 20, 1e11, 2e10),
+    "cuda": TargetModel(64, 64, 16, 128, 128, 128, 200 * 1024, 6e14, 1e13),
+    "interpret": TargetModel(DEFAULT_TILE, DEFAULT_TILE, 16, 256, 2048, 2048, 4 << 20, 1e11, 2e10),
 }
 
 
@@ -89,21 +91,26 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     """The axes that may have one block: short axes of known length, except rows of an output.
 
     The rows of an output are its first axis that is cut into blocks; they run in parallel. Axes
-    that an input or a lookup has beside these rows may be longer, the more so if rows are few. On a
-    GPU a block has a length that is a power of two, so an axis of another length is cut.
+    that an input or a lookup has beside these rows may be longer, the more so if rows are few. In a
+    program without products they may be longer too, unless they come before the rows: such blocks
+    are turned, or reduced row upon row. On a GPU a block has a length that is a power of two, so an
+    axis of another length is cut.
     """
     model = model_for(target)
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
     read = [graph.type_of_input(port).axes for port in range(len(graph.inputs))]
     read += [node.types[0].axes for node in _lookups(graph)]
     beside = {axis for axes in read if rows & set(axes) for axis in axes}
-    row = model.row * (model.rows // FEW if has_few_rows(graph, target) else 1)
+    longest = model.row * (model.rows // FEW if has_few_rows(graph, target) else 1)
+    if target != "cuda" and not _multiplies(graph):
+        longest = model.stream
+        beside -= {a for axes in read for at, a in enumerate(axes) if rows & {*axes[at + 1 :]}}
     found = {
         dim.axis
         for dim in graph.dims
         if dim.packed
         and not dim.is_free
-        and _is_short(dim.axis, row if dim.axis in beside else model.short, target)
+        and _is_short(dim.axis, longest if dim.axis in beside else model.short, target)
     }
     return tuple(sorted(axis.name for axis in found - rows))
 
@@ -112,6 +119,11 @@ def _lookups(graph: Graph) -> Iterable[Node]:
     """The nodes that look up rows of a table, which are read as those of an input are."""
     nodes = (node for _, inner in graph.walk() for node in inner.nodes.values())
     return (node for node in nodes if isinstance(node.op, Take))
+
+
+def _multiplies(graph: Graph) -> bool:
+    """True if a program has products of matrices."""
+    return any(isinstance(n.op, Dot) for _, inner in graph.walk() for n in inner.nodes.values())
 
 
 def _is_short(axis: Axis, limit: int, target: str) -> bool:

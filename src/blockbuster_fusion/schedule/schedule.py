@@ -21,7 +21,7 @@ from blockbuster_fusion.nest.passes.tail_masks import tail_masks
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.passes import Observer, Pass, run_passes
 
-LAUNCH = ("warps", "stages", "group", "threads", "chunk")
+LAUNCH = ("warps", "stages", "group", "threads", "chunk", "past")
 """The options of a schedule that concern launches, not loops."""
 LARGEST = 1 << 30
 """The largest number of such an option, so that no sum of a few overflows."""
@@ -57,6 +57,9 @@ class Schedule:
     chunk: int | None = None
     """The consecutive programs that a thread of a CPU takes at a time. By default, an eighth of
     what each thread would have; one where a mask makes programs unequal."""
+    past: int | None = None
+    """The bytes of a result from which kernels of a CPU write it past the caches. By default, most
+    of the last cache."""
 
     def __post_init__(self) -> None:
         """Raises BadConfig for a number that no launch can have, and for what is no order."""
@@ -138,19 +141,19 @@ def nest_passes(schedule: Schedule) -> tuple[Pass[Nest, Nest], ...]:
         return order_grid(nest, schedule.order) if schedule.order else nest
 
     return (
-        _each_kernel(fold_casts, "Folds casts into loads and stores."),
-        _each_kernel(accumulate_in_place, "Has contractions add straight into accumulators."),
-        _each_kernel(hoist, "Moves loads and what follows from them out of loops."),
-        _each_kernel(remove_dead_code, "Removes statements whose tile is not read."),
-        _each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
-        _each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
+        each_kernel(fold_casts, "Folds casts into loads and stores."),
+        each_kernel(accumulate_in_place, "Has contractions add straight into accumulators."),
+        each_kernel(hoist, "Moves loads and what follows from them out of loops."),
+        each_kernel(remove_dead_code, "Removes statements whose tile is not read."),
+        each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
+        each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
         Pass("split_reduction", "Shares reductions among programs, if asked for.", split),
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
-        _each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
+        each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
     )
 
 
-def _each_kernel(change: Callable[[Kernel], Kernel], doc: str) -> Pass[Nest, Nest]:
+def each_kernel(change: Callable[[Kernel], Kernel], doc: str) -> Pass[Nest, Nest]:
     """The pass that changes each kernel of a nest; it has the name of the function."""
 
     def run(nest: Nest) -> Nest:

@@ -20,15 +20,17 @@ from blockbuster_fusion.nest.passes.order_grid import is_named
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.cpu import ALONE
 from blockbuster_fusion.schedule.defaults import is_tiled
-from blockbuster_fusion.schedule.schedule import LAUNCH, Schedule
+from blockbuster_fusion.schedule.schedule import LARGEST, LAUNCH, Schedule
 
 GRIDS: tuple[Literal["outer", "all"], ...] = ("outer", "all")
 LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4, 16)}
 """The numbers that are tried for a GPU."""
+PASTS = (None, 1, LARGEST)
+"""The sizes from which results of a CPU go past the caches that are tried: all, or none."""
 CHUNKS = (1, 4, 16, 64)
 """The programs for a thread of a CPU at a time that are tried."""
 SHORTEST_DOT = 16
-LONGEST = {"cpu": 1024, "cuda": 4096}
+LONGEST = {"cpu": 16384, "cuda": 4096}
 """The longest tile of an axis that no product has."""
 LONGEST_DOT = 256
 LONGEST_IN_PLACE = 1 << 14
@@ -202,7 +204,13 @@ class Space:
         if self.machine.target == "cuda":
             return [{name: number} for name, numbers in LAUNCHES.items() for number in numbers]
         made: list[dict[str, Any]] = [{"threads": number} for number in self.threads]
-        return made + [{"chunk": number} for number in self.chunks]
+        made += [{"chunk": number} for number in self.chunks]
+        return made + [{"past": number} for number in self.pasts]
+
+    @property
+    def pasts(self) -> list[int | None]:
+        """The sizes from which results go past the caches; products are stored through tiles."""
+        return [] if self.multiplied else [*PASTS]
 
     @property
     def threads(self) -> list[int | None]:

@@ -98,6 +98,12 @@ class Work:
     """The most elements that one program holds in accumulators and one tile beside them."""
     own: float = 0.0
     """Bytes of the parts of arrays that one program moves, each once."""
+    jumps: float = 0.0
+    """Rows of blocks in arrays that do not begin where the row before them ends."""
+    turned: float = 0.0
+    """Bytes of blocks that are transposed, as their rows are columns of a result."""
+    turning: float = 0.0
+    """Bytes of the largest such block."""
     statements: float = 0.0
     """Rows of tiles that statements are run for."""
     has_few_rows: bool = False
@@ -120,12 +126,15 @@ class _Count:
         self.own: dict[Buffer, float] = {}
         self.grid: set[Index] = set()
         self.parts: dict[Index, int] = {}
+        self.results: list[list[Dim]] = []
         self.gathered = 0.0
         self.stored: dict[Tile, DType] = {}
 
     def of(self, kernel: Kernel) -> Work:
         work = self.work
         self.grid = set(kernel.grid)
+        stores = [s.target.spans for s in kernel.statements if isinstance(s, Store)]
+        self.results = [[span.dim for span in spans] for spans in stores]
         work.programs = math.prod(self.blocks(index.dim) for index in kernel.grid)
         self.body(kernel.body, float(work.programs))
         work.arrays = sum(self.seen.values())
@@ -166,6 +175,10 @@ class _Count:
             case Load(tile, access):
                 self.stored[tile] = access.buffer.dtype
                 self.move(access, tile, times)
+                if self.is_turned(access):
+                    size = self.elements(tile) * access.buffer.dtype.bytes
+                    work.turned += size * times
+                    work.turning = max(work.turning, size)
             case Lookup(tile, access):
                 size = self.elements(tile) * access.buffer.dtype.bytes * times
                 work.moved += size
@@ -227,6 +240,7 @@ class _Count:
         size = self.elements(tile) * buffer.dtype.bytes * times
         if buffer.space is Space.GLOBAL:
             self.work.moved += size * self.waste(access)
+            self.work.jumps += self.jumps(access) * times
             whole = math.prod(buffer_shape(buffer, self.tiling)) * buffer.dtype.bytes
             self.seen[buffer] = max(self.seen.get(buffer, 0.0), float(whole))
             self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
@@ -245,6 +259,21 @@ class _Count:
         if isinstance(span.at, int) or span.at in self.grid:
             return self.length(span)
         return self.tiling.extents.of(span.dim.axis) / self.parts.get(span.at, 1)
+
+    def is_turned(self, access: Access) -> bool:
+        """True if rows of a block are columns of a result."""
+        dims = [span.dim for span in access.spans]
+        return any(
+            dims[-1] in result[:-1] and result[-1] in dims for result in self.results if dims
+        )
+
+    def jumps(self, access: Access) -> float:
+        """The rows of a block that begin elsewhere than where the row before them ends."""
+        *outer, last = access.spans or (None,)
+        if last is None or self.blocks(last.dim) == 1:
+            return 0.0
+        rows = math.prod(map(self.length, outer), start=1.0)
+        return rows if rows > 1 else 0.0
 
     def waste(self, access: Access) -> float:
         """The bytes that memory moves for each byte of a block whose rows are short."""

@@ -96,8 +96,8 @@ def emit(
 
 def _printed(choice: Choice) -> Printed:
     nest, tiles = choice.scheduled()
-    is_c, chunk = choice.target == "cpu", choice.schedule.chunk
-    source = print_c(nest, tiles, chunk) if is_c else print_triton(nest)
+    is_c, options = choice.target == "cpu", (choice.schedule.chunk, choice.schedule.past)
+    source = print_c(nest, tiles, *options) if is_c else print_triton(nest)
     return Printed(choice, nest, tiles, source)
 
 

@@ -25,65 +25,87 @@ from blockbuster_fusion.nest.nest import (
 )
 from blockbuster_fusion.printers.c.expressions import Need
 from blockbuster_fusion.printers.c.kernel_text import KernelText
-from blockbuster_fusion.printers.c.layout import Layout
+from blockbuster_fusion.printers.c.layout import LINE, Layout
 from blockbuster_fusion.printers.c.prelude import OUTSIDE, prelude
 from blockbuster_fusion.printers.c.statements import write_body
 from blockbuster_fusion.printers.c.tile_sharing import share
 from blockbuster_fusion.printers.operators import C_STORED
 
 
-def print_c(nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None) -> str:
+def print_c(
+    nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None, past: int | None = None
+) -> str:
     """The kernels of a program as C.
 
     `tiles` are constants of the text (64 where none is given), and so is `chunk`, the number of
-    programs that a thread takes at a time. By default it is computed from their number.
+    programs that a thread takes at a time. By default it is computed from their number. `past` is
+    the size of a result, in bytes, from which it is written past the caches.
     """
-    needs, kernels = kernels_in_c(nest, tiles, chunk)
+    needs, kernels = kernels_in_c(nest, tiles, chunk, past)
     return "\n".join([prelude(needs), kernels])
 
 
 def kernels_in_c(
-    nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None
+    nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None, past: int | None = None
 ) -> tuple[set[Need], str]:
     """The parts of the prelude that the kernels of a program need, and the kernels as C."""
     buffers = {*nest.inputs, *(view.buffer for view in nest.outputs)}
     buffers.update(buffer for kernel in nest.kernels for buffer in kernel.buffers)
     is_narrow = any(buffer.dtype is DType.bfloat16 for buffer in buffers)
     needs: set[Need] = {("bfloat16",)} if is_narrow else set()
-    kernels = [_function(kernel, tiles, needs, chunk) for kernel in nest.kernels]
+    kernels = [
+        _function(KernelText(Layout(kernel, tiles), needs, past), chunk) for kernel in nest.kernels
+    ]
     return needs, "\n".join(kernels)
 
 
-def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need], chunk: int | None) -> str:
-    """A kernel as a function: its parameters, its memory, its grid and its body."""
-    out = KernelText(Layout(kernel, tiles), needs)
-    looks_up = _looks_up(kernel)
+def _function(out: KernelText, chunk: int | None) -> str:
+    """A kernel as a function, after one with the share of a thread: its memory, grid and body.
+
+    One thread calls its share by itself: OpenMP would take as long as a small kernel.
+    """
     layout = out.layout
+    looks_up = _looks_up(layout.kernel)
+    part = layout.id("part", f"{layout.kernel.name}_part")
     arguments = "void *const *buffers, const int64_t *strides, const int64_t *sizes, int threads"
+    counters = "int64_t *next" + ", int *outside" * looks_up
+    with out.braces(f"static void {part}({arguments}, {counters})"):
+        _share(out, chunk, looks_up=looks_up)
     _contract_of_call(out)
     with out.braces(f"int {layout.kernel.name}({arguments})"):
-        _parameters(out)
-        _chunk(out, chunk)
-        _large_pages(out)
-        here = len(out.lines)
+        _sizes(out)
         out.line("int64_t next = 0;")
         if looks_up:
             out.line("int outside = 0;")
-        out.line("#pragma omp parallel num_threads(MAX(1, MIN(threads, programs)))")
-        with out.braces(""):
-            _memory(out)
-            if looks_up:
-                out.line("int astray = 0;")
-            claimed = "(program = claim(&next, program, chunk)) < programs"
-            with out.braces(f"for (int64_t program = 0; memory && {claimed}; program++)"):
-                _grid(out)
-                write_body(out, layout.kernel.body)
-            out.line("free(memory);")
-            if looks_up:
-                out.line("#pragma omp atomic")
-                out.line("outside |= astray;")
+        call = f"{part}(buffers, strides, sizes, threads, &next{', &outside' * looks_up});"
+        out.line(f"if (MIN(threads, programs) <= 1) {call}")
+        with out.braces("else"):
+            out.line("#pragma omp parallel num_threads(MIN(threads, programs))")
+            out.line(call)
         outside = f" ? 1 : outside * {OUTSIDE}" if looks_up else ""
         out.line(f"return next < programs{outside};")
+    return "\n".join(out.lines) + "\n"
+
+
+def _share(out: KernelText, chunk: int | None, *, looks_up: bool) -> None:
+    """Writes the share of a thread: chunks of programs, until all are taken."""
+    layout = out.layout
+    _buffers(out)
+    _sizes(out)
+    _chunk(out, chunk)
+    _large_pages(out)
+    here = len(out.lines)
+    _memory(out)
+    if looks_up:
+        out.line("int astray = 0;")
+    claimed = "(program = claim(next, program, chunk)) < programs"
+    with out.braces(f"for (int64_t program = 0; memory && {claimed}; program++)"):
+        _grid(out)
+        write_body(out, layout.kernel.body)
+    out.line("free(memory);")
+    if looks_up:
+        out.line("#pragma omp atomic")
+        out.line("*outside |= astray;")
     runs = [
         f"    const int64_t {name} = run_length({layout.count(dim)});"
         for dim, name in layout.runs.items()
@@ -92,7 +114,6 @@ def _function(kernel: Kernel, tiles: Mapping[Dim, int], needs: set[Need], chunk:
         f"    const int64_t {name} = PADDED({layout.block(dim)}, {held});"
         for (dim, held), name in layout.padded.items()
     ]
-    return "\n".join(out.lines) + "\n"
 
 
 def _looks_up(kernel: Kernel) -> bool:
@@ -114,7 +135,8 @@ def _contract_of_call(out: KernelText) -> None:
     out.line(f"   Returns 0, or 1 when there was no memory{outside}. */")
 
 
-def _parameters(out: KernelText) -> None:
+def _buffers(out: KernelText) -> None:
+    """Writes the addresses and strides of arrays."""
     layout = out.layout
     at = 0
     for i, buffer in enumerate(layout.kernel.global_buffers):
@@ -126,6 +148,11 @@ def _parameters(out: KernelText) -> None:
             name = layout.stride(buffer, axis)
             out.line(f"const int64_t {name} = strides[{at}];")
             at += 1
+
+
+def _sizes(out: KernelText) -> None:
+    """Writes the sizes, the lengths of blocks and the number of programs."""
+    layout = out.layout
     for i, symbol in enumerate(layout.kernel.symbols):
         out.line(f"const int64_t {layout.id(symbol, symbol.name)} = sizes[{i}];")
     for dim in layout.blocks:
@@ -184,6 +211,7 @@ def _stream_pieces(layout: Layout) -> Iterator[tuple[str, str, str]]:
         for store in stream.stores:
             if room := layout.copied(store):
                 yield layout.copy_name(store), C_STORED[store.target.buffer.dtype], room
+            yield layout.line_name(store), C_STORED[store.target.buffer.dtype], str(LINE)
 
 
 def _grid(out: KernelText) -> None:

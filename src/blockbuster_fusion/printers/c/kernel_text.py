@@ -15,8 +15,10 @@ class KernelText:
     The parts of the prelude that the lines call are noted in `needs`.
     """
 
-    def __init__(self, layout: Layout, needs: set[Need]) -> None:
+    def __init__(self, layout: Layout, needs: set[Need], past: int | None = None) -> None:
+        """`past` is the size from which results go past the caches: most of the last by default."""
         self.layout, self.needs = layout, needs
+        self.past = "LAST_CACHE / 4 * 3" if past is None else str(past)
         self.writer = ExpressionWriter(layout.extent, needs)
         self.lines: list[str] = []
         self.depth = 0

@@ -37,13 +37,15 @@ from blockbuster_fusion.nest.nest import (
 )
 from blockbuster_fusion.printers.c.lanes import ContractionPlan, lanes_of, planned_contraction
 from blockbuster_fusion.printers.c.panels import gather, planned_panels
-from blockbuster_fusion.printers.c.streams import planned
+from blockbuster_fusion.printers.c.streams import StreamPlan, planned
 from blockbuster_fusion.printers.c.tile_sharing import TileKind
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
 
 PART = 32
 """The number of rows of a partial sum across the vectors."""
+LINE = 256
+"""The elements of a result that are written past the caches at a time."""
 LONG = 128
 """The least length of a row that is read in place."""
 
@@ -66,6 +68,7 @@ class Layout:
         self.padded: dict[tuple[Dim, str], str] = {}
         self.runs: dict[Dim, str] = {}
         self.for_runs = _for_runs(kernel)
+        self.plan = StreamPlan()
         self.plan = planned(kernel, self.order, {s for s, fold in self.along()})
         self.panels = planned_panels(kernel, self.order, self.lanes)
         self.passing = {s.tile for s, fold in self.along() if self.passes(s, fold)}
@@ -168,6 +171,14 @@ class Layout:
         name = self.name(thing.target.buffer if isinstance(thing, Store) else thing)
         return self.id(("copy", thing), f"{name}_copy")
 
+    def line_name(self, store: Store) -> str:
+        """The variable of results that will be written past the caches."""
+        return self.id(("line", store), f"{self.name(store.target.buffer)}_line")
+
+    def past_name(self, store: Store) -> str:
+        """The variable that says whether results are written past the caches."""
+        return self.id(("past", store), f"{self.name(store.target.buffer)}_past")
+
     def copied(self, thing: Tile | Store) -> str:
         """The memory of such a copy, in elements: none if rows are always contiguous."""
         tile = thing.tile if isinstance(thing, Store) else thing
@@ -181,8 +192,10 @@ class Layout:
     def order(self, tile: Tile) -> list[Span]:
         """The spans of a tile in the order of memory: the lanes last.
 
-        Without lanes a row of an array stays a row, and nothing is transposed.
+        Without lanes a row of an array stays a row, unless a stream runs along its columns.
         """
+        if tile in self.plan.turned:
+            return [*self.plan.turned[tile]]
         return sorted(tile.spans, key=lambda span: span.dim is self.lanes)
 
     def room(self, tile: Tile, after: int = 0, held: str = "") -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from blockbuster_fusion.naming import word
 from blockbuster_fusion.nest.nest import Access, Lookup, Span, Store, Tile
 from blockbuster_fusion.printers.c.expressions import bare
 from blockbuster_fusion.printers.c.kernel_text import KernelText
@@ -50,52 +49,12 @@ def _write_view(out: KernelText, tile: Tile, source: Access) -> None:
     out.needs.add(("load", stored, stored))
     copy = layout.copy_name(tile)
     with out.braces(f"if ({row} != 1)"):
-        with _copied(out, tile, source, copy) as (there, here, sizes, (rows, columns)):
+        with copied(out, tile, source, copy) as (there, here, sizes, (rows, columns)):
             to = f"{here}, {rows[0]}, {there}, {rows[1]}, {columns}"
             out.line(f"load_{stored}_{stored}({to}, {sizes});")
         out.line(f"{name} = {copy};")
         for at, step in enumerate(steps.values(), 1):
             out.line(f"{step} = {layout.room(tile, at, stored)};")
-
-
-def write_target(out: KernelText, store: Store, to: str) -> None:
-    """Writes where the rows of a block are stored: in place, or in a copy."""
-    layout, target = out.layout, store.target
-    stored, order = C_STORED[target.buffer.dtype], out.layout.order(store.tile)
-    out.line(f"{stored} *{to} = {layout.address(target)};")
-    steps = {span: target_step(out, store, span) for span in order[:-1]}
-    for span, step in steps.items():
-        out.line(f"int64_t {step} = {layout.buffer_step(target, span)};")
-    row = layout.row_step(target, store.tile)
-    if row == "1":
-        return
-    with out.braces(f"if ({row} != 1)"):
-        out.line(f"{to} = {layout.copy_name(store)};")
-        for at, step in enumerate(steps.values(), 1):
-            out.line(f"{step} = {layout.room(store.tile, at, stored)};")
-
-
-def target_step(out: KernelText, store: Store, span: Span) -> str:
-    """The variable of a stride of the rows that are stored."""
-    layout = out.layout
-    wanted = f"{layout.name(store.target.buffer)}_to_{word(span.dim.name)}"
-    return layout.id(("target step", store, span), wanted)
-
-
-def write_copied(out: KernelText, store: Store) -> None:
-    """Writes the store of a block of which a copy was made, as its rows are not contiguous."""
-    layout, target = out.layout, store.target
-    stored, row = C_STORED[target.buffer.dtype], layout.row_step(target, store.tile)
-    if row == "1":
-        return
-    out.needs.add(("store", stored, stored))
-    copy = layout.copy_name(store)
-    with (
-        out.braces(f"if ({row} != 1)"),
-        _copied(out, store.tile, target, copy) as (there, here, sizes, (rows, columns)),
-    ):
-        to = f"{there}, {rows[1]}, {columns}, {here}, {rows[0]}"
-        out.line(f"store_{stored}_{stored}({to}, {sizes});")
 
 
 def write_lookup(out: KernelText, statement: Lookup) -> None:
@@ -191,7 +150,7 @@ def _rows(out: KernelText, tile: Tile, access: Access) -> Iterator[Rows]:
 
 
 @contextmanager
-def _copied(out: KernelText, tile: Tile, access: Access, copy: str) -> Iterator[Rows]:
+def copied(out: KernelText, tile: Tile, access: Access, copy: str) -> Iterator[Rows]:
     """Loops over all but the last two axes of a copy of a block, of the buffer's own type."""
     layout, stored = out.layout, C_STORED[access.buffer.dtype]
     order = layout.order(tile)

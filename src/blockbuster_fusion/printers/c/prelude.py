@@ -118,6 +118,39 @@ INLINE int on_axis(int64_t place, int64_t length, int *outside) {
 }
 """
 
+_PUSH = """\
+/* Writes results past the caches, where they would find no room: in whole lines of a cache. */
+#if defined(__SSE2__)
+#include <immintrin.h>
+enum { CAN_PUSH = 1 };
+static __attribute__((noinline, unused)) void push(void *to, const void *from, int64_t bytes) {
+    char *x = (char *)to;
+    const char *y = (const char *)from;
+    const int64_t head = MIN(bytes, -(uintptr_t)x & 63);
+    memcpy(x, y, head);
+    for (x += head, y += head, bytes -= head; bytes >= 64; x += 64, y += 64, bytes -= 64) {
+#if defined(__AVX512F__)
+        _mm512_stream_si512((__m512i *)x, _mm512_loadu_si512(y));
+#else
+        for (int i = 0; i < 64; i += 16)
+            _mm_stream_si128((__m128i *)(x + i), _mm_loadu_si128((const __m128i *)(y + i)));
+#endif
+    }
+    memcpy(x, y, bytes);
+}
+/* Others may read what was written. */
+INLINE void pushed(void) { _mm_sfence(); }
+#else
+enum { CAN_PUSH = 0 };
+INLINE void push(void *to, const void *from, int64_t bytes) { memcpy(to, from, bytes); }
+INLINE void pushed(void) {}
+#endif
+/* The bytes of the last cache, as the command of the compiler has them. */
+#if !defined(LAST_CACHE)
+#define LAST_CACHE (16 << 20)
+#endif
+"""
+
 _BFLOAT16 = """\
 typedef uint16_t bfloat16;
 
@@ -192,9 +225,13 @@ def prelude(needs: Collection[Need]) -> str:
         parts.append(_PLACES)
     if ("runs",) in needs:
         parts.append(_RUNS)
+    if ("push",) in needs:
+        parts.append(_PUSH)
     vectors = {need[-1] for need in needs if need[0] in ("contract", "lane_sum", "sum")}
     parts += [products.vector_type(c_type) for c_type in sorted(vectors)]
     parts += mathematics(needs)
+    turned = {need[1] for need in needs if need[0] in ("load", "store")}
+    parts += [moves.SHUFFLE, *(moves.turn(c_type) for c_type in sorted(turned))] * bool(turned)
     order = [name for name in PARTS if name not in FUNCTIONS]
     named = sorted((n for n in needs if n[0] in order), key=lambda n: (order.index(n[0]), n))
     parts += [PARTS[name].text(*types) for name, *types in named]
@@ -216,7 +253,7 @@ def _with_foundations(needs: Collection[Need]) -> set[Need]:
 
 def all_parts() -> str:
     """The whole prelude, for every type: no name of a program may be one of its names."""
-    needs: set[Need] = {("places",), ("runs",), ("bfloat16",)}
+    needs: set[Need] = {("places",), ("runs",), ("bfloat16",), ("push",)}
     for name, part in PARTS.items():
         needs |= {(name, *types) for types in product(*part.types)}
     return prelude(needs)

@@ -11,13 +11,74 @@ def _narrow(stored: str, held: str, text: str) -> str:
     return f"narrowed_bfloat16({text})" if stored == "bfloat16" else f"({stored})({text})"
 
 
+_LANES = {"float": "int32_t", "double": "int64_t", "_Float16": "int16_t", "bfloat16": "int16_t"}
+
+
+def turn(c_type: str) -> str:
+    """Transposes 8×8 elements in registers, by interleaving rows three times."""
+
+    def step(made: str, pairs: list[tuple[str, str]], low: str, high: str) -> str:
+        texts = [
+            f"{made}{2 * n + at} = SHUFFLE(order_{c_type}, {a}, {b}, {order})"
+            for n, (a, b) in enumerate(pairs)
+            for at, order in enumerate((low, high))
+        ]
+        return ",\n        ".join(texts)
+
+    rows = ",\n        ".join(f"x{n} = *(const eight_{c_type} *)(from + {n} * f)" for n in range(8))
+    ones = step("a", [(f"x{2 * n}", f"x{2 * n + 1}") for n in range(4)],
+                "0, 8, 1, 9, 4, 12, 5, 13", "2, 10, 3, 11, 6, 14, 7, 15")  # fmt: skip
+    twos = step("b", [("a0", "a2"), ("a1", "a3"), ("a4", "a6"), ("a5", "a7")],
+                "0, 1, 8, 9, 4, 5, 12, 13", "2, 3, 10, 11, 6, 7, 14, 15")  # fmt: skip
+    fours = step("c", [(f"b{n}", f"b{n + 4}") for n in range(4)],
+                 "0, 1, 2, 3, 8, 9, 10, 11", "4, 5, 6, 7, 12, 13, 14, 15")  # fmt: skip
+    stores = "\n    ".join(
+        f"*(eight_{c_type} *)(to + {n // 2 + 4 * (n % 2)} * t) = c{n};" for n in range(8)
+    )
+    return f"""\
+typedef {c_type} eight_{c_type}
+    __attribute__((vector_size(8 * sizeof({c_type})), aligned(sizeof({c_type})), may_alias));
+typedef {_LANES.get(c_type, c_type)} order_{c_type}
+    __attribute__((vector_size(8 * sizeof({c_type}))));
+
+/* to[i*t + j] = from[i + j*f] for i, j < 8 */
+INLINE void turn_{c_type}({c_type} *to, int64_t t, const {c_type} *from, int64_t f) {{
+    const eight_{c_type} {rows};
+    const eight_{c_type} {ones};
+    const eight_{c_type} {twos};
+    const eight_{c_type} {fours};
+    {stores}
+}}
+"""
+
+
+SHUFFLE = """\
+#if defined(__clang__)
+#define SHUFFLE(order, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(order, a, b, ...) __builtin_shuffle(a, b, (order){__VA_ARGS__})
+#endif
+"""
+
+
 def load(stored: str, held: str) -> str:
     """Loads a block into a tile; it is transposed if its columns are contiguous in memory."""
+    value = _widen(stored, held, "block[(i + h) * b_i + (j + w) * b_j]")
+    turned = f"turn_{stored}(tile + i * t_i + j, t_i, block + i + j * b_j, b_j);"
+    wide = _widen(stored, held, "turned[h * TURN + w]")
+    if stored != held:
+        turned = f"""\
+{stored} turned[TURN * TURN];
+                turn_{stored}(turned, TURN, block + i + j * b_j, b_j);
+                for (int h = 0; h < TURN; h++)
+#pragma omp simd
+                    for (int w = 0; w < TURN; w++)
+                        tile[(i + h) * t_i + j + w] = {wide};"""
     return f"""\
 /* tile[i][j] = block[i*b_i + j*b_j] */
 static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stored} *RESTRICT block,
                          int64_t b_i, int64_t b_j, int64_t I, int64_t J) {{
-    enum {{ TURN = 16 }};
+    enum {{ TURN = 8 }};
     if (b_j == 1) {{
         for (int64_t i = 0; i < I; i++)
 #pragma omp simd
@@ -29,20 +90,12 @@ static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stor
         for (int64_t i = 0; i < I; i += TURN) {{
             int64_t wide = MIN(TURN, J - j), high = MIN(TURN, I - i);
             if (b_i == 1 && wide == TURN && high == TURN) {{
-                {held} turned[TURN][TURN];
-                for (int w = 0; w < TURN; w++)
-#pragma omp simd
-                    for (int h = 0; h < TURN; h++)
-                        turned[w][h] = {_widen(stored, held, "block[i + h + (j + w) * b_j]")};
-                for (int h = 0; h < TURN; h++)
-#pragma omp simd
-                    for (int w = 0; w < TURN; w++) tile[(i + h) * t_i + j + w] = turned[w][h];
+                {turned}
                 continue;
             }}
             for (int64_t h = 0; h < high; h++)
                 for (int64_t w = 0; w < wide; w++)
-                    tile[(i + h) * t_i + j + w] =
-                        {_widen(stored, held, "block[(i + h) * b_i + (j + w) * b_j]")};
+                    tile[(i + h) * t_i + j + w] = {value};
         }}
 }}
 """
@@ -75,11 +128,22 @@ static void take_{stored}_{held}_{index}(
 
 
 def store(stored: str, held: str) -> str:
+    """Stores a tile into a block; it is transposed if its columns are contiguous in memory."""
+    value = _narrow(stored, held, "tile[(i + h) * t_i + j + w]")
+    turned = f"turn_{stored}(block + i + j * b_j, b_j, tile + i * t_i + j, t_i);"
+    if stored != held:
+        turned = f"""\
+{stored} turned[TURN * TURN];
+                for (int h = 0; h < TURN; h++)
+#pragma omp simd
+                    for (int w = 0; w < TURN; w++)
+                        turned[h * TURN + w] = {value};
+                turn_{stored}(block + i + j * b_j, b_j, turned, TURN);"""
     return f"""\
 /* block[i*b_i + j*b_j] = tile[i][j] */
 static void store_{stored}_{held}({stored} *RESTRICT block, int64_t b_i, int64_t b_j,
                           const {held} *RESTRICT tile, int64_t t_i, int64_t I, int64_t J) {{
-    enum {{ TURN = 16 }};
+    enum {{ TURN = 8 }};
     if (b_j == 1) {{
         for (int64_t i = 0; i < I; i++)
 #pragma omp simd
@@ -88,9 +152,15 @@ static void store_{stored}_{held}({stored} *RESTRICT block, int64_t b_i, int64_t
         return;
     }}
     for (int64_t j = 0; j < J; j += TURN)
-        for (int64_t i = 0; i < I; i += TURN)
-            for (int64_t w = j; w < MIN(j + TURN, J); w++)
-                for (int64_t h = i; h < MIN(i + TURN, I); h++)
-                    block[h * b_i + w * b_j] = {_narrow(stored, held, "tile[h * t_i + w]")};
+        for (int64_t i = 0; i < I; i += TURN) {{
+            int64_t wide = MIN(TURN, J - j), high = MIN(TURN, I - i);
+            if (b_i == 1 && wide == TURN && high == TURN) {{
+                {turned}
+                continue;
+            }}
+            for (int64_t w = 0; w < wide; w++)
+                for (int64_t h = 0; h < high; h++)
+                    block[(i + h) * b_i + (j + w) * b_j] = {value};
+        }}
 }}
 """

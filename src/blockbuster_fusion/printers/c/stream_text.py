@@ -3,19 +3,20 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.listing import statement_text
 from blockbuster_fusion.nest.nest import Compute, Fold, Span, Store, Tile
 from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
-from blockbuster_fusion.printers.c.moves import target_step, write_copied, write_load, write_target
+from blockbuster_fusion.printers.c.layout import LINE
+from blockbuster_fusion.printers.c.moves import write_load
+from blockbuster_fusion.printers.c.stored_rows import StoredRow, write_copied, write_target
 from blockbuster_fusion.printers.c.streams import Segment, Stream
 from blockbuster_fusion.printers.operators import C_STORED
 
-LANES = 32
-"""The most partial results of a reduction along a row."""
+MOST_LANES, LEAST_LANES = 64, 16
+"""The partial results of a reduction along a row: a few vectors, fewer in short rows."""
 RUN = 4096
 """The elements of a sum after which its partial results are added up: long sums stay exact."""
 
@@ -27,18 +28,14 @@ def write_stream(out: KernelText, stream: Stream) -> None:
     for load in stream.loads:
         write_load(out, load.tile, load.source)
     for store in stream.stores:
-        write_target(out, store, _target(out, store))
+        write_target(out, store, stream.outer, stream.last)
     with out.over(stream.outer, simd="") as variables:
         row = _Row(out, stream, variables)
         for item in stream.items:
             row.write(item)
     for store in stream.stores:
+        out.line(f"if ({out.layout.past_name(store)}) pushed();")
         write_copied(out, store)
-
-
-def _target(out: KernelText, store: Store) -> str:
-    """The variable with the place of the rows that are stored."""
-    return out.layout.id(("target", store), f"{out.layout.name(store.target.buffer)}_to")
 
 
 class _Row:
@@ -49,6 +46,8 @@ class _Row:
         self.values: dict[Tile, str] = {}
         """The variables of the values that are in registers."""
         self.along = f"i{len(variables) + 1}"
+        self.places: dict[Store, str] = {}
+        """The elements that the stores of a segment write."""
 
     def write(self, item: Segment | Compute | Store) -> None:
         if isinstance(item, Segment):
@@ -64,36 +63,42 @@ class _Row:
     # ---------------------------------------------------------------- segments
 
     def segment(self, item: Segment) -> None:
-        """Writes a loop over the elements of a row."""
+        """Writes loops over the elements of a row, a run of them at a time."""
         out, folds = self.out, item.folds
-        if len(item.statements) == 1 and folds and self.is_plain_sum(folds[0]):
-            self.plain_sum(folds[0])
-            return
-        if not folds:
-            with out.over([self.stream.last], around=len(self.variables)) as own:
-                self.body(item, {**self.variables, **own}, {})
-            return
         for fold in folds:
             name = self.named(fold.tile)
-            identity = number(fold.combiner.identity[0], fold.tile.dtype)
-            out.line(f"{out.layout.held(fold.tile)} {name} = {bare(identity)};")
+            out.line(f"{out.layout.held(fold.tile)} {name} = {identity_of(fold)};")
             self.values[fold.tile] = name
-        with self.runs() as (first, end):
-            self.reduced(item, first, end)
+        with self.runs(item) as (first, end):
+            targets = [StoredRow(out, s, self.variables, self.along) for s in item.stores]
+            self.places = {t.store: t.write_place(first) for t in targets}
+            if folds:
+                self.reduced(item, first, end)
+            else:
+                self.elements(item, "LANES(float)", first, end, {})
+            for target in targets:
+                target.write_push(first, end)
         for fold in folds:
             self.keep(fold.tile, self.variables)
 
     @contextmanager
-    def runs(self) -> Iterator[tuple[str, str]]:
-        """Loops over runs of a long row; gives the first element and the end of one."""
+    def runs(self, item: Segment) -> Iterator[tuple[str, str]]:
+        """Loops over runs of a long row; gives the first element and the end of one.
+
+        Sums are exact by runs, and results are written by runs. What is kept needs none.
+        """
         out, most = self.out, self.longest
         length = out.layout.length(self.stream.last)
-        if most is not None and most <= RUN:
+        run = str(RUN) if item.folds and (most is None or most > RUN) else length
+        if item.stores and (most is None or most > LINE):
+            pasts = " || ".join(out.layout.past_name(store) for store in item.stores)
+            run = f"({pasts} ? {LINE} : {run})"
+        if run == length:
             with out.braces(""):
                 yield "0", length
             return
-        with out.braces(f"for (int64_t run = 0; run < {length}; run += {RUN})"):
-            out.line(f"const int64_t run_end = MIN({length}, run + {RUN});")
+        with out.braces(f"for (int64_t run = 0, run_end; run < {length}; run = run_end)"):
+            out.line(f"run_end = MIN({length}, run + {run});")
             yield "run", "run_end"
 
     @property
@@ -106,77 +111,95 @@ class _Row:
     @property
     def width(self) -> int:
         """The number of partial results: fewer in short rows."""
-        width = LANES
-        while self.longest is not None and width > 8 and 2 * width > self.longest:
+        width = MOST_LANES
+        while self.longest is not None and width > LEAST_LANES and 8 * width > self.longest:
             width //= 2
         return width
 
     def reduced(self, item: Segment, first: str, end: str) -> None:
         """Writes the reductions of a run, in lanes that are combined at its end."""
-        out, at, width = self.out, "at", self.width
+        out, width = self.out, self.width
         lanes = {
             fold.tile: out.layout.id(("lanes", fold.tile), f"{self.values[fold.tile]}_lanes")
             for fold in item.folds
         }
         for fold in item.folds:
-            identity = bare(number(fold.combiner.identity[0], fold.tile.dtype))
-            out.line(f"{out.layout.held(fold.tile)} {lanes[fold.tile]}[{width}];")
-            out.line(f"for (int w = 0; w < {width}; w++) {lanes[fold.tile]}[w] = {identity};")
-        out.line(f"int64_t {at} = {first};")
-        for head, count in (
-            (f"for (; {at} + {width} <= {end}; {at} += {width})", str(width)),
-            ("", f"{end} - {at}"),
-        ):
-            with out.braces(head):
-                out.line("#pragma omp simd")
-                with out.braces(f"for (int64_t w = 0; w < {count}; w++)"):
-                    out.line(f"const int64_t {self.along} = {at} + w;")
-                    own = {self.stream.last: self.along}
-                    self.body(item, {**self.variables, **own}, lanes)
+            lane = lanes[fold.tile]
+            out.line(f"{out.layout.held(fold.tile)} {lane}[{width}];")
+            out.line(f"for (int w = 0; w < {width}; w++) {lane}[w] = {identity_of(fold)};")
+        self.elements(item, str(width), first, end, lanes)
         for fold in item.folds:
-            name, lane = self.values[fold.tile], lanes[fold.tile]
-            made = self.combined(fold, f"{lane}[w]", f"{lane}[w + half]")
-            out.line(f"for (int half = {width // 2}; half > 0; half /= 2)")
-            out.line(f"    for (int w = 0; w < half; w++) {lane}[w] = {bare(made)};")
-            out.line(f"{name} = {bare(self.combined(fold, name, f'{lane}[0]'))};")
+            self.halved(fold, lanes[fold.tile], width)
 
-    def body(self, item: Segment, variables: Mapping[Span, str], lanes: Mapping[Tile, str]) -> None:
-        """Writes the statements of a segment for one element."""
+    def halved(self, fold: Fold, lane: str, width: int) -> None:
+        """Writes the combination of the lanes, in pairs; each half stays in registers."""
+        out, name = self.out, self.values[fold.tile]
+        while width > 1:
+            width //= 2
+            half = out.layout.id(("lanes", fold.tile, width), f"{name}_{width}")
+            made = self.combined(fold, f"{lane}[w]", f"{lane}[w + {width}]")
+            out.line(f"{out.layout.held(fold.tile)} {half}[{width}];")
+            out.line("#pragma omp simd")
+            out.line(f"for (int w = 0; w < {width}; w++) {half}[w] = {bare(made)};")
+            lane = half
+        out.line(f"{name} = {bare(self.combined(fold, name, f'{lane}[0]'))};")
+
+    def elements(
+        self, item: Segment, width: str, first: str, end: str, lanes: Mapping[Tile, str]
+    ) -> None:
+        """Writes a segment for the elements of a run: in whole vectors, then those that are left.
+
+        The rest is one more step in which some elements are left out, so it is in vectors too.
+        """
+        out, at = self.out, "at"
+        own = {**self.variables, self.stream.last: self.along}
+        out.line(f"int64_t {at} = {first};")
+        with out.braces(f"for (; {at} + {width} <= {end}; {at} += {width})"):
+            out.line("#pragma omp simd")
+            with out.braces(f"for (int64_t w = 0; w < {width}; w++)"):
+                out.line(f"const int64_t {self.along} = {at} + w;")
+                self.combine(item, lanes, self.body(item, own))
+        with out.braces(f"if ({at} < {end})"):
+            out.line("#pragma omp simd")
+            with out.braces(f"for (int64_t w = 0; w < {width}; w++)"):
+                out.line(f"const int64_t {self.along} = {at} + w;")
+                rest = {fold: self.rest(fold) for fold in item.folds}
+                with out.braces(f"if ({self.along} < {end})"):
+                    for fold, value in self.body(item, own).items():
+                        out.line(f"{rest[fold]} = {bare(value)};")
+                self.combine(item, lanes, rest)
+
+    def rest(self, fold: Fold) -> str:
+        """Writes what is reduced where no element is left: it changes nothing."""
+        out = self.out
+        name = out.layout.id(("rest", fold.tile), f"{self.values[fold.tile]}_rest")
+        out.line(f"{out.layout.held(fold.tile)} {name} = {identity_of(fold)};")
+        return name
+
+    def combine(self, item: Segment, lanes: Mapping[Tile, str], values: Mapping[Fold, str]) -> None:
+        """Writes one more step of the reductions of a segment."""
+        for fold in item.folds:
+            lane = f"{lanes[fold.tile]}[w]"
+            self.out.line(f"{lane} = {bare(self.combined(fold, lane, values[fold]))};")
+
+    def body(self, item: Segment, variables: Mapping[Span, str]) -> dict[Fold, str]:
+        """Writes the statements of a segment for one element; gives what is to be reduced."""
         known = dict(self.values)
+        reduced: dict[Fold, str] = {}
         for statement in item.statements:
             match statement:
                 case Compute():
                     self.compute(statement, variables)
                 case Fold():
-                    lane = f"{lanes[statement.tile]}[w]"
-                    value = self.value(statement.operand, variables)
-                    self.out.line(f"{lane} = {bare(self.combined(statement, lane, value))};")
+                    reduced[statement] = self.value(statement.operand, variables)
                 case Store():
                     self.store(statement, variables)
         self.values = known
+        return reduced
 
     def combined(self, fold: Fold, first: str, second: str) -> str:
         expr = fold.combiner.combine[0]
         return self.out.writer.combined(expr, [first, second], fold.tile.dtype)
-
-    def is_plain_sum(self, fold: Fold) -> bool:
-        """True for a sum of numbers that lie in memory as they are."""
-        layout, operand = self.out.layout, fold.operand
-        held = layout.held(fold.tile)
-        same = held == layout.held(operand) and held in ("float", "double")
-        if layout.is_view(operand):
-            buffer = layout.plan.views[operand].buffer
-            same = same and C_STORED[buffer.dtype] == held
-        return same and fold.combiner is ADD and operand not in self.values
-
-    def plain_sum(self, fold: Fold) -> None:
-        out, layout, last = self.out, self.out.layout, self.stream.last
-        held, name = layout.held(fold.tile), self.named(fold.tile)
-        out.needs.add(("sum", held))
-        row = layout.at(fold.operand, {**self.variables, last: "0"})
-        out.line(f"const {held} {name} = sum_{held}(&{row}, {layout.length(last)});")
-        self.values[fold.tile] = name
-        self.keep(fold.tile, self.variables)
 
     # ---------------------------------------------------------------- elements
 
@@ -210,11 +233,10 @@ class _Row:
         """Writes the store of one element."""
         out, layout, target = self.out, self.out.layout, store.target
         value, stored = self.value(store.tile, variables), C_STORED[target.buffer.dtype]
-        order = layout.order(store.tile)
-        if self.stream.last in order:
-            steps = [f"{variables[s]} * {target_step(out, store, s)}" for s in order[:-1]]
-            place = f"{_target(out, store)}[{' + '.join([*steps, variables[order[-1]]])}]"
+        if self.stream.last in store.tile.spans:
+            place = self.places[store]
         else:
+            order = layout.order(store.tile)
             terms = [f"{variables[s]} * {layout.buffer_step(target, s)}" for s in order]
             place = f"*({' + '.join([layout.address(target), *terms])})"
         if stored == "bfloat16":
@@ -222,3 +244,8 @@ class _Row:
         elif stored != layout.held(store.tile):
             value = f"({stored}){value}"
         out.line(f"{place} = {bare(value)};")
+
+
+def identity_of(fold: Fold) -> str:
+    """The number with which a reduction begins."""
+    return bare(number(fold.combiner.identity[0], fold.tile.dtype))

@@ -52,6 +52,10 @@ class Segment:
     def folds(self) -> tuple[Fold, ...]:
         return tuple(s for s in self.statements if isinstance(s, Fold))
 
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return tuple(s for s in self.statements if isinstance(s, Store))
+
 
 @dataclass(frozen=True, eq=False)
 class Stream:
@@ -87,6 +91,8 @@ class StreamPlan:
     """The tiles whose values stay in registers."""
     rows: dict[Tile, Span] = field(default_factory=dict)
     """The tiles of which one row is kept, with the span along it."""
+    turned: dict[Tile, tuple[Span, ...]] = field(default_factory=dict)
+    """The blocks whose rows are columns of a stream, with the order of the stream's spans."""
 
 
 def planned(kernel: Kernel, order: Order, apart: Container[Statement]) -> StreamPlan:
@@ -104,6 +110,7 @@ def planned(kernel: Kernel, order: Order, apart: Container[Statement]) -> Stream
         for stream in _streams(body, order, statements, plan, apart):
             plan.streams[stream.statements[0]] = stream
             _place(stream, statements, plan)
+            _turn(stream, statements, order, plan)
     return plan
 
 
@@ -250,6 +257,15 @@ def is_inside(
     readers = [s for s in everywhere if writer.tile in read(s)]
     later = statements[statements.index(writer) + 1 :]
     return writers == [writer] and all(s in later for s in readers)
+
+
+def _turn(stream: Stream, everywhere: Sequence[Statement], order: Order, plan: StreamPlan) -> None:
+    """Notes which blocks lie otherwise than a stream runs, and are read by it alone."""
+    for tile in {tile for s in stream.statements for tile in read(s)} & plan.views.keys():
+        along = tuple(span for span in (*stream.outer, stream.last) if span in tile.spans)
+        readers = [s for s in everywhere if tile in read(s)]
+        if tuple(order(tile)) != along and all(s in stream.statements for s in readers):
+            plan.turned[tile] = along
 
 
 def _place(stream: Stream, everywhere: Sequence[Statement], plan: StreamPlan) -> None:

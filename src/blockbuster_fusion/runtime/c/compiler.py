@@ -20,6 +20,7 @@ from pathlib import Path
 
 from blockbuster_fusion.errors import CompilerFailed, NoCompiler, WrongKind
 from blockbuster_fusion.progress import doing
+from blockbuster_fusion.runtime.c.topology import topology
 from blockbuster_fusion.runtime.disk_cache import CacheEntry, cached, digest, find
 
 FLAGS = (
@@ -59,7 +60,14 @@ def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False)
     command = compiler()
     shared = tuple(str(file) for file in [loaded_openmp()] if file is not None)
     threaded = (*OPENMP, *(("-Wl,--as-needed", *shared) if shared else ()))
-    options = (*FLAGS, *threaded, *(SANITIZE if sanitize else ()), *flags, *LIBRARIES)
+    options = (
+        *FLAGS,
+        f"-DLAST_CACHE={last_cache()}",
+        *threaded,
+        *(SANITIZE if sanitize else ()),
+        *flags,
+        *LIBRARIES,
+    )
     serial = tuple(option for option in options if option not in threaded)
     keys = {some: _key(source, command, some) for some in (options, serial)}
     found = find(keys[options], ".so")
@@ -75,6 +83,12 @@ def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False)
         if not any(word in message for word in _OPENMP_WORDS):
             raise
     return _made(source, command, serial, keys[serial])
+
+
+@cache
+def last_cache() -> int:
+    """The bytes of the last cache of a core: larger results are written past it."""
+    return topology().caches[-1].one
 
 
 OPENMP_RUNTIMES = re.compile(r"/(libgomp|libiomp5|libomp)[^/]*\.so[^/]*$")

@@ -64,10 +64,11 @@ class CpuKernels:
         threads: int | None = None,
         chosen: int | None = None,
         chunk: int | None = None,
+        past: int | None = None,
         sanitize: bool = False,
     ) -> None:
-        """`threads` are the most to take; `chosen` and `chunk` are those of a schedule."""
-        self.source = print_c(nest, tiles, chunk)
+        """`threads` are the most to take; `chosen`, `chunk` and `past` are a schedule's."""
+        self.source = print_c(nest, tiles, chunk, past)
         if threads is not None and (type(threads) is not int or threads < 1):
             remedy = "None takes all that there are"
             given = repr(threads)

@@ -94,7 +94,7 @@ class Workers:
         """The compilations for a choice, by the text that each depends on."""
         try:
             if choice.target == "cpu":
-                source = print_c(*choice.scheduled(), choice.schedule.chunk)
+                source = print_c(*choice.scheduled(), choice.schedule.chunk, choice.schedule.past)
                 return {source: partial(compile_c, source)}
             capability, runner = capability_of(choice.target), executable_of([choice]).runner
             if capability is None or not isinstance(runner, Compiled):
