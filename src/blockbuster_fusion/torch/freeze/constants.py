@@ -60,6 +60,10 @@ class Constants:
         """The names of constants that are derived from others."""
         self.wanted: set[str] = set()
         """The constants that plans read."""
+        self.read: list[int] = []
+        """The inputs of a call that these depend on."""
+        self.compute: Callable[..., dict[str, Any]] = lambda *_: {}
+        """The function that computes them of the inputs of a call."""
         self.values: _Values | None = None
         self.lock = threading.Lock()
 

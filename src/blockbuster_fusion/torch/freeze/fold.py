@@ -5,8 +5,9 @@
     (x @ W + b) * c   =  x @ (W * c) + b * c      a scale behind a layer
 
 A batch norm behind a layer is a scale and a term. A factor before products is folded if nothing
-else reads what it scales, so that it is gone. Folded weights are rounded once, from float64. In 16
-bits that rounding would count beside the error of the model, so these are left as they are.
+else reads what it scales, so that it is gone. A weight that others read too stays as it is: a tied
+embedding would be in memory twice. Folded weights are rounded once, from float64. In 16 bits that
+rounding would count beside the error of the model, so these are left as they are.
 """
 
 from collections.abc import Callable, Iterable
@@ -112,7 +113,7 @@ class _Folding:
         """True if a product has an array on its left, and a constant on its right."""
         *_, left, right = product.args
         is_left = left is x and product.args.count(x) == 1 and not product.kwargs
-        return is_left and self.are_foldable([right])
+        return is_left and self.are_foldable([right]) and _is_own(right)
 
     # ---------------------------------------------------------------- behind layers
 
@@ -162,9 +163,11 @@ class _Folding:
         if not isinstance(x, Node) or len(x.users) != 1 or x.kwargs:
             return None
         if x.target is CONVOLUTION:
-            is_transposed = x.args[6]
-            return x if not is_transposed and self.are_foldable(x.args[1:3]) else None
+            is_transposed, weight = x.args[6], x.args[1]
+            is_layer = not is_transposed and self.are_foldable(x.args[1:3]) and _is_own(weight)
+            return x if is_layer else None
         is_layer = x.target in (MM, ADDMM) and self.are_foldable(x.args[-1:])
+        is_layer = is_layer and _is_own(x.args[-1])
         return x if is_layer and self.has_foldable_bias(x) else None
 
     # ---------------------------------------------------------------- nodes
@@ -238,6 +241,13 @@ class _Folding:
         if isinstance(node.target, torch._ops.OpOverload):
             self.gone.append(scratch.node_copy(node, given))
         self.graph.erase_node(node)
+
+
+def _is_own(weight: Any) -> bool:
+    """True if one product alone reads a weight: of another reader's there would be two copies."""
+    while len(weight.users) == 1 and weight.target is aten.permute.default:
+        weight = weight.args[0]
+    return len(weight.users) == 1
 
 
 def _only_result(node: Node) -> Node | None:
