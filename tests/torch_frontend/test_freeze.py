@@ -349,6 +349,13 @@ def test_batch_norm_behind_a_convolution(groups: int, bias: bool, affine: bool) 
 # ---------------------------------------------------------------- packed layers
 
 
+def prefer_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes PyTorch's operators faster than kernels, and packed layers faster than others."""
+    monkeypatch.setattr(Chooser, "is_faster", lambda *_: True)
+    monkeypatch.setattr(Chooser, "may_win", lambda *_: False)
+    monkeypatch.setattr(Chooser, "spared", lambda _: 1.0)  # a plan pays
+
+
 SHAPES = ((1, 3), (3, 17), (2, 5, 33), (4, 1, 2, 64))
 
 
@@ -357,9 +364,7 @@ def test_packed_layers(
     shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PyTorch runs a layer with a weight that is packed once, if that is faster."""
-    monkeypatch.setattr(Chooser, "is_faster", lambda *_: True)
-    monkeypatch.setattr(Chooser, "may_win", lambda *_: False)
-    monkeypatch.setattr(Chooser, "spared", lambda _: 1.0)  # a plan pays
+    prefer_packed(monkeypatch)
     width = shape[-1]
     model = randomised(nn.Sequential(nn.Linear(width, 9), nn.Linear(9, 5, bias=False)))
     model, x = model.to(dtype), torch.randn(shape, dtype=dtype)
@@ -370,3 +375,24 @@ def test_packed_layers(
         for parameter in model.parameters():
             parameter.mul_(2)
     assert_exact(compiled, model, x)
+
+
+class Halves(nn.Module):
+    """A layer whose result is cut: each half is a product with half of the weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.layer(x).chunk(2, dim=-1)
+        return gate.exp() * up
+
+
+def test_packed_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_packed(monkeypatch)
+    model, x = randomised(Halves()), torch.randn(3, 5)
+    compiled = frozen(model, x, target=None, library="auto")
+    assert_exact(compiled, model, x)
+    packed = [report for report in compiled.explanation.frozen if report.operator == "packed"]
+    assert [(report.shape, report.bytes) for report in packed] == [((3, 5), 60), ((3, 5), 60)]

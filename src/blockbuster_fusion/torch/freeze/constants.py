@@ -12,7 +12,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.messages import log
-from blockbuster_fusion.torch.capture.nodes import tensor_of
+from blockbuster_fusion.torch.capture.fakes import fake_result
+from blockbuster_fusion.torch.capture.nodes import storages_of, tensor_of, tensor_operands
 
 _address, _version = torch.Tensor.data_ptr, attrgetter("_version")
 
@@ -80,23 +81,30 @@ class Constants:
     def derived(
         self, graph: Graph, source: Node, function: Callable[..., Any], *arguments: Any
     ) -> Node:
-        """An input of a graph for a function of another input: a weight or a constant.
+        """An input of a graph for a function of a node that `holds`.
 
         It looks like its source; its layout in memory is the function's.
         """
-        key = (source.target, function, arguments)
+        views = _views(source)
+        steps = tuple((n.target, str(n.args[1:]), str(n.kwargs)) for n in views[:-1])
+        key = (views[-1].target, steps, function, arguments)
         if key not in self.known:
-            name = str(source.target)
+            name = str(views[-1].target)
             given = self.made.get(name) or _placeholder(self.graph, name)
+            for node in reversed(views[:-1]):
+                given = self.graph.create_node(
+                    node.op, node.target, (given, *node.args[1:]), node.kwargs
+                )
             made = self.graph.call_function(function, (given, *arguments))
-            made.meta = dict(source.meta)
+            made.meta = {"val": fake_result(torch.empty_like, (source,), source)}
             self.known[key] = self._named(made)
         return self._input(graph, self.known[key])
 
     def holds(self, node: Node) -> bool:
-        """True if a node is an input of a graph that is constant: a weight, or made of some."""
-        is_made = str(node.target) in self.made
-        return node.op == "placeholder" and (is_made or node.target in self.weights)
+        """True if a node is a constant input of a graph, or a view of one."""
+        found = _views(node)[-1]
+        is_made = str(found.target) in self.made
+        return found.op == "placeholder" and (is_made or found.target in self.weights)
 
     def inputs(self, graph: Graph) -> list[Node]:
         """The inputs of a graph that stand for constants."""
@@ -198,6 +206,18 @@ class _Values:
         if self.addresses != [*map(_address, weights)]:
             return False
         return self.versions == [*map(_version, compress(weights, self.counting))]
+
+
+def _views(node: Node) -> list[Node]:
+    """A node, and the nodes that it is a view of, one of the other."""
+    found = [node]
+    while found[-1].op == "call_function":
+        sources = tensor_operands(found[-1])
+        is_view = len(sources) == 1 and storages_of(sources[0]) == storages_of(found[-1])
+        if not is_view or found[-1].args[0] is not sources[0]:
+            break
+        found.append(sources[0])
+    return found
 
 
 def _placeholder(graph: Graph, name: str) -> Node | None:
