@@ -119,7 +119,8 @@ class Constants:
         """The input of a graph with a name: the one that it has, or a new one behind all others."""
         node = _placeholder(graph, name)
         if node is None:
-            with graph.inserting_after(graph.find_nodes(op="placeholder")[-1]):
+            given = graph.find_nodes(op="placeholder")
+            with graph.inserting_after(given[-1] if given else graph._root):
                 node = graph.placeholder(name)
             node.meta = {"val": tensor_of(self.made[name])}
         return node
@@ -180,8 +181,9 @@ class Constants:
         with self.lock, torch.no_grad(), torch.inference_mode(False), _disable_current_modes():
             if known is not None:
                 log.info("freeze: weights have changed, and their constants are computed anew")
-            made = _Values(weights, self.compute(*given[: len(self.slots)]))
-        self.values = made
+            made = _Values(weights)  # before they are read: a later write is seen in the next call
+            made.values = self.compute(*given[: len(self.slots)])
+            self.values = made
         return made.values
 
     def release(self) -> None:
@@ -192,8 +194,8 @@ class Constants:
 class _Values:
     """The values of constants, and the weights that they are computed from."""
 
-    def __init__(self, weights: Sequence[torch.Tensor], values: dict[str, Any]) -> None:
-        self.values = values
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        self.values: dict[str, Any] = {}
         self.weights = [x.detach() for x in weights]
         """They are held, so that no other weight comes to lie at the same address."""
         self.addresses = [*map(_address, weights)]

@@ -9,6 +9,8 @@ def scaled(weight: Array, factor: Array, dim: int) -> Array:
     """A weight, each slice along a dimension multiplied by a factor of its own."""
     shape = [1] * weight.dim()
     shape[dim] = -1
+    if factor.dtype is weight.dtype:  # a product is rounded once in any dtype
+        return weight * factor.reshape(shape)
     return (weight.double() * factor.double().reshape(shape)).to(weight.dtype)
 
 
