@@ -125,13 +125,13 @@ def test_a_lucky_sample_does_not_win(kept: TuningDatabase, monkeypatch: pytest.M
 
 def test_a_wrong_kernel_never_wins(kept: TuningDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """A configuration with a wrong result is stored as such, and another one runs."""
-    distance, seen = tuning._distance, []
+    distance, seen = tuning.distance, []
 
     def wrong(found: Any, exact: Any) -> float:
         seen.append(1)
         return 1.0 if len(seen) == 2 else distance(found, exact)  # the first kernel's
 
-    monkeypatch.setattr(tuning, "_distance", wrong)
+    monkeypatch.setattr(tuning, "distance", wrong)
     explained("max-autotune")
     (key,) = kept.keys()
     bad = [record for record in kept.all(key) if not record.ok]

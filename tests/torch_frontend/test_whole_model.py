@@ -253,7 +253,9 @@ def test_replayed_models_have_two_rivals(
     """In CUDA graphs, PyTorch's operators are replayed too; or nothing is, if that is faster."""
     asked = pretend(monkeypatch, lambda calls: [*times])
     module = torch.fx.symbolic_trace(lambda x: x + 1)
-    graph = SimpleNamespace(gains=True, won={"kind": 1.0}, analysis=SimpleNamespace(module=module))
+    inputs = module.graph.find_nodes(op="placeholder")
+    analysis = SimpleNamespace(module=module)
+    graph = SimpleNamespace(gains=True, won={"kind": 1.0}, analysis=analysis, inputs=inputs)
     calls = {"kernels": object(), "plain": object(), "captured": module.forward}
 
     def compiled(given_up: frozenset[str]) -> Attempt:

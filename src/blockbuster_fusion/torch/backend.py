@@ -76,7 +76,7 @@ def backend(
         made = whole.faster(made, tunes=mode in TUNING)
     is_as_captured = made.is_captured or not (made.gains or captured.replays)
     for graph in made.graphs:
-        graph.is_as_captured = is_as_captured
+        graph.settle(is_as_captured=is_as_captured)
         if watcher is not None:
             watcher(graph)
     if is_as_captured:
@@ -282,7 +282,7 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
         if name not in known:
             raise _wrong(f"the options {', '.join(known)}", name, "see docs/pytorch.md")
     made = Options(**dict(options or {}))
-    for name, usual in (("strict", False), ("time_model", True)):
+    for name, usual in (("strict", False), ("time_model", True), ("freeze", False)):
         given = getattr(made, name)
         if not isinstance(given, bool):
             raise _wrong(f"{name} as True or False", given, f"leave it out for {usual}")

@@ -23,6 +23,7 @@ from blockbuster_fusion.torch.capture.results import (
 from blockbuster_fusion.torch.capture.simplify import simplify
 from blockbuster_fusion.torch.capture.sizes import Span, SymbolSource
 from blockbuster_fusion.torch.compile_parts import PartCompiler
+from blockbuster_fusion.torch.freeze import Constants, freeze
 from blockbuster_fusion.torch.groups import (
     Fused,
     Group,
@@ -89,6 +90,8 @@ class CompiledGraph:
     """The seconds that kernels win, by the kinds of parts."""
     elsewhere: OtherRanges | None = None
     """The graph for other ranges of sizes, if it is not one for all."""
+    constants: Constants | None = None
+    """What is computed once from weights, if the caller asked for that."""
     is_as_captured: bool = False
     """True if the graph runs as it was captured, for all sizes: nothing is faster."""
 
@@ -99,10 +102,30 @@ class CompiledGraph:
 
     def call(self, prepared: Callable[[ModelPlan], Callable[..., Any]]) -> Callable[..., Any]:
         """The function that runs the graph; `prepared` makes a plan ready to be called."""
-        calls = [prepared(graph.plan) for graph in self.ranged]
+        calls = [graph._call(prepared) for graph in self.ranged]
         if self.elsewhere is None:
             return calls[0]
         return ranged_call(self.elsewhere.scale, self.elsewhere.source, calls)
+
+    def _call(self, prepared: Callable[[ModelPlan], Callable[..., Any]]) -> Callable[..., Any]:
+        """The function that runs the plan, in this range of sizes, with the constants in place."""
+        run = prepared(self.plan)
+        return run if self.constants is None else self.constants.bound(run, self.analysis.inputs)
+
+    @property
+    def inputs(self) -> list[Node]:
+        """The inputs of a call."""
+        given = self.analysis.inputs
+        return given if self.constants is None else given[: len(self.constants.slots)]
+
+    def settle(self, *, is_as_captured: bool) -> None:
+        """Notes whether the graph runs as it was captured; if so, it needs no constants."""
+        self.is_as_captured = is_as_captured
+        if self.constants is not None and is_as_captured:
+            self.constants.release()
+        elif self.constants is not None and self.constants.wanted:
+            told = (len(self.constants.reports), self.constants.bytes)
+            log.info("freeze: %d constants take %d bytes beside the weights", *told)
 
     @property
     def fused(self) -> list[Fused]:
@@ -121,7 +144,8 @@ class CompiledGraph:
     def gains_here(self) -> bool:
         """True unless PyTorch runs all operators as they were captured, in this range of sizes."""
         written = written_out((n.target for n in self.collapsed), self.called)
-        return bool(self.fused) or (self.pays and written > 0) or not self.chosen
+        spares = self.constants is not None and self.constants.spares
+        return bool(self.fused) or (self.pays and (written > 0 or spares)) or not self.chosen
 
     @property
     def library(self) -> list[LibraryChoice]:
@@ -172,15 +196,16 @@ def compile_graph(
     """
     options, weighing = options or Options(), weighing or Weighing()
     end = time.monotonic() + options.seconds
+    constants = freeze(module, static) if options.freeze else None
     spare = _copied(module) if _has_symbols(module) else None
-    first = _WeighedGraph(module, static, options, weighing)
+    first = _WeighedGraph(module, static, options, weighing, constants)
     division = None if spare is None else divided(first.crossings, first.parts.expected)
     if spare is None or division is None:
         return first.compiled(first.names)
     several: list[_WeighedGraph] = []
     for span in division.spans:
         left = replace(options, seconds=max(0.0, end - time.monotonic()))
-        several.append(_WeighedGraph(_copied(spare), static, left, weighing, span))
+        several.append(_WeighedGraph(_copied(spare), static, left, weighing, constants, span))
     is_one = len({graph.decisions for graph in several}) == 1
     return first.compiled(first.names) if is_one else _ranged(several, division)
 
@@ -194,21 +219,24 @@ class _WeighedGraph:
         static: Sequence[int],
         options: Options,
         weighing: Weighing,
+        constants: Constants | None = None,
         span: Span | None = None,
     ) -> None:
-        """With a span, it is for sizes in that alone."""
-        self.static, self.weighing = static, weighing
+        """With a span, it is for sizes in that alone; `constants` are computed once."""
+        self.weighing, self.constants = weighing, constants
         target = options.target_of(module.graph.nodes)
         correct_strides(module)
         self.placements = result_placements(module)
         simplify(module)
         pair_complex(module)
         given = module.graph.find_nodes(op="placeholder")
-        analysis = Analysis(module, frozenset(given[i] for i in static if i < len(given)))
+        weights = [given[i] for i in static if i < len(given)]
+        weights += [] if constants is None else constants.inputs(module.graph)
+        analysis = Analysis(module, frozenset(weights))
         analysis, self.halved = _with_moved_slices(analysis, options, target)
         if unshare(analysis.module, self.placements):
             analysis = replace(analysis)  # without what was known of the graph before
-        self.parts = PartCompiler(analysis, options, target, span)
+        self.parts = PartCompiler(analysis, options, target, span, constants)
         self.won, self.crossings = _weighed(self.parts, target, weighing)
 
     @property
@@ -230,7 +258,7 @@ class _WeighedGraph:
         """The compiled graph, with these names of kernels."""
         parts = self.parts
         log_sources(self.groups, names)
-        planner = Planner(parts.analysis, self.static, self.groups, self.placements, names)
+        planner = Planner(parts.analysis, self.groups, self.placements, names)
         return CompiledGraph(
             planner.plan(),
             parts.analysis,
@@ -242,6 +270,7 @@ class _WeighedGraph:
             self.weighing.called,
             parts.collapsed,
             self.won,
+            constants=self.constants,
         )
 
 

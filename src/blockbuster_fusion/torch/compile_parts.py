@@ -1,7 +1,7 @@
 """Compiles the parts of a graph, each to kernels; what is left to PyTorch has a reason."""
 
 import contextlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,6 +36,7 @@ from blockbuster_fusion.torch.capture.describe import described
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.operators import refusal
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Span
+from blockbuster_fusion.torch.freeze import Constants
 from blockbuster_fusion.torch.groups import Fused, Group, Joined, Library, LibraryChoice, Unfused
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.options import Options, device_of
@@ -68,13 +69,19 @@ class PartCompiler:
     """Compiles the parts of a graph in the order in which they are run."""
 
     def __init__(
-        self, analysis: Analysis, options: Options, target: str, span: Span | None = None
+        self,
+        analysis: Analysis,
+        options: Options,
+        target: str,
+        span: Span | None = None,
+        constants: Constants | None = None,
     ) -> None:
         """`target` is that of the whole graph; a part on another device has its own.
 
-        With a span, parts are compiled for sizes in it alone.
+        With a span, parts are compiled for sizes in it alone. `constants` are computed once.
         """
         self.analysis, self.options, self.target, self.span = analysis, options, target, span
+        self.constants = constants
         self.libraries: dict[Node, LibraryChoice] = {}
         """The operators that PyTorch runs by choice."""
         self.collapsed: list[Node] = []
@@ -111,6 +118,14 @@ class PartCompiler:
         operators = self.analysis.operators
         policy = self.options.selection or Layerwise(apart=self.target == "cuda")
         return [[operators[i] for i in part] for part in policy.parts(described(self.analysis))]
+
+    def leave(self, choices: Mapping[Node, LibraryChoice]) -> None:
+        """Leaves operators to PyTorch, some of which may be new and read new constants."""
+        self.libraries |= choices
+        analysis, constants = self.analysis, self.constants
+        made = [] if constants is None else constants.inputs(analysis.module.graph)
+        static, library = analysis.static.union(made), analysis.library | choices.keys()
+        self.analysis = replace(analysis, static=static, library=library)
 
     def misc(self, node: Node) -> Unfused | Library:
         """An operator that no kernel is meant to compute: its dtype, its layout or its indices."""

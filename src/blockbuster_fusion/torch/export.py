@@ -45,7 +45,7 @@ class Domain:
 
     def __init__(self, program: ExportedProgram, graph: CompiledGraph) -> None:
         specs = program.graph_signature.input_specs
-        pairs = enumerate(zip(graph.analysis.inputs, specs, strict=True))
+        pairs = enumerate(zip(graph.inputs, specs, strict=True))
         asked = [(i, node, s.arg) for i, (node, s) in pairs if s.kind is InputKind.USER_INPUT]
         self.slots = [i for i, _, _ in asked]
         self.constants = [(i, arg) for i, _, arg in asked if isinstance(arg, ConstantArgument)]
@@ -224,7 +224,9 @@ def compiled_program(
     specs = simple.graph_signature.input_specs
     static = [i for i, spec in enumerate(specs) if spec.kind in weights]
     graph = compile_graph(simple.graph_module, static, options_from(None, options), weighing)
-    return ExportedModel(simple, graph)
+    made = ExportedModel(simple, graph)
+    graph.settle(is_as_captured=False)
+    return made
 
 
 def _write_back(program: ExportedProgram) -> None:

@@ -26,6 +26,8 @@ class Options:
     """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
     time_model: bool = True
     """Run the compiled model and the captured one in turns when compiling, and keep the faster."""
+    freeze: bool = False
+    """Compute what depends on weights alone once; writes to weights through `.data` are unseen."""
     seconds: float = 600.0
     """The seconds after which tuning measures one configuration of each part only."""
     workers: int | None = None

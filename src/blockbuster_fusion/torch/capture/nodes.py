@@ -99,7 +99,8 @@ def has_effect(node: Node) -> bool:
 def is_pure_operator(target: torch._ops.OpOverload) -> bool:
     """True if an operator of PyTorch's own has no effects, and the same result every time."""
     is_random = torch.Tag.nondeterministic_seeded in target.tags
-    return target.namespace == "aten" and not target._schema.is_mutable and not is_random
+    is_own = target.namespace in ("aten", "mkldnn")
+    return is_own and not target._schema.is_mutable and not is_random
 
 
 def attribute_of(module: torch.nn.Module, path: str) -> Any:

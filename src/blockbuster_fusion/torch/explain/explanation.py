@@ -21,6 +21,7 @@ from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain.flash import is_flash
 from blockbuster_fusion.torch.explain.source_lines import source_lines
 from blockbuster_fusion.torch.explain.traffic import traffic
+from blockbuster_fusion.torch.freeze import ConstantReport
 from blockbuster_fusion.torch.groups import (
     Fused,
     Joined,
@@ -194,6 +195,17 @@ class Explanation:
         return [_eager(u) for g in self.graphs for u in g.unfused if u.is_fallback]
 
     @cached_property
+    def frozen(self) -> list[ConstantReport]:
+        """The arrays that are computed once from weights, and kept."""
+        found = [g.constants for g in self.graphs if g.constants and not g.is_as_captured]
+        return [report for constants in found for report in constants.reports]
+
+    @property
+    def frozen_bytes(self) -> int:
+        """The memory that these take beside the weights."""
+        return sum(report.bytes for report in self.frozen)
+
+    @cached_property
     def halved(self) -> list[str]:
         """The parts that had no kernel as a whole and were halved, with the reasons."""
         return [reason for g in self.graphs for reason in g.halved]
@@ -262,6 +274,8 @@ class Explanation:
             "fallbacks": [asdict(x) for x in self.fallbacks],
             "library": [x.data() for x in self.library],
             "halved": [*self.halved],
+            "frozen": [x.data() for x in self.frozen],
+            "frozen_bytes": self.frozen_bytes,
             "unreplayed": [*self.unreplayed],
             "elided_casts": [str(cast) for cast in self.elided_casts],
         }

@@ -9,6 +9,7 @@ from blockbuster_fusion.torch.explain.explanation import Explanation, KernelRepo
 
 MOST_LINES = 4
 MOST_CASTS = 20
+MOST_CONSTANTS = 20
 
 
 def text(e: Explanation) -> Iterator[str]:
@@ -53,11 +54,19 @@ def _lists(e: Explanation) -> Iterator[str]:
         if found:
             yield f"{title}:"
             yield from (f"  {x}" for x in found)
+    if e.frozen:
+        yield f"constants, computed once: {len(e.frozen)}, {_amount(e.frozen_bytes)}"
+        yield from _first(e.frozen, MOST_CONSTANTS)
     if e.elided_casts:
         yield f"conversions left out: {len(e.elided_casts)}"
-        yield from (f"  {cast}" for cast in e.elided_casts[:MOST_CASTS])
-        if len(e.elided_casts) > MOST_CASTS:
-            yield f"  and {len(e.elided_casts) - MOST_CASTS} more"
+        yield from _first(e.elided_casts, MOST_CASTS)
+
+
+def _first(found: Sequence[object], most: int) -> Iterator[str]:
+    """A line for each of the first ones, and the number of the others."""
+    yield from (f"  {x}" for x in found[:most])
+    if len(found) > most:
+        yield f"  and {len(found) - most} more"
 
 
 def _region(region: Region) -> tuple[str, ...]:

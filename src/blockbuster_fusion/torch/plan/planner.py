@@ -53,13 +53,12 @@ class Planner:
     def __init__(
         self,
         analysis: Analysis,
-        static: Sequence[int],
         groups: Sequence[Group],
         placements: ResultPlacements,
         names: KernelNames,
     ) -> None:
         """`names` has the name of each kernel, by its executable's id and its own name."""
-        self.analysis, self.static, self.groups = analysis, frozenset(static), groups
+        self.analysis, self.groups = analysis, groups
         self.placements, self.names = placements, names
         self.strides = self.strides_of_results()
         """The strides in eager mode of results, and of what they are views of."""
@@ -95,6 +94,7 @@ class Planner:
         tensors = (p.tensor for p in self.placements if p is not None)
         table = SymbolTable(analysis, (s for t in tensors for s in t.stride()))
         varying = [slot for slot, node in enumerate(analysis.inputs) if _varies(node)]
+        weights = [slot for slot, node in enumerate(analysis.inputs) if node in analysis.static]
         return ModelPlan(
             self.steps,
             self.count,
@@ -102,7 +102,7 @@ class Planner:
             outputs,
             table.sources,
             table.evaluate,
-            self.static,
+            weights,
             varying,
         )
 

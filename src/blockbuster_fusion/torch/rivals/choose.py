@@ -41,6 +41,7 @@ from blockbuster_fusion.torch.rivals.least import least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.linears import found_linears
 from blockbuster_fusion.torch.rivals.norms import found_norms
+from blockbuster_fusion.torch.rivals.packed import found_packed
 from blockbuster_fusion.torch.rivals.padded import found_padded
 from blockbuster_fusion.torch.rivals.reasons import CALL, LATER, WHOLE, reason_of, sentence
 from blockbuster_fusion.torch.rivals.tuning import Subject
@@ -76,6 +77,7 @@ class Chooser:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
         with doing("weighing kernels against PyTorch's operators"), self.tuner:
             self.analyse()
+            self.recognised += self.spared()
             found = Counter(x.operator for x in self.composites)
             self.own = frozenset(op for op, n in found.items() if n <= self.called.get(op, 0))
             while self.moved():
@@ -90,6 +92,12 @@ class Chooser:
                 self.leave_all(CALL)
             self.restore_linears()
 
+    def spared(self) -> float:
+        """The seconds of PyTorch's operators whose results are constants, or folded into some."""
+        constants = self.parts.constants
+        found = [] if constants is None else constants.spared
+        return sum(self.times.operator(n).total(replayed=self.replayed) for n in found)
+
     def leave_all(self, reason: str) -> None:
         """Moves all operators to PyTorch."""
         self.parts.pays = False
@@ -103,8 +111,7 @@ class Chooser:
                 return
             usual = next(iter(choices.values()))
             found = {node: choices.get(node, usual) for node in left}
-            self.parts.libraries |= found
-            self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
+            self.parts.leave(found)
 
     def moved(self) -> bool:
         """Judges all parts once; True if some operators were moved to PyTorch."""
@@ -135,6 +142,7 @@ class Chooser:
             *found_attention(analysis),
             *found_norms(analysis),
             *found_padded(analysis),
+            *found_packed(analysis, self.parts.constants),
         ]
 
     def within(self, nodes: Container[Node]) -> list[Composite]:
@@ -143,7 +151,7 @@ class Chooser:
 
     def worthwhile(self, composites: Sequence[Composite]) -> list[Composite]:
         """The composites that are faster by one operator, and those that the model has as one."""
-        return [x for x in composites if x.operator in self.own or self.saved(x) > 0]
+        return [x for x in composites if x.operator in self.own or self.is_faster(x)]
 
     def first(
         self, nodes: Sequence[Node], cheap: Sequence[Node], composites: Sequence[Composite]
@@ -170,8 +178,7 @@ class Chooser:
             made = x.collapse(analysis.module.graph, replaced)
             found[made] = choice
             self.parts.collapsed.append(made)
-        self.parts.libraries |= found
-        self.parts.analysis = replace(analysis, library=analysis.library | found.keys())
+        self.parts.leave(found)
         return bool(found)
 
     def collapse_rest(self) -> None:
@@ -186,8 +193,7 @@ class Chooser:
         found = [x for x in found_linears(analysis) if x.members[0] in self.parts.libraries]
         made = {x.collapse(analysis.module.graph, replaced): x for x in found}
         libraries = self.parts.libraries
-        libraries |= {node: libraries[x.members[0]] for node, x in made.items()}
-        self.parts.analysis = replace(analysis, library=analysis.library | made.keys())
+        self.parts.leave({node: libraries[x.members[0]] for node, x in made.items()})
 
     def recomputed(self, nodes: Sequence[Node], composites: Sequence[Composite]) -> list[Node]:
         """The cheap operators that a part alone computes anew, and PyTorch would have to run."""
@@ -204,6 +210,11 @@ class Chooser:
                 needed.add(node)
                 found.append(node)
         return [n for n in reversed(found) if analysis.kind(n) is not Kind.VIEW]
+
+    def is_faster(self, x: Composite) -> bool:
+        """True if PyTorch's one operator saves enough of the time of what it stands for."""
+        members = self.times.of(x.members).total(replayed=self.replayed)
+        return self.saved(x) > x.least_gain * members
 
     def saved(self, x: Composite) -> float:
         """The seconds by which PyTorch's one operator is faster than what it stands for."""

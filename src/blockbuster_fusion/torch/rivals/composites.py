@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.fx import Graph, Node
@@ -33,6 +33,9 @@ class Composite(ABC):
     result: Node
     members: tuple[Node, ...]
 
+    least_gain: ClassVar[float] = 0.0
+    """The share of the members' time that it must save."""
+
     @property
     @abstractmethod
     def operator(self) -> torch._ops.OpOverload:
@@ -51,6 +54,14 @@ class Composite(ABC):
     @abstractmethod
     def computed(self, calling: Calling, *operands: Any) -> Any:
         """The result, of the operands, by calls of operators."""
+
+    def prepared(self, *operands: Any) -> tuple[Any, ...]:
+        """The operands as arrays that are given in each call: constants are made before."""
+        return operands
+
+    def placed(self, graph: Graph, *operands: Any) -> tuple[Any, ...]:
+        """The operands as nodes of a graph that are given in each call."""
+        return operands
 
     def run(self, *operands: Any) -> Any:
         """The result, of arrays."""
@@ -77,7 +88,8 @@ class Composite(ABC):
             nodes.append(inserted(graph, target, arguments, self.result, options))
             return nodes[-1]
 
-        given = [n if n is None else replaced.get(n, n) for n in self.operands]
+        given = tuple(n if n is None else replaced.get(n, n) for n in self.operands)
+        given = self.placed(graph, *given)
         with graph.inserting_before(self.result):
             whole = self.computed(calling, *given)
         self.result.replace_all_uses_with(whole)

@@ -80,7 +80,8 @@ class LibraryTimes:
         """The time of PyTorch's one operator for a composite."""
 
         def call() -> Call:
-            given = [n if n is None else self._array(n) for n in found.operands]
+            arrays = [n if n is None else self._array(n) for n in found.operands]
+            given = found.prepared(*arrays)
             return lambda: found.run(*given)
 
         seen = self._described((found.operands, found.form))

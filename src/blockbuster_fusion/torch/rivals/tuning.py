@@ -263,14 +263,14 @@ class _Trial:
         plain = function(*map(_wide(torch.float32), subject.inputs))
         stored = [subject.storage[out.name] for out in subject.program.outputs]
         eps = max(_eps(str(dtype)) for dtype in stored)
-        return exact, 2 * _distance(plain, exact) + 4 * eps
+        return exact, 2 * distance(plain, exact) + 4 * eps
 
     def error(self, executable: Executable) -> float:
         """The error of a run against float64."""
         subject = self.subject
         library = library_on(subject.device)
         found = executable.runner.run(subject.inputs, subject.sizes, library)
-        return _distance(found, self.exact)
+        return distance(found, self.exact)
 
 
 def _form(choice: Choice) -> str | None:
@@ -291,7 +291,7 @@ def _eps(dtype: str) -> float:
     return known.get(dtype, 2.0**-23)
 
 
-def _distance(found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float:
+def distance(found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> float:
     """The largest distance of a result from the exact one, in norm and relative to it."""
     worst = 0.0
     for x, y in zip(found, exact, strict=True):

@@ -47,7 +47,7 @@ COLD_SHARE, COLD = 0.1, 5.0
 """A call takes longer after a model that fills the caches: a share of its time, up to a factor."""
 MOST_KINDS = 8
 """The most kinds of parts that are given up one at a time."""
-PURE = ("aten", "prims")
+PURE = ("aten", "prims", "mkldnn")
 """The operators that may be called again and again: those of other packages may have effects."""
 
 
@@ -235,7 +235,7 @@ def written_inputs(graphs: Sequence[CompiledGraph], examples: Sequence[Any]) -> 
         raise Untimed("its sizes change, and one call would decide for all")
     found: set[int] = set()
     for graph in graphs:
-        given = graph.analysis.module.graph.find_nodes(op="placeholder")
+        given = graph.inputs
         for node in graph.analysis.module.graph.nodes:
             if node.op == "call_function":
                 found.update(_writes(node, given))
