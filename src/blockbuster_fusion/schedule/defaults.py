@@ -101,7 +101,11 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     read = [graph.type_of_input(port).axes for port in range(len(graph.inputs))]
     read += [node.types[0].axes for node in _lookups(graph)]
     beside = {axis for axes in read if rows & set(axes) for axis in axes}
-    longest = model.row * (model.rows // FEW if has_few_rows(graph, target) else 1)
+    longest = model.row
+    if has_few_rows(graph, target):
+        # Threads share out columns and sums of products, as there are too few rows for that.
+        longest *= model.rows // FEW
+        beside &= _reduced_in_blocks(graph)
     if target != "cuda" and not _multiplies(graph):
         longest = model.stream
         beside -= {a for axes in read for at, a in enumerate(axes) if rows & {*axes[at + 1 :]}}
@@ -113,6 +117,12 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
         and _is_short(dim.axis, longest if dim.axis in beside else model.short, target)
     }
     return tuple(sorted(axis.name for axis in found - rows))
+
+
+def _reduced_in_blocks(graph: Graph) -> set[Axis]:
+    """The axes of reductions that are no products, as those of row statistics."""
+    ops = [node.op for _, inner in graph.walk() for node in inner.nodes.values()]
+    return {op.dim.axis for op in ops if isinstance(op, BlockReduce)}
 
 
 def _lookups(graph: Graph) -> Iterable[Node]:

@@ -118,6 +118,13 @@ class Config:
         return "; ".join(words)
 
 
+def balanced(length: int, tile: int) -> int:
+    """The tile of equal blocks, as many as a tile gives; whole vectors, several in long blocks."""
+    count = max(1, -(-length // tile))
+    whole = next((n for n in (64, 16) if tile >= 4 * n), 1)
+    return min(tile, -(-length // (count * whole)) * whole) if length > tile else tile
+
+
 def _is_count(number: object) -> bool:
     return type(number) is int and number > 0
 
@@ -155,7 +162,10 @@ class Space:
         return found
 
     def tiles(self, dim: Dim) -> list[int]:
-        """The tiles of a dim: powers of two, up to the length of its axis."""
+        """The tiles of a dim: powers of two, up to the length of its axis.
+
+        On a CPU blocks are about equally long, so that threads have equal shares.
+        """
         target = self.machine.target
         is_multiplied = dim in self.multiplied
         least = SHORTEST_DOT if is_multiplied else LEAST[target]
@@ -163,7 +173,10 @@ class Space:
         most = LONGEST_IN_PLACE if self.in_place else most
         whole = 1 << max(self.extents.of(dim.axis) - 1, 0).bit_length()
         first, last = least.bit_length() - 1, max(least, min(most, whole)).bit_length()
-        return [1 << power for power in range(first, last)]
+        powers = [1 << power for power in range(first, last)]
+        if target == "cpu":
+            return sorted({balanced(self.extents.of(dim.axis), power) for power in powers})
+        return powers
 
     @property
     def dims(self) -> list[Dim]:
@@ -182,7 +195,8 @@ class Space:
             longest = max(tiles, key=lambda dim: (tiles[dim], dim.label))
             if tiles[longest] <= self.tiles(longest)[0]:
                 break
-            tiles[longest] //= 2
+            shorter = [tile for tile in self.tiles(longest) if tile < tiles[longest]]
+            tiles[longest] = shorter[-1]
         return tiles
 
     def splits(self, programs: int) -> Iterator[dict[str, int]]:

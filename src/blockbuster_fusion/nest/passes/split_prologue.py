@@ -10,11 +10,11 @@ from itertools import count
 
 from blockbuster_fusion.ir.graph import Graph, with_body
 from blockbuster_fusion.ir.infer import map_types
-from blockbuster_fusion.ir.ops import Input, Iota, Map, Node, Output, Value
+from blockbuster_fusion.ir.ops import BlockReduce, Input, Iota, Map, Node, Output, Value
 
 
 def split_prologue(graph: Graph) -> Graph:
-    """Splits maps whose prologue has a loop."""
+    """Splits maps with a prologue."""
     ids = count(graph.max_id + 1)
     return _Splitting(ids).graph(graph)
 
@@ -85,14 +85,17 @@ class _Splitting:
 
 
 def _main(body: Graph) -> int | None:
-    """The last parallel map whose results are only yielded, if a loop comes before it."""
+    """The last parallel map whose results are only yielded, if there is a prologue.
+
+    A prologue has a loop or a reduction, or its results are yielded too.
+    """
     makers = [out.value.node for out in body.outputs]
     for main in sorted(set(makers), key=makers.index, reverse=True):
         op = body.op(main)
         if not isinstance(op, Map) or op.reduces or body.users[main]:
             continue
         others = [j for j in body.nodes if j != main and j not in body.inputs]
-        if any(isinstance(body.op(j), Map) for j in others):
+        if any(isinstance(body.op(j), Map | BlockReduce) for j in others) or {*makers} > {main}:
             return main
     return None
 
