@@ -8,9 +8,9 @@ broadcast. Without contractions tiles lie as arrays do, and nothing is turned. L
 exact end of a ragged block, so that nothing is masked.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import comment
@@ -73,7 +73,7 @@ def _function(out: KernelText, chunk: int | None) -> str:
         _share(out, chunk, looks_up=looks_up)
     _contract_of_call(out)
     with out.braces(f"int {layout.kernel.name}({arguments})"):
-        _sizes(out)
+        _programs(out)
         out.line("int64_t next = 0;")
         if looks_up:
             out.line("int outside = 0;")
@@ -153,13 +153,33 @@ def _buffers(out: KernelText) -> None:
 def _sizes(out: KernelText) -> None:
     """Writes the sizes, the lengths of blocks and the number of programs."""
     layout = out.layout
-    for i, symbol in enumerate(layout.kernel.symbols):
-        out.line(f"const int64_t {layout.id(symbol, symbol.name)} = sizes[{i}];")
-    for dim in layout.blocks:
-        out.line(f"enum {{ {layout.block(dim)} = {layout.tiles.get(dim, DEFAULT_TILE)} }};")
+    _write_sizes(out, layout.kernel.symbols, layout.blocks)
     for name, text in _fixed_lengths(out).items():
         out.line(f"const int64_t {name} = {text};")
-    counts = [layout.count(i.dim) for i in layout.kernel.grid]
+    _write_count(out)
+
+
+def _programs(out: KernelText) -> None:
+    """Writes the number of programs, and the sizes that it depends on."""
+    layout = out.layout
+    dims = [index.dim for index in layout.kernel.grid]
+    extents = {dim.axis.extent for dim in dims}
+    blocks = [dim for dim in layout.blocks if dim in dims]
+    _write_sizes(out, [s for s in layout.kernel.symbols if s in extents], blocks)
+    _write_count(out)
+
+
+def _write_sizes(out: KernelText, symbols: Collection[Symbol], blocks: Iterable[Dim]) -> None:
+    layout = out.layout
+    for i, symbol in enumerate(layout.kernel.symbols):
+        if symbol in symbols:
+            out.line(f"const int64_t {layout.id(symbol, symbol.name)} = sizes[{i}];")
+    for dim in blocks:
+        out.line(f"enum {{ {layout.block(dim)} = {layout.tiles.get(dim, DEFAULT_TILE)} }};")
+
+
+def _write_count(out: KernelText) -> None:
+    counts = [out.layout.count(i.dim) for i in out.layout.kernel.grid]
     out.line(f"const int64_t programs = {' * '.join(counts) or '1'};")
 
 

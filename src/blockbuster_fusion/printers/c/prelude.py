@@ -66,11 +66,15 @@ static char *allocate(size_t bytes) {
     return memory;
 }
 
+#if defined(__cplusplus)
+extern "C"
+#endif
+int madvise(void *, size_t, int);
+
 /* Asks for large pages for a result of many bytes: fresh memory then comes with few page faults. */
 INLINE void want_large_pages(const void *result, int64_t bytes) {
 #if defined(__linux__)
     enum { MADV_HUGE = 14 };
-    extern int madvise(void *, size_t, int);
     const uintptr_t page = 2 << 20, begin = ((uintptr_t)result + page - 1) & -page;
     const uintptr_t end = ((uintptr_t)result + bytes) & -page;
     if (bytes >= 4 << 20 && end > begin) madvise((void *)begin, end - begin, MADV_HUGE);

@@ -229,12 +229,12 @@ static __attribute__((noinline)) void dot_products_{kind}(
     {held} few[{FEW}][ROW];
     {stored} many[BAND][DEEP];
     for (int64_t k = 0; k == 0 || k < K; k += DEEP) {{
-        const int64_t deep = MIN(DEEP, K - k), x_i = a_k == 1 ? a_i : ROW;
+        const int64_t deep = MIN(DEEP, K - k), x_i = a_k == 1 ? a_i : (int64_t)ROW;
         const {held} *x = a_k == 1 ? a + k : few[0];
         for (int64_t i = 0; a_k != 1 && i < MIN(I, {FEW}); i++)
             for (int64_t d = 0; d < deep; d++) few[i][d] = a[i * a_i + (k + d) * a_k];
         for (int64_t j = 0; j < J; j += BAND) {{
-            const int64_t wide = MIN(BAND, J - j), y_j = b_k == 1 ? b_j : DEEP;
+            const int64_t wide = MIN(BAND, J - j), y_j = b_k == 1 ? b_j : (int64_t)DEEP;
             const {stored} *y = b_k == 1 ? b + j * b_j + k : many[0];
             for (int64_t d = 0; b_k != 1 && d < deep; d++)
                 for (int64_t w = 0; w < wide; w++) many[w][d] = b[(j + w) * b_j + (k + d) * b_k];
