@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import torch
 from torch.fx import Node
-from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.choice import Choice
@@ -30,7 +28,6 @@ from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
-from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.attention import found_attention
 from blockbuster_fusion.torch.rivals.cluster import tuner_for
 from blockbuster_fusion.torch.rivals.composites import Composite
@@ -44,7 +41,8 @@ from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.packed import found_packed
 from blockbuster_fusion.torch.rivals.padded import found_padded
 from blockbuster_fusion.torch.rivals.reasons import CALL, LATER, WHOLE, reason_of, sentence
-from blockbuster_fusion.torch.rivals.tuning import Subject
+from blockbuster_fusion.torch.rivals.trials import Trials
+from blockbuster_fusion.torch.rivals.tuning import Subject, subject_of
 from blockbuster_fusion.torch.rivals.weighing import ALL, MEASURED, Weighing
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
@@ -63,6 +61,7 @@ class Chooser:
         self.weighing = weighing
         own = parts.options
         self.tuner = tuner_for(own.seconds, own.workers, own.ray if self.measures else None)
+        self.trials = Trials(self.tuner, machine.target)
         self.known: dict[object, Estimate] = {}
         self.gain, self.recognised = 0.0, 0.0
         """The seconds that kernels win, and that recognised composites win."""
@@ -245,12 +244,13 @@ class Chooser:
         library = self.times.of([*cheap, *nodes], composites)
         limit = library.total(replayed=self.replayed)
         least = estimate = self.at_least([*cheap, *nodes])
-        may_win = self.may_win(least, limit) or (  # what was measured needs no margin
-            self.may_win(replace(least, error=1.0), limit) and self.parts.was_measured(nodes)
+        may_win = self.may_win(least, limit) or (  # what is measured needs no margin
+            self.may_win(replace(least, error=1.0), limit)
+            and (self.trials.left > 0 or self.parts.was_measured(nodes))
         )
         if may_win:
             try:
-                estimate = self.estimated(nodes)
+                estimate = self.estimated(nodes, limit)
             except BlockbusterError as error:
                 log.debug("not weighed: %s", error)
                 self.gain = math.inf
@@ -326,8 +326,8 @@ class Chooser:
         error = self.weighing.margin(self.machine.target, has_product=has_product)
         return Estimate(seconds, "at least", "", error)
 
-    def estimated(self, nodes: Sequence[Node]) -> Estimate:
-        """The time of the kernels of a part: predicted, or measured."""
+    def estimated(self, nodes: Sequence[Node], limit: float) -> Estimate:
+        """The time of the kernels of a part: predicted, or measured if it may be near a limit."""
         part = self.parts.program(nodes)
         target = self.parts.options.target_of(nodes)
         choices = self.parts.choices(part, target)
@@ -337,6 +337,10 @@ class Chooser:
             made = self.timed(nodes) if self.measures else None
             if made is None:
                 made = self.kept(part, target, choices[0]) or self.predicted(choices[0], sizes)
+            ours = made.seconds.total(replayed=self.replayed)
+            if self.trials.is_wanted(made, ours, limit):
+                tried = self.trials.first(lambda: self.subject(nodes))
+                made = made if tried is None else self.measured(*tried)
             self.known[key] = made
         return self.known[key]
 
@@ -375,19 +379,7 @@ class Chooser:
 
     def subject(self, nodes: Sequence[Node]) -> Subject:
         """A part as a program to be tuned, with random inputs."""
-        part, target = self.parts.program(nodes), self.parts.options.target_of(nodes)
-        with _disable_current_modes(), torch.no_grad():
-            zeros, sizes = self.parts.examples(part, device_of(nodes))
-            inputs = [torch.randn_like(x) if x.is_floating_point() else x for x in zeros]
-        return Subject(
-            part.expressed.program,
-            part.storage,
-            self.parts.choices(part, target),
-            inputs,
-            sizes,
-            self.machine,
-            self.parts.threads if target == "cpu" else None,
-        )
+        return subject_of(self.parts, nodes, self.machine)
 
     def timed(self, nodes: Sequence[Node]) -> Estimate:
         """The measured time of the best configuration of a part, which becomes its choice."""

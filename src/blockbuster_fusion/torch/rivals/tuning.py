@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.array.program import ArrayProgram
@@ -32,7 +33,9 @@ from blockbuster_fusion.runtime.measuring import measuring
 from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record, database
 from blockbuster_fusion.schedule.space import Config, Space
+from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.from_array_program import torch_program
+from blockbuster_fusion.torch.options import device_of
 from blockbuster_fusion.torch.rivals.timing import launcher, measured
 from blockbuster_fusion.torch.rivals.workers import Workers, usual_workers
 from blockbuster_fusion.torch.tuned import tuning_key
@@ -76,6 +79,18 @@ class Subject:
         return tuning_key(self.program, self.storage, self.sizes, self.machine)
 
 
+def subject_of(parts: PartCompiler, nodes: Sequence[Node], machine: Machine) -> Subject:
+    """A part as a program to be tuned, with random inputs."""
+    part, target = parts.program(nodes), parts.options.target_of(nodes)
+    with _disable_current_modes(), torch.no_grad():
+        zeros, sizes = parts.examples(part, device_of(nodes))
+        inputs = [torch.randn_like(x) if x.is_floating_point() else x for x in zeros]
+    threads = parts.threads if target == "cpu" else None
+    choices = parts.choices(part, target)
+    program, storage = part.expressed.program, part.storage
+    return Subject(program, storage, choices, inputs, sizes, machine, threads)
+
+
 class Tuner:
     """Finds the fastest configuration of each subject, within a number of seconds for all."""
 
@@ -106,6 +121,13 @@ class Tuner:
                 searched.add(str(best[0].config))
                 self.measure(trial, [*trial.neighbours(best[0])], task)
             trial.confirm()
+        return trial.best
+
+    def first(self, subject: Subject) -> tuple[Choice, Record] | None:
+        """The choice of the least predicted time, measured; None if it is not exact enough."""
+        trial = _Trial(self, subject)
+        with doing(f"trying {subject.program.name}"):
+            trial.measure(subject.choices[0])
         return trial.best
 
     def finished(self, subject: Subject) -> tuple[Choice, Record] | None:

@@ -1,0 +1,53 @@
+"""Trials: kernels are measured where predictions do not decide."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.torch.rivals import trials
+from blockbuster_fusion.torch.rivals.estimate import Estimate
+from blockbuster_fusion.torch.rivals.trials import Trials
+from blockbuster_fusion.torch.rivals.tuning import Tuner
+
+
+@pytest.mark.parametrize(
+    ("ours", "limit", "basis", "wanted"),
+    [
+        (100e-6, 150e-6, "predicted", True),
+        (100e-6, 250e-6, "predicted", False),  # it wins in any case
+        (160e-6, 150e-6, "predicted", True),
+        (200e-6, 150e-6, "predicted", False),  # it is too slow
+        (100e-6, 150e-6, "measured", False),
+        (10e-6, 15e-6, "predicted", False),  # not worth it
+    ],
+)
+def test_trials_are_for_doubt(ours: float, limit: float, basis: str, wanted: bool) -> None:
+    estimate = Estimate(Seconds(ours), basis, error=2.0)
+    assert Trials(Tuner(), "cpu").is_wanted(estimate, ours, limit) is wanted
+    assert not Trials(Tuner(), "cuda").is_wanted(estimate, ours, limit)
+
+
+def test_a_model_is_right_after_its_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every part is in doubt; each program is tried once, and the time for trials ends."""
+    tried: list[str] = []
+    first = Tuner.first
+
+    def noted(self: Tuner, subject):
+        tried.append(subject.program.name)
+        return first(self, subject)
+
+    monkeypatch.setattr(trials, "LEAST", 0.0)
+    monkeypatch.setattr(trials, "DOUBT", math.inf)
+    monkeypatch.setattr(Tuner, "first", noted)
+    monkeypatch.setattr("blockbuster_fusion.schedule.cost.ERRORS", {"cpu": (1e9, 1e9)})
+    model = nn.Sequential(*(nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64)) for _ in range(3)))
+    x = torch.randn(5, 64)
+    with torch.no_grad():
+        found = bb.compile(model.eval(), x, library="auto")(x)
+        assert torch.allclose(found, model(x), atol=1e-5)
+    assert tried
+    assert len(tried) == len(set(tried))
