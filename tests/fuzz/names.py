@@ -307,7 +307,7 @@ def _c_trouble(source: str) -> str | None:
         kept.append("" if line.lstrip().startswith("#include") else line)
     code = "\n".join(kept)
     for string in re.findall(r'"[^"\n]*"', code):
-        if not re.fullmatch(r'"(C|[\w %.\\:,()]*)"', string):
+        if not re.fullmatch(r'"(C|[\w %.\\:,()+]*)"', string):
             return f"a string: {string[:80]}"
     words = _C_TOKEN.findall(code)
     rest = _C_TOKEN.sub(" ", code)
