@@ -10,8 +10,9 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.rivals import trials
 from blockbuster_fusion.torch.rivals.estimate import Estimate
+from blockbuster_fusion.torch.rivals.trial_time import TrialTime
 from blockbuster_fusion.torch.rivals.trials import Trials
-from blockbuster_fusion.torch.rivals.tuning import Tuner
+from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 
 
 @pytest.mark.parametrize(
@@ -23,12 +24,23 @@ from blockbuster_fusion.torch.rivals.tuning import Tuner
         (200e-6, 150e-6, "predicted", False),  # it is too slow
         (100e-6, 150e-6, "measured", False),
         (10e-6, 15e-6, "predicted", False),  # not worth it
+        (1.0, 1.5, "predicted", False),  # it would take long
     ],
 )
 def test_trials_are_for_doubt(ours: float, limit: float, basis: str, wanted: bool) -> None:
     estimate = Estimate(Seconds(ours), basis, error=2.0)
-    assert Trials(Tuner(), "cpu").is_wanted(estimate, ours, limit) is wanted
-    assert not Trials(Tuner(), "cuda").is_wanted(estimate, ours, limit)
+    assert Trials(Tuner(), "cpu", TrialTime()).is_wanted(estimate, ours, limit) is wanted
+    assert not Trials(Tuner(), "cuda", TrialTime()).is_wanted(estimate, ours, limit)
+
+
+def test_the_prediction_stands_where_a_trial_fails() -> None:
+    def fails() -> Subject:
+        raise RuntimeError("no memory")
+
+    left = TrialTime()
+    assert Trials(Tuner(), "cpu", left).first(fails) is None
+    left.left["cpu"] = 0.0
+    assert not Trials(Tuner(), "cpu", left).has_time
 
 
 def test_a_model_is_right_after_its_trials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,7 +278,7 @@ class Space:
     def near(self, schedule: Schedule) -> Iterator[Schedule]:
         """The schedules that differ in one option; not all can be run.
 
-        Where loops go or come, they have the order of the program.
+        Loops that go or come have the order of the program.
         """
         others = [grid for grid in GRIDS if grid != schedule.grid]
         changes: list[dict[str, Any]] = [{"grid": grid, "order": ()} for grid in others]

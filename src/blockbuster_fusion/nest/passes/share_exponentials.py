@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
-from blockbuster_fusion.ir.expr import Expr, arg, arguments, call, rewrite, substitute
+from blockbuster_fusion.ir.expr import Expr, arg, arguments, call, contains, rewrite, substitute
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import (
     Body,
@@ -79,6 +79,8 @@ class _Known:
             return node
         if (found := self.found(node, dtype)) is not None:
             return found
+        if contains(node, "where"):  # a guard that is not chosen has no effect
+            return node
         plain = {number: arg(number) for number in arguments(node)}
         for number in plain.keys() & self.guarded.keys():
             condition, nan, shift = self.guarded[number].args

@@ -1,11 +1,11 @@
 """Loop nests as C: one function for each kernel, for any C compiler with vector extensions.
 
 A tile is an array in a thread's own memory, its rows padded to whole vectors. In a kernel with
-contractions, one packed dim of the grid gives the *lanes*: every tile that has it has it innermost,
-so that what is elementwise, and every reduction along another axis, runs in whole vectors, and a
-contraction needs no packing: its vectors run along the lanes, and what it is multiplied with is
-broadcast. Without contractions tiles lie as arrays do, and nothing is turned. Loops run to the
-exact end of a ragged block, so that nothing is masked.
+contractions, one packed dim of the grid gives the *lanes*: every tile that has it has it innermost.
+Elementwise statements, and reductions along another axis, then run in whole vectors. A contraction
+needs no packing: its vectors run along the lanes, and the other operand is broadcast. Without
+contractions tiles lie as arrays do, and nothing is turned. Loops run to the exact end of a ragged
+block, so that nothing is masked.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -93,13 +93,13 @@ def _share(out: KernelText, chunk: int | None, *, looks_up: bool) -> None:
     _buffers(out)
     _sizes(out)
     _chunk(out, chunk)
-    _large_pages(out)
     here = len(out.lines)
     _memory(out)
     if looks_up:
         out.line("int astray = 0;")
     claimed = "(program = claim(next, program, chunk)) < programs"
     with out.braces(f"for (int64_t program = 0; memory && {claimed}; program++)"):
+        _large_pages(out)
         _grid(out)
         write_body(out, layout.kernel.body)
     out.line("free(memory);")
@@ -195,7 +195,7 @@ def _chunk(out: KernelText, chunk: int | None) -> None:
 
 
 def _large_pages(out: KernelText) -> None:
-    """Writes the requests of large pages for what is stored."""
+    """Writes the requests of large pages for results, which the first program makes."""
     layout = out.layout
     for buffer in layout.kernel.global_buffers:
         if buffer in layout.stored_to and buffer.axes:
@@ -204,7 +204,8 @@ def _large_pages(out: KernelText) -> None:
                 for axis in buffer.axes
             ]
             stored, name = C_STORED[buffer.dtype], layout.name(buffer)
-            out.line(f"want_large_pages({name}, sizeof({stored}) * (1 + {' + '.join(last)}));")
+            size = f"sizeof({stored}) * (1 + {' + '.join(last)})"
+            out.line(f"if (program == 0) want_large_pages({name}, {size});")
 
 
 def _fixed_lengths(out: KernelText) -> dict[str, str]:

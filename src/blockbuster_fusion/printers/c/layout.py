@@ -1,12 +1,10 @@
 """The memory layout of a C kernel: names, lengths, strides and addresses of tiles and buffers."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD
-from blockbuster_fusion.ir.expr import contains
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import Scope, word
@@ -14,14 +12,11 @@ from blockbuster_fusion.nest.analysis.few_rows import FEW, products_with_few_row
 from blockbuster_fusion.nest.nest import (
     Access,
     Along,
-    Body,
     Buffer,
     BufferAxis,
-    Cascade,
     Compute,
     Contract,
     Fold,
-    For,
     Index,
     Kernel,
     Load,
@@ -38,6 +33,13 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.printers.c.lanes import ContractionPlan, lanes_of, planned_contraction
 from blockbuster_fusion.printers.c.panels import gather, planned_panels
 from blockbuster_fusion.printers.c.streams import StreamPlan, planned
+from blockbuster_fusion.printers.c.tile_facts import (
+    block_names,
+    factor,
+    pairs_of,
+    short_positions,
+    tiles_for_runs,
+)
 from blockbuster_fusion.printers.c.tile_sharing import TileKind
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
@@ -63,11 +65,11 @@ class Layout:
         self.id = Scope(C)
         for buffer in kernel.buffers:
             self.name(buffer)  # arrays first: theirs are the names to keep
-        self.blocks = _block_names([d for d in kernel.dims if d.packed and not d.unit])
-        self.counted = _short_positions(kernel)
+        self.blocks = block_names([d for d in kernel.dims if d.packed and not d.unit])
+        self.counted = short_positions(kernel)
         self.padded: dict[tuple[Dim, str], str] = {}
         self.runs: dict[Dim, str] = {}
-        self.for_runs = _for_runs(kernel)
+        self.for_runs = tiles_for_runs(kernel)
         self.plan = StreamPlan()
         self.plan = planned(kernel, self.order, {s for s, fold in self.along()})
         self.panels = planned_panels(kernel, self.order, self.lanes)
@@ -343,7 +345,7 @@ class Layout:
 
     def along(self) -> list[tuple[Compute, Fold]]:
         """Computations with a reduction across the vectors that runs in the same loop."""
-        found = _pairs(self.kernel.body)
+        found = pairs_of(self.kernel.body)
         return [(s, f) for s, f in found if f.operand is s.tile and self.is_across(f)]
 
     def row_step(self, access: Access, tile: Tile) -> str:
@@ -380,54 +382,3 @@ class Layout:
         if plan is None or self.step(plan.vectors, plan.columns) == "1":
             return None
         return self.id(("turned", plan.vectors), f"{self.name(plan.vectors)}_turned")
-
-
-def _for_runs(kernel: Kernel) -> dict[Tile, Dim]:
-    """The tiles that only the totals of a long loop need, with its dim."""
-    everywhere = {tile: 0 for s in kernel.statements for tile in tiles_of(s)}
-    inside: dict[Tile, tuple[int, Dim]] = {}
-    for statement in kernel.statements:
-        for tile in tiles_of(statement):
-            everywhere[tile] += 1
-        if isinstance(statement, Cascade):
-            for tile in (tile for s in statement.body for tile in tiles_of(s)):
-                count, _ = inside.get(tile, (0, statement.index.dim))
-                inside[tile] = count + 1, statement.index.dim
-    return {tile: dim for tile, (count, dim) in inside.items() if count == everywhere[tile]}
-
-
-def _short_positions(kernel: Kernel) -> set[Tile]:
-    """Positions that fit 32 bits: they are added and compared, never multiplied."""
-    found = {s.tile for s in kernel.statements if isinstance(s, Positions)}
-    for statement in kernel.statements:
-        if isinstance(statement, Compute):
-            if contains(statement.expr, "mul", "pow"):
-                found -= set(statement.operands)
-        else:
-            found -= set(read(statement))
-    return found
-
-
-def _pairs(body: Body) -> Iterator[tuple[Compute, Fold]]:
-    """Computations, each with the reduction that follows it at once."""
-    for statement, following in pairwise(body):
-        if isinstance(statement, Compute) and isinstance(following, Fold):
-            yield statement, following
-    for statement in body:
-        if isinstance(statement, For):
-            yield from _pairs(statement.body)
-
-
-def factor(text: str) -> str:
-    """A text as a factor of a product."""
-    return text if text.isidentifier() or text.isdigit() else f"({text})"
-
-
-def _block_names(dims: Sequence[Dim]) -> dict[Dim, str]:
-    """A name for each dim: that of its axis, numbered if an axis has several dims."""
-    made: dict[Dim, str] = {}
-    for dim in dims:
-        name = word(dim.name)
-        taken = sum(1 for other in made if other.axis is dim.axis)
-        made[dim] = f"{name}{taken + 1}" if taken else name
-    return made

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from blockbuster_fusion.nest.nest import Access, Lookup, Span, Store, Tile
 from blockbuster_fusion.printers.c.expressions import bare
 from blockbuster_fusion.printers.c.kernel_text import KernelText
-from blockbuster_fusion.printers.c.layout import factor
+from blockbuster_fusion.printers.c.tile_facts import factor
 from blockbuster_fusion.printers.operators import C_STORED
 
 

@@ -11,7 +11,7 @@ between two of them are one loop over the other axis of the tile, a *segment*:
         segment over the keys       e = exp(s - maximum), and its sum
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from blockbuster_fusion.ir.axis import Dim
@@ -33,9 +33,7 @@ from blockbuster_fusion.nest.nest import (
     read,
     written,
 )
-from blockbuster_fusion.printers.c.streams import Segment, is_inside, items_of
-
-Order = Callable[[Tile], Sequence[Span]]
+from blockbuster_fusion.printers.c.streams import Order, Segment, bodies, is_inside, items_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,18 +119,11 @@ def planned_panels(kernel: Kernel, order: Order, lanes: Dim | None) -> PanelPlan
     plan, everywhere = PanelPlan(), tuple(kernel.statements)
     if lanes is None:
         return plan
-    for body in _bodies(kernel.body):
+    for body in bodies(kernel.body):
         for panel in _panels(body, order, lanes, everywhere):
             plan.panels[panel.statements[0]] = panel
             plan.fleeting |= _fleeting(panel, everywhere)
     return plan
-
-
-def _bodies(body: Body) -> Iterator[Body]:
-    yield body
-    for statement in body:
-        if isinstance(statement, For | Cascade):
-            yield from _bodies(statement.body)
 
 
 def _panels(

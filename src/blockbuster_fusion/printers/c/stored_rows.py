@@ -1,8 +1,8 @@
 """The rows that a stream stores: in place, in a copy of their block, or past the caches.
 
-A result that is larger than the caches would push out what they hold, and each line of it would be
-read before it is written. So it goes past them: a run of elements waits in a line of its own until
-it is written at once. Short rows that follow each other in memory wait together.
+A result that is larger than the caches would push out what they hold. Each line of it would be read
+before it is written. So it goes past them: a run of elements waits in a line of its own until it is
+written at once. Short rows that follow each other in memory wait together.
 """
 
 from collections.abc import Mapping, Sequence

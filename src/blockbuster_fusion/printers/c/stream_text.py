@@ -85,7 +85,7 @@ class _Row:
     def runs(self, item: Segment) -> Iterator[tuple[str, str]]:
         """Loops over runs of a long row; gives the first element and the end of one.
 
-        Sums are exact by runs, and results are written by runs. What is kept needs none.
+        Sums are exact by runs, and results are written by runs. Tiles that are kept need none.
         """
         out, most = self.out, self.longest
         length = out.layout.length(self.stream.last)

@@ -104,9 +104,9 @@ def planned(kernel: Kernel, order: Order, apart: Container[Statement]) -> Stream
     plan = StreamPlan()
     if any(isinstance(s, Contract) for s in statements):
         return plan
-    for body in _bodies(kernel.body):
+    for body in bodies(kernel.body):
         plan.views |= _views(body, stored_to=_stored_to(statements))
-    for body in _bodies(kernel.body):
+    for body in bodies(kernel.body):
         for stream in _streams(body, order, statements, plan, apart):
             plan.streams[stream.statements[0]] = stream
             _place(stream, statements, plan)
@@ -129,11 +129,11 @@ def _stored_to(statements: Iterable[Statement]) -> set[Buffer]:
     return {s.target.buffer for s in statements if isinstance(s, Store)}
 
 
-def _bodies(body: Body) -> Iterator[Body]:
+def bodies(body: Body) -> Iterator[Body]:
     yield body
     for statement in body:
         if isinstance(statement, For | Cascade):
-            yield from _bodies(statement.body)
+            yield from bodies(statement.body)
 
 
 def _streams(
@@ -183,7 +183,7 @@ def _fitting(
 ) -> tuple[Statement, ...]:
     """The first statements of a run that are computed row by row of a block.
 
-    What is computed, and what is reduced, must lie in rows as the frame does: a row of a tile that
+    Results and operands of reductions must lie in rows as the frame does: a row of a tile that
     lies otherwise is no row of memory.
     """
     outer, last, whole = set(frame[:-1]), frame[-1:], set(frame)

@@ -2,7 +2,7 @@
 
 A caller asks for this with `freeze=True`. Then weights, and buffers that the model only reads,
 count as constants. Norm weights and batch norms are folded into the weights of products and
-convolutions (fold.py). What is computed from constants alone leaves the graph of a call (split.py)
+convolutions (fold.py). Computations from constants alone leave the graph of a call (split.py)
 for a graph that is run once, in the first call (constants.py). The graph of a call has its results
 as further inputs, behind its own.
 

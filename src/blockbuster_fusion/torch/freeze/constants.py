@@ -147,7 +147,7 @@ class Constants:
     def bound(self, run: Callable[..., Any], inputs: Sequence[Node]) -> Callable[..., Any]:
         """A function of the inputs of a call alone; `run` takes all `inputs` of a graph."""
         added = [n for n in inputs if str(n.target) in self.made]
-        names = [str(n.target) if n.users else "" for n in added]  # None for those without a name
+        names = [str(n.target) if n.users else "" for n in added]  # none for what no plan reads
         self._want({name for name in names if name})
 
         def call(*given: Any) -> Any:
@@ -201,6 +201,10 @@ class _Values:
         self.addresses = [*map(_address, weights)]
         self.counting = [not x.is_inference() for x in weights]
         """False for inference tensors, which have no version counter."""
+        if not all(self.counting):
+            log.warning(
+                "frozen weights were made under inference_mode: writes to them are not seen"
+            )
         self.versions = [*map(_version, compress(weights, self.counting))]
 
     def are_of(self, weights: Sequence[torch.Tensor]) -> bool:

@@ -61,7 +61,7 @@ class Chooser:
         self.weighing = weighing
         own = parts.options
         self.tuner = tuner_for(own.seconds, own.workers, own.ray if self.measures else None)
-        self.trials = Trials(self.tuner, machine.target)
+        self.trials = Trials(self.tuner, machine.target, weighing.trial_time)
         self.known: dict[object, Estimate] = {}
         self.gain, self.recognised = 0.0, 0.0
         """The seconds that kernels win, and that recognised composites win."""
@@ -246,7 +246,7 @@ class Chooser:
         least = estimate = self.at_least([*cheap, *nodes])
         may_win = self.may_win(least, limit) or (  # what is measured needs no margin
             self.may_win(replace(least, error=1.0), limit)
-            and (self.trials.left > 0 or self.parts.was_measured(nodes))
+            and (self.trials.has_time or self.parts.was_measured(nodes))
         )
         if may_win:
             try:

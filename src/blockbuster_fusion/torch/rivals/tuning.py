@@ -183,8 +183,6 @@ class _Trial:
         self.found: dict[str, tuple[Choice, Record]] = {}
         """The choices that run and are exact enough, that of the least predicted time first."""
         self.seen: set[str] = set()
-        with _disable_current_modes(), torch.no_grad():
-            self.exact, self.bar = self.reference()
 
     def measure(self, choice: Choice) -> None:
         """Measures a choice, unless that is known or there is no time left."""
@@ -242,28 +240,29 @@ class _Trial:
             with _disable_current_modes(), torch.no_grad():
                 subject = self.subject
                 executable = executable_of([choice], subject.threads)
-                error = self.error(executable)
+                error, bar = self.error(executable), self.reference[1]
                 seconds = math.inf
-                if error <= self.bar:
+                if error <= bar:
                     device = subject.device
                     run = launcher(executable, subject.inputs, subject.sizes, device)
                     seconds = measured(run, device).device
         except Exception as problem:  # whatever a compiler or a driver raises
             log.debug("%s: %s", config, problem)
             error, seconds = math.inf, math.inf
-        return Record(config.data(), seconds, seconds, seconds, error, self.bar, 1)
+        return Record(config.data(), seconds, seconds, seconds, error, self.reference[1], 1)
 
     def neighbours(self, choice: Choice) -> Iterator[Choice]:
-        """The choices with one tile twice or half as long, or another option of the schedule."""
+        """The choices with the next longer or shorter tile, or another option of the schedule."""
         nest, tiles = choice.scheduled()
         extents = Extents.of_sizes(self.subject.sizes, "the inputs")
         space = Space(nest, extents, self.subject.machine, tiles)
         for dim in space.dims:
             known = space.tiles(dim)
-            for tile in (tiles[dim] * 2, tiles[dim] // 2):
-                changed = {**choice.tiles, dim: tile}
-                if tile in known and dim in choice.tiles and space.fits({**tiles, dim: tile}):
-                    yield replace(choice, tiles=changed)
+            longer = [tile for tile in known if tile > tiles[dim]][:1]
+            shorter = [tile for tile in known if tile < tiles[dim]][-1:]
+            for tile in longer + shorter:
+                if dim in choice.tiles and space.fits({**tiles, dim: tile}):
+                    yield replace(choice, tiles={**choice.tiles, dim: tile})
         forms = {None, nest_to_text(nest)}
         for schedule in space.near(choice.schedule):
             other = replace(choice, schedule=schedule)
@@ -277,12 +276,14 @@ class _Trial:
 
     # ---------------------------------------------------------------- exactness
 
+    @cached_property
     def reference(self) -> tuple[list[torch.Tensor], float]:
         """The results in float64, and the largest error that is allowed: twice that of float32."""
         subject = self.subject
         function = torch_program(subject.program)
-        exact = [x.double() for x in function(*map(_wide(torch.float64), subject.inputs))]
-        plain = function(*map(_wide(torch.float32), subject.inputs))
+        with _disable_current_modes(), torch.no_grad():
+            exact = [x.double() for x in function(*map(_wide(torch.float64), subject.inputs))]
+            plain = function(*map(_wide(torch.float32), subject.inputs))
         stored = [subject.storage[out.name] for out in subject.program.outputs]
         eps = max(_eps(str(dtype)) for dtype in stored)
         return exact, 2 * distance(plain, exact) + 4 * eps
@@ -292,7 +293,7 @@ class _Trial:
         subject = self.subject
         library = library_on(subject.device)
         found = executable.runner.run(subject.inputs, subject.sizes, library)
-        return distance(found, self.exact)
+        return distance(found, self.reference[0])
 
 
 def _form(choice: Choice) -> str | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from blockbuster_fusion.schedule.cost import ERRORS
 from blockbuster_fusion.torch.rivals.composites import Called
+from blockbuster_fusion.torch.rivals.trial_time import TrialTime
 
 MEASURED = 1.02
 """The factor by which a measured kernel must be faster."""
@@ -31,6 +32,9 @@ class Weighing:
     """True to look for the best kernels even of parts whose bound has lost, to tell of them."""
     beside: float = 0.0
     """Seconds of a call beside the compiled model that the model itself does without."""
+
+    trial_time: TrialTime = field(default_factory=TrialTime, compare=False)
+    """The time for measuring kernels once; all graphs and plans of a model share it."""
 
     def margin(self, target: str, *, has_product: bool) -> float:
         """The factor by which the least time of kernels must win: the error of predictions."""
