@@ -1,7 +1,7 @@
 """Trials: kernels are measured once where a prediction does not decide.
 
-A prediction may be wrong by a factor. If kernels would win by less than that, or lose by little,
-they are compiled and measured. So no gain is given away for doubt. Measurements are stored as
+A prediction may be wrong by a factor. If kernels would win or lose by less than that, they are
+compiled and measured. So no gain is given away for doubt. Measurements are stored as
 tuning stores them. All trials of a model together have some seconds.
 """
 
@@ -15,11 +15,9 @@ from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.trial_time import TrialTime
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 
-LEAST, MOST = 50e-6, 0.1
+LEAST, MOST = 50e-6, 0.2
 """The times of PyTorch's operators for which a trial is worth it, and takes neither long nor much
 memory: results are checked against those of PyTorch's operators in float64."""
-DOUBT = 1.25
-"""The factor by which kernels may seem slower, and be tried."""
 
 
 class Trials:
@@ -34,7 +32,7 @@ class Trials:
 
     def is_wanted(self, estimate: Estimate, ours: float, limit: float) -> bool:
         """True if `ours`, the seconds of an estimate, leave open whether `limit` is more."""
-        is_open = ours * estimate.error >= limit and ours < limit * DOUBT
+        is_open = limit / estimate.error <= ours < limit * estimate.error
         is_worth_it = LEAST < limit < MOST and estimate.basis == "predicted"
         return self.has_time and is_worth_it and is_open
 
