@@ -64,6 +64,8 @@ class Case:
     """Makes the function or the module."""
     inputs: tuple[Input, ...]
     dtype: torch.dtype
+    best: Callable[..., Any] | None = None
+    """The same function as eager PyTorch runs it fastest, if the case writes it out."""
 
     def build(self, device: str) -> tuple[Callable[..., Any], list[Tensor]]:
         """The model and its inputs on a device, the same in every process."""
@@ -88,8 +90,9 @@ class Family:
         function: Callable[..., Any],
         *inputs: Input,
         dtype: torch.dtype | None = None,
+        best: Callable[..., Any] | None = None,
     ) -> Case:
-        return self.module(name, lambda: function, *inputs, dtype=dtype)
+        return self.module(name, lambda: function, *inputs, dtype=dtype, best=best)
 
     def module(
         self,
@@ -97,12 +100,13 @@ class Family:
         make: Callable[[], Callable[..., Any]],
         *inputs: Input,
         dtype: torch.dtype | None = None,
+        best: Callable[..., Any] | None = None,
     ) -> Case:
         usual = USUAL[self.device]
         chosen = dtype or usual
         if chosen != usual:
             name = f"{name}, {str(chosen).removeprefix('torch.')}"
-        return Case(name, self.name, make, inputs, chosen)
+        return Case(name, self.name, make, inputs, chosen, best)
 
 
 def by_name(sizes: tuple[int, ...]) -> str:

@@ -1,7 +1,10 @@
 """The contenders of a case, and how exact each of them is."""
 
 import copy
+import io
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 import torch
@@ -19,8 +22,13 @@ DYNAMO = "dynamo"
 """torch.compile with a backend that runs the graph as it is: what capturing itself costs."""
 DIRECT = "bb.compile"
 """The model compiled by bb.compile, which needs no torch.compile where nothing is faster."""
-MODES = ("default", DIRECT, "reduce-overhead", "max-autotune")
-BASELINES = (EAGER, INDUCTOR, DYNAMO)
+FROZEN = "freeze"
+"""The same with freeze=True: weights are constants."""
+INDUCTOR_FROZEN, ONNX_RUNTIME = "inductor freezing", "onnx runtime"
+BEST = "eager at its best"
+"""Eager PyTorch with another spelling of the same function, as SDPA for attention."""
+MODES = ("default", DIRECT, FROZEN, "reduce-overhead", "max-autotune")
+BASELINES = (EAGER, INDUCTOR, DYNAMO, INDUCTOR_FROZEN, ONNX_RUNTIME, BEST)
 FLOOR = {torch.float32: 16.0, torch.bfloat16: 1.0}
 """The error that is always allowed, in units of the dtype's rounding (eps)."""
 
@@ -34,7 +42,7 @@ def names_of(device: str, modes: Sequence[str], baselines: Sequence[str]) -> lis
         names.append(INDUCTOR)
         if device == "cuda" and any(mode not in ("default", DIRECT) for mode in modes):
             names.append(INDUCTOR_GRAPHS)
-    return [*names, DYNAMO] if DYNAMO in baselines else names
+    return names + [name for name in BASELINES[2:] if name in baselines]
 
 
 def contender(
@@ -45,8 +53,13 @@ def contender(
     tuning: float,
 ) -> Call:
     """A call of the model as one contender runs it; compiles nothing yet."""
-    if name == EAGER:
+    if name in (EAGER, BEST):
         return lambda: model(*inputs)
+    if name == ONNX_RUNTIME:
+        return _in_onnx_runtime(model, inputs)
+    if name == INDUCTOR_FROZEN:
+        frozen = torch.compile(model, dynamic=False, options={"freezing": True})
+        return lambda: frozen(*inputs)
     if name in (INDUCTOR, DYNAMO):
         own = "eager" if name == DYNAMO else "inductor"
         compiled = torch.compile(model, backend=own, dynamic=False)
@@ -59,21 +72,55 @@ def contender(
         return backend(module, examples, watcher=watcher, mode=mode, options=options)
 
     mode = name.removeprefix(f"{OURS} ")
-    if mode == DIRECT:
-        return _direct(model, inputs, watcher)
+    if mode in (DIRECT, FROZEN):
+        return _direct(model, inputs, watcher, **({"freeze": True} if mode == FROZEN else {}))
     fused = torch.compile(model, backend=blockbuster, dynamic=False, mode=mode)
     return lambda: fused(*inputs)
 
 
 def _direct(
-    model: Callable[..., Any], inputs: Sequence[Tensor], watcher: Callable[[CompiledGraph], None]
+    model: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    watcher: Callable[[CompiledGraph], None],
+    **options: Any,
 ) -> Call:
     """A call of the model as bb.compile compiles it, which is done at once."""
-    compiled = CompiledModel(model, dynamic=False)
+    compiled = CompiledModel(model, dynamic=False, **options)
     compiled(*inputs)
     for graph in compiled.graphs:
         watcher(graph)
     return lambda: compiled(*inputs)
+
+
+def _in_onnx_runtime(model: Callable[..., Any], inputs: Sequence[Tensor]) -> Call:
+    """A run of the exported model in ONNX Runtime, with PyTorch's number of threads."""
+    import onnxruntime
+
+    module = model if isinstance(model, nn.Module) else _AsModule(model)
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module, tuple(inputs), dynamo=True, verbose=False)
+    assert program is not None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    # Threads that wait for the next run would take time from the other contenders.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    data = program.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+    feed = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
+    return lambda: [torch.from_numpy(made) for made in session.run(None, feed)]
+
+
+class _AsModule(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs)
 
 
 def _replayed(compiled: Callable[..., Any], inputs: Sequence[Tensor]) -> Call:

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from never_slower.contenders import DIRECT, DYNAMO, EAGER, INDUCTOR, MODES, OURS
+from never_slower.contenders import DIRECT, DYNAMO, EAGER, FROZEN, INDUCTOR, MODES, OURS
 from never_slower.timing import Result
 
 BETTER = "the better of eager and Inductor"
 BARS = {
     "default": (EAGER, 0.97),
     DIRECT: (EAGER, 0.97),
+    FROZEN: (EAGER, 0.97),
     "reduce-overhead": (EAGER, 0.97),
     "max-autotune": (BETTER, 0.95),
 }
