@@ -40,7 +40,7 @@ RESULTS = Path(__file__).parent / "results" / "cpu.json"
 MODES = (DIRECT, FROZEN)
 BASELINES = (EAGER, INDUCTOR, INDUCTOR_FROZEN, ONNX_RUNTIME, BEST)
 UNFROZEN = (EAGER, INDUCTOR, BEST)
-"""What is compared with ours where weights may change."""
+"""The baselines for ours where weights may change."""
 GOALS = {
     "the paper's programs": (1.05, 0.97),
     "kinds of attention": (1.1, 0.97),

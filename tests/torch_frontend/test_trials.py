@@ -31,12 +31,15 @@ def test_trials_are_for_doubt(ours: float, limit: float, basis: str, wanted: boo
     assert not Trials(Tuner(), "cuda", TrialTime()).is_wanted(estimate, ours, limit)
 
 
-def test_the_prediction_stands_where_a_trial_fails() -> None:
+def test_the_prediction_stands_where_a_trial_fails(caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> Subject:
         raise RuntimeError("no memory")
 
     left = TrialTime()
     assert Trials(Tuner(), "cpu", left).first(fails) is None
+    assert "not tried: RuntimeError: no memory" in caplog.text
+    with pytest.raises(RuntimeError, match="no memory"):
+        Trials(Tuner(), "cpu", left, strict=True).first(fails)
     left.left["cpu"] = 0.0
     assert not Trials(Tuner(), "cpu", left).has_time
 

@@ -91,7 +91,7 @@ class CompiledGraph:
     elsewhere: OtherRanges | None = None
     """The graph for other ranges of sizes, if it is not one for all."""
     constants: Constants | None = None
-    """What is computed once from weights, if the caller asked for that."""
+    """The constants that are computed once from weights, if the caller asked for that."""
     is_as_captured: bool = False
     """True if the graph runs as it was captured, for all sizes: nothing is faster."""
 

@@ -61,7 +61,8 @@ class Chooser:
         self.weighing = weighing
         own = parts.options
         self.tuner = tuner_for(own.seconds, own.workers, own.ray if self.measures else None)
-        self.trials = Trials(self.tuner, machine.target, weighing.trial_time)
+        time_left = weighing.trial_time
+        self.trials = Trials(self.tuner, machine.target, time_left, strict=own.strict)
         self.known: dict[object, Estimate] = {}
         self.gain, self.recognised = 0.0, 0.0
         """The seconds that kernels win, and that recognised composites win."""

@@ -23,8 +23,11 @@ memory: results are checked against those of PyTorch's operators in float64."""
 class Trials:
     """The trials of the parts of a graph, as long as there is time."""
 
-    def __init__(self, tuner: Tuner, target: str, time_left: TrialTime) -> None:
-        self.tuner, self.target, self.time_left = tuner, target, time_left
+    def __init__(
+        self, tuner: Tuner, target: str, time_left: TrialTime, *, strict: bool = False
+    ) -> None:
+        """With `strict`, faults are raised."""
+        self.tuner, self.target, self.time_left, self.strict = tuner, target, time_left, strict
 
     @property
     def has_time(self) -> bool:
@@ -40,9 +43,15 @@ class Trials:
         """The measured first choice of a subject; None if it does not run, or is not exact."""
         start = time.monotonic()
         try:
-            return self.tuner.first(subject())
-        except Exception as error:  # whatever it is: the prediction decides
-            log.debug("not tried: %s: %s", type(error).__name__, error)
+            own = subject()
+            found = self.tuner.first(own)
+            if found is None:
+                log.warning("tried, but does not run or is not exact: %s", own.program.name)
+            return found
+        except Exception as error:  # whatever it is: the prediction decides, and this is told
+            if self.strict:
+                raise
+            log.warning("kernels were not tried: %s: %s", type(error).__name__, error)
             return None
         finally:
             self.time_left.left[self.target] -= time.monotonic() - start
