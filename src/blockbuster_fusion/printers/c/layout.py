@@ -144,6 +144,10 @@ class Layout:
         """The C type of a tile's elements; positions have 32 bits."""
         return "int32_t" if tile in self.counted else C_TYPES[tile.dtype]
 
+    def operand_dtypes(self, statement: Compute) -> list[DType]:
+        """The dtypes in which the operands of a computation are held."""
+        return [DType.int32 if t in self.counted else t.dtype for t in statement.operands]
+
     def is_borrowed(self, tile: Tile, source: Access) -> bool:
         """True if a block is read in place, without a copy: only contractions broadcast it.
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from blockbuster_fusion.ir.combiner import ADD
-from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.listing import statement_text
 from blockbuster_fusion.nest.nest import Compute, Fold, Span, Tile
 from blockbuster_fusion.printers.c.expressions import bare, number
@@ -147,7 +146,7 @@ class _Panel:
     def made(self, statement: Compute, variables: Mapping[Span, str]) -> str:
         layout = self.out.layout
         texts = [self.value(t, variables) for t in statement.operands]
-        dtypes = [DType.int32 if t in layout.counted else t.dtype for t in statement.operands]
+        dtypes = layout.operand_dtypes(statement)
         return self.out.writer.at_once(statement.expr, texts, dtypes, statement.tile.dtype)
 
     def value(self, tile: Tile, variables: Mapping[Span, str]) -> str:

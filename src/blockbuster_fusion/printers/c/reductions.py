@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
 from blockbuster_fusion.ir.combiner import ADD
-from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Compute, Contract, Fold, Span
 from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
@@ -20,7 +19,7 @@ def write_compute(out: KernelText, statement: Compute, fold: Fold | None = None)
     marker = len(out.lines)
     with summed(out, order, fold) as variables:
         texts = [layout.at(t, variables) for t in statement.operands]
-        dtypes = [DType.int32 if t in layout.counted else t.dtype for t in statement.operands]
+        dtypes = layout.operand_dtypes(statement)
         value, definitions = out.writer.write(statement.expr, texts, dtypes, statement.tile.dtype)
         made = layout.at(statement.tile, variables)
         if fold is None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
-from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.listing import statement_text
 from blockbuster_fusion.nest.nest import Compute, Fold, Span, Store, Tile
 from blockbuster_fusion.printers.c.expressions import bare, number
@@ -207,7 +206,7 @@ class _Row:
         """Writes a value: a variable, which is kept in memory too if others read it."""
         out, layout, tile = self.out, self.out.layout, statement.tile
         texts = [self.value(t, variables) for t in statement.operands]
-        dtypes = [DType.int32 if t in layout.counted else t.dtype for t in statement.operands]
+        dtypes = layout.operand_dtypes(statement)
         made = out.writer.at_once(statement.expr, texts, dtypes, tile.dtype)
         name = self.named(tile)
         out.line(f"const {layout.held(tile)} {name} = {bare(made)};")
