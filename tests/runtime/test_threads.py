@@ -1,6 +1,7 @@
 """The threads of kernels on a CPU: those of a schedule, and never more than the caller's."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from blockbuster_fusion.runtime.c import kernels as runtime
 from blockbuster_fusion.runtime.c.kernels import ALONE, CpuKernels, CpuLaunch
 from blockbuster_fusion.runtime.compiled import Compiled
 
+TASKS = Path("/proc/self/task")
+"""The threads of this process, where the system lists them."""
 PROGRAM = bb.trace(lambda X: {"Y": X + 1}, X="M")
 
 
@@ -68,6 +71,19 @@ def test_a_forked_process_has_one_whatever_is_chosen(monkeypatch: pytest.MonkeyP
     x = np.arange(1000, dtype=np.float32)
     np.testing.assert_array_equal(made(x)["Y"], x + 1)
     assert taken == [1]
+
+
+@pytest.mark.skipif(not TASKS.is_dir(), reason="threads are not listed")
+def test_kernels_with_few_programs_end_no_threads() -> None:
+    """Teams keep their size: OpenMP would end the others, and start them anew for the next."""
+    many, few = (bb.compile(PROGRAM, config={"tiles": {"M": n}}, threads=4) for n in (64, 8192))
+    x = np.ones(ALONE, np.float32)
+    found = []
+    for _ in range(3):
+        for executable in (many, few):
+            np.testing.assert_array_equal(executable(x)["Y"], x + 1)
+            found.append(frozenset(TASKS.iterdir()))
+    assert len({*found}) == 1
 
 
 def test_arrays_without_elements_have_the_usual_schedule() -> None:

@@ -228,15 +228,14 @@ class Space:
 
     @property
     def threads(self) -> list[int | None]:
-        """The threads of a CPU: powers of two up to its processors, or None for the rule.
+        """The threads of a CPU: one, all, or None for the rule; teams of other sizes start slowly.
 
         The rule has all processors run large arrays, so all are tried for small ones only.
         """
         most = self.machine.processors
         if most == 1:
             return []
-        powers = [1 << power for power in range((most - 1).bit_length())]
-        return [None, *powers, *([most] if self.is_small else [])]
+        return [None, 1, *([most] if self.is_small else [])]
 
     @property
     def is_small(self) -> bool:

@@ -62,7 +62,9 @@ def kernels_in_c(
 def _function(out: KernelText, chunk: int | None) -> str:
     """A kernel as a function, after one with the share of a thread: its memory, grid and body.
 
-    One thread calls its share by itself: OpenMP would take as long as a small kernel.
+    One thread calls its share by itself: OpenMP would take as long as a small kernel. Otherwise all
+    are called, even for fewer programs: where teams change their size, OpenMP ends threads and
+    begins others, which takes longer than most kernels.
     """
     layout = out.layout
     looks_up = _looks_up(layout.kernel)
@@ -80,8 +82,8 @@ def _function(out: KernelText, chunk: int | None) -> str:
         call = f"{part}(buffers, strides, sizes, threads, &next{', &outside' * looks_up});"
         out.line(f"if (MIN(threads, programs) <= 1) {call}")
         with out.braces("else"):
-            out.line("#pragma omp parallel num_threads(MIN(threads, programs))")
-            out.line(call)
+            out.line("#pragma omp parallel num_threads(threads)")
+            out.line(f"if (THREAD < programs) {call}")
         outside = f" ? 1 : outside * {OUTSIDE}" if looks_up else ""
         out.line(f"return next < programs{outside};")
     return "\n".join(out.lines) + "\n"

@@ -83,6 +83,17 @@ INLINE void want_large_pages(const void *result, int64_t bytes) {
 #endif
 }
 
+/* The number of this thread in its team. */
+#if !defined(_OPENMP)
+#define THREAD 0
+#elif defined(__cplusplus)
+extern "C" int omp_get_thread_num(void);
+#define THREAD omp_get_thread_num()
+#else
+int omp_get_thread_num(void);
+#define THREAD omp_get_thread_num()
+#endif
+
 /* The programs that a thread takes at a time: neighbours, and about 8 times for each thread. */
 INLINE int64_t chunk_of(int64_t programs, int64_t threads) {
     return MAX(1, programs / (8 * MAX(1, threads)));
