@@ -147,17 +147,14 @@ class Limit:
     """The peak of multiply-adds, and copies: what kernels are compared with."""
 
     def __init__(self, threads: int) -> None:
-        self.library = probe._library()
-        self.cores = min(len(probe.topology(threads=threads).cores), threads)
+        self.library, self.threads = probe._library(), threads
 
     def flops(self, seconds: float) -> float:
-        """Operations per second in registers on all cores, measured now on one."""
+        """Operations per second in registers, measured now on all threads at once."""
         lanes = self.library.vector_bytes() // 4
         rounds = int(seconds * 2e8)
-        start = time.thread_time()
-        self.library.peak_float32(rounds)
-        spent = time.thread_time() - start
-        return 2.0 * LANES_OF_PEAK * lanes * rounds / spent * self.cores
+        spent = self.library.time_of_all_float32(rounds, self.threads)
+        return float(2.0 * LANES_OF_PEAK * lanes * rounds / spent * self.threads)
 
 
 def measured(case: Case, threads: int, seconds: float, limit: Limit) -> dict[str, Any]:

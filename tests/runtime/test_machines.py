@@ -52,13 +52,13 @@ def test_a_file_that_is_broken_or_of_another_cpu_is_measured_anew(
 
 
 def test_a_core_that_has_two_threads_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rates of each thread are half of the core's, and so is its part of the caches."""
+    """The part of each thread of the caches is half of the core's."""
     monkeypatch.setattr(probe, "cpu_name", lambda: "one core")
     kib = 1 << 10
     caches = (Cache("L1", 32 * kib, 32 * kib, False), Cache("L2", 512 * kib, 512 * kib, True))
     here = Topology((frozenset({0, 1}),), caches)
     monkeypatch.setattr(probe, "topology", lambda threads: here)
-    monkeypatch.setattr(probe, "_peak", lambda library, dtype, lanes: 8e9)
+    monkeypatch.setattr(probe, "_peak", lambda library, dtype, lanes, threads: 4e9)
     monkeypatch.setattr(probe, "_bandwidth", lambda library, size, threads: 1e9)
     found = probe.probe_cpu(2)
     assert found.rate("float32") == 8e9
@@ -67,6 +67,13 @@ def test_a_core_that_has_two_threads_counts_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(machines, "topology", lambda: here)
     assert machines.usable_threads() == 1
     assert machines.usable_threads(2) == 2
+
+
+def test_threads_have_rates_of_their_own() -> None:
+    """The rate of a thread is about the same while another computes, or less if they share."""
+    library = probe._library()
+    alone, beside = (probe._peak(library, "float32", 4, threads) for threads in (1, 2))
+    assert 0.1 * alone < beside < 4 * alone
 
 
 def test_main_memory_is_measured_beyond_all_caches(monkeypatch: pytest.MonkeyPatch) -> None:

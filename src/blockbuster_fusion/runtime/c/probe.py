@@ -33,6 +33,7 @@ ALIGNED = 64
 
 SOURCE = """\
 #include <stdint.h>
+#include <time.h>
 
 #if defined(__AVX512F__)
 #define WIDE 64
@@ -64,6 +65,12 @@ const char *instructions(void) {
 #endif
 }
 
+static double own_time(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+
 /* Ten chains of fused multiply-adds in registers, so that none waits for another. */
 #define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9)
 #define START(C) a##C = y * (scalar)C;
@@ -78,7 +85,19 @@ const char *instructions(void) {
         for (int64_t r = 0; r < rounds; r++) { EACH(STEP) } \\
         double sum = 0; \\
         EACH(ADD) \\
+        __asm__ volatile("" : "+m"(sum)); /* It is computed before a clock is read. */ \\
         return sum; \\
+    } \\
+    /* The mean of the threads' own times, which leave out the turns of other programs. */ \\
+    double time_of_all_##T(int64_t rounds, int64_t threads) { \\
+        double total = 0; \\
+        _Pragma("omp parallel num_threads(threads) reduction(+ : total)") \\
+        { \\
+            const double began = own_time(); \\
+            peak_##T(rounds); \\
+            total += own_time() - began; \\
+        } \\
+        return total / threads; \\
     }
 PEAK(float32, float)
 PEAK(float64, double)
@@ -118,13 +137,12 @@ void all_threads(int64_t threads) {
 def probe_cpu(threads: int) -> Machine:
     """This CPU, measured on so many threads, of which some may share a core."""
     found = topology(threads=threads)
-    cores = min(len(found.cores), threads)
     library = _library()
     with doing("measuring this machine", 4 + len(found.caches)) as task:
         rates = {}
         for dtype, size in (("float32", 4), ("float64", 8)):
-            one = _peak(library, dtype, library.vector_bytes() // size)
-            rates[f"vector.{dtype}"] = one * cores / threads
+            lanes = library.vector_bytes() // size
+            rates[f"vector.{dtype}"] = _peak(library, dtype, lanes, threads)
             task.step()
         memories = []
         for cache in found.caches:
@@ -145,14 +163,16 @@ def probe_cpu(threads: int) -> Machine:
         0.0,
         wake,
         instructions=library.instructions().decode("ascii"),
-        source=f"measured {time.strftime('%Y-%m-%d')}, threads: {threads}, cores: {cores}",
+        source=f"measured {time.strftime('%Y-%m-%d')}, threads: {threads}",
     )
 
 
 def _library() -> ctypes.CDLL:
     library = load_library(compile_c(SOURCE).content)
-    for function in (library.peak_float32, library.peak_float64):
-        function.argtypes, function.restype = [ctypes.c_int64], ctypes.c_double
+    for dtype in ("float32", "float64"):
+        one, every = (getattr(library, f"{name}_{dtype}") for name in ("peak", "time_of_all"))
+        one.argtypes, one.restype = [ctypes.c_int64], ctypes.c_double
+        every.argtypes, every.restype = [ctypes.c_int64] * 2, ctypes.c_double
     library.read_all.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3]
     library.read_all.restype = ctypes.c_double
     library.all_threads.argtypes = [ctypes.c_int64]
@@ -161,10 +181,14 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _peak(library: ctypes.CDLL, dtype: str, lanes: int) -> float:
-    """Operations per second of one core."""
-    function = getattr(library, f"peak_{dtype}")
-    return 2.0 * 10 * lanes / _best(function)
+def _peak(library: ctypes.CDLL, dtype: str, lanes: int, threads: int) -> float:
+    """Operations per second of a thread while all compute: some may share a core, or its heat."""
+    operations, one = 2.0 * 10 * lanes, _best(getattr(library, f"peak_{dtype}"))
+    if threads == 1:
+        return operations / one
+    rounds = max(1, int(SECONDS / one))
+    every = getattr(library, f"time_of_all_{dtype}")
+    return operations * rounds / min(every(rounds, threads) for _ in range(RUNS))
 
 
 def _cache(library: ctypes.CDLL, cache: Cache, threads: int) -> Memory:
