@@ -37,6 +37,8 @@ LONGEST_IN_PLACE = 1 << 14
 """The same where few rows are multiplied with blocks that are read in place."""
 LEAST = {"cpu": 4, "cuda": 1}
 """The shortest tile; shorter ones make loops over too little."""
+VECTOR = 16
+"""The elements of the longest vectors of a CPU."""
 SHARES = (1, 4, 16)
 """The shares of the programs that would fill a machine that reductions are split for."""
 FULL = 4
@@ -121,7 +123,7 @@ class Config:
 def balanced(length: int, tile: int) -> int:
     """The tile of equal blocks, as many as a tile gives; whole vectors, several in long blocks."""
     count = max(1, -(-length // tile))
-    whole = next((n for n in (64, 16) if tile >= 4 * n), 1)
+    whole = next((n for n in (4 * VECTOR, VECTOR) if tile >= 4 * n), 1)
     return min(tile, -(-length // (count * whole)) * whole) if length > tile else tile
 
 
@@ -164,7 +166,8 @@ class Space:
     def tiles(self, dim: Dim) -> list[int]:
         """The tiles of a dim: powers of two, up to the length of its axis.
 
-        On a CPU blocks are about equally long, so that threads have equal shares.
+        On a CPU blocks are about equally long, so that threads have equal shares. One tile gives
+        each thread one block.
         """
         target = self.machine.target
         is_multiplied = dim in self.multiplied
@@ -175,7 +178,10 @@ class Space:
         first, last = least.bit_length() - 1, max(least, min(most, whole)).bit_length()
         powers = [1 << power for power in range(first, last)]
         if target == "cpu":
-            return sorted({balanced(self.extents.of(dim.axis), power) for power in powers})
+            length, processors = self.extents.of(dim.axis), self.machine.processors
+            share = -(-length // (VECTOR * processors)) * VECTOR
+            shares = {share} if processors > 1 and least <= share <= powers[-1] else set()
+            return sorted(shares | {balanced(length, power) for power in powers})
         return powers
 
     @property
@@ -202,7 +208,7 @@ class Space:
     def splits(self, programs: int) -> Iterator[dict[str, int]]:
         """The ways to share reductions, for a grid of so few programs that the machine idles."""
         idle = self.machine.processors * FULL // max(programs, 1)
-        if idle < 2:
+        if idle < 2 or self.machine.processors == 1:
             return
         loops = [s for k in self.nest.kernels for s in k.body if isinstance(s, For) and s.gathered]
         lengths = {s.index.dim.name: self.extents.of(s.index.dim.axis) for s in loops}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.tiling import Tiling
-from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
 from blockbuster_fusion.nest.nest import (
     Access,
@@ -104,6 +103,9 @@ class Work:
     """Bytes of blocks that are transposed, as their rows are columns of a result."""
     turning: float = 0.0
     """Bytes of the largest such block."""
+    transposed: float = 0.0
+    """Bytes of operands of products that are transposed, as columns of the product are their rows.
+    Each time such a product is computed counts."""
     statements: float = 0.0
     """Rows of tiles that statements are run for."""
     has_few_rows: bool = False
@@ -128,7 +130,7 @@ class _Count:
         self.parts: dict[Index, int] = {}
         self.results: list[list[Dim]] = []
         self.gathered = 0.0
-        self.stored: dict[Tile, DType] = {}
+        self.loaded: dict[Tile, Access] = {}
 
     def of(self, kernel: Kernel) -> Work:
         work = self.work
@@ -142,6 +144,8 @@ class _Count:
         work.multiplying /= work.programs * work.busy
         work.own = sum(self.own.values())
         work.has_few_rows = bool(products_with_few_rows(tuple(kernel.statements), self.longest))
+        if work.has_few_rows:  # weights are read as they lie
+            work.transposed = 0.0
         return work
 
     def blocks(self, dim: Dim) -> int:
@@ -173,7 +177,7 @@ class _Count:
             case Cascade():
                 pass  # it runs a few times only
             case Load(tile, access):
-                self.stored[tile] = access.buffer.dtype
+                self.loaded[tile] = access
                 self.move(access, tile, times)
                 if self.is_turned(access):
                     size = self.elements(tile) * access.buffer.dtype.bytes
@@ -196,8 +200,18 @@ class _Count:
                 work.operations += self.elements(operand) * times
             case Contract(tile, left, right, span):
                 work.products += 2.0 * self.elements(tile) * self.length(span) * times
-                stored = [self.stored.get(side, side.dtype) for side in (left, right)]
+                accesses = [self.loaded.get(side) for side in (left, right)]
+                stored = [
+                    side.dtype if access is None else access.buffer.dtype
+                    for side, access in zip((left, right), accesses, strict=True)
+                ]
                 work.dtype = str(min(stored, key=lambda dtype: dtype.bytes))
+                columns = self.columns(tile)
+                work.transposed += times * sum(
+                    4.0 * math.prod(map(self.length, access.spans))
+                    for access in accesses
+                    if access is not None and columns in access.spans[:-1]
+                )
             case Fill(tile):
                 work.operations += 0.25 * self.elements(tile) * times
 
@@ -259,6 +273,12 @@ class _Count:
         if isinstance(span.at, int) or span.at in self.grid:
             return self.length(span)
         return self.tiling.extents.of(span.dim.axis) / self.parts.get(span.at, 1)
+
+    def columns(self, tile: Tile) -> Span | None:
+        """The axis of a product along which a CPU's vectors run: that of results, or the last."""
+        lanes = [result[-1] for result in self.results if result]
+        along = [span for span in tile.spans if span.dim in lanes]
+        return next(reversed(along or tile.spans), None)
 
     def is_turned(self, access: Access) -> bool:
         """True if rows of a block are columns of a result."""
