@@ -188,7 +188,7 @@ def _peak(library: ctypes.CDLL, dtype: str, lanes: int, threads: int) -> float:
         return operations / one
     rounds = max(1, int(SECONDS / one))
     every = getattr(library, f"time_of_all_{dtype}")
-    return operations * rounds / min(every(rounds, threads) for _ in range(RUNS))
+    return float(operations * rounds / min(every(rounds, threads) for _ in range(RUNS)))
 
 
 def _cache(library: ctypes.CDLL, cache: Cache, threads: int) -> Memory:
