@@ -28,6 +28,7 @@ from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import LINE, Layout
 from blockbuster_fusion.printers.c.prelude import OUTSIDE, prelude
 from blockbuster_fusion.printers.c.statements import write_body
+from blockbuster_fusion.printers.c.tile_facts import is_shared_out
 from blockbuster_fusion.printers.c.tile_sharing import share
 from blockbuster_fusion.printers.operators import C_STORED
 
@@ -177,7 +178,19 @@ def _write_sizes(out: KernelText, symbols: Collection[Symbol], blocks: Iterable[
         if symbol in symbols:
             out.line(f"const int64_t {layout.id(symbol, symbol.name)} = sizes[{i}];")
     for dim in blocks:
-        out.line(f"enum {{ {layout.block(dim)} = {layout.tiles.get(dim, DEFAULT_TILE)} }};")
+        name, tile = layout.block(dim), layout.tiles.get(dim, DEFAULT_TILE)
+        if is_shared_out(dim, layout.kernel):
+            length, threads = layout.extent(dim.axis), _threads_along(dim, layout)
+            out.line(f"const int64_t {name} = block_of({length}, {tile}, {threads});")
+        else:
+            out.line(f"enum {{ {name} = {tile} }};")
+
+
+def _threads_along(dim: Dim, layout: Layout) -> str:
+    """The threads that blocks of a dim are shared out to: other axes have their own programs."""
+    others = [index.dim for index in layout.kernel.grid if index.dim is not dim]
+    counts = [layout.extent(other.axis) for other in others if not other.packed]
+    return f"BLOCKS(threads, MAX(1, {' * '.join(counts)}))" if counts else "threads"
 
 
 def _write_count(out: KernelText) -> None:

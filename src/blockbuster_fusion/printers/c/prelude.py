@@ -94,6 +94,11 @@ int omp_get_thread_num(void);
 #define THREAD omp_get_thread_num()
 #endif
 
+/* The length of blocks up to `most`: shorter if some threads would have none. */
+INLINE int64_t block_of(int64_t length, int64_t most, int64_t threads) {
+    return MIN(most, MAX(1, BLOCKS(BLOCKS(length, threads), 32)) * 32);
+}
+
 /* The programs that a thread takes at a time: neighbours, and about 8 times for each thread. */
 INLINE int64_t chunk_of(int64_t programs, int64_t threads) {
     return MAX(1, programs / (8 * MAX(1, threads)));

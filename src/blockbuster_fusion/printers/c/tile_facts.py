@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.expr import contains
 from blockbuster_fusion.naming import word
 from blockbuster_fusion.nest.nest import (
+    Along,
     Body,
     Cascade,
     Compute,
@@ -34,6 +35,17 @@ def tiles_for_runs(kernel: Kernel) -> dict[Tile, Dim]:
                 count, _ = inside.get(tile, (0, statement.index.dim))
                 inside[tile] = count + 1, statement.index.dim
     return {tile: dim for tile, (count, dim) in inside.items() if count == everywhere[tile]}
+
+
+def is_shared_out(dim: Dim, kernel: Kernel) -> bool:
+    """True if blocks of a dim are shorter where threads outnumber them.
+
+    Only a call tells the length of such an axis, and no buffer has its blocks.
+    """
+    parts = {a.dim for b in kernel.buffers for a in b.axes if a.along is not Along.AXIS}
+    is_parallel = any(index.dim is dim for index in kernel.grid)
+    is_unknown = isinstance(dim.axis.extent, Symbol)
+    return is_parallel and is_unknown and dim not in parts
 
 
 def short_positions(kernel: Kernel) -> set[Tile]:
