@@ -36,6 +36,9 @@ FLAGS = (
 OPENMP = ("-fopenmp",)
 # More optimisation takes several times as long, and hides accesses rather than showing more.
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
+# Kernels with products have dozens of loops. gcc would unroll what is left of each behind its
+# vectors, up to 15 elements, and take several times as long; other kernels gain by unrolling.
+UNROLL_LITTLE = "--param=max-completely-peel-times=4"
 LIBRARIES = ("-lm",)
 SECONDS_VARIABLE = "BLOCKBUSTER_COMPILER_SECONDS"
 DEFAULT_SECONDS = 600.0
@@ -63,9 +66,10 @@ def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False)
     command = compiler()
     shared = tuple(str(file) for file in [loaded_openmp()] if file is not None)
     own = (f"-DLAST_CACHE={last_cache()}", *(SANITIZE if sanitize else ()), *flags)
-    serial = _Build(command, (*FLAGS, *own))
+    parts = tuple(large_functions(source))
+    serial = _Build(command, (*FLAGS, *own), parts)
     runtime = ("-Wl,--as-needed", *shared) if shared else ()
-    threaded = _Build(command, (*FLAGS, *OPENMP, *own), runtime)
+    threaded = _Build(command, (*FLAGS, *OPENMP, *own), parts, runtime)
     found = threaded.find(source)
     if found is None:
         alone = serial.find(source)
@@ -83,27 +87,30 @@ def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False)
 
 @dataclass(frozen=True)
 class _Build:
-    """A compiler with the options of all files, and those of libraries only."""
+    """A compiler with the options of all files, the large functions to link, and a runtime."""
 
     command: tuple[str, ...]
     options: tuple[str, ...]
+    parts: tuple[str, ...]
     runtime: tuple[str, ...] = ()
 
     @property
     def linking(self) -> tuple[str, ...]:
-        return (*self.options, "-shared", "-DLINKED=1", *self.runtime, *LIBRARIES)
+        """The options of the library."""
+        little = (UNROLL_LITTLE,) if self.parts else ()
+        return (*self.options, *little, "-shared", "-DLINKED=1", *self.runtime, *LIBRARIES)
 
     def find(self, source: str) -> CacheEntry | None:
         """The library of a source, if it is in the cache."""
         return find(_key(source, self.command, self.linking), ".so")
 
     def library(self, source: str) -> CacheEntry:
-        """The library of a source, linked with the large functions that the source calls.
+        """The library of a source, linked with its large functions.
 
         These take a compiler longer than most kernels do, so each is compiled once.
         """
         alone = (*self.options, "-c", "-DLINKED=0")
-        objects = [_made(text, self.command, alone, ".o") for text in large_functions(source)]
+        objects = [_made(text, self.command, alone, ".o") for text in self.parts]
         return _made(source, self.command, self.linking, ".so", objects)
 
 
