@@ -30,6 +30,7 @@ from helpers.effort import crossed
 SEEDS = 3
 LENGTHS = 300
 
+DTYPES = ["float32", "bfloat16", "float16"]
 SNAPSHOTS = [(name, n) for name in NAMES for n in range(len(bb.fuse(bb.examples.find(name)).fused))]
 
 
@@ -52,11 +53,11 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return made
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize(("name", "snapshot"), SNAPSHOTS)
+@pytest.mark.parametrize(("case", "dtype"), crossed(SNAPSHOTS, DTYPES), ids=str)
 def test_every_snapshot_is_as_exact_as_pytorch(
-    name: str, snapshot: int, dtype: str, compilations: list
+    case: tuple[str, int], dtype: str, compilations: list
 ) -> None:
+    name, snapshot = case
     program = bb.examples.find(name)
     kernel = bb.compile(program, snapshot=snapshot, dtype=dtype, unit=(), threads=2)
     for seed in range(SEEDS):
@@ -246,7 +247,7 @@ print("clean")
 """
 
 
-SANITIZED_CASES = [(*case, 0) for case in crossed(NAMES, ["float32", "bfloat16", "float16"])]
+SANITIZED_CASES = [(*case, 0) for case in crossed(NAMES, DTYPES)]
 FEW_ROWS_CASES = [("rmsnorm-swiglu", "bfloat16", 16), ("layernorm-matmul", "float32", 4)]
 
 

@@ -1,5 +1,6 @@
 """The prelude of generated C: types, macros and functions, of which a program has those it uses."""
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import product
@@ -24,6 +25,13 @@ HEADER = """\
 #define MIN(a, b) ((int64_t)(a) < (int64_t)(b) ? (int64_t)(a) : (int64_t)(b))
 #define MAX(a, b) ((int64_t)(a) > (int64_t)(b) ? (int64_t)(a) : (int64_t)(b))
 #define BLOCKS(extent, block) (((extent) + (block) - 1) / (block))
+/* A large function: part of this file, or compiled once for many programs. With LINKED 0 it is
+   defined for them, and with LINKED 1 it is declared only. */
+#if defined(LINKED)
+#define LARGE __attribute__((visibility("hidden")))
+#else
+#define LARGE static __attribute__((noinline))
+#endif
 """
 
 LANES = """\
@@ -141,25 +149,28 @@ INLINE int on_axis(int64_t place, int64_t length, int *outside) {
 _PUSH = """\
 /* Writes results past the caches, where they would find no room: in whole lines of a cache. */
 #if defined(__SSE2__)
-#include <immintrin.h>
-enum { CAN_PUSH = 1 };
+enum { CAN_PUSH = 1, PUSHED = VECTOR == 64 ? 64 : 16 };
+typedef long long pushed_vector __attribute__((vector_size(PUSHED), may_alias));
+typedef long long read_vector __attribute__((vector_size(PUSHED), aligned(1), may_alias));
+#if defined(__clang__)
+#define PUSH(to, vector) __builtin_nontemporal_store(vector, to)
+#elif defined(__AVX512F__)
+#define PUSH(to, vector) __builtin_ia32_movntdq512(to, vector)
+#else
+#define PUSH(to, vector) __builtin_ia32_movntdq(to, vector)
+#endif
 static __attribute__((noinline, unused)) void push(void *to, const void *from, int64_t bytes) {
     char *x = (char *)to;
     const char *y = (const char *)from;
     const int64_t head = MIN(bytes, -(uintptr_t)x & 63);
     memcpy(x, y, head);
-    for (x += head, y += head, bytes -= head; bytes >= 64; x += 64, y += 64, bytes -= 64) {
-#if defined(__AVX512F__)
-        _mm512_stream_si512((__m512i *)x, _mm512_loadu_si512(y));
-#else
-        for (int i = 0; i < 64; i += 16)
-            _mm_stream_si128((__m128i *)(x + i), _mm_loadu_si128((const __m128i *)(y + i)));
-#endif
-    }
+    for (x += head, y += head, bytes -= head; bytes >= 64; x += 64, y += 64, bytes -= 64)
+        for (int i = 0; i < 64; i += PUSHED)
+            PUSH((pushed_vector *)(x + i), *(const read_vector *)(y + i));
     memcpy(x, y, bytes);
 }
 /* Others may read what was written. */
-INLINE void pushed(void) { _mm_sfence(); }
+INLINE void pushed(void) { __builtin_ia32_sfence(); }
 #else
 enum { CAN_PUSH = 0 };
 INLINE void push(void *to, const void *from, int64_t bytes) { memcpy(to, from, bytes); }
@@ -205,6 +216,16 @@ class PreludePart:
     types: tuple[tuple[str, ...], ...] = ()
     builds_on: Callable[..., tuple[Need, ...]] = lambda *types: ()
     """The parts that it calls, for its types."""
+    head: Callable[..., str] | None = None
+    """The head of its function, for its types, if that takes a compiler long."""
+
+    def written(self, need: Need) -> str:
+        """The text for a need; that of a large function may be left to the linker."""
+        types = need[1:]
+        text = self.text(*types)
+        if self.head is None:
+            return text
+        return f"#if LINKED /* {' '.join(need)} */\n{self.head(*types)};\n#else\n{text}#endif\n"
 
 
 PARTS = {
@@ -214,8 +235,9 @@ PARTS = {
         few_rows.few_rows,
         (_STORED_FLOATS, _C_FLOATS),
         lambda stored, held: (("loaded", stored, held), ("loaded", held, held), ("lane_sum", held)),
+        head=few_rows.head,
     ),
-    "contract": PreludePart(products.contraction, (_C_FLOATS,)),
+    "contract": PreludePart(products.contraction, (_C_FLOATS,), head=products.head),
     "floordiv": PreludePart(arithmetic.floor_division, (_DTYPES,)),
     "load": PreludePart(moves.load, (_STORED, _HELD)),
     "maximum": PreludePart(lambda dtype: arithmetic.extremum("maximum", dtype, ">"), (_DTYPES,)),
@@ -254,8 +276,14 @@ def prelude(needs: Collection[Need]) -> str:
     parts += [moves.SHUFFLE, *(moves.turn(c_type) for c_type in sorted(turned))] * bool(turned)
     order = [name for name in PARTS if name not in FUNCTIONS]
     named = sorted((n for n in needs if n[0] in order), key=lambda n: (order.index(n[0]), n))
-    parts += [PARTS[name].text(*types) for name, *types in named]
+    parts += [PARTS[need[0]].written(need) for need in named]
     return "\n".join(parts)
+
+
+def large_functions(source: str) -> list[str]:
+    """The large functions that a program calls: of each a source of its own, to be linked."""
+    needs = re.findall(r"^#if LINKED /\* (.+) \*/$", source, re.MULTILINE)
+    return [prelude({tuple(need.split())}) for need in needs]
 
 
 def _with_foundations(needs: Collection[Need]) -> set[Need]:

@@ -55,6 +55,14 @@ INLINE {held} lane_sum_{held}(const {held}_vector *sum) {{
 """
 
 
+def head(stored: str, held: str) -> str:
+    """The head of the function that computes such a product."""
+    return f"""\
+LARGE void few_rows_{stored}_{held}(
+    int fresh, int64_t I, int64_t J, int64_t K, const {held} *a, int64_t a_i, int64_t a_k,
+    const {stored} *b, int64_t b_j, int64_t b_k, {held} *c, int64_t c_i, int64_t c_j)"""
+
+
 def few_rows(stored: str, held: str) -> str:
     """The product of few rows with many: dot products, or sums of rows of the weights."""
     parts = [_dots(stored, held), _row_sums(stored, held), _few_rows(stored, held)]
@@ -245,9 +253,7 @@ static __attribute__((noinline)) void dot_products_{kind}(
 
 /* The same for up to {FEW} rows of a and any strides. b is read once, and in place if it is
    contiguous along k, or along the columns of c. */
-static __attribute__((noinline)) void few_rows_{kind}(
-    int fresh, int64_t I, int64_t J, int64_t K, const {held} *a, int64_t a_i, int64_t a_k,
-    const {stored} *b, int64_t b_j, int64_t b_k, {held} *c, int64_t c_i, int64_t c_j) {{
+{head(stored, held)} {{
     enum {{ COLUMNS = 240 }};
     if (b_k != 1 && b_j == 1 && c_j == 1) {{
         row_sums_{kind}(fresh, J, K, I, a, a_i, a_k, b, b_k, c, c_i);

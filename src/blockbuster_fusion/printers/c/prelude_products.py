@@ -7,11 +7,21 @@ typedef {c_type} {c_type}_vector __attribute__((vector_size(VECTOR), aligned(4),
 """
 
 
+def _arguments(c_type: str) -> str:
+    return f"""int64_t K, const {c_type} *a, int64_t a_i, int64_t a_k,
+    const {c_type} *b, int64_t b_k, {c_type} *c, int64_t c_i"""
+
+
+def head(c_type: str) -> str:
+    """The head of the function that computes a contraction."""
+    return f"""\
+LARGE void contract_{c_type}(
+    int fresh, int64_t I, int64_t J, {_arguments(c_type)})"""
+
+
 def contraction(c_type: str) -> str:
     """The register-tiled micro-kernel, and the loops that call it."""
-    vector = f"{c_type}_vector"
-    arguments = f"""int64_t K, const {c_type} *a, int64_t a_i, int64_t a_k,
-    const {c_type} *b, int64_t b_k, {c_type} *c, int64_t c_i"""
+    vector, arguments = f"{c_type}_vector", _arguments(c_type)
     return f"""\
 /* c[i][j] += sum over k of a[i][k] * b[k][j] for `rows` rows and `wide` vectors, in registers;
    `fresh`: there is nothing in c yet. Each call sums from 0, so that long sums stay exact. */
@@ -54,8 +64,7 @@ INLINE void contract_columns_{c_type}(int64_t I, int wide, int fresh, {arguments
 }}
 
 /* c[i][j] += sum over k of a[i][k] * b[k][j]; rows of b and c are padded to whole vectors. */
-static __attribute__((noinline)) void contract_{c_type}(
-    int fresh, int64_t I, int64_t J, {arguments}) {{
+{head(c_type)} {{
     enum {{ WIDTH = LANES({c_type}), DEEP = 96 }};
     for (int64_t k = 0; k == 0 || k < K; k += DEEP) {{
         const {c_type} *a_from = a + k * a_k, *b_from = b + k * b_k;

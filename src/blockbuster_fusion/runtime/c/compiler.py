@@ -15,16 +15,18 @@ import threading
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from blockbuster_fusion.errors import CompilerFailed, NoCompiler, WrongKind
+from blockbuster_fusion.printers.c.prelude import large_functions
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.c.topology import topology
 from blockbuster_fusion.runtime.disk_cache import CacheEntry, cached, digest, find
 
 FLAGS = (
-    *("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared"),
+    *("-O3", "-march=native", "-std=gnu11", "-fPIC"),
     # The rest of -ffast-math reorders sums and breaks the polynomial of exp; and with
     # -fno-signed-zeros, which gains nothing, gcc takes NaN * 0 for 0 in vectors.
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
@@ -32,7 +34,11 @@ FLAGS = (
     *(["-mprefer-vector-width=512"] if platform.machine() in ("x86_64", "AMD64") else []),
 )
 OPENMP = ("-fopenmp",)
-SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
+# More optimisation takes several times as long, and hides accesses rather than showing more.
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
+# Kernels with products have dozens of loops. gcc would unroll what is left of each behind its
+# vectors, up to 15 elements, and take several times as long; other kernels gain by unrolling.
+UNROLL_LITTLE = "--param=max-completely-peel-times=4"
 LIBRARIES = ("-lm",)
 SECONDS_VARIABLE = "BLOCKBUSTER_COMPILER_SECONDS"
 DEFAULT_SECONDS = 600.0
@@ -59,30 +65,53 @@ def compile_c(source: str, *, flags: Sequence[str] = (), sanitize: bool = False)
     """
     command = compiler()
     shared = tuple(str(file) for file in [loaded_openmp()] if file is not None)
-    threaded = (*OPENMP, *(("-Wl,--as-needed", *shared) if shared else ()))
-    options = (
-        *FLAGS,
-        f"-DLAST_CACHE={last_cache()}",
-        *threaded,
-        *(SANITIZE if sanitize else ()),
-        *flags,
-        *LIBRARIES,
-    )
-    serial = tuple(option for option in options if option not in threaded)
-    keys = {some: _key(source, command, some) for some in (options, serial)}
-    found = find(keys[options], ".so")
+    own = (f"-DLAST_CACHE={last_cache()}", *(SANITIZE if sanitize else ()), *flags)
+    parts = tuple(large_functions(source))
+    serial = _Build(command, (*FLAGS, *own), parts)
+    runtime = ("-Wl,--as-needed", *shared) if shared else ()
+    threaded = _Build(command, (*FLAGS, *OPENMP, *own), parts, runtime)
+    found = threaded.find(source)
     if found is None:
-        alone = find(keys[serial], ".so")
+        alone = serial.find(source)
         found = alone if alone is not None and not _has_openmp(command) else None
     if found is not None:
         return found
     try:
-        return _made(source, command, options, keys[options])
+        return threaded.library(source)
     except CompilerFailed as error:
         message = str(error.details["message"]).lower()
         if not any(word in message for word in _OPENMP_WORDS):
             raise
-    return _made(source, command, serial, keys[serial])
+    return serial.library(source)
+
+
+@dataclass(frozen=True)
+class _Build:
+    """A compiler with the options of all files, the large functions to link, and a runtime."""
+
+    command: tuple[str, ...]
+    options: tuple[str, ...]
+    parts: tuple[str, ...]
+    runtime: tuple[str, ...] = ()
+
+    @property
+    def linking(self) -> tuple[str, ...]:
+        """The options of the library."""
+        little = (UNROLL_LITTLE,) if self.parts else ()
+        return (*self.options, *little, "-shared", "-DLINKED=1", *self.runtime, *LIBRARIES)
+
+    def find(self, source: str) -> CacheEntry | None:
+        """The library of a source, if it is in the cache."""
+        return find(_key(source, self.command, self.linking), ".so")
+
+    def library(self, source: str) -> CacheEntry:
+        """The library of a source, linked with its large functions.
+
+        These take a compiler longer than most kernels do, so each is compiled once.
+        """
+        alone = (*self.options, "-c", "-DLINKED=0")
+        objects = [_made(text, self.command, alone, ".o") for text in self.parts]
+        return _made(source, self.command, self.linking, ".so", objects)
 
 
 @cache
@@ -111,11 +140,22 @@ def loaded_openmp() -> Path | None:
     return None
 
 
-def _made(source: str, command: tuple[str, ...], options: Sequence[str], key: str) -> CacheEntry:
+def _made(
+    source: str,
+    command: tuple[str, ...],
+    options: Sequence[str],
+    suffix: str = ".so",
+    objects: Sequence[CacheEntry] = (),
+) -> CacheEntry:
+    """What a compiler makes of a source and of objects: from the cache, or made now."""
+
     def make(library: Path) -> None:
-        text = library.with_suffix(".c")
-        text.write_text(source, encoding="utf-8")
-        message = _run(command, options, text, library)
+        files = [library.with_suffix(".c")]
+        files[0].write_text(source, encoding="utf-8")
+        for number, entry in enumerate(objects):
+            files.append(library.with_name(f"part{number}.o"))
+            files[-1].write_bytes(entry.content)
+        message = _run(command, options, files, library)
         if message is None and not library.is_file():
             message = "it ended well and wrote no library"
         if message is None:
@@ -127,7 +167,7 @@ def _made(source: str, command: tuple[str, ...], options: Sequence[str], key: st
         name = kept.file or "a source that could not be kept"
         raise CompilerFailed(command=shlex.join(command), source=name, message=message)
 
-    return cached(key, ".so", make)
+    return cached(_key(source, command, options), suffix, make)
 
 
 def _write(path: Path, text: str) -> None:
@@ -177,11 +217,13 @@ def time_limit() -> float:
 
 
 @doing("the C compiler")
-def _run(command: Sequence[str], options: Sequence[str], source: Path, library: Path) -> str | None:
+def _run(
+    command: Sequence[str], options: Sequence[str], files: Sequence[Path], library: Path
+) -> str | None:
     """Compiles; the first lines of the compiler's messages if it fails."""
     libraries = [option for option in options if option.startswith("-l")]
     others = [option for option in options if option not in libraries]
-    arguments = [*command, *others, "-o", str(library), str(source), *libraries]
+    arguments = [*command, *others, "-o", str(library), *map(str, files), *libraries]
     status, output = _output(arguments, library.parent)
     if status == 0:
         return None
@@ -294,7 +336,7 @@ def _has_openmp(command: tuple[str, ...]) -> bool:
 def _openmp_of(command: tuple[str, ...], file: str) -> bool:
     options = ("-fPIC", "-shared", *OPENMP)
     try:
-        _made(_OPENMP_TEST, command, options, _key(_OPENMP_TEST, command, options))
+        _made(_OPENMP_TEST, command, options)
     except CompilerFailed:
         return False
     return True
