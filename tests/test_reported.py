@@ -291,7 +291,7 @@ from blockbuster_fusion.torch.backend import backend
 from blockbuster_fusion.torch.compile_parts import PartCompiler as parts
 from blockbuster_fusion.torch.plan.plan import ModelPlan as plan
 from blockbuster_fusion.runtime.triton.device import can_launch as launches
-from blockbuster_fusion.runtime.triton.launch import compile_for
+from blockbuster_fusion.runtime.triton.resources import compile_for
 linear, patches, graphs = torch.nn.Linear(64, 64, bias=False), torch.nn.Conv2d(3, 384, 16, 16), []
 
 def projected(heads):

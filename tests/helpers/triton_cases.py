@@ -161,7 +161,7 @@ def masked_errors() -> Iterator[dict[str, object]]:
 def masked_resources() -> Iterator[dict[str, object]]:
     """That each of the forms compiles."""
     from blockbuster_fusion.printers.triton.kernel import print_triton
-    from blockbuster_fusion.runtime.triton.launch import compile_for, symbols
+    from blockbuster_fusion.runtime.triton.resources import compile_for, symbols
 
     for name in MASKED:
         nest = masked_nest(name)
@@ -192,7 +192,7 @@ def lookup_errors() -> Iterator[dict[str, object]]:
 def resources(capability: int, dtype: DType) -> Iterator[dict[str, object]]:
     """The shared memory of each kernel with its default tiles."""
     from blockbuster_fusion.printers.triton.kernel import print_triton
-    from blockbuster_fusion.runtime.triton.launch import compile_for, symbols
+    from blockbuster_fusion.runtime.triton.resources import compile_for, symbols
 
     for name, unit in UNITS.items():
         found = list(nests(name, dtype))
@@ -252,7 +252,7 @@ def short_resources(capability: int) -> Iterator[dict[str, object]]:
     import torch
 
     from blockbuster_fusion.runtime.triton import device as triton_device
-    from blockbuster_fusion.runtime.triton.launch import compile_for
+    from blockbuster_fusion.runtime.triton.resources import compile_for
     from blockbuster_fusion.torch.backend import backend
     from blockbuster_fusion.torch.compile_parts import PartCompiler
     from blockbuster_fusion.torch.plan.plan import ModelPlan
@@ -341,7 +341,7 @@ def long_errors() -> Iterator[dict[str, object]]:
 def long_resources() -> Iterator[dict[str, object]]:
     """That sums in runs compile, whether they come out of dots or not."""
     from blockbuster_fusion.printers.triton.kernel import print_triton
-    from blockbuster_fusion.runtime.triton.launch import compile_for, symbols
+    from blockbuster_fusion.runtime.triton.resources import compile_for, symbols
 
     for name in LONG:
         nest = long_nest(name)
@@ -414,7 +414,7 @@ def product_errors() -> Iterator[dict[str, object]]:
 def product_resources() -> Iterator[dict[str, object]]:
     """That each product compiles."""
     from blockbuster_fusion.printers.triton.kernel import print_triton
-    from blockbuster_fusion.runtime.triton.launch import compile_for
+    from blockbuster_fusion.runtime.triton.resources import compile_for
 
     for equation in PRODUCTS:
         nest = product_nest(equation)

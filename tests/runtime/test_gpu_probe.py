@@ -67,7 +67,7 @@ class FakeGauge:
         return self.machine.rates[f"matrix.{dtype}"] * 132
 
     def operator(self) -> tuple[float, float]:
-        return 20e-6 / 2.2, 1.8e-6
+        return 7e-6 / 0.75, 1.8e-6
 
     def latency(self) -> float:
         return 2.5e-07

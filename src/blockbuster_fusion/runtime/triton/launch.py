@@ -1,14 +1,10 @@
-"""Triton kernels: loading, launching, and compiling for GPUs of other machines."""
+"""Triton kernels: loading and launching."""
 
 import linecache
 import logging
 import os
-import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -16,8 +12,7 @@ from typing import Any
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, CompiledKernel
+from triton.compiler import CompiledKernel
 from triton.runtime.errors import OutOfResources
 
 from blockbuster_fusion.ir.axis import Dim, Symbol
@@ -25,11 +20,11 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Buffer, Kernel, Nest
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, LaunchPlanner
-from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
+from blockbuster_fusion.printers.triton.memory import USUAL_SHARED
 from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
-from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.disk_cache import cached, digest, usable_folder
 from blockbuster_fusion.runtime.process_folder import process_folder
+from blockbuster_fusion.runtime.triton.driver import DriverLaunch, driver_launch
 from blockbuster_fusion.runtime.triton.variants import ALIGNED, Arguments, Variants, placeholder
 from blockbuster_fusion.runtime.trust import distrust
 
@@ -38,15 +33,6 @@ log = logging.getLogger("blockbuster_fusion")
 SHORT, LONG = 64, 1 << 20
 """The lengths of changing sizes for which kernels are compiled before they are needed."""
 TORCH = {dtype: getattr(torch, dtype.value) for dtype in DType}
-POINTERS = {
-    DType.float64: "*fp64",
-    DType.float32: "*fp32",
-    DType.float16: "*fp16",
-    DType.bfloat16: "*bf16",
-    DType.int64: "*i64",
-    DType.int32: "*i32",
-    DType.bool_: "*i1",
-}
 
 
 class TritonKernels:
@@ -222,9 +208,21 @@ class BoundLaunch:
     ) -> None:
         """`pointers` and `scratch` are the places of arrays among the arguments."""
         self.function, self.template, self.plan = function, template, plan
+        self.count = len(pointers)
         self.pointers = [(at, number) for number, at in enumerate(pointers) if at is not None]
         self.scratch = [(at, *found) for at, found in zip(scratch, plan.scratch, strict=True)]
         self.known: dict[torch.device, Callable[..., None]] = {}
+        self.compiled: dict[torch.device, CompiledKernel] = {}
+
+    def by_driver(self, device: torch.device) -> DriverLaunch | None:
+        """The launch as the driver takes it; None if no call on the device has been that simple."""
+        compiled = self.compiled.get(device)
+        if compiled is None:
+            return None
+        places = [(at, self.count + number) for number, (at, _, _) in enumerate(self.scratch)]
+        shapes = [(shape, TORCH[buffer.dtype]) for _, buffer, shape in self.scratch]
+        given = [*self.pointers, *places]
+        return driver_launch(compiled, self.plan.grid, self.template, given, shapes)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
         device = tensors[0].device
@@ -248,6 +246,7 @@ class BoundLaunch:
         compiled = self.function[self.plan.grid](*arguments, **self.plan.options)
         if isinstance(compiled, CompiledKernel) and low % ALIGNED == 0:
             self.known[device] = compiled[self.plan.grid]
+            self.compiled[device] = compiled
 
 
 class FittingLaunch:
@@ -282,6 +281,10 @@ class FittingLaunch:
             else:
                 return
 
+    def by_driver(self, device: torch.device) -> DriverLaunch | None:
+        """The launch as the driver takes it, if it has run on a device."""
+        return self.launch.by_driver(device) if isinstance(self.launch, BoundLaunch) else None
+
     def make_smaller(self, error: OutOfResources) -> None:
         """One stage less, or else half the longest tile that may be halved; if none, the error."""
         kernel, stages = self.launcher.kernel, self.plan.options["num_stages"]
@@ -301,83 +304,3 @@ class FittingLaunch:
 
 def _scratch(buffer: Buffer, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
     return torch.empty(shape, dtype=TORCH[buffer.dtype], device=device)
-
-
-# ------------------------------------------------------------- compiling without a GPU
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """The resources of one program of a kernel; registers are spilled to `stack`."""
-
-    shared: int
-    registers: int
-    stack: int
-    assembly: str
-
-    def __str__(self) -> str:
-        return f"{self.shared} bytes shared, {self.registers} registers, {self.stack} bytes spilled"
-
-
-def compile_for(
-    nest: Nest,
-    source: str,
-    capability: int,
-    *,
-    sizes: Mapping[str, int],
-    tiles: Mapping[Dim, int] | None = None,
-    options: Mapping[str, int] | None = None,
-) -> dict[str, Resources]:
-    """Every kernel compiled for `sm_<capability>`, as for contiguous tensors."""
-    module = load(source)
-    made = {}
-    for kernel in nest.kernels:
-        function = getattr(module, kernel.name)
-        launcher = Launcher(kernel, function, shared_limit(capability))
-        plan = launcher.plan(sizes, tiles or {}, options or {})
-        made[kernel.name] = _compiled(launcher, plan, capability)
-    return made
-
-
-def _compiled(launcher: Launcher, plan: LaunchPlan, capability: int) -> Resources:
-    function, names = launcher.function, launcher.names
-    signature: dict[str, str] = {}
-    constants: dict[str, object] = {}
-    attributes: dict[tuple[int, ...], list[list[object]]] = {}
-    pointers = {name: POINTERS[buffer.dtype] for buffer, name in names.pointers.items()}
-    innermost = {strides[-1] for strides in names.strides.values() if strides}
-    for at, parameter in enumerate(function.params):
-        name = parameter.name
-        value = 1 if name in innermost else plan.constants.get(name)
-        if parameter.is_constexpr or value == 1:  # Triton compiles a 1 in
-            signature[name], constants[name] = "constexpr", value
-            continue
-        signature[name] = pointers.get(name, "i32")
-        if not isinstance(value, int) or value % 16 == 0:
-            attributes[(at,)] = [["tt.divisibility", 16]]
-    with doing("the Triton compiler"):
-        compiled = triton.compile(
-            ASTSource(function, signature, constants, attributes),
-            target=GPUTarget("cuda", capability, 32),
-            options=dict(plan.options),
-        )
-    usage = _resource_usage(compiled.asm["cubin"])
-    return Resources(
-        compiled.metadata.shared, usage["REG"], usage["STACK"] + usage["LOCAL"], compiled.asm["ptx"]
-    )
-
-
-def _resource_usage(binary: bytes) -> dict[str, int]:
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.cubin"
-        file.write_bytes(binary)
-        command = [str(tool), "--dump-resource-usage", str(file)]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)
-    return {"REG": 0, "STACK": 0, "LOCAL": 0} | {name: int(number) for name, number in found}
-
-
-def symbols(nest: Nest) -> set[str]:
-    """The names of the sizes that a nest's kernels are launched with."""
-    return {symbol.name for kernel in nest.kernels for symbol in kernel.symbols}

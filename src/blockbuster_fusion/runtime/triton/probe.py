@@ -37,8 +37,8 @@ SHARED_BYTES = 128
 """Bytes of shared memory that a processor moves in a cycle."""
 USUAL_L2 = 4 << 20
 """The size that is assumed where the driver tells none."""
-OPERATORS = 2.2
-"""A kernel costs the host as much as so many small operators: PyTorch calls these from C++."""
+OPERATORS = 0.75
+"""A kernel costs the host as much as so many small operators, which are repeated."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from blockbuster_fusion.array.records import FrameworkLayout
-from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis
+from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis, Clear, Kernel
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.bound import Bound, Launch
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
@@ -127,10 +127,30 @@ class KernelBuffers:
 
     def launched(self, launch: Launch) -> Launched:
         function = launch.function
+        places = tuple(self.places[b] for b in launch.buffers)
+        if self.recording.device.type == "cuda":
+            return self.on_gpu(launch, places)
         if not isinstance(function, CpuLaunch):
             raise Untaped("its kernels are not launched by address")
-        places = tuple(self.places[b] for b in launch.buffers)
         name = self.step.names[function.name]
         if (self.sizes and len(function.sizes)) or any(b in self.tensors for b in launch.buffers):
             return Launched(name, SizedKernel(launch, self.tensors, self.sizes), places)
         return Launched(name, function, places)
+
+    def on_gpu(self, launch: Launch, places: tuple[tuple[Base, int], ...]) -> Launched:
+        """A launch by the driver, with memory for what only this kernel sees."""
+        from blockbuster_fusion.runtime.triton.driver import cleared
+        from blockbuster_fusion.runtime.triton.launch import FittingLaunch
+
+        if isinstance(launch.step, Clear):
+            (base, _), name = places[0], launch.step.buffer.name
+            if base.slot is not None:
+                raise Untaped("an array that is given is cleared")
+            return Launched(name, cleared(name, base.bytes), places)
+        assert isinstance(launch.step, Kernel)
+        function, device = launch.function, self.recording.device
+        found = function.by_driver(device) if isinstance(function, FittingLaunch) else None
+        if found is None:
+            raise Untaped("its kernels are not launched by address")
+        own = [(Base(0, None, shape, dtype), 0) for shape, dtype in found.scratch]
+        return Launched(self.step.names[launch.step.name], found, (*places, *own))

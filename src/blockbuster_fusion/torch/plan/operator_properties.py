@@ -50,5 +50,6 @@ PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def is_plain(x: torch.Tensor) -> bool:
-    """True if a tensor is a plain strided array on the CPU."""
-    return type(x) in PLAIN and x.layout is torch.strided and x.device.type == "cpu"
+    """True if a tensor is a plain strided array in memory."""
+    is_there = x.device.type in ("cpu", "cuda")
+    return type(x) in PLAIN and x.layout is torch.strided and is_there

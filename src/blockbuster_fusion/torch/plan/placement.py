@@ -3,13 +3,16 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
 from blockbuster_fusion.torch.plan.sized import SizedKernel
+
+if TYPE_CHECKING:  # it needs Triton
+    from blockbuster_fusion.runtime.triton.driver import DriverLaunch
 
 
 class Untaped(Exception):
@@ -57,7 +60,7 @@ class Launched:
 
     name: str
     """The kernel's name in the model."""
-    launch: CpuLaunch | SizedKernel
+    launch: "CpuLaunch | SizedKernel | DriverLaunch"
     places: tuple[tuple[Base, int], ...]
 
 

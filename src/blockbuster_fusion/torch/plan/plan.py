@@ -17,7 +17,7 @@ from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.plan.placement import Untaped
 from blockbuster_fusion.torch.plan.recording import Recording
 from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, PlanStep, Slot, bound
-from blockbuster_fusion.torch.plan.tape import TensorTape
+from blockbuster_fusion.torch.plan.tape import Misaligned, TensorTape
 from blockbuster_fusion.torch.plan.views import StepTape
 
 MOST_BINDINGS = 64
@@ -80,7 +80,10 @@ class ModelPlan:
             key, varying = self.form(values, length), self.varying
             tape = self.tapes.get(key)
         if isinstance(tape, TensorTape | StepTape):
-            return tape(values, length)
+            try:
+                return tape(values, length)
+            except Misaligned:
+                return self.run(values, length)
         if tape is not None:
             return self.run(values, length)
         room = len(self.room)

@@ -27,6 +27,7 @@ from blockbuster_fusion.torch.plan.steps import (
     BoundKernel,
     BoundOperator,
     BoundStep,
+    KernelStep,
     OperatorStep,
     Piece,
     PlanStep,
@@ -58,6 +59,7 @@ class Recording:
         self.chains = ViewChains(given)
         self.length_now, self.is_fixed = length, not varying
         self.outputs, self.slots = outputs, len(given) + room
+        self.device = device_of(steps)
         self.refusal: Untaped | None = None
         self.exposed = _exposed(steps, outputs)
         self.placements: dict[int, Placement] = {}
@@ -116,7 +118,7 @@ class Recording:
 
     def note_placement(self, slot: int, x: torch.Tensor, base: Base | None = None) -> None:
         """Notes the placement of a tensor; without a base, it is one."""
-        if is_plain(x):
+        if is_plain(x) and x.device == self.device:
             base = base or Base(x.data_ptr(), slot)
             offset = x.data_ptr() - base.address if x.numel() else 0
             self.placements[slot] = Placement(
@@ -197,6 +199,8 @@ class Recording:
         program = bound.program(values)
         if program is None:
             raise Untaped("its kernels are not compiled")
+        if self.device.type == "cuda" and not self.is_fixed:
+            raise Untaped("its sizes change")
         buffers = KernelBuffers(self, bound.step, program)
         for buffer, (given, layout, dtype) in zip(
             program.owner.nest.inputs, bound.step.inputs, strict=True
@@ -216,7 +220,7 @@ class Recording:
         """The slot of an input, as a tensor of the dtype that a kernel wants."""
         if dtype is None:
             return slot
-        wanted = (dtype, torch.device("cpu"))
+        wanted = (dtype, self.device)
         step = OperatorStep("convert", as_tensor, (Slot(slot), *wanted), {}, self.new_slot())
         self.operator(step, as_tensor(values[slot], *wanted), values)
         return step.output
@@ -297,6 +301,12 @@ class Recording:
         """True if the tape allocates it, so that it is a tensor without running anything."""
         found = self.placements.get(slot)
         return found is not None and found.base.slot is None and found.base.dtype is found.dtype
+
+
+def device_of(steps: Sequence[PlanStep]) -> torch.device:
+    """The device of a plan's kernels."""
+    found = (step.device for step in steps if isinstance(step, KernelStep))
+    return next(found, torch.device("cpu"))
 
 
 def _exposed(steps: Sequence[PlanStep], outputs: Sequence[Any]) -> set[int]:

@@ -18,13 +18,16 @@ from torch.autograd import profiler
 from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
 from blockbuster_fusion.torch.plan.c_tape import Address, Tape, packed
+from blockbuster_fusion.torch.plan.gpu_tape import GpuTape
 from blockbuster_fusion.torch.plan.placement import Base, Launched, Placement, Ran, Untaped
 from blockbuster_fusion.torch.plan.recording import Recording
 from blockbuster_fusion.torch.plan.steps import Slot, named_range, runner
 
-MOST_ARENA = 4 << 20
+MOST_ARENA, MOST_ON_GPU = 4 << 20, 1 << 30
 """The size of the longest arena in bytes. Kernels over more take so long that a tape gains nothing,
 and arrays that are freed one by one take less memory."""
+MULTIPLE = {"cpu": 1, "cuda": 16}
+"""The addresses of arrays are multiples of this: kernels of a GPU were compiled for such."""
 
 _ARENA = 0
 """The number of the base that is the arena."""
@@ -48,7 +51,7 @@ class _Part:
     """Consecutive kernels, or a step that PyTorch runs."""
 
     fresh: tuple[_Fresh, ...]
-    tape: Tape | None
+    tape: Tape | GpuTape | None
     step: Callable[[list[Any]], None] | None
     run: Callable[[list[Any]], None] | None
     """The step as a plain function."""
@@ -60,6 +63,10 @@ class _Part:
     """The names of the kernels, for a profiler."""
 
 
+class Misaligned(Exception):
+    """An input does not begin at an address that kernels were compiled for."""
+
+
 class TensorTape:
     """A plan for inputs with given shapes and strides: called with them, it gives results."""
 
@@ -68,25 +75,30 @@ class TensorTape:
         made = _Assembly(recording)
         self.parts, self.arena = made.parts, made.arena
         self.addresses, self.given = made.addresses, made.given
+        self.device, self.multiple = recording.device, MULTIPLE[recording.device.type]
         self.template = [recording.kept.get(slot) for slot in range(recording.slots)]
         self.lengths = tuple(recording.lengths.items())
         self.outputs = tuple(recording.outputs)
 
     def __call__(self, given: Sequence[Any], length: Length) -> list[Any]:
-        """The results; `length` evaluates the sizes of this call."""
+        """The results, or Misaligned; `length` evaluates the sizes of this call."""
         values = [*given, *self.template[len(given) :]]
         for size, slot in self.lengths:
             values[slot] = length(size)
         addresses = type(self.addresses).from_buffer_copy(self.addresses)
         if self.arena:
-            arena = torch.empty(self.arena, dtype=torch.uint8, device="cpu")
+            arena = torch.empty(self.arena, dtype=torch.uint8, device=self.device)
             addresses[_ARENA] = arena.data_ptr()
+        low = 0
         for slot, base in self.given:
             found = values[slot].data_ptr()
+            low |= found
             addresses[base] = found if found >= LOW else checked_address(values[slot], found)
+        if low % self.multiple:
+            raise Misaligned
         for part in self.parts:
             for fresh in part.fresh:
-                x = torch.empty(fresh.shape, dtype=fresh.dtype, device="cpu")
+                x = torch.empty(fresh.shape, dtype=fresh.dtype, device=self.device)
                 addresses[fresh.base] = x.data_ptr()
                 for slot, view in fresh.shown:
                     values[slot] = x if view is None else x.as_strided(*view)
@@ -123,7 +135,8 @@ class _Assembly:
         shown = dict.fromkeys(x.base for x in self.placements.values() if x.base.shown)
         hidden = [base for base in bases if base.slot is None and not base.shown]
         offsets, self.arena = packed([(base.bytes, *self.spans[base]) for base in hidden])
-        if self.arena > MOST_ARENA:
+        self.device = recording.device
+        if self.arena > (MOST_ARENA if self.device.type == "cpu" else MOST_ON_GPU):
             raise Untaped("its arrays are large")
         self.address = {base: Address(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
         launched = [base for a in self.actions if isinstance(a, Launched) for base, _ in a.places]
@@ -172,7 +185,11 @@ class _Assembly:
             else:
                 launches = [(a.launch, self.located(a)) for a in row if isinstance(a, Launched)]
                 names = tuple(f"blockbuster::{a.name}" for a in row if isinstance(a, Launched))
-                yield _Part(fresh, Tape(launches), None, None, (), dead, names)
+                yield _Part(fresh, self.tape(launches), None, None, (), dead, names)
+
+    def tape(self, launches: Sequence[tuple[Any, list[Address]]]) -> Tape | GpuTape:
+        """Consecutive launches as one call."""
+        return Tape(launches) if self.device.type == "cpu" else GpuTape(launches, self.device)
 
     def located(self, action: Launched) -> list[Address]:
         found = [(self.address[base], offset) for base, offset in action.places]

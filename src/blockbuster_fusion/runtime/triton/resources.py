@@ -1,0 +1,107 @@
+"""Compiles Triton's kernels for GPUs of other machines, to see what they need."""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan
+from blockbuster_fusion.printers.triton.memory import shared_limit
+from blockbuster_fusion.progress import doing
+from blockbuster_fusion.runtime.triton.launch import Launcher, load
+
+POINTERS = {
+    DType.float64: "*fp64",
+    DType.float32: "*fp32",
+    DType.float16: "*fp16",
+    DType.bfloat16: "*bf16",
+    DType.int64: "*i64",
+    DType.int32: "*i32",
+    DType.bool_: "*i1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """The resources of one program of a kernel; registers are spilled to `stack`."""
+
+    shared: int
+    registers: int
+    stack: int
+    assembly: str
+
+    def __str__(self) -> str:
+        return f"{self.shared} bytes shared, {self.registers} registers, {self.stack} bytes spilled"
+
+
+def compile_for(
+    nest: Nest,
+    source: str,
+    capability: int,
+    *,
+    sizes: Mapping[str, int],
+    tiles: Mapping[Dim, int] | None = None,
+    options: Mapping[str, int] | None = None,
+) -> dict[str, Resources]:
+    """Every kernel compiled for `sm_<capability>`, as for contiguous tensors."""
+    module = load(source)
+    made = {}
+    for kernel in nest.kernels:
+        function = getattr(module, kernel.name)
+        launcher = Launcher(kernel, function, shared_limit(capability))
+        plan = launcher.plan(sizes, tiles or {}, options or {})
+        made[kernel.name] = _compiled(launcher, plan, capability)
+    return made
+
+
+def _compiled(launcher: Launcher, plan: LaunchPlan, capability: int) -> Resources:
+    function, names = launcher.function, launcher.names
+    signature: dict[str, str] = {}
+    constants: dict[str, object] = {}
+    attributes: dict[tuple[int, ...], list[list[object]]] = {}
+    pointers = {name: POINTERS[buffer.dtype] for buffer, name in names.pointers.items()}
+    innermost = {strides[-1] for strides in names.strides.values() if strides}
+    for at, parameter in enumerate(function.params):
+        name = parameter.name
+        value = 1 if name in innermost else plan.constants.get(name)
+        if parameter.is_constexpr or value == 1:  # Triton compiles a 1 in
+            signature[name], constants[name] = "constexpr", value
+            continue
+        signature[name] = pointers.get(name, "i32")
+        if not isinstance(value, int) or value % 16 == 0:
+            attributes[(at,)] = [["tt.divisibility", 16]]
+    with doing("the Triton compiler"):
+        compiled = triton.compile(
+            ASTSource(function, signature, constants, attributes),
+            target=GPUTarget("cuda", capability, 32),
+            options=dict(plan.options),
+        )
+    usage = _resource_usage(compiled.asm["cubin"])
+    return Resources(
+        compiled.metadata.shared, usage["REG"], usage["STACK"] + usage["LOCAL"], compiled.asm["ptx"]
+    )
+
+
+def _resource_usage(binary: bytes) -> dict[str, int]:
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(binary)
+        command = [str(tool), "--dump-resource-usage", str(file)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)
+    return {"REG": 0, "STACK": 0, "LOCAL": 0} | {name: int(number) for name, number in found}
+
+
+def symbols(nest: Nest) -> set[str]:
+    """The names of the sizes that a nest's kernels are launched with."""
+    return {symbol.name for kernel in nest.kernels for symbol in kernel.symbols}

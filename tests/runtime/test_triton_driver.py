@@ -1,0 +1,122 @@
+"""Launches by the GPU's driver, with a driver that notes what it is asked for."""
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from blockbuster_fusion.errors import LaunchFailed
+from blockbuster_fusion.runtime.c.compiler import compile_c
+from blockbuster_fusion.runtime.triton import driver
+from blockbuster_fusion.runtime.triton.driver import Launches, cleared, driver_launch
+
+DRIVER = """\
+#include <stdint.h>
+#include <string.h>
+typedef unsigned u;
+int64_t notes[64], noted;
+int code;
+/* A function stands for the number of its parameters. */
+int cuLaunchKernel(void *f, u x, u y, u z, u a, u b, u c, u shared, void *stream, void **given,
+                   void **more) {
+    int64_t head[] = {(intptr_t)f, x, y, z, a, b, c, shared, (intptr_t)stream};
+    memcpy(notes + noted, head, sizeof(head));
+    noted += 9;
+    for (int64_t i = 0; i < (intptr_t)f; i++) notes[noted++] = *(int64_t *)given[i];
+    return code;
+}
+int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, void *stream) {
+    memset((void *)at, value, bytes);
+    return code;
+}
+"""
+STREAM = 77
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The library that stands for the driver's."""
+    file = tmp_path / "libdriver.so"
+    file.write_bytes(compile_c(DRIVER).content)
+    monkeypatch.setattr(driver, "LIBRARY", str(file))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
+    driver._player.cache_clear()
+    yield ctypes.CDLL(str(file))
+    driver._player.cache_clear()
+
+
+def noted(library: Any) -> list[int]:
+    count = ctypes.c_int64.in_dll(library, "noted").value
+    return [*(ctypes.c_int64 * 64).in_dll(library, "notes")][:count]
+
+
+def compiled(signature: dict[str, str], function: int, **about: int) -> Any:
+    usual = {"num_ctas": 1, "num_warps": 4, "shared": 512, "launch_pdl": 0}
+    return SimpleNamespace(
+        name="kernel",
+        function=function,
+        metadata=SimpleNamespace(**usual | about),
+        src=SimpleNamespace(signature=signature),
+    )
+
+
+SIGNATURE = {"X": "*fp32", "M": "i32", "BLOCK": "constexpr", "Y": "*bf16", "S": "i64", "T": "*i1"}
+TEMPLATE = [None, 100, 64, None, -3, None]
+POINTERS = [(0, 1), (3, 0), (5, 2)]
+
+
+def test_a_kernel_gets_its_numbers_and_addresses(notes: Any) -> None:
+    """Constants are left out; arrays come in any order; two hidden parameters are 0."""
+    launch = driver_launch(compiled(SIGNATURE, 7), (5, 6), TEMPLATE, POINTERS)
+    assert launch is not None
+    places = [(1, 16), (2, 0), (0, 32)]  # of Y, X and T
+    Launches([(launch, places)], 0)((ctypes.c_void_p * 3)(1000, 2000, 3000))
+    head = [7, 5, 6, 1, 128, 1, 1, 512, STREAM]
+    assert noted(notes) == [*head, 3000, 100, 2016, -3, 1032, 0, 0]
+
+
+def test_launches_run_in_order_and_some_alone(notes: Any) -> None:
+    one, two = (driver_launch(compiled({"M": "i32"}, n), (n,), [n], []) for n in (1, 2))
+    assert one is not None
+    assert two is not None
+    launches = Launches([(one, []), (two, []), (one, [])], 0)
+    addresses = (ctypes.c_void_p * 1)()
+    launches(addresses)
+    launches(addresses, first=1, count=1)
+    found = noted(notes)
+    assert [found[at] for at in (0, 10, 21, 31)] == [1, 2, 1, 2]
+
+
+def test_memory_is_cleared(notes: Any) -> None:
+    memory = (ctypes.c_uint8 * 64)(*[255] * 64)
+    launch = cleared("sums", 20)
+    Launches([(launch, [(0, 8)])], 0)((ctypes.c_void_p * 1)(ctypes.addressof(memory)))
+    assert [*memory] == [255] * 8 + [0] * 20 + [255] * 36
+
+
+def test_an_error_of_the_driver_names_the_kernel(notes: Any) -> None:
+    ctypes.c_int.in_dll(notes, "code").value = 719
+    launch = driver_launch(compiled({}, 0), (1,), [], [])
+    assert launch is not None
+    with pytest.raises(LaunchFailed, match=r"kernel.*error 719"):
+        Launches([(launch, [])], 0)((ctypes.c_void_p * 1)())
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        compiled(SIGNATURE, 7, num_ctas=2),
+        compiled(SIGNATURE, 7, launch_pdl=1),
+        compiled(SIGNATURE, 7, global_scratch_size=64),
+        compiled({**SIGNATURE, "S": "fp32"}, 7),
+        compiled({**SIGNATURE, "S": "nvTmaDesc"}, 7),
+    ],
+)
+def test_what_takes_more_is_left_to_triton(made: Any) -> None:
+    assert driver_launch(made, (1,), TEMPLATE, POINTERS) is None
