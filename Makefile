@@ -8,8 +8,8 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 .PHONY: help setup check test oldest format demo fuzz bench coverage clean
 SMOKE := tests/test_layers.py tests/ir tests/array tests/fusion/test_paper_examples.py tests/nest tests/schedule tests/test_cli.py tests/torch_frontend/test_views.py
-# Tests of a group share what they compute, and so a process.
-PARALLEL := -n auto --dist loadgroup
+# Tests of a file share what they compute, and so a process.
+PARALLEL := -n auto --dist loadfile
 OLDEST_TORCH := 2.11.0
 
 help: ## Show this list

@@ -13,8 +13,6 @@ from blockbuster_fusion.rules.peel_first import PeelFirst
 from helpers.rewriting import fire
 from helpers.running import symbols
 
-pytestmark = pytest.mark.xdist_group("reasons")  # they share the examples that are fused
-
 
 @cache
 def fused(name: str, rules: str) -> bb.Fusion:

@@ -19,7 +19,6 @@ from helpers.attention_forms import FORMS, inputs_of
 from helpers.compiled import EXACT
 from helpers.nest_text import read_back
 
-pytestmark = pytest.mark.xdist_group("masks")  # they share kernels
 SIZES = ({"S": 37, "T": 53}, {"S": 1, "T": 41}, {"S": 70, "T": 70})
 
 

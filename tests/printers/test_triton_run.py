@@ -23,10 +23,7 @@ from helpers.triton_cases import (
     UNITS,
 )
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone"),
-    pytest.mark.xdist_group("triton"),  # they share two processes
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 SCRIPT = Path(__file__).parents[1] / "helpers" / "triton_cases.py"
 CAPABILITIES = (80, 90, 100) if FULL else (90,)
 SHORT = (80, 86, 90) if FULL else (86,)

@@ -21,7 +21,6 @@ NEW = [rule for rule in EXTENDED if rule.number is None]
 PROGRAMS = 800
 FIRINGS = part(80, of=12)
 AT_LEAST = part(50, of=12)
-pytestmark = pytest.mark.xdist_group("extended rules")  # they share the programs that are fused
 RARE = {"rederive_list", "drop_softmax_shift", "expand_square_of_shift", "swap_row_column_scale"}
 
 

@@ -8,9 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import blockbuster_fusion as bb
 from blockbuster_fusion.errors import CompilerFailed, NoCompiler, WrongKind
+from blockbuster_fusion.printers.c.prelude import large_functions
 from blockbuster_fusion.runtime import disk_cache
 from blockbuster_fusion.runtime.c import compiler as cc
 from blockbuster_fusion.runtime.c.compiler import compile_c
@@ -52,6 +55,16 @@ def test_compiled_once(runs: list) -> None:
     compile_c(SOURCE, flags=["-DOTHER"])
     compile_c(SOURCE + "\n")
     assert len(runs) == 3
+
+
+def test_large_functions_are_compiled_once_for_all_kernels(runs: list) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for rows in (32, 64):
+        kernel = bb.compile(bb.examples.matmul_relu(), tiles={"M": rows})
+        np.testing.assert_array_equal(kernel(x, x)[0], x @ x.T)
+    alone = [options for options in runs if "-c" in options]
+    assert len(alone) == len(large_functions(kernel.source)) > 0
+    assert len(runs) == len(alone) + 2
 
 
 def test_a_garbled_library_is_compiled_again(runs: list) -> None:

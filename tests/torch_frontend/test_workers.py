@@ -27,7 +27,6 @@ from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 from blockbuster_fusion.torch.rivals.workers import Workers, usual_workers
 from blockbuster_fusion.torch.tune import subject_of
 
-pytestmark = pytest.mark.xdist_group("workers")  # they share configurations
 FOREVER = 1e9
 
 

@@ -50,6 +50,7 @@ class _Search:
     def __init__(self, lower: Lower, extents: Extents, machine: Machine) -> None:
         self.lower, self.extents, self.machine = lower, extents, machine
         self.visited: list[Found] = []
+        self.known: dict[object, Found] = {}
 
     def has_prologue(self, schedule: Schedule) -> bool:
         """True if a kernel of its own can compute a prologue."""
@@ -96,8 +97,10 @@ class _Search:
         return best
 
     def point(self, schedule: Schedule, nest: Nest, tiles: Mapping[Dim, int]) -> Found:
-        """A point of the space with its predicted time."""
-        seconds = predicted(nest, Tiling(self.extents, tiles), self.machine, schedule)
-        found = Found(seconds, schedule, dict(tiles))
-        self.visited.append(found)
-        return found
+        """A point of the space with its predicted time; sweeps and starts meet again."""
+        key = (schedule, frozenset(tiles.items()))
+        if key not in self.known:
+            seconds = predicted(nest, Tiling(self.extents, tiles), self.machine, schedule)
+            self.known[key] = Found(seconds, schedule, dict(tiles))
+        self.visited.append(self.known[key])
+        return self.known[key]

@@ -4,6 +4,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -145,7 +146,7 @@ class _Captured:
         compiler = aot_autograd(
             fw_compiler=inference,
             inference_compiler=inference,
-            decompositions=decompositions(),
+            decompositions=_usual_decompositions(),
             keep_inference_input_mutations=True,
         )
         try:
@@ -195,6 +196,12 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         packet, _, overload = name.partition(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload or "default"), None)
     return table
+
+
+@cache
+def _usual_decompositions() -> dict[Any, Callable[..., Any]]:
+    """The same, made once: AOTAutograd decomposes operators that were added later by itself."""
+    return decompositions()
 
 
 WHOLE = (
