@@ -16,7 +16,7 @@ from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.text import from_text
 from blockbuster_fusion.naming import Scope, arithmetic, comment, word
 from blockbuster_fusion.printers import reserved
-from blockbuster_fusion.printers.c import layout as c_layout
+from blockbuster_fusion.printers.c import lengths as c_lengths
 from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.printers.c.prelude import HEADER
 from blockbuster_fusion.printers.reserved import TRITON, C, kernel_name, outer_names
@@ -199,12 +199,12 @@ def test_variables_of_kernels_in_c_are_handed_out_or_reserved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A printer that has a new variable of its own must add it to those that are reserved."""
-    names = handed_out(monkeypatch, c_layout)
+    names = handed_out(monkeypatch, c_lengths)
     for traced in several():
         for dtype in ("float32", "bfloat16"):
             chosen = choose(Request(traced, dtype=dtype))[0]
             nest, tiles = chosen.scheduled()
-            source = re.sub(r"/\*.*?\*/", "", print_c(nest, tiles), flags=re.DOTALL)
+            source = re.sub(r"/\*.*?\*/", "", print_c(nest, tiles, dots="vector"), flags=re.DOTALL)
             first = min(source.index(f"void {k.name}_part(") for k in nest.kernels)
             known = {*names, *C.names, *(k.name for k in nest.kernels), "omp"}
             words = set(re.findall(r"\b[A-Za-z]\w*", re.sub(r"#pragma.*", "", source[first:])))

@@ -13,6 +13,7 @@ import torch
 import blockbuster_fusion as bb
 from blockbuster_fusion.runtime import disk_cache
 from blockbuster_fusion.runtime.c import compiler as cc
+from blockbuster_fusion.runtime.c import probe
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
 from blockbuster_fusion.runtime.compiled import Compiled
 from helpers.compiled import (
@@ -220,9 +221,12 @@ SANITIZED = """
 import numpy as np, sys
 import blockbuster_fusion as bb
 from blockbuster_fusion.runtime.bound import CompiledNest
+from blockbuster_fusion.runtime.c import kernels as c_kernels
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
 from blockbuster_fusion.runtime.compiled import Compiled
 name, snapshot, dtype, rows = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+if sys.argv[5:]:
+    c_kernels.dot_unit = lambda: sys.argv[5]
 program = bb.examples.find(name)
 tiles = {"M": rows} if rows else None
 made = bb.compile(program, snapshot=snapshot, dtype=dtype, unit=(), tiles=tiles, threads=2)
@@ -254,8 +258,22 @@ FEW_ROWS_CASES = [("rmsnorm-swiglu", "bfloat16", 16), ("layernorm-matmul", "floa
 @pytest.mark.parametrize(("name", "dtype", "rows"), SANITIZED_CASES + FEW_ROWS_CASES)
 def test_sanitizers_find_nothing(name: str, dtype: str, rows: int) -> None:
     """Of addresses and undefined behaviour, over ragged lengths, on the most fused snapshot."""
+    check_with_sanitizers(name, dtype, rows)
+
+
+def test_sanitizers_find_nothing_with_emulated_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not probe.dot_units():
+        pytest.skip("this CPU, or its compiler, has no dots of bfloat16")
+    header = Path(__file__).parents[1] / "helpers" / "emulated_tiles.h"
+    monkeypatch.setenv("CC", f"{' '.join(cc.compiler())} -include {header}")
+    check_with_sanitizers("attention", "bfloat16", 0, "matrix")
+
+
+def check_with_sanitizers(name: str, dtype: str, rows: int, *unit: str) -> None:
+    """Runs a program with sanitizers, in a process of its own; `unit` multiplies bfloat16."""
+    command = cc.compiler()[:1]
     found = subprocess.run(
-        [*cc.compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True
+        [*command, "-print-file-name=libasan.so"], capture_output=True, text=True
     )
     libasan = found.stdout.strip()
     if not Path(libasan).is_absolute():
@@ -269,7 +287,7 @@ def test_sanitizers_find_nothing(name: str, dtype: str, rows: int) -> None:
     }
     last = bb.fuse(bb.examples.find(name)).most_fused
     done = subprocess.run(
-        [sys.executable, "-c", SANITIZED, name, str(last), dtype, str(rows)],
+        [sys.executable, "-c", SANITIZED, name, str(last), dtype, str(rows), *unit],
         env=environment,
         capture_output=True,
         text=True,

@@ -87,7 +87,7 @@ def test_no_worker_starts_without_work_for_several(
 def test_what_is_known_is_not_compiled(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     with Tuner(workers=2) as tuner:
         first = tuner.best(subject)
-        monkeypatch.setattr(workers, "print_c", None)
+        monkeypatch.setattr(workers, "source_of", None)
         assert tuner.best(subject) == first
 
 

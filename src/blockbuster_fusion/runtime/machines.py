@@ -9,7 +9,7 @@ from pathlib import Path
 from blockbuster_fusion.errors import BadMachine, NoCompiler
 from blockbuster_fusion.machine.machine import Machine, known, read
 from blockbuster_fusion.runtime.c.compiler import has_openmp
-from blockbuster_fusion.runtime.c.probe import cpu_name, probe_cpu
+from blockbuster_fusion.runtime.c.probe import cpu_name, dot_units, probe_cpu
 from blockbuster_fusion.runtime.c.topology import topology
 from blockbuster_fusion.runtime.disk_cache import usable_folder
 from blockbuster_fusion.runtime.measuring import measuring
@@ -34,10 +34,17 @@ def this_cpu(threads: int | None = None, *, measure: bool = False) -> Machine:
     """
     count = usable_threads(threads)
     wanted = (cpu_name(), count)
+    units: set[str] = set()
+    with contextlib.suppress(NoCompiler):
+        units = {f"{unit}.bfloat16" for unit in dot_units()}
     return kept_machine(
         f"cpu-{count}",
         "cpu",
-        lambda kept: (kept.name, kept.processors) == wanted and bool(kept.instructions),
+        lambda kept: (
+            (kept.name, kept.processors) == wanted
+            and bool(kept.instructions)
+            and units <= kept.rates.keys()
+        ),
         lambda: probe_cpu(count),
         measure=measure,
     )

@@ -57,7 +57,8 @@ def cpu_seconds(work: Work, machine: Machine, threads: int | None = None) -> flo
     computing += work.programs * PROGRAM
     computing += (work.operations - work.functions) / (scalar * pace.simple)
     share = FEW if work.has_few_rows else MATRIX
-    computing += work.products / (machine.rate(work.dtype, matrix=True, processors=1) * share)
+    rate = machine.rate(work.dtype, matrix=not work.has_few_rows, processors=1)
+    computing += work.products / (rate * share)
     computing += work.transposed / (machine.rate("float32", processors=1) * TRANSPOSED)
     home = machine.memory_for(work.arrays)
     cache = _cache(work, machine) if pace is STREAM else _next_to(home, machine)

@@ -8,6 +8,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
+from blockbuster_fusion.nest.analysis.product_types import ProductTypes
 from blockbuster_fusion.nest.nest import (
     Access,
     Body,
@@ -111,6 +112,7 @@ class Work:
     has_few_rows: bool = False
     """True if all products are of few rows (nest/analysis/few_rows.py)."""
     dtype: str = "float32"
+    """The dtype in which products multiply."""
 
 
 def work_of(kernel: Kernel, tiling: Tiling, target: str) -> Work:
@@ -134,6 +136,7 @@ class _Count:
 
     def of(self, kernel: Kernel) -> Work:
         work = self.work
+        self.types = ProductTypes(kernel)
         self.grid = set(kernel.grid)
         stores = [s.target.spans for s in kernel.statements if isinstance(s, Store)]
         self.results = [[span.dim for span in spans] for spans in stores]
@@ -200,12 +203,8 @@ class _Count:
                 work.operations += self.elements(operand) * times
             case Contract(tile, left, right, span):
                 work.products += 2.0 * self.elements(tile) * self.length(span) * times
+                work.dtype = str(self.types.of(statement))
                 accesses = [self.loaded.get(side) for side in (left, right)]
-                stored = [
-                    side.dtype if access is None else access.buffer.dtype
-                    for side, access in zip((left, right), accesses, strict=True)
-                ]
-                work.dtype = str(min(stored, key=lambda dtype: dtype.bytes))
                 columns = self.columns(tile)
                 work.transposed += times * sum(
                     4.0 * math.prod(map(self.length, access.spans))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from blockbuster_fusion.nest.analysis.few_rows import FEW, FewRows
 from blockbuster_fusion.nest.nest import Contract, Span, Tile
+from blockbuster_fusion.printers.c.dot_text import write_copies, write_dot
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.lanes import ContractionPlan
 from blockbuster_fusion.printers.c.reductions import summand, summed
@@ -12,6 +13,7 @@ from blockbuster_fusion.printers.operators import C_STORED
 
 def write_contract(out: KernelText, statement: Contract, *, fresh: bool = False) -> None:
     layout = out.layout
+    write_copies(out, statement)
     few_rows = layout.few_rows.get(statement)
     if few_rows is not None:
         _write_few_rows(out, statement, few_rows, fresh=fresh)
@@ -23,7 +25,8 @@ def write_contract(out: KernelText, statement: Contract, *, fresh: bool = False)
     spans = (*statement.tile.spans, *plan.broadcast.spans, *plan.vectors.spans)
     used = {statement.span, plan.columns, plan.rows}
     with out.over([s for s in dict.fromkeys(spans) if s not in used], simd="") as variables:
-        _call_micro_kernel(out, statement, plan, variables, fresh=fresh)
+        write = write_dot if statement in layout.dots.operands else _call_micro_kernel
+        write(out, statement, plan, variables, fresh=fresh)
 
 
 def _call_micro_kernel(
@@ -75,7 +78,14 @@ def _write_few_rows(out: KernelText, statement: Contract, roles: FewRows, *, fre
         few = _operand(out, roles.few, variables, roles.rows, span)
         many = _operand(out, roles.many, variables, roles.columns, span)
         made = _operand(out, tile, variables, roles.rows, roles.columns)
-        out.line(f"few_rows_{stored}_{held}({int(fresh)}, {lengths}, {few}, {many}, {made});")
+        call = f"few_rows_{stored}_{held}({int(fresh)}, {lengths}, {few}, {many}, {made});"
+        if stored == "bfloat16" and statement in layout.dots.few_rows:
+            out.needs.add(("few_dots", "float"))
+            many = _operand(out, roles.many, variables, roles.columns)
+            out.line(f"if ({layout.step(roles.many, span)} == 1)")
+            out.line(f"    few_dots_float({int(fresh)}, {lengths}, {few}, {many}, {made});")
+            call = f"else {call}"
+        out.line(call)
 
 
 def _length(out: KernelText, span: Span | None) -> str:

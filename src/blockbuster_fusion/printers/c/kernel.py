@@ -23,10 +23,12 @@ from blockbuster_fusion.nest.nest import (
     Nest,
     Space,
 )
+from blockbuster_fusion.printers.c.dots import DotRules
 from blockbuster_fusion.printers.c.expressions import Need
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import LINE, Layout
 from blockbuster_fusion.printers.c.prelude import OUTSIDE, prelude
+from blockbuster_fusion.printers.c.prelude_dots import PAIR
 from blockbuster_fusion.printers.c.statements import write_body
 from blockbuster_fusion.printers.c.tile_facts import is_shared_out
 from blockbuster_fusion.printers.c.tile_sharing import share
@@ -34,28 +36,39 @@ from blockbuster_fusion.printers.operators import C_STORED
 
 
 def print_c(
-    nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None, past: int | None = None
+    nest: Nest,
+    tiles: Mapping[Dim, int],
+    chunk: int | None = None,
+    past: int | None = None,
+    dots: str | None = None,
 ) -> str:
     """The kernels of a program as C.
 
     `tiles` are constants of the text (64 where none is given), and so is `chunk`, the number of
     programs that a thread takes at a time. By default it is computed from their number. `past` is
-    the size of a result, in bytes, from which it is written past the caches.
+    the size of a result, in bytes, from which it is written past the caches. `dots` is the unit
+    that multiplies bfloat16; without one, these are widened to float32.
     """
-    needs, kernels = kernels_in_c(nest, tiles, chunk, past)
+    needs, kernels = kernels_in_c(nest, tiles, chunk, past, dots)
     return "\n".join([prelude(needs), kernels])
 
 
 def kernels_in_c(
-    nest: Nest, tiles: Mapping[Dim, int], chunk: int | None = None, past: int | None = None
+    nest: Nest,
+    tiles: Mapping[Dim, int],
+    chunk: int | None = None,
+    past: int | None = None,
+    dots: str | None = None,
 ) -> tuple[set[Need], str]:
     """The parts of the prelude that the kernels of a program need, and the kernels as C."""
     buffers = {*nest.inputs, *(view.buffer for view in nest.outputs)}
     buffers.update(buffer for kernel in nest.kernels for buffer in kernel.buffers)
     is_narrow = any(buffer.dtype is DType.bfloat16 for buffer in buffers)
     needs: set[Need] = {("bfloat16",)} if is_narrow else set()
+    rules = DotRules.of(nest, dots)
     kernels = [
-        _function(KernelText(Layout(kernel, tiles), needs, past), chunk) for kernel in nest.kernels
+        _function(KernelText(Layout(kernel, tiles, rules), needs, past), chunk)
+        for kernel in nest.kernels
     ]
     return needs, "\n".join(kernels)
 
@@ -282,7 +295,8 @@ def _memory(out: KernelText) -> None:
             if name is not None:
                 row = layout.row(plan.columns.dim, held)
                 pieces.append((name, held, f"{layout.block(s.span.dim)} * {row}"))
-    pieces = list(dict.fromkeys(pieces))
+    copies = ((layout.pairs_name(p), PAIR, layout.pairs_room(p)) for p in layout.dots.copies)
+    pieces = list(dict.fromkeys([*pieces, *copies]))
     out.line("size_t bytes = 0;")
     for name, held, room in pieces:
         at = layout.id(("at", name), f"{name}_at")

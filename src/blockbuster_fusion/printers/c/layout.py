@@ -1,14 +1,13 @@
 """The memory layout of a C kernel: names, lengths, strides and addresses of tiles and buffers."""
 
-import math
 from collections.abc import Iterator, Mapping
 
-from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.naming import Scope, word
-from blockbuster_fusion.nest.analysis.few_rows import FEW, products_with_few_rows, weights_in_place
+from blockbuster_fusion.naming import word
+from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.nest import (
     Access,
     Along,
@@ -30,11 +29,19 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.nest import (
     tiles as tiles_of,
 )
+from blockbuster_fusion.printers.c.dots import (
+    DotPlan,
+    DotRules,
+    Pairs,
+    contractions_in_bfloat16,
+    planned_dots,
+)
 from blockbuster_fusion.printers.c.lanes import ContractionPlan, lanes_of, planned_contraction
+from blockbuster_fusion.printers.c.lengths import Lengths
 from blockbuster_fusion.printers.c.panels import gather, planned_panels
+from blockbuster_fusion.printers.c.prelude_dots import PAIR
 from blockbuster_fusion.printers.c.streams import StreamPlan, planned
 from blockbuster_fusion.printers.c.tile_facts import (
-    block_names,
     factor,
     pairs_of,
     short_positions,
@@ -42,7 +49,6 @@ from blockbuster_fusion.printers.c.tile_facts import (
 )
 from blockbuster_fusion.printers.c.tile_sharing import TileKind
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
-from blockbuster_fusion.printers.reserved import C
 
 PART = 32
 """The number of rows of a partial sum across the vectors."""
@@ -52,20 +58,19 @@ LONG = 128
 """The least length of a row that is read in place."""
 
 
-class Layout:
+class Layout(Lengths):
     """The names, lengths and addresses of one kernel; padded rows get their names on first use."""
 
-    def __init__(self, kernel: Kernel, tiles: Mapping[Dim, int]) -> None:
-        self.tiles = tiles
+    def __init__(
+        self, kernel: Kernel, tiles: Mapping[Dim, int], dots: DotRules | None = None
+    ) -> None:
+        """`dots` are the rules for products of bfloat16, if a unit multiplies these."""
+        super().__init__(kernel, tiles)
         self.few_rows = products_with_few_rows(tuple(kernel.statements), self.longest)
         self.lanes = None if self.few_rows else lanes_of(kernel)
         self.kernel = kernel = kernel if self.lanes is None else gather(kernel)
         self.statements = tuple(kernel.statements)
         self.stored_to = {s.target.buffer for s in self.statements if isinstance(s, Store)}
-        self.id = Scope(C)
-        for buffer in kernel.buffers:
-            self.name(buffer)  # arrays first: theirs are the names to keep
-        self.blocks = block_names([d for d in kernel.dims if d.packed and not d.unit])
         self.counted = short_positions(kernel)
         self.padded: dict[tuple[Dim, str], str] = {}
         self.runs: dict[Dim, str] = {}
@@ -73,6 +78,11 @@ class Layout:
         self.plan = StreamPlan()
         self.plan = planned(kernel, self.order, {s for s, fold in self.along()})
         self.panels = planned_panels(kernel, self.order, self.lanes)
+        self.dots = DotPlan()
+        if dots is not None and self.few_rows:
+            self.dots.few_rows = {*contractions_in_bfloat16(kernel, dots)}
+        elif dots is not None:
+            self.dots = planned_dots(kernel, dots, self.contraction)
         self.passing = {s.tile for s, fold in self.along() if self.passes(s, fold)}
         self.borrowed: dict[Tile, Access] = {}
         self.borrowed = weights_in_place(self.statements, self.few_rows)
@@ -82,14 +92,6 @@ class Layout:
             if isinstance(s, Load) and not self.few_rows and self.is_borrowed(s.tile, s.source)
         }
 
-    def name(self, thing: Buffer | Tile | Index) -> str:
-        return self.id(thing, thing.name)
-
-    def extent(self, axis: Axis) -> str:
-        """The length of an axis."""
-        extent = axis.extent
-        return str(extent) if isinstance(extent, int) else self.id(extent, extent.name)
-
     def spans(self) -> Iterator[Span]:
         for statement in self.statements:
             for tile in tiles_of(statement):
@@ -97,51 +99,14 @@ class Layout:
             if isinstance(statement, Positions):
                 yield statement.span
 
-    def block(self, dim: Dim) -> str:
-        """The length of the blocks of a dim; the last one may be shorter."""
-        if dim.unit:
-            return self.extent(dim.axis)
-        return self.id(("block", dim), f"BLOCK_{self.blocks[dim]}") if dim.packed else "1"
-
-    def count(self, dim: Dim) -> str:
-        """The number of blocks of a dim."""
-        if dim.unit:
-            return "1"
-        extent = self.extent(dim.axis)
-        return f"BLOCKS({extent}, {self.block(dim)})" if dim.packed else extent
-
-    def length(self, span: Span) -> str:
-        """The length of this block."""
-        if not span.dim.packed:
-            return "1"
-        if span.dim.unit:
-            return self.extent(span.dim.axis)
-        if isinstance(span.at, Index):
-            return self.id(("length", span.at), f"{self.name(span.at)}_len")
-        return self.id(span, f"block_{self.blocks[span.dim]}_{span.at}")
-
-    def longest(self, span: Span) -> float:
-        """The length of the longest block of a span; infinite if only a call tells."""
-        extent = span.dim.axis.extent
-        whole = extent if isinstance(extent, int) else math.inf
-        if span.dim.unit:
-            return whole
-        return min(whole, self.tiles.get(span.dim, DEFAULT_TILE)) if span.dim.packed else 1
-
-    def can_be_few(self, span: Span) -> bool:
-        """True if some block of a span may have so few elements as products with few rows have."""
-        whole, block = span.dim.axis.extent, self.longest(span)
-        return not isinstance(whole, int) or (whole - 1) % max(block, 1) < FEW
-
-    def start(self, span: Span) -> str:
-        """The position of the first element of a block along its axis."""
-        if span.dim.unit or span.at == 0:
-            return "0"
-        at = self.name(span.at) if isinstance(span.at, Index) else str(span.at)
-        return f"{at} * {self.block(span.dim)}" if span.dim.packed else at
-
     def held(self, tile: Tile) -> str:
-        """The C type of a tile's elements; positions have 32 bits."""
+        """The C type of a tile's elements; operands of dots may be as they are stored."""
+        if tile in self.dots.loaded:
+            return PAIR
+        return "bfloat16" if tile in self.dots.narrow else self.computed(tile)
+
+    def computed(self, tile: Tile) -> str:
+        """The C type in which a tile is computed with; positions have 32 bits."""
         return "int32_t" if tile in self.counted else C_TYPES[tile.dtype]
 
     def operand_dtypes(self, statement: Compute) -> list[DType]:
@@ -262,6 +227,8 @@ class Layout:
 
     def reserved(self, tile: Tile) -> str:
         """The memory of a tile, in elements; the totals of a short loop need none."""
+        if tile in self.dots.loaded:
+            return self.pairs_room(self.dots.loaded[tile])
         room = self.room(tile)
         dim = self.for_runs.get(tile)
         return room if dim is None else f"({self.run(dim)} ? {room} : 0)"
@@ -378,11 +345,28 @@ class Layout:
 
     def contraction(self, statement: Contract) -> ContractionPlan | None:
         """The roles of operands and axes; None where no micro-kernel serves."""
-        return planned_contraction(statement, self.order, self.held)
+        return planned_contraction(statement, self.order, self.computed)
+
+    def pairs_name(self, pairs: Pairs) -> str:
+        """The variable of an operand in pairs: the tile itself, or a copy of it."""
+        name = self.name(pairs.tile)
+        return name if pairs.tile in self.dots.loaded else self.id(pairs, f"{name}_pairs")
+
+    def pairs_room(self, pairs: Pairs, after: int = 0) -> str:
+        """The number of pairs of the outer axes from number `after` on."""
+        sizes = [self.block(span.dim) for span in pairs.outer[after:]]
+        deep = f"PAIRS({self.block(pairs.span.dim)})"
+        return " * ".join([*sizes, deep, self.row(pairs.columns.dim, PAIR)])
+
+    def pairs_at(self, pairs: Pairs, variables: Mapping[Span, str]) -> str:
+        """The first pair of an operand at some positions."""
+        steps = ((s, self.pairs_room(pairs, at)) for at, s in enumerate(pairs.outer, 1))
+        return " + ".join([self.pairs_name(pairs), *(f"{variables[s]} * {n}" for s, n in steps)])
 
     def turned_name(self, statement: Contract) -> str | None:
         """The variable of a transposed operand; None if its columns are innermost already."""
-        plan = None if statement in self.few_rows else self.contraction(statement)
+        own = statement in self.few_rows or statement in self.dots.operands
+        plan = None if own else self.contraction(statement)
         if plan is None or self.step(plan.vectors, plan.columns) == "1":
             return None
         return self.id(("turned", plan.vectors), f"{self.name(plan.vectors)}_turned")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from blockbuster_fusion.nest.nest import Access, Lookup, Span, Store, Tile
+from blockbuster_fusion.printers.c.dot_text import write_pairs
 from blockbuster_fusion.printers.c.expressions import bare
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.tile_facts import factor
@@ -14,6 +15,9 @@ def write_load(out: KernelText, tile: Tile, source: Access) -> None:
     layout = out.layout
     if layout.is_view(tile):
         _write_view(out, tile, source)
+        return
+    if tile in layout.dots.loaded:
+        write_pairs(out, layout.dots.loaded[tile], source)
         return
     stored, held = C_STORED[source.buffer.dtype], layout.held(tile)
     order = layout.order(tile)

@@ -7,6 +7,7 @@ from itertools import product
 
 from blockbuster_fusion.nest.passes.cascade_sums import FEW
 from blockbuster_fusion.printers.c import prelude_arithmetic as arithmetic
+from blockbuster_fusion.printers.c import prelude_dots as dots
 from blockbuster_fusion.printers.c import prelude_few_rows as few_rows
 from blockbuster_fusion.printers.c import prelude_moves as moves
 from blockbuster_fusion.printers.c import prelude_products as products
@@ -184,6 +185,7 @@ INLINE void pushed(void) {}
 
 _BFLOAT16 = """\
 typedef uint16_t bfloat16;
+typedef uint32_t bfloat16_pair __attribute__((aligned(2), may_alias));
 
 INLINE float widened_bfloat16(bfloat16 x) {
     uint32_t bits = (uint32_t)x << 16;
@@ -195,8 +197,8 @@ INLINE float widened_bfloat16(bfloat16 x) {
 INLINE bfloat16 narrowed_bfloat16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (bfloat16)(x != x ? (bits >> 16 | 0x40) : rounded);
+    const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x400000;
+    return (bfloat16)((x != x ? quiet : rounded) >> 16);
 }
 """
 
@@ -238,8 +240,30 @@ PARTS = {
         head=few_rows.head,
     ),
     "contract": PreludePart(products.contraction, (_C_FLOATS,), head=products.head),
+    "bfloat16_dots": PreludePart(
+        few_rows.bfloat16_dots,
+        builds_on=lambda: (("lane_sum", "float"),),
+        head=few_rows.bfloat16_head,
+    ),
+    "few_dots": PreludePart(
+        few_rows.few_dots,
+        (("float", dots.PAIR),),
+        lambda source: (("bfloat16_dots",),),
+    ),
     "floordiv": PreludePart(arithmetic.floor_division, (_DTYPES,)),
     "load": PreludePart(moves.load, (_STORED, _HELD)),
+    "pairs": PreludePart(
+        dots.pairs,
+        (dots.SOURCES,),
+        lambda source: (("load", source, "bfloat16"),),
+        head=dots.head_of_pairs,
+    ),
+    "dots": PreludePart(dots.dots, (dots.UNITS,), lambda unit: (("bfloat16",),), head=dots.head),
+    "contract_pairs": PreludePart(
+        dots.contraction,
+        (dots.SOURCES, dots.UNITS),
+        lambda source, unit: (("load", source, "bfloat16"), ("dots", unit)),
+    ),
     "maximum": PreludePart(lambda dtype: arithmetic.extremum("maximum", dtype, ">"), (_DTYPES,)),
     "minimum": PreludePart(lambda dtype: arithmetic.extremum("minimum", dtype, "<"), (_DTYPES,)),
     "mod": PreludePart(arithmetic.modulo, (_DTYPES,)),
@@ -261,7 +285,7 @@ def prelude(needs: Collection[Need]) -> str:
     """The parts that are needed, each after those that it builds on."""
     needs = _with_foundations(needs)
     parts = [HEADER, LANES, MEMORY]
-    if any("bfloat16" in need for need in needs):
+    if any("bfloat16" in part for need in needs for part in need):
         parts.append(_BFLOAT16)
     if ("places",) in needs:
         parts.append(_PLACES)
@@ -269,10 +293,14 @@ def prelude(needs: Collection[Need]) -> str:
         parts.append(_RUNS)
     if ("push",) in needs:
         parts.append(_PUSH)
+    if any(need[0] in ("pairs", "dots", "bfloat16_dots") for need in needs):
+        parts.append(dots.HEADER)
     vectors = {need[-1] for need in needs if need[0] in ("contract", "lane_sum", "sum")}
+    vectors |= {"bfloat16"} if ("bfloat16_dots",) in needs else set()
     parts += [products.vector_type(c_type) for c_type in sorted(vectors)]
     parts += mathematics(needs)
     turned = {need[1] for need in needs if need[0] in ("load", "store")}
+    turned |= {dots.PAIR for need in needs if need[0] == "pairs" or "bfloat16" in turned}
     parts += [moves.SHUFFLE, *(moves.turn(c_type) for c_type in sorted(turned))] * bool(turned)
     order = [name for name in PARTS if name not in FUNCTIONS]
     named = sorted((n for n in needs if n[0] in order), key=lambda n: (order.index(n[0]), n))

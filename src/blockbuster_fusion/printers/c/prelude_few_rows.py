@@ -1,6 +1,7 @@
 """Products of few rows with many in the C prelude, in vectors along the axis of the weights."""
 
 from blockbuster_fusion.nest.analysis.few_rows import FEW
+from blockbuster_fusion.printers.c.prelude_dots import PAIR
 
 _WIDENED = {
     "bfloat16": """\
@@ -28,9 +29,10 @@ _WIDENED = {
 def vector_loads(stored: str, held: str) -> str:
     """Loads of a vector, whole or in part, from a type that may be narrower."""
     name, vector = f"loaded_{stored}_{held}", f"{held}_vector"
+    plain = f"    return *(const {vector} *)from;"
     return f"""\
 INLINE {vector} {name}(const {stored} *from) {{
-{_WIDENED.get(stored, f"    return *(const {vector} *)from;")}
+{plain if stored == held else _WIDENED.get(stored, plain)}
 }}
 
 /* The first n numbers of a vector, and zeros. */
@@ -69,17 +71,74 @@ def few_rows(stored: str, held: str) -> str:
     return "\n".join(parts)
 
 
-def _dots(stored: str, held: str) -> str:
-    arguments = f"""int64_t K, const {held} *a, int64_t a_i,
+def bfloat16_head() -> str:
+    """The head of the function for dot products of rows of bfloat16."""
+    return _dots_head("bfloat16", "bfloat16")
+
+
+def bfloat16_dots() -> str:
+    """Dot products of rows of bfloat16, by the instruction for their pairs."""
+    return "\n".join([vector_loads("bfloat16", "bfloat16"), _dots("bfloat16", "bfloat16")])
+
+
+def few_dots(source: str) -> str:
+    """The product of few rows, of numbers or in pairs, with many rows of bfloat16."""
+    copied = """\
+#pragma omp simd
+            for (int64_t d = 0; d < deep; d++)
+                few[i][d] = narrowed_bfloat16(a[i * a_i + (k + d) * a_k]);"""
+    if source == PAIR:
+        copied = f"""\
+            for (int64_t d = 0; d < BLOCKS(deep, 2); d++)
+                (({PAIR} *)few[i])[d] = a[i * a_i + (k / 2 + d) * a_k];"""
+    return f"""\
+/* c[i][j] += sum over k of a[i][k] * b[j][k] for up to {FEW} rows of a, which are copied. b is read
+   once, in place. */
+static __attribute__((noinline)) void few_dots_{source}(
+    int fresh, int64_t I, int64_t J, int64_t K, const {source} *a, int64_t a_i, int64_t a_k,
+    const bfloat16 *b, int64_t b_j, float *c, int64_t c_i, int64_t c_j) {{
+    enum {{ DEEP = 32 * LANES(bfloat16), ROW = DEEP + LANES(bfloat16), BAND = 24 }};
+    bfloat16 few[{FEW}][ROW];
+    for (int64_t k = 0; k == 0 || k < K; k += DEEP) {{
+        const int64_t deep = MIN(DEEP, K - k);
+        for (int64_t i = 0; i < MIN(I, {FEW}); i++)
+{copied}
+        for (int64_t j = 0; j < J; j += BAND)
+            dots_bfloat16_bfloat16(I, fresh && k == 0, MIN(BAND, J - j), deep, few[0], ROW,
+                                   b + j * b_j + k, b_j, c + j * c_j, c_i, c_j);
+    }}
+}}
+"""
+
+
+def _dots_arguments(stored: str, few: str) -> str:
+    held = "float" if few == "bfloat16" else few
+    return f"""int64_t K, const {few} *a, int64_t a_i,
     const {stored} *b, int64_t b_j, {held} *c, int64_t c_i, int64_t c_j"""
-    vector, kind = f"{held}_vector", f"{stored}_{held}"
+
+
+def _dots_head(stored: str, few: str) -> str:
+    linkage = "LARGE" if few == "bfloat16" else "INLINE"
+    arguments = _dots_arguments(stored, few)
+    return f"{linkage} void dots_{stored}_{few}(int64_t I, int fresh, int64_t J, {arguments})"
+
+
+def _dots(stored: str, few: str) -> str:
+    held, arguments = "float" if few == "bfloat16" else few, _dots_arguments(stored, few)
+    vector, kind = f"{held}_vector", f"{stored}_{few}"
+    added = "sum[r][w] += x[r] * y;"
+    if few == "bfloat16":
+        added = """\
+                    sum[r][w] = (float_vector)_mm512_dpbf16_ps((__m512)sum[r][w], (__m512bh)x[r],
+                                                               (__m512bh)y);""".lstrip()
     return f"""\
 /* c[i][j] += sum over k of a[i][k] * b[j][k] for `rows` rows of a and `wide` of b, in registers.
    Only `some` rows of b may exist: then the last is read for those that do not. */
 INLINE void dots_tile_{kind}(int rows, int wide, int64_t some, int fresh, {arguments}) {{
-    enum {{ WIDTH = LANES({held}) }};
-    {vector} sum[4][8], sums[4][8], x[4], y;
-    {held} few[4][WIDTH];
+    enum {{ WIDTH = LANES({few}) }};
+    {vector} sum[4][8], sums[4][8];
+    {few}_vector x[4], y;
+    {few} few[4][WIDTH];
     {stored} many[8][WIDTH];
     const {stored} *from[8];
     int64_t end = K / WIDTH * WIDTH, rest = K - end;
@@ -92,17 +151,17 @@ INLINE void dots_tile_{kind}(int rows, int wide, int64_t some, int fresh, {argum
     while (1) {{
         for (int64_t k = 0; k < end; k += WIDTH) {{
 #pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) x[r] = loaded_{held}_{held}(a + r * a_i + k);
+            for (int r = 0; r < rows; r++) x[r] = loaded_{few}_{few}(a + r * a_i + k);
 #pragma GCC unroll 8
             for (int w = 0; w < wide; w++) {{
                 y = loaded_{kind}(from[w] + k);
                 IN_REGISTER(y);
 #pragma GCC unroll 4
-                for (int r = 0; r < rows; r++) sum[r][w] += x[r] * y;
+                for (int r = 0; r < rows; r++) {added}
             }}
         }}
         if (rest == 0) break;
-        for (int r = 0; r < rows; r++) part_loaded_{held}_{held}(a + r * a_i + end, rest, few[r]);
+        for (int r = 0; r < rows; r++) part_loaded_{few}_{few}(a + r * a_i + end, rest, few[r]);
 #pragma GCC unroll 8
         for (int w = 0; w < wide; w++) {{
             part_loaded_{kind}(from[w] + end, rest, many[w]);
@@ -129,11 +188,11 @@ INLINE void dots_rows_{kind}(int rows, int fresh, int64_t J, {arguments}) {{
 }}
 
 /* The same for I rows, up to 4 at a time. */
-INLINE void dots_{kind}(int64_t I, int fresh, int64_t J, {arguments}) {{
+{_dots_head(stored, few)} {{
     const int64_t groups = BLOCKS(I, 4);
     for (int64_t g = 0; g < groups; g++) {{
         const int64_t i = I * g / groups, rows = I * (g + 1) / groups - i;
-        const {held} *x = a + i * a_i;
+        const {few} *x = a + i * a_i;
         {held} *to = c + i * c_i;
         switch (rows) {{
         case 1: dots_rows_{kind}(1, fresh, J, K, x, a_i, b, b_j, to, c_i, c_j); break;

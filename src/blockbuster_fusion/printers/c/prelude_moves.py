@@ -1,8 +1,11 @@
 """Loads, lookups and stores of the C prelude."""
 
 
-def _widen(stored: str, held: str, text: str) -> str:
-    return f"widened_bfloat16({text})" if stored == "bfloat16" != held else text
+def _converted(stored: str, held: str, text: str) -> str:
+    """A number that is loaded, as the type in which it is held."""
+    if held == "bfloat16":
+        return _narrow(held, stored, text)
+    return f"widened_bfloat16({text})" if stored == "bfloat16" else text
 
 
 def _narrow(stored: str, held: str, text: str) -> str:
@@ -11,7 +14,13 @@ def _narrow(stored: str, held: str, text: str) -> str:
     return f"narrowed_bfloat16({text})" if stored == "bfloat16" else f"({stored})({text})"
 
 
-_LANES = {"float": "int32_t", "double": "int64_t", "_Float16": "int16_t", "bfloat16": "int16_t"}
+_LANES = {
+    "float": "int32_t",
+    "double": "int64_t",
+    "_Float16": "int16_t",
+    "bfloat16": "int16_t",
+    "bfloat16_pair": "int32_t",
+}
 
 
 def turn(c_type: str) -> str:
@@ -37,7 +46,7 @@ def turn(c_type: str) -> str:
     )
     return f"""\
 typedef {c_type} eight_{c_type}
-    __attribute__((vector_size(8 * sizeof({c_type})), aligned(sizeof({c_type})), may_alias));
+    __attribute__((vector_size(8 * sizeof({c_type})), aligned(__alignof__({c_type})), may_alias));
 typedef {_LANES.get(c_type, c_type)} order_{c_type}
     __attribute__((vector_size(8 * sizeof({c_type}))));
 
@@ -63,14 +72,16 @@ SHUFFLE = """\
 
 def load(stored: str, held: str) -> str:
     """Loads a block into a tile; it is transposed if its columns are contiguous in memory."""
-    value = _widen(stored, held, "block[(i + h) * b_i + (j + w) * b_j]")
+    value = _converted(stored, held, "block[(i + h) * b_i + (j + w) * b_j]")
     turned = f"turn_{stored}(tile + i * t_i + j, t_i, block + i + j * b_j, b_j);"
-    wide = _widen(stored, held, "turned[h * TURN + w]")
-    if stored != held:
+    if (stored, held) == ("bfloat16", "float"):
+        turned = _LOADED_PAIRS
+    elif stored != held:
+        wide = _converted(stored, held, "turned[h * TURN + w]")
         turned = f"""\
 {stored} turned[TURN * TURN];
                 turn_{stored}(turned, TURN, block + i + j * b_j, b_j);
-                for (int h = 0; h < TURN; h++)
+                for (int h = 0; h < HIGH; h++)
 #pragma omp simd
                     for (int w = 0; w < TURN; w++)
                         tile[(i + h) * t_i + j + w] = {wide};"""
@@ -78,18 +89,18 @@ def load(stored: str, held: str) -> str:
 /* tile[i][j] = block[i*b_i + j*b_j] */
 static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stored} *RESTRICT block,
                          int64_t b_i, int64_t b_j, int64_t I, int64_t J) {{
-    enum {{ TURN = 8 }};
+    enum {{ TURN = 8, HIGH = {_high(stored, held)} }};
     if (b_j == 1) {{
         for (int64_t i = 0; i < I; i++)
 #pragma omp simd
             for (int64_t j = 0; j < J; j++)
-                tile[i * t_i + j] = {_widen(stored, held, "block[i * b_i + j]")};
+                tile[i * t_i + j] = {_converted(stored, held, "block[i * b_i + j]")};
         return;
     }}
     for (int64_t j = 0; j < J; j += TURN)
-        for (int64_t i = 0; i < I; i += TURN) {{
-            int64_t wide = MIN(TURN, J - j), high = MIN(TURN, I - i);
-            if (b_i == 1 && wide == TURN && high == TURN) {{
+        for (int64_t i = 0; i < I; i += HIGH) {{
+            int64_t wide = MIN(TURN, J - j), high = MIN(HIGH, I - i);
+            if ({_can_turn(stored, held)}) {{
                 {turned}
                 continue;
             }}
@@ -101,12 +112,48 @@ static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stor
 """
 
 
+def _high(stored: str, held: str) -> int:
+    """The rows of a tile that are transposed at a time: of 16-bit numbers, eight pairs."""
+    return 16 if (stored, held) == ("bfloat16", "float") else 8
+
+
+def _can_turn(stored: str, held: str) -> str:
+    """The condition on which a block is transposed in registers."""
+    even = " && b_j % 2 == 0" if (stored, held) == ("bfloat16", "float") else ""
+    return f"b_i == 1{even} && wide == TURN && high == HIGH"
+
+
+_LOADED_PAIRS = """\
+bfloat16_pair turned[TURN * TURN];
+                turn_bfloat16_pair(turned, TURN, (const bfloat16_pair *)(block + i + j * b_j),
+                                   b_j / 2);
+                for (int h = 0; h < TURN; h++)
+#pragma omp simd
+                    for (int w = 0; w < TURN; w++) {
+                        const uint32_t both = turned[h * TURN + w];
+                        tile[(i + 2 * h) * t_i + j + w] = widened_bfloat16((bfloat16)both);
+                        tile[(i + 2 * h + 1) * t_i + j + w] = widened_bfloat16(both >> 16);
+                    }"""
+_STORED_PAIRS = """\
+bfloat16_pair turned[TURN * TURN];
+                for (int h = 0; h < TURN; h++)
+#pragma omp simd
+                    for (int w = 0; w < TURN; w++) {
+                        const float *low = tile + (i + 2 * h) * t_i + j;
+                        turned[h * TURN + w] = narrowed_bfloat16(low[w]) |
+                                               (uint32_t)narrowed_bfloat16(low[t_i + w]) << 16;
+                    }
+                turn_bfloat16_pair((bfloat16_pair *)(block + i + j * b_j), b_j / 2, turned,
+                                   TURN);"""
+"""Numbers of two rows of a tile are pairs, which are transposed as one number."""
+
+
 def take(stored: str, held: str, index: str) -> str:
     """Loads elements of a table into a tile, a band of rows at once, each along its columns.
 
     A band with an index out of range is not loaded.
     """
-    value = _widen(stored, held, "table[places[w] * step + i * t_i + w * t_j]")
+    value = _converted(stored, held, "table[places[w] * step + i * t_i + w * t_j]")
     return f"""\
 /* tile[i][j] = table[places[j]*step + i*t_i + j*t_j] */
 static void take_{stored}_{held}_{index}(
@@ -131,10 +178,12 @@ def store(stored: str, held: str) -> str:
     """Stores a tile into a block; it is transposed if its columns are contiguous in memory."""
     value = _narrow(stored, held, "tile[(i + h) * t_i + j + w]")
     turned = f"turn_{stored}(block + i + j * b_j, b_j, tile + i * t_i + j, t_i);"
-    if stored != held:
+    if (stored, held) == ("bfloat16", "float"):
+        turned = _STORED_PAIRS
+    elif stored != held:
         turned = f"""\
 {stored} turned[TURN * TURN];
-                for (int h = 0; h < TURN; h++)
+                for (int h = 0; h < HIGH; h++)
 #pragma omp simd
                     for (int w = 0; w < TURN; w++)
                         turned[h * TURN + w] = {value};
@@ -143,7 +192,7 @@ def store(stored: str, held: str) -> str:
 /* block[i*b_i + j*b_j] = tile[i][j] */
 static void store_{stored}_{held}({stored} *RESTRICT block, int64_t b_i, int64_t b_j,
                           const {held} *RESTRICT tile, int64_t t_i, int64_t I, int64_t J) {{
-    enum {{ TURN = 8 }};
+    enum {{ TURN = 8, HIGH = {_high(stored, held)} }};
     if (b_j == 1) {{
         for (int64_t i = 0; i < I; i++)
 #pragma omp simd
@@ -152,9 +201,9 @@ static void store_{stored}_{held}({stored} *RESTRICT block, int64_t b_i, int64_t
         return;
     }}
     for (int64_t j = 0; j < J; j += TURN)
-        for (int64_t i = 0; i < I; i += TURN) {{
-            int64_t wide = MIN(TURN, J - j), high = MIN(TURN, I - i);
-            if (b_i == 1 && wide == TURN && high == TURN) {{
+        for (int64_t i = 0; i < I; i += HIGH) {{
+            int64_t wide = MIN(TURN, J - j), high = MIN(HIGH, I - i);
+            if ({_can_turn(stored, held)}) {{
                 {turned}
                 continue;
             }}

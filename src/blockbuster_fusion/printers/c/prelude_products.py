@@ -2,8 +2,9 @@
 
 
 def vector_type(c_type: str) -> str:
+    least = 2 if c_type == "bfloat16" else 4
     return f"""\
-typedef {c_type} {c_type}_vector __attribute__((vector_size(VECTOR), aligned(4), may_alias));
+typedef {c_type} {c_type}_vector __attribute__((vector_size(VECTOR), aligned({least}), may_alias));
 """
 
 

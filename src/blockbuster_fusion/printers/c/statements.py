@@ -18,6 +18,7 @@ from blockbuster_fusion.nest.nest import (
     Store,
 )
 from blockbuster_fusion.printers.c.contractions import write_contract
+from blockbuster_fusion.printers.c.dot_text import write_copies
 from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.loops import looping
@@ -74,6 +75,7 @@ def _folds_along(out: KernelText, compute: Compute, fold: Fold) -> bool:
 def _write_statement(out: KernelText, statement: Statement) -> None:
     layout = out.layout
     if isinstance(statement, For):
+        write_copies(out, statement)
         is_plain = statement.share is None and statement.window is None
         with nullcontext() if is_plain else out.braces(""), looping(out, statement):
             write_body(out, statement.body)

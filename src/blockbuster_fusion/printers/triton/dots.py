@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.product_types import NARROW, ProductTypes
 from blockbuster_fusion.nest.nest import (
-    Compute,
     Contract,
     For,
     Kernel,
@@ -17,11 +17,7 @@ from blockbuster_fusion.nest.nest import (
     Tile,
     read,
     walk,
-    written,
 )
-
-NARROW = (DType.float16, DType.bfloat16)
-
 
 MOST_AXES = 3
 """The most axes of tiles that Triton multiplies and sums; more are merged."""
@@ -78,23 +74,17 @@ class Dots:
     """
 
     def __init__(self, kernel: Kernel, again: Callable[[Tile], str]) -> None:
-        self.loads: dict[Tile, DType] = {}
-        self.makers: dict[Tile, list[Statement]] = {}
+        self.types = ProductTypes(kernel)
         self.users: dict[Tile, list[Statement]] = {}
         for statement in kernel.statements:
-            made = written(statement)
-            if made is not None:
-                self.makers.setdefault(made, []).append(statement)
             for tile in read(statement):
                 self.users.setdefault(tile, []).append(statement)
-            if isinstance(statement, Load | Lookup):
-                self.loads[statement.tile] = statement.source.buffer.dtype
         self.stores_narrow = any(
             b.dtype in NARROW for b in kernel.buffers if b.space is Space.GLOBAL
         )
         self.narrow = {
             tile: dtype
-            for tile, dtype in self.loads.items()
+            for tile, dtype in self.types.loads.items()
             if dtype in NARROW and tile.dtype is not dtype and self._goes_in(tile, dtype)
         }
         self.again = {
@@ -107,29 +97,16 @@ class Dots:
 
     def stored(self, tile: Tile) -> DType:
         """The dtype of a tile, or that of the buffer it is loaded from."""
-        return self.loads.get(tile, tile.dtype)
+        return self.types.stored(tile)
 
     def mode(self, statement: Contract) -> tuple[DType, str | None]:
         """The dtype of a dot's operands, and its `input_precision`."""
-        sides = (statement.left, statement.right)
-        stored = [self.stored(side) for side in sides]
-        if DType.float64 in stored:
-            return DType.float64, "ieee"
-        narrow = {d for d in stored if d in NARROW}
-        if len(narrow) == 2:
-            return DType.float32, "tf32"
-        if not narrow:
-            return DType.float32, "tf32" if self.stores_narrow else "ieee"
-        (dtype,) = narrow
-        computed = [side for side in sides if self.stored(side) not in NARROW]
-        if dtype is DType.bfloat16 or all(self._is_small(side) for side in computed):
+        dtype = self.types.of(statement)
+        if dtype in NARROW:
             return dtype, None
-        return DType.float32, "tf32"
-
-    def _is_small(self, tile: Tile) -> bool:
-        """True for an exponential, which is at most 1 and so fits float16."""
-        makers = self.makers[tile]
-        return all(isinstance(s, Compute) and s.expr.op == "exp" for s in makers)
+        sides = (statement.left, statement.right)
+        is_rounded = self.stores_narrow or any(self.stored(side) in NARROW for side in sides)
+        return dtype, "tf32" if is_rounded and dtype is DType.float32 else "ieee"
 
     def _goes_in(self, tile: Tile, dtype: DType) -> bool:
         return any(

@@ -14,11 +14,13 @@ from blockbuster_fusion.errors import (
     WrongKind,
 )
 from blockbuster_fusion.ir.axis import Dim, Symbol
-from blockbuster_fusion.nest.nest import Kernel, Nest
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.nest import Contract, Kernel, Nest
 from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.printers.c.prelude import OUTSIDE
 from blockbuster_fusion.runtime.c.compiler import compile_c, compiler
 from blockbuster_fusion.runtime.c.library import load_library
+from blockbuster_fusion.runtime.c.probe import dot_unit
 from blockbuster_fusion.runtime.disk_cache import discard
 
 ALONE = 1 << 14
@@ -68,7 +70,7 @@ class CpuKernels:
         sanitize: bool = False,
     ) -> None:
         """`threads` are the most to take; `chosen`, `chunk` and `past` are a schedule's."""
-        self.source = print_c(nest, tiles, chunk, past)
+        self.source = source_of(nest, tiles, chunk, past)
         if threads is not None and (type(threads) is not int or threads < 1):
             remedy = "None takes all that there are"
             given = repr(threads)
@@ -130,6 +132,15 @@ def failure(code: int, name: str) -> BlockbusterError:
     if code == OUTSIDE:
         return PlaceOutside(name=name)
     return LaunchFailed(name=name, problem="there is not enough memory for its buffers")
+
+
+def source_of(nest: Nest, tiles: Mapping[Dim, int], chunk: int | None, past: int | None) -> str:
+    """The kernels of a program in C, with the unit of this CPU that multiplies bfloat16."""
+    buffers = {buffer for kernel in nest.kernels for buffer in kernel.buffers}
+    is_narrow = any(buffer.dtype is DType.bfloat16 for buffer in buffers)
+    products = (isinstance(s, Contract) for kernel in nest.kernels for s in kernel.statements)
+    unit = dot_unit() if is_narrow and any(products) else None
+    return print_c(nest, tiles, chunk, past, unit)
 
 
 def loaded(source: str, *, sanitize: bool = False) -> Any:

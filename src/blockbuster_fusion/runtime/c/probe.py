@@ -10,13 +10,15 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from blockbuster_fusion.errors import BadMachine
-from blockbuster_fusion.machine.machine import Machine, Memory
+from blockbuster_fusion.machine.machine import UNITS, Machine, Memory
 from blockbuster_fusion.progress import doing
-from blockbuster_fusion.runtime.c.compiler import compile_c
+from blockbuster_fusion.runtime.c.compiler import compile_c, compiler
 from blockbuster_fusion.runtime.c.library import load_library
+from blockbuster_fusion.runtime.c.probe_source import SOURCE
 from blockbuster_fusion.runtime.c.topology import Cache, topology
 
 SECONDS = 0.02
@@ -31,108 +33,6 @@ MANY_BYTES = 256 << 20
 ALIGNED = 64
 """The address of a vector is a multiple of this."""
 
-SOURCE = """\
-#include <stdint.h>
-#include <time.h>
-
-#if defined(__AVX512F__)
-#define WIDE 64
-#elif defined(__AVX__)
-#define WIDE 32
-#else
-#define WIDE 16
-#endif
-typedef float float32 __attribute__((vector_size(WIDE)));
-typedef double float64 __attribute__((vector_size(WIDE)));
-
-int64_t vector_bytes(void) { return WIDE; }
-
-const char *instructions(void) {
-#if defined(__AVX512F__)
-    return "AVX-512";
-#elif defined(__AVX2__)
-    return "AVX2";
-#elif defined(__AVX__)
-    return "AVX";
-#elif defined(__SSE2__)
-    return "SSE2";
-#elif defined(__ARM_FEATURE_SVE)
-    return "SVE";
-#elif defined(__ARM_NEON)
-    return "NEON";
-#else
-    return "";
-#endif
-}
-
-static double own_time(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return now.tv_sec + 1e-9 * now.tv_nsec;
-}
-
-/* Ten chains of fused multiply-adds in registers, so that none waits for another. */
-#define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9)
-#define START(C) a##C = y * (scalar)C;
-#define STEP(C) a##C = a##C * x + y;
-#define ADD(C) sum += a##C[0];
-#define PEAK(T, S) \\
-    double peak_##T(int64_t rounds) { \\
-        typedef S scalar; \\
-        T x, y, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9; \\
-        for (int i = 0; i < (int)(WIDE / sizeof(S)); i++) { x[i] = (S)0.999; y[i] = (S)1e-3; } \\
-        EACH(START) \\
-        for (int64_t r = 0; r < rounds; r++) { EACH(STEP) } \\
-        double sum = 0; \\
-        EACH(ADD) \\
-        __asm__ volatile("" : "+m"(sum)); /* It is computed before a clock is read. */ \\
-        return sum; \\
-    } \\
-    /* The mean of the threads' own times, which leave out the turns of other programs. */ \\
-    double time_of_all_##T(int64_t rounds, int64_t threads) { \\
-        double total = 0; \\
-        _Pragma("omp parallel num_threads(threads) reduction(+ : total)") \\
-        { \\
-            const double began = own_time(); \\
-            peak_##T(rounds); \\
-            total += own_time() - began; \\
-        } \\
-        return total / threads; \\
-    }
-PEAK(float32, float)
-PEAK(float64, double)
-
-/* Reads an array some number of times; each thread its own part. */
-double read_all(const void *from, int64_t bytes, int64_t rounds, int64_t threads) {
-    double total = 0;
-    #pragma omp parallel for num_threads(threads) reduction(+ : total) schedule(static)
-    for (int64_t t = 0; t < threads; t++) {
-        const int64_t each = bytes / threads / (8 * WIDE);
-        const float32 *x = (const float32 *)from + 8 * each * t;
-        float32 a = {0}, b = {0}, c = {0}, d = {0};
-        for (int64_t r = 0; r < rounds; r++) {
-            for (int64_t i = 0; i < each; i++) {
-                a += x[8 * i] + x[8 * i + 4];
-                b += x[8 * i + 1] + x[8 * i + 5];
-                c += x[8 * i + 2] + x[8 * i + 6];
-                d += x[8 * i + 3] + x[8 * i + 7];
-            }
-            __asm__ volatile("" ::: "memory");
-        }
-        a += b + c + d;
-        total += a[0];
-    }
-    return total;
-}
-
-void nothing(void) {}
-
-void all_threads(int64_t threads) {
-    #pragma omp parallel num_threads(threads)
-    { __asm__ volatile("" ::: "memory"); }
-}
-"""
-
 
 def probe_cpu(threads: int) -> Machine:
     """This CPU, measured on so many threads, of which some may share a core."""
@@ -141,9 +41,12 @@ def probe_cpu(threads: int) -> Machine:
     with doing("measuring this machine", 4 + len(found.caches)) as task:
         rates = {}
         for dtype, size in (("float32", 4), ("float64", 8)):
-            lanes = library.vector_bytes() // size
-            rates[f"vector.{dtype}"] = _peak(library, dtype, lanes, threads)
+            count = 10 * library.vector_bytes() // size
+            rates[f"vector.{dtype}"] = _peak(library, dtype, count, threads)
             task.step()
+        for unit, count in dot_units().items():  # bfloat16 can be widened to float32
+            one = _peak(library, unit, count, threads)
+            rates[f"{unit}.bfloat16"] = max(one, rates["vector.float32"])
         memories = []
         for cache in found.caches:
             memories.append(_cache(library, cache, threads))
@@ -167,12 +70,46 @@ def probe_cpu(threads: int) -> Machine:
     )
 
 
+def dot_units() -> dict[str, int]:
+    """The units of this CPU that multiply bfloat16, and the multiply-adds of a round of their peak.
+
+    The compiler has to know their instructions, and the system to grant them.
+    """
+    library = _library()
+    counts = {unit: getattr(library, f"dots_{unit}")() for unit in UNITS}
+    return {unit: count for unit, count in counts.items() if count}
+
+
+def dot_unit() -> str | None:
+    """The fastest unit for products of bfloat16; None if float32 is faster. Measured once."""
+    rates = _dot_rates(compiler())
+    return max(rates, key=lambda unit: rates[unit], default=None)
+
+
+@cache
+def _dot_rates(command: tuple[str, ...]) -> dict[str, float]:
+    """The rates of the units that are faster than float32, in code by a compiler."""
+    library, units = _library(), dot_units()
+    if not units:
+        return {}
+    least = 10 * library.vector_bytes() // 4 / _soon(library.peak_float32)
+    rates = {u: count / _soon(getattr(library, f"peak_{u}")) for u, count in units.items()}
+    return {unit: rate for unit, rate in rates.items() if rate > least}
+
+
+def _soon(run: Callable[[int], object]) -> float:
+    """Seconds per round, measured while a kernel waits for it to be compiled."""
+    return _best(run, seconds=SECONDS / 8)
+
+
 def _library() -> ctypes.CDLL:
     library = load_library(compile_c(SOURCE).content)
-    for dtype in ("float32", "float64"):
-        one, every = (getattr(library, f"{name}_{dtype}") for name in ("peak", "time_of_all"))
+    for name in ("float32", "float64", *UNITS):
+        one, every = (getattr(library, f"{kind}_{name}") for kind in ("peak", "time_of_all"))
         one.argtypes, one.restype = [ctypes.c_int64], ctypes.c_double
         every.argtypes, every.restype = [ctypes.c_int64] * 2, ctypes.c_double
+    for unit in UNITS:
+        getattr(library, f"dots_{unit}").restype = ctypes.c_int64
     library.read_all.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3]
     library.read_all.restype = ctypes.c_double
     library.all_threads.argtypes = [ctypes.c_int64]
@@ -181,13 +118,16 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _peak(library: ctypes.CDLL, dtype: str, lanes: int, threads: int) -> float:
-    """Operations per second of a thread while all compute: some may share a core, or its heat."""
-    operations, one = 2.0 * 10 * lanes, _best(getattr(library, f"peak_{dtype}"))
+def _peak(library: ctypes.CDLL, name: str, count: int, threads: int) -> float:
+    """Operations per second of a thread while all compute: some may share a core, or its heat.
+
+    `count` are the multiply-adds of a round.
+    """
+    operations, one = 2.0 * count, _best(getattr(library, f"peak_{name}"))
     if threads == 1:
         return operations / one
     rounds = max(1, int(SECONDS / one))
-    every = getattr(library, f"time_of_all_{dtype}")
+    every = getattr(library, f"time_of_all_{name}")
     return float(operations * rounds / min(every(rounds, threads) for _ in range(RUNS)))
 
 
@@ -214,16 +154,20 @@ def _bandwidth(library: ctypes.CDLL, size: int, threads: int) -> float:
     return size / _best(lambda rounds: library.read_all(begin, size, rounds, threads), clock)
 
 
-def _best(run: Callable[[int], object], clock: Callable[[], float] = time.thread_time) -> float:
+def _best(
+    run: Callable[[int], object],
+    clock: Callable[[], float] = time.thread_time,
+    seconds: float = SECONDS,
+) -> float:
     """Seconds per round of a function that takes a number of rounds: the best of several runs."""
     rounds = 1
     while True:
         began = clock()
         run(rounds)
         taken = clock() - began
-        if taken >= SECONDS or rounds > 1 << 40:
+        if taken >= seconds or rounds > 1 << 40:
             break
-        rounds = max(2 * rounds, int(1.2 * rounds * SECONDS / max(taken, 1e-7)))
+        rounds = max(2 * rounds, int(1.2 * rounds * seconds / max(taken, 1e-7)))
     best = taken
     for _ in range(RUNS - 1):
         began = clock()

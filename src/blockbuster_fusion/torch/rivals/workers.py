@@ -20,8 +20,8 @@ from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import capability_of, executable_of
 from blockbuster_fusion.errors import BlockbusterError, WorkerFailed, WrongKind
 from blockbuster_fusion.messages import log
-from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.runtime.c.compiler import compile_c, stopping
+from blockbuster_fusion.runtime.c.kernels import source_of
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.worker_process import WorkerProcess
@@ -94,7 +94,7 @@ class Workers:
         """The compilations for a choice, by the text that each depends on."""
         try:
             if choice.target == "cpu":
-                source = print_c(*choice.scheduled(), choice.schedule.chunk, choice.schedule.past)
+                source = source_of(*choice.scheduled(), choice.schedule.chunk, choice.schedule.past)
                 return {source: partial(compile_c, source)}
             capability, runner = capability_of(choice.target), executable_of([choice]).runner
             if capability is None or not isinstance(runner, Compiled):

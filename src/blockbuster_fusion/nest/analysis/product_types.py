@@ -1,0 +1,56 @@
+"""The dtype in which the operands of each contraction are multiplied.
+
+Sums are float32 or float64. Operands that lie in memory as 16 bits are multiplied as they are, on
+units made for that; the other side is rounded, if its numbers fit.
+"""
+
+from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.nest import (
+    Compute,
+    Contract,
+    Kernel,
+    Load,
+    Lookup,
+    Statement,
+    Tile,
+    written,
+)
+
+NARROW = (DType.float16, DType.bfloat16)
+
+
+class ProductTypes:
+    """The dtypes in which the tiles of a kernel are loaded and multiplied."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.loads: dict[Tile, DType] = {}
+        self.makers: dict[Tile, list[Statement]] = {}
+        for statement in kernel.statements:
+            made = written(statement)
+            if made is not None:
+                self.makers.setdefault(made, []).append(statement)
+            if isinstance(statement, Load | Lookup):
+                self.loads[statement.tile] = statement.source.buffer.dtype
+
+    def stored(self, tile: Tile) -> DType:
+        """The dtype of a tile, or that of the buffer it is loaded from."""
+        return self.loads.get(tile, tile.dtype)
+
+    def of(self, statement: Contract) -> DType:
+        """The dtype in which the operands of a contraction are multiplied."""
+        sides = (statement.left, statement.right)
+        stored = [self.stored(side) for side in sides]
+        if DType.float64 in stored:
+            return DType.float64
+        narrow = {dtype for dtype in stored if dtype in NARROW}
+        if len(narrow) != 1:
+            return DType.float32
+        (dtype,) = narrow
+        others = [side for side in sides if self.stored(side) not in NARROW]
+        fits = dtype is DType.bfloat16 or all(self._is_small(side) for side in others)
+        return dtype if fits else DType.float32
+
+    def _is_small(self, tile: Tile) -> bool:
+        """True for an exponential, which is at most 1 and so fits float16."""
+        makers = self.makers[tile]
+        return all(isinstance(s, Compute) and s.expr.op == "exp" for s in makers)
