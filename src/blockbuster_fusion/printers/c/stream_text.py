@@ -10,14 +10,15 @@ from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import LINE
 from blockbuster_fusion.printers.c.moves import write_load
+from blockbuster_fusion.printers.c.steps import Step, calls_batches
 from blockbuster_fusion.printers.c.stored_rows import StoredRow, write_copied, write_target
 from blockbuster_fusion.printers.c.streams import Segment, Stream
 from blockbuster_fusion.printers.operators import C_STORED
 
 MOST_LANES, LEAST_LANES = 64, 16
 """The partial results of a reduction along a row: a few vectors, fewer in short rows."""
-RUN = 4096
-"""The elements of a sum after which its partial results are added up: long sums stay exact."""
+SUMMANDS = 64
+"""The most elements of a partial sum: long sums stay exact."""
 
 
 def write_stream(out: KernelText, stream: Stream) -> None:
@@ -44,7 +45,9 @@ class _Row:
         self.out, self.stream, self.variables = out, stream, variables
         self.values: dict[Tile, str] = {}
         """The variables of the values that are in registers."""
-        self.along = f"i{len(variables) + 1}"
+        self.along = "(at + w)"
+        self.now: Step | None = None
+        """The neighbours that are computed now."""
         self.places: dict[Store, str] = {}
         """The elements that the stores of a segment write."""
 
@@ -74,7 +77,7 @@ class _Row:
             if folds:
                 self.reduced(item, first, end)
             else:
-                self.elements(item, "LANES(float)", first, end, {})
+                self.elements(item, LEAST_LANES, first, end, {})
             for target in targets:
                 target.write_push(first, end)
         for fold in folds:
@@ -88,7 +91,8 @@ class _Row:
         """
         out, most = self.out, self.longest
         length = out.layout.length(self.stream.last)
-        run = str(RUN) if item.folds and (most is None or most > RUN) else length
+        longest = SUMMANDS * self.width(item)
+        run = str(longest) if item.folds and (most is None or most > longest) else length
         if item.stores and (most is None or most > LINE):
             pasts = " || ".join(out.layout.past_name(store) for store in item.stores)
             run = f"({pasts} ? {LINE} : {run})"
@@ -107,17 +111,16 @@ class _Row:
         length = dim.axis.extent if dim.unit else self.out.layout.tiles.get(dim, DEFAULT_TILE)
         return length if isinstance(length, int) else None
 
-    @property
-    def width(self) -> int:
-        """The number of partial results: fewer in short rows."""
-        width = MOST_LANES
+    def width(self, item: Segment) -> int:
+        """The number of partial results: fewer in short rows, and beside functions of batches."""
+        width = LEAST_LANES if calls_batches(item.statements) else MOST_LANES
         while self.longest is not None and width > LEAST_LANES and 8 * width > self.longest:
             width //= 2
         return width
 
     def reduced(self, item: Segment, first: str, end: str) -> None:
         """Writes the reductions of a run, in lanes that are combined at its end."""
-        out, width = self.out, self.width
+        out, width = self.out, self.width(item)
         lanes = {
             fold.tile: out.layout.id(("lanes", fold.tile), f"{self.values[fold.tile]}_lanes")
             for fold in item.folds
@@ -126,7 +129,7 @@ class _Row:
             lane = lanes[fold.tile]
             out.line(f"{out.layout.held(fold.tile)} {lane}[{width}];")
             out.line(f"for (int w = 0; w < {width}; w++) {lane}[w] = {identity_of(fold)};")
-        self.elements(item, str(width), first, end, lanes)
+        self.elements(item, width, first, end, lanes)
         for fold in item.folds:
             self.halved(fold, lanes[fold.tile], width)
 
@@ -144,57 +147,37 @@ class _Row:
         out.line(f"{name} = {bare(self.combined(fold, name, f'{lane}[0]'))};")
 
     def elements(
-        self, item: Segment, width: str, first: str, end: str, lanes: Mapping[Tile, str]
+        self, item: Segment, width: int, first: str, end: str, lanes: Mapping[Tile, str]
     ) -> None:
         """Writes a segment for the elements of a run: in whole vectors, then those that are left.
 
         The rest is one more step in which some elements are left out, so it is in vectors too.
         """
-        out, at = self.out, "at"
-        own = {**self.variables, self.stream.last: self.along}
-        out.line(f"int64_t {at} = {first};")
-        with out.braces(f"for (; {at} + {width} <= {end}; {at} += {width})"):
-            out.line("#pragma omp simd")
-            with out.braces(f"for (int64_t w = 0; w < {width}; w++)"):
-                out.line(f"const int64_t {self.along} = {at} + w;")
-                self.combine(item, lanes, self.body(item, own))
-        with out.braces(f"if ({at} < {end})"):
-            out.line("#pragma omp simd")
-            with out.braces(f"for (int64_t w = 0; w < {width}; w++)"):
-                out.line(f"const int64_t {self.along} = {at} + w;")
-                rest = {fold: self.rest(fold) for fold in item.folds}
-                with out.braces(f"if ({self.along} < {end})"):
-                    for fold, value in self.body(item, own).items():
-                        out.line(f"{rest[fold]} = {bare(value)};")
-                self.combine(item, lanes, rest)
+        out, batches = self.out, calls_batches(item.statements)
+        out.line(f"int64_t at = {first};")
+        with out.braces(f"for (; at + {width} <= {end}; at += {width})"):
+            self.step(item, Step(out, width, batches=batches), lanes)
+        with out.braces(f"if (at < {end})"):
+            out.line(f"const int left = (int)({end} - at);")
+            self.step(item, Step(out, width, left="left", batches=batches), lanes)
 
-    def rest(self, fold: Fold) -> str:
-        """Writes what is reduced where no element is left: it changes nothing."""
-        out = self.out
-        name = out.layout.id(("rest", fold.tile), f"{self.values[fold.tile]}_rest")
-        out.line(f"{out.layout.held(fold.tile)} {name} = {identity_of(fold)};")
-        return name
-
-    def combine(self, item: Segment, lanes: Mapping[Tile, str], values: Mapping[Fold, str]) -> None:
-        """Writes one more step of the reductions of a segment."""
-        for fold in item.folds:
-            lane = f"{lanes[fold.tile]}[w]"
-            self.out.line(f"{lane} = {bare(self.combined(fold, lane, values[fold]))};")
-
-    def body(self, item: Segment, variables: Mapping[Span, str]) -> dict[Fold, str]:
-        """Writes the statements of a segment for one element; gives what is to be reduced."""
-        known = dict(self.values)
-        reduced: dict[Fold, str] = {}
+    def step(self, item: Segment, step: Step, lanes: Mapping[Tile, str]) -> None:
+        """Writes the statements of a segment for neighbours."""
+        known, self.now = dict(self.values), step
+        variables = {**self.variables, self.stream.last: self.along}
         for statement in item.statements:
             match statement:
                 case Compute():
                     self.compute(statement, variables)
                 case Fold():
-                    reduced[statement] = self.value(statement.operand, variables)
+                    lane = f"{lanes[statement.tile]}[w]"
+                    value = self.value(statement.operand, variables)
+                    value = step.guarded(value, identity_of(statement))
+                    step.always(f"{lane} = {bare(self.combined(statement, lane, value))};")
                 case Store():
                     self.store(statement, variables)
-        self.values = known
-        return reduced
+        step.end()
+        self.values, self.now = known, None
 
     def combined(self, fold: Fold, first: str, second: str) -> str:
         expr = fold.combiner.combine[0]
@@ -206,17 +189,23 @@ class _Row:
         """Writes a value: a variable, which is kept in memory too if others read it."""
         out, layout, tile = self.out, self.out.layout, statement.tile
         texts = [self.value(t, variables) for t in statement.operands]
-        dtypes = layout.operand_dtypes(statement)
-        made = out.writer.at_once(statement.expr, texts, dtypes, tile.dtype)
-        name = self.named(tile)
-        out.line(f"const {layout.held(tile)} {name} = {bare(made)};")
-        self.values[tile] = name
+        given = statement.expr, texts, layout.operand_dtypes(statement), tile.dtype
+        name, held, step = self.named(tile), layout.held(tile), self.now
+        if step is None:
+            out.line(f"const {held} {name} = {bare(out.writer.at_once(*given))};")
+            self.values[tile] = name
+        else:
+            self.values[tile] = step.value(held, name, out.writer.at_once(*given, step.call))
         self.keep(tile, variables)
 
     def keep(self, tile: Tile, variables: Mapping[Span, str]) -> None:
         """Writes a value into the memory of its tile, if it has any."""
         if tile not in self.out.layout.plan.fleeting:
-            self.out.line(f"{self.out.layout.at(tile, variables)} = {self.values[tile]};")
+            self.effect(f"{self.out.layout.at(tile, variables)} = {self.values[tile]};")
+
+    def effect(self, line: str) -> None:
+        """Writes a statement: of neighbours, or of the row."""
+        (self.out.line if self.now is None else self.now.effect)(line)
 
     def named(self, tile: Tile) -> str:
         """The variable of a value: the name of its tile, if no memory has that name."""
@@ -230,7 +219,7 @@ class _Row:
 
     def store(self, store: Store, variables: Mapping[Span, str]) -> None:
         """Writes the store of one element."""
-        out, layout, target = self.out, self.out.layout, store.target
+        layout, target = self.out.layout, store.target
         value, stored = self.value(store.tile, variables), C_STORED[target.buffer.dtype]
         if self.stream.last in store.tile.spans:
             place = self.places[store]
@@ -242,7 +231,7 @@ class _Row:
             value = f"narrowed_bfloat16({bare(value)})"
         elif stored != layout.held(store.tile):
             value = f"({stored}){value}"
-        out.line(f"{place} = {bare(value)};")
+        self.effect(f"{place} = {bare(value)};")
 
 
 def identity_of(fold: Fold) -> str:

@@ -6,6 +6,7 @@ from functools import cache, partial
 
 from blockbuster_fusion.printers.c.expressions import Need
 from blockbuster_fusion.printers.c.mathematics import (
+    batches,
     bits,
     error_function,
     exponentials,
@@ -34,6 +35,9 @@ FUNCTIONS: dict[str, Callable[[str], str]] = {
 }
 """The functions that expressions call, each with its text for a dtype."""
 
+OF_BATCHES = {f"{name}_batch": text for name, text in batches.BATCHES.items()}
+"""Those of batches."""
+
 _HELPERS: tuple[Callable[[str], str], ...] = (
     bits.bits,
     bits.scaling,
@@ -45,6 +49,7 @@ _HELPERS: tuple[Callable[[str], str], ...] = (
     trigonometry.turns,
     powers.pow_size,
 )
+_BATCH_HELPERS = (*batches.helpers(), trigonometry.near)
 _DEFINED = re.compile(r"^(?:INLINE|static const) \w+ (\w+)", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -54,7 +59,9 @@ def _all() -> tuple[tuple[Need, str], ...]:
     """Every part with its text; the helpers of others have no name that is needed."""
     helpers = [((), helper(dtype)) for helper in _HELPERS for dtype in DTYPES]
     functions = [((n, dtype), text(dtype)) for n, text in FUNCTIONS.items() for dtype in DTYPES]
-    return (*helpers, *functions)
+    more = [((), helper(dtype)) for helper in _BATCH_HELPERS for dtype in DTYPES]
+    of_batches = [((n, dtype), text(dtype)) for n, text in OF_BATCHES.items() for dtype in DTYPES]
+    return (*helpers, *functions, *more, *of_batches)
 
 
 def mathematics(needs: Collection[Need]) -> list[str]:
