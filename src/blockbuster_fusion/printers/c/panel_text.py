@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.nest.listing import statement_text
@@ -11,7 +12,7 @@ from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import PART
 from blockbuster_fusion.printers.c.mathematics.batches import BATCH
 from blockbuster_fusion.printers.c.panels import Panel
-from blockbuster_fusion.printers.c.steps import Step, calls_batches
+from blockbuster_fusion.printers.c.steps import Step, calls_batches, in_forms
 from blockbuster_fusion.printers.c.streams import Segment
 
 WIDTH = 32
@@ -78,11 +79,17 @@ class _Panel:
 
     def loop(self, item: Segment, names: Mapping[Fold, str], start: str, end: str) -> None:
         """Writes the loop along the axis; beside functions of batches, one for each batch."""
-        batches = calls_batches(item.statements)
+        in_forms(
+            self.out, calls_batches(item.statements), partial(self.lanes, item, names, (start, end))
+        )
+
+    def lanes(
+        self, item: Segment, names: Mapping[Fold, str], ends: tuple[str, str], batches: bool
+    ) -> None:
         width = BATCH if batches else WIDTH
         left = "" if self.count == str(WIDTH) else self.count
         for first in range(0, WIDTH, width):
-            with self.out.braces(f"for (int64_t i1 = {start}; i1 < {end}; i1++)"):
+            with self.out.braces(f"for (int64_t i1 = {ends[0]}; i1 < {ends[1]}; i1++)"):
                 step = Step(self.out, width, first=first, left=left, batches=batches)
                 self.step(item, names, step)
 

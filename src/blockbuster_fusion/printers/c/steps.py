@@ -5,25 +5,41 @@ neighbours at once, and the values before and after the call are in different lo
 arrays, one element for each neighbour; compilers keep them in registers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from blockbuster_fusion.ir.expr import Expr, postorder
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Compute, Statement
 from blockbuster_fusion.printers.c.expressions import bare, sigmoid_operand
 from blockbuster_fusion.printers.c.kernel_text import CText
-from blockbuster_fusion.printers.c.mathematics.batches import BATCH, BATCHES
+from blockbuster_fusion.printers.c.mathematics.batches import BATCH, BATCHES, WITH_BATCHES
 from blockbuster_fusion.printers.operators import C_TYPES
 
 
 def calls_batches(statements: Iterable[Statement]) -> bool:
-    """True if a function of batches may be part of some statements."""
-    exprs = [s.expr for s in statements if isinstance(s, Compute)]
-    return any(_batch_name(node) in BATCHES for node in postorder(*exprs))
+    """True if functions of batches are part of some statements."""
+    return any(has_batches(s.expr, s.tile.dtype) for s in statements if isinstance(s, Compute))
 
 
-def _batch_name(node: Expr) -> str:
+def has_batches(expr: Expr, dtype: DType) -> bool:
+    """True if functions of batches are part of an expression; float64 has none."""
+    return dtype is not DType.float64 and any(_name(node) in BATCHES for node in postorder(expr))
+
+
+def _name(node: Expr) -> str:
     return "sigmoid" if sigmoid_operand(node) is not None else node.op
+
+
+def in_forms(out: CText, batches: bool, write: Callable[[bool], None]) -> None:
+    """Writes code with functions of batches, for AVX-512, and without, for other machines."""
+    if batches:
+        out.line(f"#if {WITH_BATCHES}")
+        write(True)
+        out.line("#else")
+        write(False)
+        out.line("#endif")
+    else:
+        write(False)
 
 
 class Step:
@@ -33,7 +49,7 @@ class Step:
         self, out: CText, width: int, *, first: int = 0, left: str = "", batches: bool
     ) -> None:
         """With `left`, only so many neighbours are there, and nothing else is read or stored."""
-        self.out, self.first, self.end_at = out, first, first + width
+        self.out, self.width, self.first, self.end_at = out, width, first, first + width
         self.left, self.batches = left, batches
         self.lines: list[str] = []
         """The statements of the loop that is not written yet."""
@@ -63,7 +79,7 @@ class Step:
 
     def call(self, function: str, dtype: DType, operand: str) -> str | None:
         """Writes the call of a function for all neighbours; None if it has no such form."""
-        if not self.batches or function not in BATCHES:
+        if not self.batches or function not in BATCHES or dtype is not DType.float32:
             return None
         self.calls += 1
         name = self.out.local(("call", function, self.calls), f"{function}_{self.calls}")

@@ -1,22 +1,26 @@
 """Streams as C: loops over the rows of a block, and over the elements of each row."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.nest.listing import statement_text
-from blockbuster_fusion.nest.nest import Compute, Fold, Span, Store, Tile
+from blockbuster_fusion.nest.nest import Compute, Fold, Span, Store, Tile, read
 from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import LINE
+from blockbuster_fusion.printers.c.mathematics.batches import BATCH
 from blockbuster_fusion.printers.c.moves import write_load
-from blockbuster_fusion.printers.c.steps import Step, calls_batches
+from blockbuster_fusion.printers.c.steps import Step, calls_batches, in_forms
 from blockbuster_fusion.printers.c.stored_rows import StoredRow, write_copied, write_target
 from blockbuster_fusion.printers.c.streams import Segment, Stream
 from blockbuster_fusion.printers.operators import C_STORED
 
 MOST_LANES, LEAST_LANES = 64, 16
 """The partial results of a reduction along a row: a few vectors, fewer in short rows."""
+FAR, LONG_ROW = 4, 512
+"""Rows ahead of which parts are fetched; and the least length of a whole row that is fetched."""
 SUMMANDS = 64
 """The most elements of a partial sum: long sums stay exact."""
 
@@ -74,10 +78,7 @@ class _Row:
         with self.runs(item) as (first, end):
             targets = [StoredRow(out, s, self.variables, self.along) for s in item.stores]
             self.places = {t.store: t.write_place(first) for t in targets}
-            if folds:
-                self.reduced(item, first, end)
-            else:
-                self.elements(item, LEAST_LANES, first, end, {})
+            in_forms(out, calls_batches(item.statements), partial(self.run, item, first, end))
             for target in targets:
                 target.write_push(first, end)
         for fold in folds:
@@ -91,7 +92,7 @@ class _Row:
         """
         out, most = self.out, self.longest
         length = out.layout.length(self.stream.last)
-        longest = SUMMANDS * self.width(item)
+        longest = SUMMANDS * self.width(calls_batches(item.statements))
         run = str(longest) if item.folds and (most is None or most > longest) else length
         if item.stores and (most is None or most > LINE):
             pasts = " || ".join(out.layout.past_name(store) for store in item.stores)
@@ -111,16 +112,16 @@ class _Row:
         length = dim.axis.extent if dim.unit else self.out.layout.tiles.get(dim, DEFAULT_TILE)
         return length if isinstance(length, int) else None
 
-    def width(self, item: Segment) -> int:
+    def width(self, batches: bool) -> int:
         """The number of partial results: fewer in short rows, and beside functions of batches."""
-        width = LEAST_LANES if calls_batches(item.statements) else MOST_LANES
+        width = BATCH if batches else MOST_LANES
         while self.longest is not None and width > LEAST_LANES and 8 * width > self.longest:
             width //= 2
         return width
 
-    def reduced(self, item: Segment, first: str, end: str) -> None:
-        """Writes the reductions of a run, in lanes that are combined at its end."""
-        out, width = self.out, self.width(item)
+    def run(self, item: Segment, first: str, end: str, batches: bool) -> None:
+        """Writes a run; its reductions are in lanes that are combined at its end."""
+        out, width = self.out, self.width(batches) if item.folds else BATCH
         lanes = {
             fold.tile: out.layout.id(("lanes", fold.tile), f"{self.values[fold.tile]}_lanes")
             for fold in item.folds
@@ -129,7 +130,7 @@ class _Row:
             lane = lanes[fold.tile]
             out.line(f"{out.layout.held(fold.tile)} {lane}[{width}];")
             out.line(f"for (int w = 0; w < {width}; w++) {lane}[w] = {identity_of(fold)};")
-        self.elements(item, width, first, end, lanes)
+        self.elements(item, partial(Step, out, width, batches=batches), (first, end), lanes)
         for fold in item.folds:
             self.halved(fold, lanes[fold.tile], width)
 
@@ -147,19 +148,58 @@ class _Row:
         out.line(f"{name} = {bare(self.combined(fold, name, f'{lane}[0]'))};")
 
     def elements(
-        self, item: Segment, width: int, first: str, end: str, lanes: Mapping[Tile, str]
+        self,
+        item: Segment,
+        made: Callable[..., Step],
+        ends: tuple[str, str],
+        lanes: Mapping[Tile, str],
     ) -> None:
         """Writes a segment for the elements of a run: in whole vectors, then those that are left.
 
         The rest is one more step in which some elements are left out, so it is in vectors too.
         """
-        out, batches = self.out, calls_batches(item.statements)
+        out, step, (first, end) = self.out, made(), ends
         out.line(f"int64_t at = {first};")
-        with out.braces(f"for (; at + {width} <= {end}; at += {width})"):
-            self.step(item, Step(out, width, batches=batches), lanes)
+        with out.braces(f"for (; at + {step.width} <= {end}; at += {step.width})"):
+            self.fetch(item, step.width)
+            self.step(item, step, lanes)
         with out.braces(f"if (at < {end})"):
             out.line(f"const int left = (int)({end} - at);")
-            self.step(item, Step(out, width, left="left", batches=batches), lanes)
+            self.step(item, made(left="left"), lanes)
+
+    def fetch(self, item: Segment, width: int) -> None:
+        """Writes that elements of a later row come to the cache meanwhile, line by line."""
+        ahead = self.rows_ahead(item)
+        if not ahead:
+            return
+        row, i = [*self.variables.items()][-1]
+        place = {**self.variables, row: f"({i} + {ahead})", self.stream.last: "at"}
+        layout = self.out.layout
+        for tile in dict.fromkeys(t for s in self.segments[0].statements for t in read(s)):
+            if tile in layout.plan.views and {row, self.stream.last} <= {*tile.spans}:
+                terms = [f"{place[s]} * {layout.step(tile, s)}" for s in layout.order(tile)]
+                there = " + ".join([layout.name(tile), *terms])
+                for line in range(0, width, BATCH):
+                    self.out.line(f"__builtin_prefetch({there} + {line}, 0, 2);")
+
+    def rows_ahead(self, item: Segment) -> int:
+        """How many rows later one is to be fetched; 0 if processors foresee it.
+
+        They foresee what follows in memory. The first segment of a row waits for memory, so the
+        second fetches the next row. Parts of rows do not follow each other.
+        """
+        dim, most = self.stream.last.dim, self.longest
+        extent = dim.axis.extent
+        if not self.variables:
+            return 0
+        if most is not None and isinstance(extent, int) and most < extent:
+            return FAR if item is self.segments[0] else 0
+        is_long = most is None or most >= LONG_ROW
+        return int(is_long and item in self.segments[1:2])
+
+    @property
+    def segments(self) -> list[Segment]:
+        return [item for item in self.stream.items if isinstance(item, Segment)]
 
     def step(self, item: Segment, step: Step, lanes: Mapping[Tile, str]) -> None:
         """Writes the statements of a segment for neighbours."""

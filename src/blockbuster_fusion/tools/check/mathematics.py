@@ -16,7 +16,7 @@ from blockbuster_fusion.printers.c.kernel_text import CText
 from blockbuster_fusion.printers.c.mathematics.batches import BATCH
 from blockbuster_fusion.printers.c.mathematics.bounds import BOUNDS, BoundedFunction
 from blockbuster_fusion.printers.c.prelude import prelude
-from blockbuster_fusion.printers.c.steps import Step
+from blockbuster_fusion.printers.c.steps import Step, has_batches, in_forms
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.c.library import load_library
@@ -106,11 +106,15 @@ def _program(function: BoundedFunction, dtype: str) -> "ctypes._NamedFuncPointer
 def batch_text(function: BoundedFunction, dtype: str, needs: set[Need], result: str) -> str:
     """Statements that compute a function of a batch of x, and of y, as kernels do."""
     out, own = CText(needs), DType(dtype)
-    step = Step(out, BATCH, batches=True)
     texts, writer = ["x[at + w]", "y[at + w]"], ExpressionWriter(str, needs)
-    made = writer.at_once(function.expr, texts, [own] * function.arity, own, step.call)
-    step.effect(f"{result}[at + w] = {made};")
-    step.end()
+
+    def write(batches: bool) -> None:
+        step = Step(out, BATCH, batches=batches)
+        made = writer.at_once(function.expr, texts, [own] * function.arity, own, step.call)
+        step.effect(f"{result}[at + w] = {made};")
+        step.end()
+
+    in_forms(out, has_batches(function.expr, own), write)
     return "\n".join(out.lines)
 
 

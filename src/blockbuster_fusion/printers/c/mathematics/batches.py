@@ -1,21 +1,21 @@
-"""Functions of batches in C: of 16 neighbours at once.
+"""Functions of batches in C: of 16 neighbours in a vector of AVX-512, in float32.
 
 A function of one element has no branches, so that compilers make vectors of it. That of a batch can
-do more: it may test whether all elements are usual. With AVX-512, a vector of float32 has tables of
-16 numbers in registers, and there are quick reciprocals and powers of two of any size.
+do more: it has tables of 16 numbers in registers, quick reciprocals, and powers of two of any size.
+It may also test whether all elements are usual.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from blockbuster_fusion.printers.c.mathematics.exponentials import LIMIT, LN2, LN2_REST
-from blockbuster_fusion.printers.c.mathematics.formats import FLOAT32, FORMATS
+from blockbuster_fusion.printers.c.mathematics.formats import FLOAT32
 from blockbuster_fusion.printers.c.mathematics.tables import TABLES
 from blockbuster_fusion.printers.c.mathematics.trigonometry import REACH
 
 BATCH = 16
 """The elements of a batch."""
+WITH_BATCHES = "defined(__AVX512F__)"
+"""The condition in C for functions of batches."""
 ERF_TOP, ERF_STEPS = 3.95, 3.92
 """From here on the error function is 1; it has so many intervals in 1."""
 TANH_TOP, TANH_LOW = 9.2, 0.0625
@@ -24,7 +24,6 @@ TANH_TOP, TANH_LOW = 9.2, 0.0625
 VECTOR = replace(FLOAT32, c_type="__m512")
 """The format of the elements of a vector."""
 _SHARED = """\
-#if defined(__AVX512F__)
 #include <immintrin.h>
 
 /* Numbers of a table of 16, by the lowest bits of words. */
@@ -42,31 +41,18 @@ INLINE __m512 with_sign_float32(__m512 size, __m512 x) {
     const __m512i a = _mm512_castps_si512(x), b = _mm512_castps_si512(size);
     return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(a, b, sign, 0xe4));
 }
-#endif
 
 /* True if the sizes of all elements of a batch are at most a limit. */
 INLINE int are_up_to_float32(const float *x, float limit) {
-#if defined(__AVX512F__)
     const __m512 sizes = _mm512_abs_ps(_mm512_loadu_ps(x));
     return !_mm512_cmp_ps_mask(sizes, _mm512_set1_ps(limit), _CMP_NLE_UQ);
-#else
-    int beyond = 0;
-#pragma omp simd reduction(| : beyond)
-    for (int w = 0; w < 16; w++) beyond |= !(fabsf(x[w]) <= limit);
-    return !beyond;
-#endif
 }
 """
 
 
-def helpers() -> tuple[Callable[[str], str], ...]:
-    """The texts of what the functions of batches call, for a dtype; float64 has none."""
-    shared = (lambda: _SHARED, _exp, _sigmoid, _erf, _tanh)
-    return tuple(partial(_of_float32, text) for text in shared)
-
-
-def _of_float32(text: Callable[[], str], dtype: str) -> str:
-    return text() if dtype == "float32" else ""
+def vectors() -> tuple[str, ...]:
+    """The texts of what the functions of batches call."""
+    return _SHARED, _exp(), _sigmoid(), _erf(), _tanh()
 
 
 def _exp() -> str:
@@ -74,7 +60,6 @@ def _exp() -> str:
     high, low = f.split(LN2, LN2_REST)
     magic = f(1.5 * 2.0 ** (f.fraction - 4))
     return f"""\
-#if defined(__AVX512F__)
 {_table("exp2")}
 /* e^x = 2^n 2^(i/16) e^r with |r| <= ln(2)/32, where |x| <= {LIMIT["float32"]:g}; an exact one
    has the rounding errors of 2^(i/16) too. */
@@ -92,13 +77,11 @@ INLINE __m512 exp_vector(__m512 x) {{
     const __m512 limit = _mm512_set1_ps({f(LIMIT["float32"])});
     return exp_limited_vector(_mm512_max_ps(-limit, _mm512_min_ps(limit, x)), 0);
 }}
-#endif
 """
 
 
 def _sigmoid() -> str:
     return f"""\
-#if defined(__AVX512F__)
 /* The quotient of a and b, by a reciprocal of 14 bits, which doubles them. */
 INLINE __m512 sigmoid_vector(__m512 x) {{
     const __m512 t = exp_limited_vector(-size_up_to_float32(x, {FLOAT32(LIMIT["float32"])}), 1);
@@ -107,14 +90,12 @@ INLINE __m512 sigmoid_vector(__m512 x) {{
     const __m512 reciprocal = _mm512_rcp14_ps(b), near = a * reciprocal;
     return near + (a - near * b) * reciprocal;
 }}
-#endif
 """
 
 
 def _erf() -> str:
     f = FLOAT32
     return f"""\
-#if defined(__AVX512F__)
 {_table("erf")}
 INLINE __m512 erf_vector(__m512 x) {{
     const __m512 size = size_up_to_float32(x, {f(ERF_TOP)});
@@ -124,14 +105,12 @@ INLINE __m512 erf_vector(__m512 x) {{
     {_piece("erf", "value")}
     return with_sign_float32(p, x);
 }}
-#endif
 """
 
 
 def _tanh() -> str:
     f = FLOAT32
     return f"""\
-#if defined(__AVX512F__)
 {_table("tanh")}
 /* The place has the lowest bits of the exponent, and the highest of the fraction. */
 INLINE __m512 tanh_vector(__m512 x) {{
@@ -142,7 +121,6 @@ INLINE __m512 tanh_vector(__m512 x) {{
     {_piece("tanh", _found("tanh", 1))}
     return with_sign_float32(p, x);
 }}
-#endif
 """
 
 
@@ -164,26 +142,19 @@ def _piece(name: str, value: str) -> str:
     return "\n    ".join(lines)
 
 
-def _batch(name: str, dtype: str, *, vector: bool = True) -> str:
-    """A function of a batch: by vectors of AVX-512, or element by element."""
-    f = FORMATS[dtype]
-    loop = f"""\
-#pragma omp simd
-    for (int w = 0; w < {BATCH}; w++) x[w] = {name}_{dtype}(x[w]);
+def _batch(name: str) -> str:
+    return f"""\
+INLINE void {name}_batch_float32(float *x) {{
+    _mm512_storeu_ps(x, {name}_vector(_mm512_loadu_ps(x)));
+}}
 """
-    if vector and dtype == "float32":
-        made = f"    _mm512_storeu_ps(x, {name}_vector(_mm512_loadu_ps(x)));\n"
-        loop = f"#if defined(__AVX512F__)\n{made}#else\n{loop}#endif\n"
-    return f"INLINE void {name}_batch_{dtype}({f.c_type} *x) {{\n{loop}}}\n"
 
 
-def _sine(name: str, dtype: str) -> str:
+def _sine(name: str) -> str:
     """A sine of a batch: the exact reduction is left out where no element needs it.
 
     An element has the same result whatever its neighbours are.
     """
-    if dtype != "float32":
-        return _batch(name, dtype, vector=False)
     reach = FLOAT32(REACH)
     return f"""\
 static __attribute__((noinline, unused)) void {name}_any_batch_float32(float *x) {{
@@ -205,8 +176,8 @@ INLINE void {name}_batch_float32(float *x) {{
 """
 
 
-BATCHES: dict[str, Callable[[str], str]] = {
-    **{name: partial(_batch, name) for name in ("exp", "sigmoid", "erf", "tanh")},
-    **{name: partial(_sine, name) for name in ("sin", "cos")},
+BATCHES = {
+    **{name: _batch(name) for name in ("exp", "sigmoid", "erf", "tanh")},
+    **{name: _sine(name) for name in ("sin", "cos")},
 }
-"""The functions that have a form for batches, with its text for a dtype."""
+"""The texts of the functions that have a form for batches."""

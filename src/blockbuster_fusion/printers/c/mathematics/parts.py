@@ -36,7 +36,7 @@ FUNCTIONS: dict[str, Callable[[str], str]] = {
 """The functions that expressions call, each with its text for a dtype."""
 
 OF_BATCHES = {f"{name}_batch": text for name, text in batches.BATCHES.items()}
-"""Those of batches."""
+"""The texts of those of batches, in float32."""
 
 _HELPERS: tuple[Callable[[str], str], ...] = (
     bits.bits,
@@ -49,7 +49,6 @@ _HELPERS: tuple[Callable[[str], str], ...] = (
     trigonometry.turns,
     powers.pow_size,
 )
-_BATCH_HELPERS = (*batches.helpers(), trigonometry.near)
 _DEFINED = re.compile(r"^(?:INLINE|static const) \w+ (\w+)", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -59,9 +58,14 @@ def _all() -> tuple[tuple[Need, str], ...]:
     """Every part with its text; the helpers of others have no name that is needed."""
     helpers = [((), helper(dtype)) for helper in _HELPERS for dtype in DTYPES]
     functions = [((n, dtype), text(dtype)) for n, text in FUNCTIONS.items() for dtype in DTYPES]
-    more = [((), helper(dtype)) for helper in _BATCH_HELPERS for dtype in DTYPES]
-    of_batches = [((n, dtype), text(dtype)) for n, text in OF_BATCHES.items() for dtype in DTYPES]
-    return (*helpers, *functions, *more, *of_batches)
+    near = [trigonometry.near(name) for name in ("sin", "cos")]
+    vectors = [((), _guarded(text)) for text in (*batches.vectors(), *near)]
+    of_batches = [((name, "float32"), _guarded(text)) for name, text in OF_BATCHES.items()]
+    return (*helpers, *functions, *vectors, *of_batches)
+
+
+def _guarded(text: str) -> str:
+    return f"#if {batches.WITH_BATCHES}\n{text}#endif\n"
 
 
 def mathematics(needs: Collection[Need]) -> list[str]:

@@ -156,13 +156,11 @@ INLINE {f.c_type} {name}_{dtype}({f.c_type} x) {{
 """
 
 
-def near(dtype: str) -> str:
-    """Sines of usual arguments, which need no exact reduction; float64 has none."""
-    return "".join(_near(name) for name in ("sin", "cos")) if dtype == "float32" else ""
+def near(name: str) -> str:
+    """A sine, or cosine, of a usual float32, with fused multiply-adds.
 
-
-def _near(name: str) -> str:
-    """A sine is one of r = x - n pi; a cosine is one of r = x - (n + 1/2) pi."""
+    A sine is one of r = x - n pi, and a cosine one of r = x - (n + 1/2) pi.
+    """
     f = FLOAT32
     turns, signed, result = f"x * {f(1 / pi)}", "bits_of_float32(shifted)", "x == 0 ? x : y"
     whole = f"shifted - {f.magic()}"
@@ -174,7 +172,6 @@ def _near(name: str) -> str:
     return f"""\
 /* The argument is at most {REACH:g}. */
 INLINE float {name}_near_float32(float x) {{
-#if defined(__FMA__) || defined(__aarch64__) || defined(__FP_FAST_FMAF)
     const float shifted = ({turns}) + {f.magic()}, n = {whole};
     const float high = __builtin_fmaf(-n, {parts[0]}, x);
     const float r = __builtin_fmaf(-n, {parts[2]}, __builtin_fmaf(-n, {parts[1]}, high));
@@ -183,9 +180,5 @@ INLINE float {name}_near_float32(float x) {{
     const float size = r + r * __builtin_fmaf(z, {f(first)}, z * z * p);
     const float y = float32_of_bits(bits_of_float32(size) ^ {signed} << {f.sign_bit});
     return {result};
-#else
-    return {name}_float32(x);
-#endif
 }}
-
 """
