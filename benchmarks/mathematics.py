@@ -15,13 +15,14 @@ import numpy as np
 import torch
 
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.printers.c.expressions import ExpressionWriter
-from blockbuster_fusion.printers.c.mathematics.bounds import BOUNDS
+from blockbuster_fusion.printers.c.mathematics.bounds import BOUNDS, BoundedFunction, X
 from blockbuster_fusion.printers.c.prelude import prelude
 from blockbuster_fusion.printers.operators import C_TYPES
 from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.c.library import load_library
+from blockbuster_fusion.tools.check.mathematics import batch_text
 
+COPY = BoundedFunction("copy", X, "x", 0.0, 0.0)
 CACHED, STREAMED = 4096, 1 << 22
 RUNS, SECONDS = 200, 1.0
 """The least time of many short runs counts: a busy machine only makes runs slower."""
@@ -29,8 +30,9 @@ LOOP = """
 void run(const {type} *RESTRICT x, const {type} *RESTRICT y, {type} *RESTRICT made, int64_t n,
          int64_t rounds) {{
     for (int64_t r = 0; r < rounds; r++) {{
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) made[i] = {text};
+        for (int64_t at = 0; at < n; at += 16) {{
+{text}
+        }}
         __asm__ volatile("" ::: "memory");
     }}
 }}
@@ -46,11 +48,8 @@ def source(name: str, dtype: str) -> str:
     """A C program that runs a function over an array."""
     own = DType(dtype)
     needs: set[tuple[str, ...]] = set()
-    text = "x[i]"
-    if name != "copy":
-        row = BOUNDS[name]
-        writer = ExpressionWriter(str, needs)
-        text, _ = writer.write(row.expr, ["x[i]", "y[i]"], [own] * row.arity, own)
+    row = BOUNDS.get(name, COPY)
+    text = batch_text(row, dtype, needs, "made")
     return prelude(needs) + LOOP.format(type=C_TYPES[own], text=text)
 
 

@@ -1,10 +1,10 @@
 """Fits the polynomials of the mathematics in C, and prints those that differ from the kept ones.
 
-    python benchmarks/polynomials.py           # needs mpmath; takes half a minute
+    python benchmarks/polynomials.py           # needs mpmath; takes a minute
 
 Each is a minimax fit by Remez's algorithm. Its lowest coefficient is rounded, and the others are
 fitted again by least squares, and so on. Of a float64 polynomial the fifth and all later ones are
-rounded at once.
+rounded at once. Tables have a polynomial for each of 16 intervals.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +13,16 @@ from dataclasses import dataclass
 import mpmath as mp
 import numpy as np
 
+from blockbuster_fusion.printers.c.mathematics.batches import ERF_STEPS, TANH_LOW, TANH_TOP
 from blockbuster_fusion.printers.c.mathematics.error_function import CUT, TOP
 from blockbuster_fusion.printers.c.mathematics.polynomials import POLYNOMIALS
+from blockbuster_fusion.printers.c.mathematics.tables import TABLES
 
 mp.mp.dps = 60
 NUDGE = mp.mpf(10) ** -20
 NEAR_ZERO = mp.mpf(10) ** -18
+OVER = mp.mpf("0.502")
+"""Half of an interval of a table, and a little more."""
 Real = Callable[[mp.mpf], mp.mpf]
 
 
@@ -162,6 +166,16 @@ def fits() -> dict[tuple[str, str], Fit]:
         made["erf_large", dtype] = Fit(
             lambda x: -mp.log(mp.erfc(x), 2), None, cut - mp.mpf("1e-3"), top, mp.erfc, dtype
         )
+    short = two / 32 * mp.mpf("1.001")
+    made["exp_short", "float32"] = Fit(
+        lambda x: (mp.exp(x) - 1 - x) / x**2, mp.mpf(0.5), -short, short,
+        lambda x: x**2 * mp.exp(-x) + NUDGE, "float32",
+    )  # fmt: skip
+    made["sin_half", "float32"] = Fit(
+        lambda z: (mp.sin(mp.sqrt(z)) - mp.sqrt(z)) / mp.sqrt(z) ** 3, -mp.mpf(1) / 6,
+        mp.mpf(0), mp.mpf("2.481"),
+        lambda z: z * mp.sqrt(z) / mp.sin(mp.sqrt(z)) if z > NEAR_ZERO else NUDGE, "float32",
+    )  # fmt: skip
     for name, base in (("log", mp.mpf(1)), ("log2", two), ("log10", ten)):
         made[name, "float32"] = Fit(
             lambda f, base=base: (mp.log1p(f) - f) / base / f**2, -1 / base / 2,
@@ -186,6 +200,55 @@ def fits() -> dict[tuple[str, str], Fit]:
     return made
 
 
+def tables() -> dict[str, list[tuple[float, ...]]]:
+    """Every table of polynomials, with a row for each interval."""
+    step = mp.mpf(str(ERF_STEPS))
+    edges = [(max(mp.mpf(0), (i - OVER) / step), (i + OVER) / step) for i in range(16)]
+    of_erf = [piece(mp.erf, low, high, 5, first=1) for low, high in edges]
+    of_tanh: list[tuple[float, ...]] = [()] * 16
+    for i in range(16):
+        low, high = (mp.ldexp(TANH_LOW, n // 2) * (1 + mp.mpf(n % 2) / 2) for n in (i, i + 1))
+        place = int(np.float32(low).view(np.uint32)) >> 22 & 15
+        begin, end = low if i else mp.mpf(0), min(high, mp.mpf(TANH_TOP))
+        beyond = (float(high), 1.0, *[0.0] * 6)
+        of_tanh[place] = piece(mp.tanh, begin, end, 6) if begin < end else beyond
+    return {"erf": of_erf, "tanh": of_tanh}
+
+
+def piece(
+    function: Real, low: mp.mpf, high: mp.mpf, terms: int, *, first: int = 0
+) -> tuple[float, ...]:
+    """The centre of an interval, the value there, and the coefficients of powers of the distance.
+
+    That with 0 has it as its centre. There, `first` is left out of the first coefficient.
+    """
+    if low == 0:
+        slope = mp.diff(function, 0) - first
+        ratio = Fit(
+            lambda d: function(d) / d - first, slope, low, high,
+            lambda d: d / function(d) if d > NEAR_ZERO else 1 / (slope + first), "float32",
+        )  # fmt: skip
+        return (0.0, 0.0, *rounded(ratio, terms))
+    centre, value = exact_near(function, (low + high) / 2, high - low)
+    rise = Fit(
+        lambda d: (function(centre + d) - value) / d, mp.diff(function, centre),
+        low - centre, high - centre, lambda d: abs(d) / function(centre + d) + NUDGE, "float32",
+    )  # fmt: skip
+    return (float(centre), float(value), *rounded(rise, terms))
+
+
+def exact_near(function: Real, x: mp.mpf, width: mp.mpf) -> tuple[mp.mpf, mp.mpf]:
+    """A float32 near a number, and its value, which is nearly a float32 as well."""
+    found = []
+    for i in range(-300, 301):
+        near = mp.mpf(float(np.float32(x + i * width / 5000)))
+        value = function(near)
+        kept = np.float32(value)
+        error = abs(value - mp.mpf(float(kept))) / mp.mpf(float(np.spacing(kept)))
+        found.append((error, near, mp.mpf(float(kept))))
+    return min(found)[1:]
+
+
 def main() -> None:
     for key, fit in fits().items():
         kept = POLYNOMIALS[key]
@@ -193,6 +256,11 @@ def main() -> None:
         same = [np.float32(a) == np.float32(b) if fit.rounded_to == "float32" else a == b
                 for a, b in zip(found, kept, strict=True)]  # fmt: skip
         print(f"{key[0]:10} {key[1]} {len(kept):3} {'as kept' if all(same) else found}", flush=True)
+    for name, rows in tables().items():
+        for row, kept in zip(rows, TABLES[name], strict=True):
+            same = np.array_equal(np.float32(row), np.float32(kept))
+            shown = tuple(float(str(np.float32(x))) for x in row)
+            print(f"{name:10} table {'as kept' if same else shown}", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from blockbuster_fusion.ir.expr import arg, call
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.printers.c.expressions import ExpressionWriter
 from blockbuster_fusion.printers.c.mathematics.bounds import BOUNDS, X
-from blockbuster_fusion.printers.c.mathematics.parts import FUNCTIONS, mathematics
+from blockbuster_fusion.printers.c.mathematics.parts import FUNCTIONS, OF_BATCHES, mathematics
 from blockbuster_fusion.printers.c.mathematics.trigonometry import DIGITS, TWO_OVER_PI, window
 from blockbuster_fusion.printers.c.prelude import prelude
 from blockbuster_fusion.printers.operators import C_TYPES
@@ -100,6 +100,8 @@ KERNELS = {
     "tanh": ops.tanh,
     "erf": ops.erf,
     "log": ops.log,
+    "exp": ops.exp,
+    "sin": ops.sin,
     "cos": ops.cos,
     "sigmoid": ops.sigmoid,
 }
@@ -142,11 +144,11 @@ def test_a_sigmoid_of_large_numbers_keeps_its_digits():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", [*FUNCTIONS, *OF_BATCHES])
 def test_a_function_comes_with_those_that_it_calls_alone(name, dtype):
     texts = mathematics({(name, dtype)})
     made = "\n".join(texts)
-    defined = re.findall(r"^INLINE \w+ (\w+)\(", made, re.MULTILINE)
+    defined = re.findall(r"^(?:INLINE|static .*\)\)) \w+ (\w+)\(", made, re.MULTILINE)
     called = set(re.findall(r"\b(\w+_float(?:32|64)|float(?:32|64)_of_bits)\(", made))
     assert called <= set(defined)
     for at, text in enumerate(texts[:-1]):  # each is there for a later one

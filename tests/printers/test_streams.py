@@ -1,6 +1,7 @@
 """Streams: kernels without products, row by row, with arrays read and stored in place."""
 
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,44 @@ def test_arrays_lie_as_they_like(name: str) -> None:
         for make in placements(5, 37).values():
             x = make()
             close(compiled(x), function, x)
+
+
+BATCHED = [torch.exp, torch.sigmoid, torch.tanh, torch.erf, torch.sin, torch.cos]
+"""Functions that are called for several elements at once."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_functions_of_batches_in_rows_of_any_length(seed: int) -> None:
+    choice = random.Random(seed)
+    f, g = choice.sample(BATCHED, 2)
+    rows, columns = choice.choice([1, 3, 17]), [3, 17, 100, 1300][seed]
+    dtype = choice.choice([torch.float32, torch.float32, torch.float64])
+
+    def function(x: Tensor) -> Any:
+        chosen = torch.where(x > 0, f(x) * 2, -g(x))
+        return f(g(x)), chosen.sum(-1), (f(x) + x).amax(0)
+
+    compiled = torch.compile(function, backend="blockbuster", dynamic=False)
+    with torch.no_grad():
+        for x in (torch.randn(rows, columns, dtype=dtype) * 3, torch.randn(columns, rows).t()):
+            close(compiled(x.to(dtype)), function, x.to(dtype))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 17, 100])
+def test_reductions_across_rows(rows: int) -> None:
+    """Some rows are combined at once; NaN comes through from any of them."""
+
+    def function(x: Tensor) -> Any:
+        return x.sum(0), x.amax(0), x.amin(0)
+
+    compiled = torch.compile(function, backend="blockbuster", dynamic=False)
+    with torch.no_grad():
+        for x in (torch.randn(rows, 37), torch.randn(37, rows).t()):
+            close(compiled(x), function, x)
+        x = torch.randn(rows, 37)
+        x[rows // 2, ::2] = math.nan
+        for ours, usual in zip(compiled(x), function(x), strict=True):
+            assert torch.equal(ours.isnan(), usual.isnan())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])

@@ -12,6 +12,14 @@ from blockbuster_fusion.printers.operators import ATOM, C_TYPES, OPERATORS, TIME
 
 Need = tuple[str, ...]
 """A part of the prelude that a kernel needs: its name and types."""
+BatchCall = Callable[[str, DType, str], str | None]
+"""Writes the call of a function for neighbours; gives the text of its value, or None."""
+
+
+def never_batched(function: str, dtype: DType, operand: str) -> str | None:
+    """No call: functions are called for one element."""
+    return None
+
 
 _SQUARE = TextForm("{0} * {0}", TIMES)
 _SQUARED = TextForm("squared_{dtype}({0})", part="squared")
@@ -39,10 +47,16 @@ class ExpressionWriter:
         return made.text(expr, _held(wanted)), made.definitions
 
     def at_once(
-        self, expr: Expr, texts: Sequence[str], dtypes: Sequence[DType], wanted: DType
+        self,
+        expr: Expr,
+        texts: Sequence[str],
+        dtypes: Sequence[DType],
+        wanted: DType,
+        batched: BatchCall = never_batched,
     ) -> str:
         """The expression over operands with these texts, without definitions."""
         made = _Written(self, texts, node_dtypes(expr, dtypes), varying(expr), named=False)
+        made.batched = batched
         return made.text(expr, _held(wanted))
 
     def inline(self, expr: Expr, wanted: DType) -> str:
@@ -72,6 +86,7 @@ class _Written:
     ) -> None:
         self.writer, self.texts, self.dtypes, self.varying = writer, texts, dtypes, varies
         self.named = named
+        self.batched: BatchCall = never_batched
         self.definitions: list[str] = []
         self.made: dict[tuple[Expr, DType], str] = {}
 
@@ -139,6 +154,8 @@ class _Written:
         elif node.op == "div" and form is not _SIGMOID:
             texts = [self.as_float(a, t, dtype) for a, t in zip(node.args, texts, strict=True)]
         if form.part is not None:
+            if (value := self.batched(form.part, dtype, texts[0])) is not None:
+                return value
             self.writer.needs.add((form.part, dtype.value))
         suffix = "" if dtype is DType.float64 else "f"
         made = form.pattern.format(*texts, f=suffix, dtype=dtype.value, type=C_TYPES[dtype])

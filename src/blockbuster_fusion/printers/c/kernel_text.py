@@ -1,6 +1,6 @@
 """The text of a C kernel while it is written: lines, braces and loops over elements."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
 from blockbuster_fusion.naming import comment
@@ -9,17 +9,11 @@ from blockbuster_fusion.printers.c.expressions import ExpressionWriter, Need
 from blockbuster_fusion.printers.c.layout import Layout
 
 
-class KernelText:
-    """The lines of one kernel, and the layout that they are written with.
+class CText:
+    """Lines of C; the parts of the prelude that they call are noted in `needs`."""
 
-    The parts of the prelude that the lines call are noted in `needs`.
-    """
-
-    def __init__(self, layout: Layout, needs: set[Need], past: int | None = None) -> None:
-        """`past` is the size from which results go past the caches: most of the last by default."""
-        self.layout, self.needs = layout, needs
-        self.past = "LAST_CACHE / 4 * 3" if past is None else str(past)
-        self.writer = ExpressionWriter(layout.extent, needs)
+    def __init__(self, needs: set[Need]) -> None:
+        self.needs = needs
         self.lines: list[str] = []
         self.depth = 0
 
@@ -36,6 +30,24 @@ class KernelText:
         yield
         self.depth -= 1
         self.line("}")
+
+    def local(self, key: Hashable, wanted: str) -> str:
+        """The name of a variable, by what it stands for."""
+        return wanted
+
+
+class KernelText(CText):
+    """The lines of one kernel, and the layout that they are written with."""
+
+    def __init__(self, layout: Layout, needs: set[Need], past: int | None = None) -> None:
+        """`past` is the size from which results go past the caches: most of the last by default."""
+        super().__init__(needs)
+        self.layout = layout
+        self.past = "LAST_CACHE / 4 * 3" if past is None else str(past)
+        self.writer = ExpressionWriter(layout.extent, needs)
+
+    def local(self, key: Hashable, wanted: str) -> str:
+        return self.layout.id(key, wanted)
 
     @contextmanager
     def over(

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.nest.listing import statement_text
 from blockbuster_fusion.nest.nest import Compute, Fold, Span, Tile
-from blockbuster_fusion.printers.c.expressions import bare, number
+from blockbuster_fusion.printers.c.expressions import BatchCall, bare, never_batched, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import PART
+from blockbuster_fusion.printers.c.mathematics.batches import BATCH
 from blockbuster_fusion.printers.c.panels import Panel
+from blockbuster_fusion.printers.c.steps import Step, calls_batches, in_forms
 from blockbuster_fusion.printers.c.streams import Segment
 
 WIDTH = 32
@@ -74,34 +77,46 @@ class _Panel:
             self.values[fold.tile] = f"{name}[w]"
             self.keep(fold.tile)
 
-    def loop(self, item: Segment, names: Mapping[Fold, str], first: str, end: str) -> None:
-        out = self.out
-        with (
-            out.braces(f"for (int64_t i1 = {first}; i1 < {end}; i1++)"),
-            self.each_lane() as variables,
-        ):
-            known = dict(self.values)
-            for statement in item.statements:
-                if isinstance(statement, Compute):
-                    self.element(statement, variables)
-                else:
-                    assert isinstance(statement, Fold)
-                    total = f"{names[statement]}[w]"
-                    value = self.value(statement.operand, variables)
-                    expr, dtype = statement.combiner.combine[0], statement.tile.dtype
-                    made = out.writer.combined(expr, [total, value], dtype)
-                    out.line(f"{total} = {bare(made)};")
-            self.values = known
+    def loop(self, item: Segment, names: Mapping[Fold, str], start: str, end: str) -> None:
+        """Writes the loop along the axis; beside functions of batches, one for each batch."""
+        in_forms(
+            self.out, calls_batches(item.statements), partial(self.lanes, item, names, (start, end))
+        )
 
-    def element(self, statement: Compute, variables: Mapping[Span, str]) -> None:
+    def lanes(
+        self, item: Segment, names: Mapping[Fold, str], ends: tuple[str, str], batches: bool
+    ) -> None:
+        width = BATCH if batches else WIDTH
+        left = "" if self.count == str(WIDTH) else self.count
+        for first in range(0, WIDTH, width):
+            with self.out.braces(f"for (int64_t i1 = {ends[0]}; i1 < {ends[1]}; i1++)"):
+                step = Step(self.out, width, first=first, left=left, batches=batches)
+                self.step(item, names, step)
+
+    def step(self, item: Segment, names: Mapping[Fold, str], step: Step) -> None:
+        """Writes the statements of a segment for some lanes."""
+        known = dict(self.values)
+        for statement in item.statements:
+            if isinstance(statement, Compute):
+                self.element(statement, step)
+            else:
+                assert isinstance(statement, Fold)
+                total = f"{names[statement]}[w]"
+                value = step.guarded(self.value(statement.operand, self.lane), "0")
+                expr, dtype = statement.combiner.combine[0], statement.tile.dtype
+                made = self.out.writer.combined(expr, [total, value], dtype)
+                step.always(f"{total} = {bare(made)};")
+        step.end()
+        self.values = known
+
+    def element(self, statement: Compute, step: Step) -> None:
         """Writes one element; it goes to memory too if others read it."""
-        out, layout, tile = self.out, self.out.layout, statement.tile
+        layout, tile = self.out.layout, statement.tile
         name = layout.id(("value", tile), f"{layout.name(tile)}_now")
-        made = self.made(statement, variables)
-        out.line(f"const {layout.held(tile)} {name} = {bare(made)};")
+        made = self.made(statement, self.lane, step.call)
+        self.values[tile] = step.value(layout.held(tile), name, made)
         if tile not in layout.panels.fleeting:
-            out.line(f"{layout.at(tile, variables)} = {name};")
-        self.values[tile] = name
+            step.effect(f"{layout.at(tile, self.lane)} = {self.values[tile]};")
 
     # ---------------------------------------------------------------- lanes
 
@@ -110,7 +125,12 @@ class _Panel:
         out = self.out
         out.line("#pragma omp simd")
         with out.braces(f"for (int64_t w = 0; w < {self.count}; w++)"):
-            yield {self.panel.along: "i1", self.panel.lanes: "(at + w)"}
+            yield self.lane
+
+    @property
+    def lane(self) -> dict[Span, str]:
+        """The place of an element."""
+        return {self.panel.along: "i1", self.panel.lanes: "(at + w)"}
 
     def array(self, tile: Tile) -> str:
         """Writes the array of the numbers of the lanes, and returns its name."""
@@ -143,11 +163,13 @@ class _Panel:
         with self.each_lane() as variables:
             out.line(f"{out.layout.at(tile, variables)} = {self.values[tile]};")
 
-    def made(self, statement: Compute, variables: Mapping[Span, str]) -> str:
+    def made(
+        self, statement: Compute, variables: Mapping[Span, str], batched: BatchCall = never_batched
+    ) -> str:
         layout = self.out.layout
         texts = [self.value(t, variables) for t in statement.operands]
-        dtypes = layout.operand_dtypes(statement)
-        return self.out.writer.at_once(statement.expr, texts, dtypes, statement.tile.dtype)
+        given = statement.expr, texts, layout.operand_dtypes(statement), statement.tile.dtype
+        return self.out.writer.at_once(*given, batched)
 
     def value(self, tile: Tile, variables: Mapping[Span, str]) -> str:
         return self.values.get(tile) or self.out.layout.at(tile, variables)

@@ -12,7 +12,7 @@ from blockbuster_fusion.printers.c import prelude_few_rows as few_rows
 from blockbuster_fusion.printers.c import prelude_moves as moves
 from blockbuster_fusion.printers.c import prelude_products as products
 from blockbuster_fusion.printers.c.expressions import Need
-from blockbuster_fusion.printers.c.mathematics.parts import FUNCTIONS, mathematics
+from blockbuster_fusion.printers.c.mathematics.parts import FUNCTIONS, OF_BATCHES, mathematics
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 
 HEADER = """\
@@ -275,6 +275,9 @@ PARTS = {
     "take": PreludePart(moves.take, (_STORED, _HELD, _C_WHOLE)),
     "whole": PreludePart(arithmetic.truncation, (_FLOATS, _WHOLE)),
     **{name: PreludePart(text, (_FLOATS,)) for name, text in FUNCTIONS.items()},
+    **{
+        n: PreludePart(lambda _, text=text: text, (("float32",),)) for n, text in OF_BATCHES.items()
+    },
 }
 """The parts that exist for several types, by name; a `Need` has the name and the types.
 
@@ -302,7 +305,7 @@ def prelude(needs: Collection[Need]) -> str:
     turned = {need[1] for need in needs if need[0] in ("load", "store")}
     turned |= {dots.PAIR for need in needs if need[0] == "pairs" or "bfloat16" in turned}
     parts += [moves.SHUFFLE, *(moves.turn(c_type) for c_type in sorted(turned))] * bool(turned)
-    order = [name for name in PARTS if name not in FUNCTIONS]
+    order = [name for name in PARTS if name not in (*FUNCTIONS, *OF_BATCHES)]
     named = sorted((n for n in needs if n[0] in order), key=lambda n: (order.index(n[0]), n))
     parts += [PARTS[need[0]].written(need) for need in named]
     return "\n".join(parts)

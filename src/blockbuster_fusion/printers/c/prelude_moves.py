@@ -101,6 +101,9 @@ static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stor
         for (int64_t i = 0; i < I; i += HIGH) {{
             int64_t wide = MIN(TURN, J - j), high = MIN(HIGH, I - i);
             if ({_can_turn(stored, held)}) {{
+                /* The next rows of memory: processors do not foresee parts of rows. */
+                for (int w = 0; w < TURN; w++)
+                    __builtin_prefetch(block + i + (j + TURN + w) * b_j, 0, 2);
                 {turned}
                 continue;
             }}

@@ -9,6 +9,9 @@ from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import PART
 
+TOGETHER = 8
+"""The rows that a reduction across rows reads at once: sums in the cache are changed less often."""
+
 
 def write_compute(out: KernelText, statement: Compute, fold: Fold | None = None) -> None:
     """Writes an expression for every element, and a reduction of it in the same loop."""
@@ -44,8 +47,7 @@ def write_fold(out: KernelText, statement: Fold) -> None:
     order, span = layout.order(statement.operand), statement.span
     if layout.is_across(statement):
         _start_fold(out, statement)
-        with summed(out, [span, *(s for s in order if s != span)], statement) as variables:
-            out.line(_folded(out, statement, variables, layout.at(statement.operand, variables)))
+        _fold_across(out, statement)
         return
     dtype, held = statement.tile.dtype, layout.held(statement.tile)
     if statement.combiner is ADD and held == layout.held(statement.operand) and dtype.is_float:
@@ -76,10 +78,48 @@ def write_fold(out: KernelText, statement: Fold) -> None:
         out.line(f"for (int w = 0; w < 16; w++) {total} = {bare(last)};")
 
 
+def _fold_across(out: KernelText, statement: Fold) -> None:
+    """Writes a reduction row upon row: some rows are combined in pairs before they are added."""
+    layout, span = out.layout, statement.span
+    length = layout.length(span)
+    with out.braces(""):
+        out.line("int64_t i1 = 0;")
+        with out.braces(f"for (; i1 + {TOGETHER} <= {length}; i1 += {TOGETHER})"):
+            _fold_rows(out, statement, [f"(i1 + {row})" for row in range(TOGETHER)])
+            if layout.part_name(statement) is not None:
+                with out.braces(f"if ((i1 + {TOGETHER}) % {PART} == 0)"):
+                    _add_part(out, statement)
+        with out.braces(f"for (; i1 < {length}; i1++)"):
+            _fold_rows(out, statement, ["i1"])
+        if layout.part_name(statement) is not None:
+            _add_part(out, statement)
+
+
+def _fold_rows(out: KernelText, statement: Fold, rows: Sequence[str]) -> None:
+    layout, expr = out.layout, statement.combiner.combine[0]
+    with out.over(_kept(out, statement), around=1) as variables:
+        values = [layout.at(statement.operand, {statement.span: i} | variables) for i in rows]
+        while len(values) > 1:
+            pairs = zip(values[::2], values[1::2], strict=True)
+            values = [out.writer.combined(expr, pair, statement.tile.dtype) for pair in pairs]
+        out.line(_folded(out, statement, variables, values[0]))
+
+
+def _add_part(out: KernelText, statement: Fold) -> None:
+    """Writes the addition of partial sums to their totals."""
+    with out.over(_kept(out, statement), around=1) as variables:
+        part = summand(out, statement, variables)
+        out.line(f"{out.layout.at(statement.tile, variables)} += {part};")
+        out.line(f"{part} = 0;")
+
+
+def _kept(out: KernelText, statement: Fold) -> list[Span]:
+    return [s for s in out.layout.order(statement.operand) if s != statement.span]
+
+
 def _start_fold(out: KernelText, statement: Fold) -> None:
     layout = out.layout
-    kept = [s for s in layout.order(statement.operand) if s != statement.span]
-    with out.over(kept) as variables:
+    with out.over(_kept(out, statement)) as variables:
         identity = number(statement.combiner.identity[0], statement.tile.dtype)
         out.line(f"{layout.at(statement.tile, variables)} = {identity};")
         if layout.part_name(statement) is not None:

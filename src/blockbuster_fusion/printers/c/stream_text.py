@@ -1,23 +1,28 @@
 """Streams as C: loops over the rows of a block, and over the elements of each row."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.nest.listing import statement_text
-from blockbuster_fusion.nest.nest import Compute, Fold, Span, Store, Tile
+from blockbuster_fusion.nest.nest import Compute, Fold, Span, Store, Tile, read
 from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import LINE
+from blockbuster_fusion.printers.c.mathematics.batches import BATCH
 from blockbuster_fusion.printers.c.moves import write_load
+from blockbuster_fusion.printers.c.steps import Step, calls_batches, in_forms
 from blockbuster_fusion.printers.c.stored_rows import StoredRow, write_copied, write_target
 from blockbuster_fusion.printers.c.streams import Segment, Stream
 from blockbuster_fusion.printers.operators import C_STORED
 
 MOST_LANES, LEAST_LANES = 64, 16
 """The partial results of a reduction along a row: a few vectors, fewer in short rows."""
-RUN = 4096
-"""The elements of a sum after which its partial results are added up: long sums stay exact."""
+FAR, LONG_ROW = 4, 512
+"""Rows ahead of which parts are fetched; and the least length of a whole row that is fetched."""
+SUMMANDS = 64
+"""The most elements of a partial sum: long sums stay exact."""
 
 
 def write_stream(out: KernelText, stream: Stream) -> None:
@@ -44,7 +49,9 @@ class _Row:
         self.out, self.stream, self.variables = out, stream, variables
         self.values: dict[Tile, str] = {}
         """The variables of the values that are in registers."""
-        self.along = f"i{len(variables) + 1}"
+        self.along = "(at + w)"
+        self.now: Step | None = None
+        """The neighbours that are computed now."""
         self.places: dict[Store, str] = {}
         """The elements that the stores of a segment write."""
 
@@ -71,10 +78,7 @@ class _Row:
         with self.runs(item) as (first, end):
             targets = [StoredRow(out, s, self.variables, self.along) for s in item.stores]
             self.places = {t.store: t.write_place(first) for t in targets}
-            if folds:
-                self.reduced(item, first, end)
-            else:
-                self.elements(item, "LANES(float)", first, end, {})
+            in_forms(out, calls_batches(item.statements), partial(self.run, item, first, end))
             for target in targets:
                 target.write_push(first, end)
         for fold in folds:
@@ -88,7 +92,8 @@ class _Row:
         """
         out, most = self.out, self.longest
         length = out.layout.length(self.stream.last)
-        run = str(RUN) if item.folds and (most is None or most > RUN) else length
+        longest = SUMMANDS * self.width(calls_batches(item.statements))
+        run = str(longest) if item.folds and (most is None or most > longest) else length
         if item.stores and (most is None or most > LINE):
             pasts = " || ".join(out.layout.past_name(store) for store in item.stores)
             run = f"({pasts} ? {LINE} : {run})"
@@ -107,17 +112,16 @@ class _Row:
         length = dim.axis.extent if dim.unit else self.out.layout.tiles.get(dim, DEFAULT_TILE)
         return length if isinstance(length, int) else None
 
-    @property
-    def width(self) -> int:
-        """The number of partial results: fewer in short rows."""
-        width = MOST_LANES
+    def width(self, batches: bool) -> int:
+        """The number of partial results: fewer in short rows, and beside functions of batches."""
+        width = BATCH if batches else MOST_LANES
         while self.longest is not None and width > LEAST_LANES and 8 * width > self.longest:
             width //= 2
         return width
 
-    def reduced(self, item: Segment, first: str, end: str) -> None:
-        """Writes the reductions of a run, in lanes that are combined at its end."""
-        out, width = self.out, self.width
+    def run(self, item: Segment, first: str, end: str, batches: bool) -> None:
+        """Writes a run; its reductions are in lanes that are combined at its end."""
+        out, width = self.out, self.width(batches) if item.folds else BATCH
         lanes = {
             fold.tile: out.layout.id(("lanes", fold.tile), f"{self.values[fold.tile]}_lanes")
             for fold in item.folds
@@ -126,7 +130,7 @@ class _Row:
             lane = lanes[fold.tile]
             out.line(f"{out.layout.held(fold.tile)} {lane}[{width}];")
             out.line(f"for (int w = 0; w < {width}; w++) {lane}[w] = {identity_of(fold)};")
-        self.elements(item, str(width), first, end, lanes)
+        self.elements(item, partial(Step, out, width, batches=batches), (first, end), lanes)
         for fold in item.folds:
             self.halved(fold, lanes[fold.tile], width)
 
@@ -144,57 +148,76 @@ class _Row:
         out.line(f"{name} = {bare(self.combined(fold, name, f'{lane}[0]'))};")
 
     def elements(
-        self, item: Segment, width: str, first: str, end: str, lanes: Mapping[Tile, str]
+        self,
+        item: Segment,
+        made: Callable[..., Step],
+        ends: tuple[str, str],
+        lanes: Mapping[Tile, str],
     ) -> None:
         """Writes a segment for the elements of a run: in whole vectors, then those that are left.
 
         The rest is one more step in which some elements are left out, so it is in vectors too.
         """
-        out, at = self.out, "at"
-        own = {**self.variables, self.stream.last: self.along}
-        out.line(f"int64_t {at} = {first};")
-        with out.braces(f"for (; {at} + {width} <= {end}; {at} += {width})"):
-            out.line("#pragma omp simd")
-            with out.braces(f"for (int64_t w = 0; w < {width}; w++)"):
-                out.line(f"const int64_t {self.along} = {at} + w;")
-                self.combine(item, lanes, self.body(item, own))
-        with out.braces(f"if ({at} < {end})"):
-            out.line("#pragma omp simd")
-            with out.braces(f"for (int64_t w = 0; w < {width}; w++)"):
-                out.line(f"const int64_t {self.along} = {at} + w;")
-                rest = {fold: self.rest(fold) for fold in item.folds}
-                with out.braces(f"if ({self.along} < {end})"):
-                    for fold, value in self.body(item, own).items():
-                        out.line(f"{rest[fold]} = {bare(value)};")
-                self.combine(item, lanes, rest)
+        out, step, (first, end) = self.out, made(), ends
+        out.line(f"int64_t at = {first};")
+        with out.braces(f"for (; at + {step.width} <= {end}; at += {step.width})"):
+            self.fetch(item, step.width)
+            self.step(item, step, lanes)
+        with out.braces(f"if (at < {end})"):
+            out.line(f"const int left = (int)({end} - at);")
+            self.step(item, made(left="left"), lanes)
 
-    def rest(self, fold: Fold) -> str:
-        """Writes what is reduced where no element is left: it changes nothing."""
-        out = self.out
-        name = out.layout.id(("rest", fold.tile), f"{self.values[fold.tile]}_rest")
-        out.line(f"{out.layout.held(fold.tile)} {name} = {identity_of(fold)};")
-        return name
+    def fetch(self, item: Segment, width: int) -> None:
+        """Writes that elements of a later row come to the cache meanwhile, line by line."""
+        ahead = self.rows_ahead(item)
+        if not ahead:
+            return
+        row, i = [*self.variables.items()][-1]
+        place = {**self.variables, row: f"({i} + {ahead})", self.stream.last: "at"}
+        layout = self.out.layout
+        for tile in dict.fromkeys(t for s in self.segments[0].statements for t in read(s)):
+            if tile in layout.plan.views and {row, self.stream.last} <= {*tile.spans}:
+                terms = [f"{place[s]} * {layout.step(tile, s)}" for s in layout.order(tile)]
+                there = " + ".join([layout.name(tile), *terms])
+                for line in range(0, width, BATCH):
+                    self.out.line(f"__builtin_prefetch({there} + {line}, 0, 2);")
 
-    def combine(self, item: Segment, lanes: Mapping[Tile, str], values: Mapping[Fold, str]) -> None:
-        """Writes one more step of the reductions of a segment."""
-        for fold in item.folds:
-            lane = f"{lanes[fold.tile]}[w]"
-            self.out.line(f"{lane} = {bare(self.combined(fold, lane, values[fold]))};")
+    def rows_ahead(self, item: Segment) -> int:
+        """How many rows later one is to be fetched; 0 if processors foresee it.
 
-    def body(self, item: Segment, variables: Mapping[Span, str]) -> dict[Fold, str]:
-        """Writes the statements of a segment for one element; gives what is to be reduced."""
-        known = dict(self.values)
-        reduced: dict[Fold, str] = {}
+        They foresee what follows in memory. The first segment of a row waits for memory, so the
+        second fetches the next row. Parts of rows do not follow each other.
+        """
+        dim, most = self.stream.last.dim, self.longest
+        extent = dim.axis.extent
+        if not self.variables:
+            return 0
+        if most is not None and isinstance(extent, int) and most < extent:
+            return FAR if item is self.segments[0] else 0
+        is_long = most is None or most >= LONG_ROW
+        return int(is_long and item in self.segments[1:2])
+
+    @property
+    def segments(self) -> list[Segment]:
+        return [item for item in self.stream.items if isinstance(item, Segment)]
+
+    def step(self, item: Segment, step: Step, lanes: Mapping[Tile, str]) -> None:
+        """Writes the statements of a segment for neighbours."""
+        known, self.now = dict(self.values), step
+        variables = {**self.variables, self.stream.last: self.along}
         for statement in item.statements:
             match statement:
                 case Compute():
                     self.compute(statement, variables)
                 case Fold():
-                    reduced[statement] = self.value(statement.operand, variables)
+                    lane = f"{lanes[statement.tile]}[w]"
+                    value = self.value(statement.operand, variables)
+                    value = step.guarded(value, identity_of(statement))
+                    step.always(f"{lane} = {bare(self.combined(statement, lane, value))};")
                 case Store():
                     self.store(statement, variables)
-        self.values = known
-        return reduced
+        step.end()
+        self.values, self.now = known, None
 
     def combined(self, fold: Fold, first: str, second: str) -> str:
         expr = fold.combiner.combine[0]
@@ -206,17 +229,23 @@ class _Row:
         """Writes a value: a variable, which is kept in memory too if others read it."""
         out, layout, tile = self.out, self.out.layout, statement.tile
         texts = [self.value(t, variables) for t in statement.operands]
-        dtypes = layout.operand_dtypes(statement)
-        made = out.writer.at_once(statement.expr, texts, dtypes, tile.dtype)
-        name = self.named(tile)
-        out.line(f"const {layout.held(tile)} {name} = {bare(made)};")
-        self.values[tile] = name
+        given = statement.expr, texts, layout.operand_dtypes(statement), tile.dtype
+        name, held, step = self.named(tile), layout.held(tile), self.now
+        if step is None:
+            out.line(f"const {held} {name} = {bare(out.writer.at_once(*given))};")
+            self.values[tile] = name
+        else:
+            self.values[tile] = step.value(held, name, out.writer.at_once(*given, step.call))
         self.keep(tile, variables)
 
     def keep(self, tile: Tile, variables: Mapping[Span, str]) -> None:
         """Writes a value into the memory of its tile, if it has any."""
         if tile not in self.out.layout.plan.fleeting:
-            self.out.line(f"{self.out.layout.at(tile, variables)} = {self.values[tile]};")
+            self.effect(f"{self.out.layout.at(tile, variables)} = {self.values[tile]};")
+
+    def effect(self, line: str) -> None:
+        """Writes a statement: of neighbours, or of the row."""
+        (self.out.line if self.now is None else self.now.effect)(line)
 
     def named(self, tile: Tile) -> str:
         """The variable of a value: the name of its tile, if no memory has that name."""
@@ -230,7 +259,7 @@ class _Row:
 
     def store(self, store: Store, variables: Mapping[Span, str]) -> None:
         """Writes the store of one element."""
-        out, layout, target = self.out, self.out.layout, store.target
+        layout, target = self.out.layout, store.target
         value, stored = self.value(store.tile, variables), C_STORED[target.buffer.dtype]
         if self.stream.last in store.tile.spans:
             place = self.places[store]
@@ -242,7 +271,7 @@ class _Row:
             value = f"narrowed_bfloat16({bare(value)})"
         elif stored != layout.held(store.tile):
             value = f"({stored}){value}"
-        out.line(f"{place} = {bare(value)};")
+        self.effect(f"{place} = {bare(value)};")
 
 
 def identity_of(fold: Fold) -> str:

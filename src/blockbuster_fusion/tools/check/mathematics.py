@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.printers.c.expressions import ExpressionWriter, Need
+from blockbuster_fusion.printers.c.kernel_text import CText
+from blockbuster_fusion.printers.c.mathematics.batches import BATCH
 from blockbuster_fusion.printers.c.mathematics.bounds import BOUNDS, BoundedFunction
 from blockbuster_fusion.printers.c.prelude import prelude
+from blockbuster_fusion.printers.c.steps import Step, has_batches, in_forms
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.c.library import load_library
@@ -100,12 +103,24 @@ def _program(function: BoundedFunction, dtype: str) -> "ctypes._NamedFuncPointer
     return run
 
 
+def batch_text(function: BoundedFunction, dtype: str, needs: set[Need], result: str) -> str:
+    """Statements that compute a function of a batch of x, and of y, as kernels do."""
+    out, own = CText(needs), DType(dtype)
+    texts, writer = ["x[at + w]", "y[at + w]"], ExpressionWriter(str, needs)
+
+    def write(batches: bool) -> None:
+        step = Step(out, BATCH, batches=batches)
+        made = writer.at_once(function.expr, texts, [own] * function.arity, own, step.call)
+        step.effect(f"{result}[at + w] = {made};")
+        step.end()
+
+    in_forms(out, has_batches(function.expr, own), write)
+    return "\n".join(out.lines)
+
+
 def program_text(function: BoundedFunction, dtype: str) -> str:
     """The C program that checks a function."""
     needs: set[Need] = {("sigmoid", "float64"), ("sigmoid", dtype)}  # for the bits of arguments
-    writer = ExpressionWriter(lambda axis: str(axis), needs)
-    own = DType(dtype)
-    text, _ = writer.write(function.expr, ["x[i]", "y[i]"], [own] * function.arity, own)
     wide = {
         "float32": ("float", "double", "", 24, 127),
         "float64": ("double", "long double", "l", 53, 1023),
@@ -115,7 +130,7 @@ def program_text(function: BoundedFunction, dtype: str) -> str:
         "DTYPE": dtype,
         "NARROW": c_type,
         "BROAD": wider,
-        "FUNCTION": text,
+        "FUNCTION": batch_text(function, dtype, needs, "found"),
         "REFERENCE": function.reference.format(l=suffix),
         "SUFFIX": suffix,
         "DIGITS": str(digits),

@@ -90,9 +90,9 @@ def polynomial(
 def _horner(
     form: FloatFormat, coefficients: Sequence[float], variable: str, result: str
 ) -> list[str]:
-    *others, last = (form(value) for value in coefficients)
-    steps = [f"{result} = {result} * {variable} + {value};" for value in reversed(others)]
-    return [f"{form.c_type} {result} = {last};", *steps]
+    last, first, *others = (form(value) for value in reversed(coefficients))
+    steps = [f"{result} = {result} * {variable} + {value};" for value in others]
+    return [f"{form.c_type} {result} = {last} * {variable} + {first};", *steps]
 
 
 FLOAT32 = FloatFormat("float32", "float", "uint32_t", 23, 8, "f")

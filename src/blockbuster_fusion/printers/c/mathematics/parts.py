@@ -6,6 +6,7 @@ from functools import cache, partial
 
 from blockbuster_fusion.printers.c.expressions import Need
 from blockbuster_fusion.printers.c.mathematics import (
+    batches,
     bits,
     error_function,
     exponentials,
@@ -34,6 +35,9 @@ FUNCTIONS: dict[str, Callable[[str], str]] = {
 }
 """The functions that expressions call, each with its text for a dtype."""
 
+OF_BATCHES = {f"{name}_batch": text for name, text in batches.BATCHES.items()}
+"""The texts of those of batches, in float32."""
+
 _HELPERS: tuple[Callable[[str], str], ...] = (
     bits.bits,
     bits.scaling,
@@ -54,7 +58,14 @@ def _all() -> tuple[tuple[Need, str], ...]:
     """Every part with its text; the helpers of others have no name that is needed."""
     helpers = [((), helper(dtype)) for helper in _HELPERS for dtype in DTYPES]
     functions = [((n, dtype), text(dtype)) for n, text in FUNCTIONS.items() for dtype in DTYPES]
-    return (*helpers, *functions)
+    near = [trigonometry.near(name) for name in ("sin", "cos")]
+    vectors = [((), _guarded(text)) for text in (*batches.vectors(), *near)]
+    of_batches = [((name, "float32"), _guarded(text)) for name, text in OF_BATCHES.items()]
+    return (*helpers, *functions, *vectors, *of_batches)
+
+
+def _guarded(text: str) -> str:
+    return f"#if {batches.WITH_BATCHES}\n{text}#endif\n"
 
 
 def mathematics(needs: Collection[Need]) -> list[str]:

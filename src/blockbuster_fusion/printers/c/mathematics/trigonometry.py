@@ -6,7 +6,13 @@ four and their fractions. Which bits these are depends on the exponent of the ar
 
 from math import pi
 
-from blockbuster_fusion.printers.c.mathematics.formats import FLOAT64, FORMATS
+from blockbuster_fusion.printers.c.mathematics.formats import (
+    FLOAT32,
+    FLOAT64,
+    FORMATS,
+    polynomial,
+)
+from blockbuster_fusion.printers.c.mathematics.polynomials import POLYNOMIALS
 
 TWO_OVER_PI = int(
     "a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561b7246e3a424dd2e006492eea09d1921c"
@@ -21,6 +27,10 @@ HALF_PI_REST = 6.123233995736766e-17
 """What is missing in the float64 of pi/2."""
 FLOAT32_LIMITS = (48, 70, 92, 114)
 """Exponents at which a float32 needs other bits of 2/pi."""
+PI_PARTS = (3.1415927410125732, -8.742277657347586e-08, -3.4302490200117637e-15)
+"""Float32 numbers whose sum is pi."""
+REACH = 65536.0
+"""The largest size of a float32 that is usual: those three parts are enough for its sine."""
 FLOAT64_FIRST, FLOAT64_STEP = 26, 32
 """Exponents at which a float64 needs other bits: the first, and the distance to the next."""
 
@@ -141,6 +151,34 @@ INLINE {f.c_type} {name}_{dtype}({f.c_type} x) {{
     const {f.c_type} size = (quadrant & 1u) ? c : s;
     const {f.whole} sign = (quadrant >> 1) << {f.sign_bit};
     const {f.c_type} y = {dtype}_of_bits(bits_of_{dtype}(size) ^ sign);
+    return {result};
+}}
+"""
+
+
+def near(name: str) -> str:
+    """A sine, or cosine, of a usual float32, with fused multiply-adds.
+
+    A sine is one of r = x - n pi, and a cosine one of r = x - (n + 1/2) pi.
+    """
+    f = FLOAT32
+    turns, signed, result = f"x * {f(1 / pi)}", "bits_of_float32(shifted)", "x == 0 ? x : y"
+    whole = f"shifted - {f.magic()}"
+    if name == "cos":
+        turns, signed, result = f"{turns} - 0.5f", "~bits_of_float32(shifted)", "y"
+        whole = f"({whole}) + 0.5f"
+    parts = [f(part) for part in PI_PARTS]
+    first, *others = POLYNOMIALS["sin_half", "float32"]
+    return f"""\
+/* The argument is at most {REACH:g}. */
+INLINE float {name}_near_float32(float x) {{
+    const float shifted = ({turns}) + {f.magic()}, n = {whole};
+    const float high = __builtin_fmaf(-n, {parts[0]}, x);
+    const float r = __builtin_fmaf(-n, {parts[2]}, __builtin_fmaf(-n, {parts[1]}, high));
+    const float z = r * r;
+    {polynomial(f, others, "z", "", "p")}
+    const float size = r + r * __builtin_fmaf(z, {f(first)}, z * z * p);
+    const float y = float32_of_bits(bits_of_float32(size) ^ {signed} << {f.sign_bit});
     return {result};
 }}
 """
