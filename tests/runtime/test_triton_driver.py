@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,25 @@ int cuLaunchKernel(void *f, u x, u y, u z, u a, u b, u c, u shared, void *stream
     noted += 9;
     for (int64_t i = 0; i < (intptr_t)f; i++) notes[noted++] = *(int64_t *)given[i];
     return code;
+}
+static _Thread_local void *context;
+int contexts;
+int cuCtxGetCurrent(void **found) {
+    *found = context;
+    return 0;
+}
+int cuDeviceGet(int *device, int number) {
+    *device = number + 100;
+    return 0;
+}
+int cuDevicePrimaryCtxRetain(void **found, int device) {
+    *found = (void *)(intptr_t)device;
+    contexts++;
+    return device != 100;
+}
+int cuCtxSetCurrent(void *given) {
+    context = given;
+    return 0;
 }
 int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, void *stream) {
     memset((void *)at, value, bytes);
@@ -91,6 +111,23 @@ def test_launches_run_in_order_and_some_alone(notes: Any) -> None:
     launches(addresses, first=1, count=1)
     found = noted(notes)
     assert [found[at] for at in (0, 10, 21, 31)] == [1, 2, 1, 2]
+
+
+def test_each_thread_has_a_context_once(notes: Any) -> None:
+    """A thread that has not used the GPU has none, and the driver would refuse to launch."""
+    launch = driver_launch(compiled({"M": "i32"}, 1), (1,), [1], [])
+    assert launch is not None
+    launches = Launches([(launch, [])], 0)
+
+    def run() -> None:
+        for _ in range(2):
+            launches((ctypes.c_void_p * 1)())
+
+    for _ in range(2):
+        thread = Thread(target=run)
+        thread.start()
+        thread.join()
+    assert ctypes.c_int.in_dll(notes, "contexts").value == 2
 
 
 def test_memory_is_cleared(notes: Any) -> None:

@@ -116,7 +116,8 @@ class Launches:
         """Runs some launches on the current stream; `addresses` are those of the bases."""
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         count = len(self.entries) if count is None else count
-        failed = self.play(ctypes.byref(self.entries, first * _SIZE), count, addresses, stream)
+        entries = ctypes.byref(self.entries, first * _SIZE)
+        failed = self.play(entries, count, addresses, stream, self.device)
         if failed:
             at, code = divmod(failed, _CODES)
             problem = f"the driver of the GPU reports error {code}"
@@ -159,16 +160,34 @@ typedef int (*launch_kernel)(void *, u, u, u, u, u, u, u, void *, void **, void 
 typedef int (*clear_memory)(uint64_t, unsigned char, size_t, void *);
 static launch_kernel launch;
 static clear_memory clear;
+static int (*current)(void **), (*device_of)(int *, int), (*retain)(void **, int), (*set)(void *);
 
 int find(const char *library) {{
     void *found = dlopen(library, RTLD_NOW);
     if (!found) return 1;
     launch = (launch_kernel)dlsym(found, "cuLaunchKernel");
     clear = (clear_memory)dlsym(found, "cuMemsetD8Async");
-    return !launch || !clear;
+    *(void **)&current = dlsym(found, "cuCtxGetCurrent");
+    *(void **)&device_of = dlsym(found, "cuDeviceGet");
+    *(void **)&retain = dlsym(found, "cuDevicePrimaryCtxRetain");
+    *(void **)&set = dlsym(found, "cuCtxSetCurrent");
+    return !launch || !clear || !current || !device_of || !retain || !set;
 }}
 
-int64_t play(const struct entry *entries, int64_t count, const int64_t *addresses, void *stream) {{
+/* A thread that has not used the GPU yet has no context: it gets that of PyTorch. */
+static int with_context(int number) {{
+    void *context = 0;
+    int device, failed = current(&context);
+    if (failed || context) return failed;
+    failed = device_of(&device, number);
+    if (!failed) failed = retain(&context, device);
+    return failed ? failed : set(context);
+}}
+
+int64_t play(const struct entry *entries, int64_t count, const int64_t *addresses, void *stream,
+             int device) {{
+    const int lost = with_context(device);
+    if (lost) return lost;
     for (int64_t i = 0; i < count; i++) {{
         const struct entry *one = &entries[i];
         int64_t parameters[one->parameter_count];
@@ -196,6 +215,7 @@ def _player() -> Any:
     if library.find(LIBRARY.encode()):
         raise LaunchFailed(name="the GPU's driver", problem=f"{LIBRARY} cannot be loaded")
     function = library.play
-    function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    function.argtypes = (pointer, number, pointer, pointer, ctypes.c_int)
     function.restype = ctypes.c_int64
     return function
