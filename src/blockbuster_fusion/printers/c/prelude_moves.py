@@ -87,8 +87,9 @@ def load(stored: str, held: str) -> str:
                         tile[(i + h) * t_i + j + w] = {wide};"""
     return f"""\
 /* tile[i][j] = block[i*b_i + j*b_j] */
-static void load_{stored}_{held}({held} *RESTRICT tile, int64_t t_i, const {stored} *RESTRICT block,
-                         int64_t b_i, int64_t b_j, int64_t I, int64_t J) {{
+static __attribute__((noinline)) void load_{stored}_{held}(
+    {held} *RESTRICT tile, int64_t t_i, const {stored} *RESTRICT block,
+    int64_t b_i, int64_t b_j, int64_t I, int64_t J) {{
     enum {{ TURN = 8, HIGH = {_high(stored, held)} }};
     if (b_j == 1) {{
         for (int64_t i = 0; i < I; i++)
@@ -193,8 +194,9 @@ def store(stored: str, held: str) -> str:
                 turn_{stored}(block + i + j * b_j, b_j, turned, TURN);"""
     return f"""\
 /* block[i*b_i + j*b_j] = tile[i][j] */
-static void store_{stored}_{held}({stored} *RESTRICT block, int64_t b_i, int64_t b_j,
-                          const {held} *RESTRICT tile, int64_t t_i, int64_t I, int64_t J) {{
+static __attribute__((noinline)) void store_{stored}_{held}(
+    {stored} *RESTRICT block, int64_t b_i, int64_t b_j,
+    const {held} *RESTRICT tile, int64_t t_i, int64_t I, int64_t J) {{
     enum {{ TURN = 8, HIGH = {_high(stored, held)} }};
     if (b_j == 1) {{
         for (int64_t i = 0; i < I; i++)

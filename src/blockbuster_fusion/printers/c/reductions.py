@@ -9,8 +9,10 @@ from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import PART
 
-TOGETHER = 8
-"""The rows that a reduction across rows reads at once: sums in the cache are changed less often."""
+TOGETHER, WIDE = 8, 1000
+"""The rows that a reduction across rows reads at once: sums in the cache are changed less often.
+
+Rows of fewer elements are read one by one: there, processors foresee less of several rows."""
 
 
 def write_compute(out: KernelText, statement: Compute, fold: Fold | None = None) -> None:
@@ -79,18 +81,17 @@ def write_fold(out: KernelText, statement: Fold) -> None:
 
 
 def _fold_across(out: KernelText, statement: Fold) -> None:
-    """Writes a reduction row upon row: some rows are combined in pairs before they are added."""
-    layout, span = out.layout, statement.span
-    length = layout.length(span)
+    """Writes a reduction row upon row; some long rows are combined in pairs before that."""
+    layout, length = out.layout, out.layout.length(statement.span)
+    is_wide = layout.longest(_kept(out, statement)[-1]) >= WIDE
     with out.braces(""):
         out.line("int64_t i1 = 0;")
-        with out.braces(f"for (; i1 + {TOGETHER} <= {length}; i1 += {TOGETHER})"):
-            _fold_rows(out, statement, [f"(i1 + {row})" for row in range(TOGETHER)])
-            if layout.part_name(statement) is not None:
-                with out.braces(f"if ((i1 + {TOGETHER}) % {PART} == 0)"):
-                    _add_part(out, statement)
-        with out.braces(f"for (; i1 < {length}; i1++)"):
-            _fold_rows(out, statement, ["i1"])
+        for rows in (TOGETHER, 1) if is_wide else (1,):
+            with out.braces(f"for (; i1 + {rows} <= {length}; i1 += {rows})"):
+                _fold_rows(out, statement, [f"(i1 + {row})" for row in range(rows)])
+                if layout.part_name(statement) is not None:
+                    with out.braces(f"if ((i1 + {rows}) % {PART} == 0)"):
+                        _add_part(out, statement)
         if layout.part_name(statement) is not None:
             _add_part(out, statement)
 
