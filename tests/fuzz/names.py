@@ -294,6 +294,10 @@ def trouble(source: str) -> str | None:
     return _python_trouble(source) if "import triton" in source else _c_trouble(source)
 
 
+_FIXED = ("#include", "#pragma GCC diagnostic")
+"""The lines with texts of the printer's own."""
+
+
 def _c_trouble(source: str) -> str | None:
     if "\\\n" in source or "??" in source:
         return "a line that goes on, or a trigraph"
@@ -304,7 +308,7 @@ def _c_trouble(source: str) -> str | None:
     for line in code.splitlines():
         if "#" in line and not _C_LINE.match(line):
             return f"a line for the preprocessor: {line[:80]}"
-        kept.append("" if line.lstrip().startswith("#include") else line)
+        kept.append("" if line.lstrip().startswith(_FIXED) else line)
     code = "\n".join(kept)
     for string in re.findall(r'"[^"\n]*"', code):
         if not re.fullmatch(r'"(C|[\w %.\\:,()+]*)"', string):

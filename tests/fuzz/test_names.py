@@ -9,6 +9,7 @@ import pytest
 from blockbuster_fusion.naming import Scope
 from blockbuster_fusion.printers.c import kernel_text as c_text
 from blockbuster_fusion.printers.c import layout as c_layout
+from blockbuster_fusion.printers.c import lengths as c_lengths
 from fuzz.harness import fuzz
 from fuzz.names import Case, Names, _sources, trouble
 
@@ -51,7 +52,7 @@ def test_code_from_outside_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("text", next(_renamed(text)))
     assert not [trouble(source) for source in _sources(case) if trouble(source)]
     with monkeypatch.context() as patch:
-        patch.setattr(c_layout, "Scope", Plain)
+        patch.setattr(c_lengths, "Scope", Plain)
         patch.setattr(c_layout, "word", lambda name: name)
         assert trouble(_sources(case)[0]) is not None
     with monkeypatch.context() as patch:

@@ -229,10 +229,10 @@ def test_each_configuration_is_measured_with_its_own_threads(
     assert found is not None
     schedule = found[0].schedule
     assert (schedule.threads, schedule.order[0]) == (1, "N.0")
-    assert {threads for threads, _ in measured} == {1, 2, 4}
+    assert {threads for threads, _ in measured} == {1, 4}
     assert "const int64_t chunk = 1;" in "".join(source for _, source in measured)
     configs = [record.config for record in kept.all(subject.key)]
-    assert {config.get("threads") for config in configs} == {None, 1, 2}
+    assert {config.get("threads") for config in configs} == {None, 1}
 
 
 def test_a_model_is_tuned(kept: TuningDatabase) -> None:

@@ -6,6 +6,8 @@ other operand at a time are copied into a *panel*, rounded if need be. Both end 
 nothing beyond the sum is multiplied.
 """
 
+from blockbuster_fusion.printers.c.intrinsics import INTRINSICS
+
 UNITS = ("vector", "matrix")
 """The units that multiply bfloat16: AVX512-BF16, and AMX."""
 SOURCES = ("bfloat16", "float")
@@ -17,10 +19,9 @@ PAIR = "bfloat16_pair"
 PANELS = {"vector": (128, 256), "matrix": (64, 512)}
 """The rows and the depth of a panel: it stays in the second cache, and sums stay exact."""
 
-HEADER = """\
+HEADER = f"""\
 #if !LINKED
-#include <immintrin.h>
-#endif
+{INTRINSICS}#endif
 /* The rows of pairs of a sum over n: whole tiles. */
 #define PAIRS(n) (16 * BLOCKS(n, 32))
 """

@@ -7,6 +7,7 @@ It may also test whether all elements are usual.
 
 from dataclasses import replace
 
+from blockbuster_fusion.printers.c.intrinsics import INTRINSICS
 from blockbuster_fusion.printers.c.mathematics.exponentials import LIMIT, LN2, LN2_REST
 from blockbuster_fusion.printers.c.mathematics.formats import FLOAT32
 from blockbuster_fusion.printers.c.mathematics.tables import TABLES
@@ -23,30 +24,29 @@ TANH_TOP, TANH_LOW = 9.2, 0.0625
 
 VECTOR = replace(FLOAT32, c_type="__m512")
 """The format of the elements of a vector."""
-_SHARED = """\
-#include <immintrin.h>
-
+_SHARED = f"""\
+{INTRINSICS}
 /* Numbers of a table of 16, by the lowest bits of words. */
-INLINE __m512 found_float32(const float *table, __m512 words) {
+INLINE __m512 found_float32(const float *table, __m512 words) {{
     return _mm512_permutexvar_ps(_mm512_castps_si512(words), _mm512_loadu_ps(table));
-}
+}}
 
 /* The sizes of elements, or a limit where that is less; NaN stays. */
-INLINE __m512 size_up_to_float32(__m512 x, float limit) {
+INLINE __m512 size_up_to_float32(__m512 x, float limit) {{
     return _mm512_min_ps(_mm512_set1_ps(limit), _mm512_abs_ps(x));
-}
+}}
 
-INLINE __m512 with_sign_float32(__m512 size, __m512 x) {
+INLINE __m512 with_sign_float32(__m512 size, __m512 x) {{
     const __m512i sign = _mm512_set1_epi32(INT32_MIN);
     const __m512i a = _mm512_castps_si512(x), b = _mm512_castps_si512(size);
     return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(a, b, sign, 0xe4));
-}
+}}
 
 /* True if the sizes of all elements of a batch are at most a limit. */
-INLINE int are_up_to_float32(const float *x, float limit) {
+INLINE int are_up_to_float32(const float *x, float limit) {{
     const __m512 sizes = _mm512_abs_ps(_mm512_loadu_ps(x));
     return !_mm512_cmp_ps_mask(sizes, _mm512_set1_ps(limit), _CMP_NLE_UQ);
-}
+}}
 """
 
 
