@@ -72,7 +72,7 @@ def peak(threads: int) -> Callable[[], float]:
 
 
 def contenders(case: Case, inputs: list[Tensor]) -> dict[str, tuple[Callable[[], Any], Tensor]]:
-    """What is measured, by name, with the result of each."""
+    """The contenders by name, with the result of each."""
     torch._dynamo.reset()
     inductor = torch.compile(case.function, dynamic=False)
     found = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from blockbuster_fusion.errors import BadMachine, NoCompiler
+from blockbuster_fusion.errors import BadMachine, CompilerFailed, NoCompiler
 from blockbuster_fusion.machine.machine import Machine, known, read
 from blockbuster_fusion.runtime.c.compiler import has_openmp
 from blockbuster_fusion.runtime.c.probe import cpu_name, dot_units, probe_cpu
@@ -35,7 +35,7 @@ def this_cpu(threads: int | None = None, *, measure: bool = False) -> Machine:
     count = usable_threads(threads)
     wanted = (cpu_name(), count)
     units: set[str] = set()
-    with contextlib.suppress(NoCompiler):
+    with contextlib.suppress(NoCompiler, CompilerFailed):  # told when a kernel is compiled
         units = {f"{unit}.bfloat16" for unit in dot_units()}
     return kept_machine(
         f"cpu-{count}",

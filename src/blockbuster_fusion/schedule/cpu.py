@@ -12,7 +12,7 @@ from blockbuster_fusion.schedule.work import Work
 
 MATRIX = 0.95
 """The share of a machine's rate that products reach, beside the transposing of operands."""
-FEW = 0.6
+MATRIX_OF_FEW = 0.6
 """The share that products of few rows reach."""
 TRANSPOSED = 0.19
 """The bytes of operands that are transposed in the time of one operation of a product."""
@@ -56,7 +56,7 @@ def cpu_seconds(work: Work, machine: Machine, threads: int | None = None) -> flo
     computing = work.functions / (scalar * pace.function) + work.statements * pace.row
     computing += work.programs * PROGRAM
     computing += (work.operations - work.functions) / (scalar * pace.simple)
-    share = FEW if work.has_few_rows else MATRIX
+    share = MATRIX_OF_FEW if work.has_few_rows else MATRIX
     rate = machine.rate(work.dtype, matrix=not work.has_few_rows, processors=1)
     computing += work.products / (rate * share)
     computing += work.transposed / (machine.rate("float32", processors=1) * TRANSPOSED)

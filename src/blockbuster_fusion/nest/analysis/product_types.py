@@ -47,10 +47,10 @@ class ProductTypes:
             return DType.float32
         (dtype,) = narrow
         others = [side for side in sides if self.stored(side) not in NARROW]
-        fits = dtype is DType.bfloat16 or all(self._is_small(side) for side in others)
+        fits = dtype is DType.bfloat16 or all(map(self.is_exponential, others))
         return dtype if fits else DType.float32
 
-    def _is_small(self, tile: Tile) -> bool:
-        """True for an exponential, which is at most 1 and so fits float16."""
+    def is_exponential(self, tile: Tile) -> bool:
+        """True for an exponential: positive, and at most 1, so that it fits float16."""
         makers = self.makers[tile]
         return all(isinstance(s, Compute) and s.expr.op == "exp" for s in makers)

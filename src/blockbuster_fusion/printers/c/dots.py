@@ -13,13 +13,11 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.product_types import NARROW, ProductTypes
 from blockbuster_fusion.nest.nest import (
     Body,
-    Buffer,
     Cascade,
     Contract,
     For,
     Kernel,
     Load,
-    Lookup,
     Nest,
     Span,
     Statement,
@@ -37,17 +35,15 @@ class DotRules:
 
     unit: str
     """One of `prelude_dots.UNITS`."""
-    inputs: frozenset[Buffer]
-    """The arrays that callers give: these are multiplied as they are, or not in bfloat16."""
     rounds: bool
-    """True if all results are rounded to 16 bits: what is computed may be rounded too."""
+    """True if all results are rounded to 16 bits: exponentials may be rounded too."""
 
     @staticmethod
     def of(nest: Nest, unit: str | None) -> "DotRules | None":
         """The rules for a program; None without a unit."""
         results = [view.buffer.dtype for view in nest.outputs]
         rounds = all(dtype in NARROW for dtype in results if dtype.is_float)
-        return None if unit is None else DotRules(unit, frozenset(nest.inputs), rounds)
+        return None if unit is None else DotRules(unit, rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +82,17 @@ class DotPlan:
 
 
 def contractions_in_bfloat16(kernel: Kernel, rules: DotRules) -> Iterator[Contract]:
-    """The contractions of a kernel whose operands may be multiplied in bfloat16."""
+    """The contractions of a kernel whose operands may be multiplied in bfloat16.
+
+    Both lie in memory as such, or one is an exponential: sums of those do not cancel. Other numbers
+    are not rounded, as their sums may be small.
+    """
     types = ProductTypes(kernel)
-    loads = [s for s in kernel.statements if isinstance(s, Load | Lookup)]
-    given = {s.tile for s in loads if s.source.buffer in rules.inputs}
     for statement in kernel.statements:
         if isinstance(statement, Contract) and types.of(statement) is DType.bfloat16:
             sides = (statement.left, statement.right)
             others = [side for side in sides if types.stored(side) is not DType.bfloat16]
-            if not others or (rules.rounds and given.isdisjoint(others)):
+            if not others or (rules.rounds and all(map(types.is_exponential, others))):
                 yield statement
 
 

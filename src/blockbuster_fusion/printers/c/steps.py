@@ -1,8 +1,8 @@
 """Steps as C: a few neighbours computed side by side, in loops over them with calls in between.
 
-Compilers make vectors of such loops. A function that has a form for a batch is called for all
-neighbours at once, and the values before and after the call are in different loops. Then values are
-arrays, one element for each neighbour; compilers keep them in registers.
+Compilers make vectors of such loops. Some functions are called for a whole batch of neighbours. The
+values before and after such a call are in different loops, so they are arrays, with one element for
+each neighbour; compilers keep them in registers.
 """
 
 from collections.abc import Callable, Iterable

@@ -183,7 +183,7 @@ class _Row:
                     self.out.line(f"__builtin_prefetch({there} + {line}, 0, 2);")
 
     def rows_ahead(self, item: Segment) -> int:
-        """How many rows later one is to be fetched; 0 if processors foresee it.
+        """The number of rows by which a row is fetched ahead; 0 if processors foresee it.
 
         They foresee what follows in memory. The first segment of a row waits for memory, so the
         second fetches the next row. Parts of rows do not follow each other.

@@ -147,7 +147,7 @@ def _made(
     suffix: str = ".so",
     objects: Sequence[CacheEntry] = (),
 ) -> CacheEntry:
-    """What a compiler makes of a source and of objects: from the cache, or made now."""
+    """The library or object of a source, with objects: from the cache, or made now."""
 
     def make(library: Path) -> None:
         files = [library.with_suffix(".c")]

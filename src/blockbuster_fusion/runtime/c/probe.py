@@ -75,9 +75,15 @@ def dot_units() -> dict[str, int]:
 
     The compiler has to know their instructions, and the system to grant them.
     """
+    return dict(_dot_units(compiler()))
+
+
+@cache
+def _dot_units(command: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """The same, in code by a compiler."""
     library = _library()
     counts = {unit: getattr(library, f"dots_{unit}")() for unit in UNITS}
-    return {unit: count for unit, count in counts.items() if count}
+    return tuple((unit, count) for unit, count in counts.items() if count)
 
 
 def dot_unit() -> str | None:

@@ -60,14 +60,15 @@ static double own_time(void) {
 /* The mean of the threads' own times, which leave out the turns of other programs. */
 #define ALL(T) \\
     double time_of_all_##T(int64_t rounds, int64_t threads) { \\
-        double total = 0; \\
-        _Pragma("omp parallel num_threads(threads) reduction(+ : total)") \\
+        double total = 0, team = 0; \\
+        _Pragma("omp parallel num_threads(threads) reduction(+ : total, team)") \\
         { \\
             const double began = own_time(); \\
             peak_##T(rounds); \\
             total += own_time() - began; \\
+            team += 1; \\
         } \\
-        return total / threads; \\
+        return total / team; \\
     }
 PEAK(float32, float)
 PEAK(float64, double)

@@ -40,6 +40,8 @@ class DriverLaunch:
     """The shapes and dtypes of arrays beside those that are given, which come after these."""
     bytes: int = 0
     """The bytes to clear."""
+    kernel: Any = None
+    """The compiled kernel, whose function lives as long as it does."""
 
 
 def cleared(name: str, size: int) -> DriverLaunch:
@@ -78,6 +80,7 @@ def driver_launch(
         (*numbers, *(0,) * HIDDEN),
         tuple(arrays),
         tuple(scratch),
+        kernel=compiled,
     )
 
 
@@ -93,7 +96,7 @@ class Launches:
         self.names = [launch.name for launch, _ in launches]
         self.device = device
         self.entries = (_Entry * len(launches))()
-        self.held: list[Any] = []  # the memory that the entries point to
+        self.held: list[Any] = [launches]  # and the memory that the entries point to
         for entry, (launch, places) in zip(self.entries, launches, strict=True):
             own = [places[number] for _, number in launch.arrays]
             entry.parameters = self.kept(launch.parameters)

@@ -38,7 +38,7 @@ SHARED_BYTES = 128
 USUAL_L2 = 4 << 20
 """The size that is assumed where the driver tells none."""
 OPERATORS = 0.75
-"""A kernel costs the host as much as so many small operators, which are repeated."""
+"""The cost of a launch for the host, in calls of one small operator that are repeated."""
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,8 @@ class KernelBuffers:
                 raise Untaped("an array that is given is cleared")
             return Launched(name, cleared(name, base.bytes), places)
         assert isinstance(launch.step, Kernel)
+        if not all(self.recording.is_aligned(base, offset) for base, offset in places):
+            raise Untaped("an array begins at an address that kernels are not compiled for")
         function, device = launch.function, self.recording.device
         found = function.by_driver(device) if isinstance(function, FittingLaunch) else None
         if found is None:

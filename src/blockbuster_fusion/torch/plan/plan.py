@@ -14,10 +14,11 @@ from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.ranges import Ranges
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
+from blockbuster_fusion.torch.plan.operator_properties import PLAIN
 from blockbuster_fusion.torch.plan.placement import Untaped
-from blockbuster_fusion.torch.plan.recording import Recording
+from blockbuster_fusion.torch.plan.recording import ALIGNED, Recording, device_of
 from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, PlanStep, Slot, bound
-from blockbuster_fusion.torch.plan.tape import Misaligned, TensorTape
+from blockbuster_fusion.torch.plan.tape import TensorTape
 from blockbuster_fusion.torch.plan.views import StepTape
 
 MOST_BINDINGS = 64
@@ -59,6 +60,7 @@ class ModelPlan:
         self.changing = [slot for slot in inputs if slot not in weights]
         self.varying = frozenset(self.changing).intersection(varying)
         self.symbols, self.evaluate = tuple(symbols), evaluate
+        self.device = device_of(steps)
         self.sized = [_Sized(step) for step in steps]
         self.ranged = [*dict.fromkeys(x for step in steps for x in _ranged(step))]
         """The steps that run other kernels in other ranges of sizes."""
@@ -80,17 +82,19 @@ class ModelPlan:
             key, varying = self.form(values, length), self.varying
             tape = self.tapes.get(key)
         if isinstance(tape, TensorTape | StepTape):
-            try:
-                return tape(values, length)
-            except Misaligned:
-                return self.run(values, length)
-        if tape is not None:
+            return tape(values, length)
+        if tape is not None or self.is_captured:
             return self.run(values, length)
         room = len(self.room)
         recording = Recording(self.steps, self.outputs, values, room, length, varying)
         made = self.run(values, length, recording)
         self.tapes.put(key, self.taped(recording))
         return made
+
+    @property
+    def is_captured(self) -> bool:
+        """True while a CUDA graph is captured: what is kept would have no values yet."""
+        return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
     def is_repeated(self, key: Hashable) -> bool:
         """True if a call is like many before it."""
@@ -100,6 +104,8 @@ class ModelPlan:
 
     def taped(self, recording: Recording) -> TensorTape | StepTape | Untaped:
         """The tape of a recorded call, or the reason why there is none."""
+        if recording.kept and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # other streams read what is kept
         try:
             return TensorTape(recording)
         except Untaped as reason:
@@ -166,9 +172,10 @@ def _number(size: Size) -> int:
 
 
 def _seen(x: Any) -> Hashable:
-    """The shape, strides, dtype and device of an input."""
+    """The shape, strides, dtype and device of an input, and whether a GPU's is aligned."""
     if isinstance(x, torch.Tensor):
-        return type(x), x.shape, x.stride(), x.dtype, x.device
+        is_odd = x.is_cuda and type(x) in PLAIN and x.data_ptr() % ALIGNED != 0
+        return type(x), x.shape, x.stride(), x.dtype, x.device, is_odd
     if isinstance(x, int):
         return x
     return type(x).__name__

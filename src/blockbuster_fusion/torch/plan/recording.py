@@ -36,6 +36,8 @@ from blockbuster_fusion.torch.plan.steps import (
 )
 from blockbuster_fusion.torch.plan.views import View, ViewChains, ViewStep
 
+ALIGNED = 16
+"""Kernels of a GPU are compiled for addresses that are multiples of this."""
 MOST_KEPT = 1 << 16
 """The size in bytes of the largest tensor that is kept because it is the same in every call."""
 
@@ -71,6 +73,10 @@ class Recording:
         """The slots whose placements or numbers differ in other calls."""
         self.lengths: dict[Size, int] = {}
         """The slots of sizes."""
+        tensors = [x for x in given if isinstance(x, torch.Tensor) and is_plain(x)]
+        self.storages = {x.untyped_storage()._cdata for x in tensors}
+        self.anywhere: set[int] = set()
+        """The slots of results that are parts of other memory."""
         self.actions: list[Launched | Ran] = []
         for slot, x in enumerate(given):
             if isinstance(x, torch.Tensor):
@@ -129,6 +135,14 @@ class Recording:
         if slot not in self.placements:
             raise Untaped("a kernel takes what is no plain tensor")
         return self.placements[slot].base, self.placements[slot].offset
+
+    def is_aligned(self, base: Base, offset: int) -> bool:
+        """True if an address is a multiple of 16 bytes, in calls like this one.
+
+        Views that PyTorch makes may begin anywhere in memory of an input.
+        """
+        is_own = base.slot is None or base.slot not in self.anywhere
+        return is_own and (base.address * (base.slot is not None) + offset) % ALIGNED == 0
 
     def new_slot(self) -> int:
         self.slots += 1
@@ -252,6 +266,8 @@ class Recording:
             self.varying.add(step.output)
         if is_tensor:
             self.note_placement(step.output, made)
+            if made.storage_offset() or made.untyped_storage()._cdata in self.storages:
+                self.anywhere.add(step.output)
 
     def is_kept(self, slot: int, x: torch.Tensor) -> bool:
         return slot not in self.exposed and is_plain(x) and x.nbytes <= MOST_KEPT

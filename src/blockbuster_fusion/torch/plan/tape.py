@@ -26,8 +26,6 @@ from blockbuster_fusion.torch.plan.steps import Slot, named_range, runner
 MOST_ARENA, MOST_ON_GPU = 4 << 20, 1 << 30
 """The size of the longest arena in bytes. Kernels over more take so long that a tape gains nothing,
 and arrays that are freed one by one take less memory."""
-MULTIPLE = {"cpu": 1, "cuda": 16}
-"""The addresses of arrays are multiples of this: kernels of a GPU were compiled for such."""
 
 _ARENA = 0
 """The number of the base that is the arena."""
@@ -63,10 +61,6 @@ class _Part:
     """The names of the kernels, for a profiler."""
 
 
-class Misaligned(Exception):
-    """An input does not begin at an address that kernels were compiled for."""
-
-
 class TensorTape:
     """A plan for inputs with given shapes and strides: called with them, it gives results."""
 
@@ -75,13 +69,13 @@ class TensorTape:
         made = _Assembly(recording)
         self.parts, self.arena = made.parts, made.arena
         self.addresses, self.given = made.addresses, made.given
-        self.device, self.multiple = recording.device, MULTIPLE[recording.device.type]
+        self.device = recording.device
         self.template = [recording.kept.get(slot) for slot in range(recording.slots)]
         self.lengths = tuple(recording.lengths.items())
         self.outputs = tuple(recording.outputs)
 
     def __call__(self, given: Sequence[Any], length: Length) -> list[Any]:
-        """The results, or Misaligned; `length` evaluates the sizes of this call."""
+        """The results; `length` evaluates the sizes of this call."""
         values = [*given, *self.template[len(given) :]]
         for size, slot in self.lengths:
             values[slot] = length(size)
@@ -89,13 +83,9 @@ class TensorTape:
         if self.arena:
             arena = torch.empty(self.arena, dtype=torch.uint8, device=self.device)
             addresses[_ARENA] = arena.data_ptr()
-        low = 0
         for slot, base in self.given:
             found = values[slot].data_ptr()
-            low |= found
             addresses[base] = found if found >= LOW else checked_address(values[slot], found)
-        if low % self.multiple:
-            raise Misaligned
         for part in self.parts:
             for fresh in part.fresh:
                 x = torch.empty(fresh.shape, dtype=fresh.dtype, device=self.device)
