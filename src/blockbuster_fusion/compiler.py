@@ -80,6 +80,8 @@ class Request:
     @cached_property
     def stored(self) -> Storage | None:
         """The dtypes that float32 arrays are stored in."""
+        if isinstance(self.dtype, Mapping):  # by the names of inputs and outputs
+            return {name: as_dtype(dtype) for name, dtype in self.dtype.items()}
         return as_dtype(self.dtype) if isinstance(self.dtype, str) else self.dtype
 
     @property

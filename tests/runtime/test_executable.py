@@ -298,3 +298,10 @@ def test_zero_copy() -> None:
         x[:] = number
         assert (kernel(x)[0] == number + 1).all()
         assert (kernel(tensor)[0] == number + 1).all()
+
+
+def test_dtypes_of_single_arrays_have_names() -> None:
+    program = bb.trace(lambda X: {"Y": X + 1}, X="M")
+    assert "bfloat16" in bb.compile(program, dtype={"X": "bfloat16"}).source
+    with pytest.raises(bb.BlockbusterError, match="'bfloat17' is not one of"):
+        bb.compile(program, dtype={"X": "bfloat17"})
