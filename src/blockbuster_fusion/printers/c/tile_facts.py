@@ -40,9 +40,10 @@ def tiles_for_runs(kernel: Kernel) -> dict[Tile, Dim]:
 def is_shared_out(dim: Dim, kernel: Kernel) -> bool:
     """True if blocks of a dim are shorter where threads outnumber them.
 
-    Only a call tells the length of such an axis, and no buffer has its blocks.
+    Only a call tells the length of such an axis, and no array of a caller has its blocks.
     """
-    parts = {a.dim for b in kernel.buffers for a in b.axes if a.along is not Along.AXIS}
+    given = [a for b in kernel.global_buffers for a in b.axes]
+    parts = {a.dim for a in given if a.along is not Along.AXIS}
     is_parallel = any(index.dim is dim for index in kernel.grid)
     is_unknown = isinstance(dim.axis.extent, Symbol)
     return is_parallel and is_unknown and dim not in parts
