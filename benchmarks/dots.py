@@ -10,9 +10,6 @@ them, eager and compiled by Inductor. All run in turns. Errors, against float64,
 of eager PyTorch.
 """
 
-import argparse
-import json
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -25,7 +22,7 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
-from limits import Case, load, norm_linear, prepared, swiglu, timed
+from limits import Benchmark, Case, norm_linear, prepared, swiglu, timed
 from torch import Tensor
 
 from blockbuster_fusion.runtime.c import kernels, probe
@@ -148,31 +145,5 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cases", nargs="*", help="cases whose name has one of these words")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each case")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the results as JSON")
-    parser.add_argument("--table", action="store_true", help="print the table of kept results")
-    options = parser.parse_args()
-    if options.table:
-        print(table(load(options.save or RESULTS)))
-        return
-    torch.set_num_threads(options.threads)
-    torch.set_grad_enabled(False)
-    os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
-    for case in CASES:
-        if options.cases and not any(word in case.name for word in options.cases):
-            continue
-        result = measured(case, options.threads, options.seconds)
-        print(told(result), flush=True)
-        if options.save:
-            key = [result[k] for k in ("machine", "threads", "case")]
-            kept = [r for r in load(options.save) if [r["machine"], r["threads"], r["case"]] != key]
-            text = json.dumps({"results": [*kept, result]}, indent=1) + "\n"
-            options.save.write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    Benchmark(__doc__ or "", CASES, measured, told, table, RESULTS, 1.0).command()

@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -157,8 +157,9 @@ class Limit:
         return float(2.0 * LANES_OF_PEAK * lanes * rounds / spent * self.threads)
 
 
-def measured(case: Case, threads: int, seconds: float, limit: Limit) -> dict[str, Any]:
+def measured(case: Case, threads: int, seconds: float) -> dict[str, Any]:
     """One case: the kernels and their limit, in turns."""
+    limit = Limit(threads)
     torch._dynamo.reset()
     inputs = case.inputs()
     launches, result = prepared(case, inputs)
@@ -248,42 +249,65 @@ def load(file: Path) -> list[dict[str, Any]]:
     return json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
 
 
-def merged(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def merged(
+    old: list[dict[str, Any]], new: list[dict[str, Any]], cases: Sequence[Case]
+) -> list[dict[str, Any]]:
     """Old and new results in the order of the threads and the cases."""
     found = {(r["machine"], r["threads"], r["case"]): r for r in (*old, *new)}
-    order = {case.name: place for place, case in enumerate(CASES)}
+    order = {case.name: place for place, case in enumerate(cases)}
     keys = sorted(found, key=lambda key: (*key[:2], order.get(key[2], len(order))))
     return [found[key] for key in keys]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cases", nargs="*", help="cases whose name has one of these words")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=0.5, help="for each case")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the results as JSON")
-    parser.add_argument("--table", action="store_true", help="print the table of kept results")
-    options = parser.parse_args()
-    if options.table:
-        print(table(load(options.save or RESULTS)))
-        return
-    torch.set_num_threads(options.threads)
-    torch.set_grad_enabled(False)
-    os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
-    limit = Limit(options.threads)
-    for case in CASES:
-        if options.cases and not any(word in case.name for word in options.cases):
-            continue
-        result = measured(case, options.threads, options.seconds, limit)
-        rate = f"{result['gigabytes_per_second']:.1f} GB/s"
-        if result["gflops"]:
-            rate = f"{result['gflops']:.0f} GFLOP/s"
-        told = f"{result['share']:.2f} of {result['of']}, {result['microseconds']:.0f} µs, {rate}"
-        print(f"{case.name}: {told}", flush=True)
-        if options.save:
-            kept = {"results": merged(load(options.save), [result])}
-            options.save.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+def told(result: dict[str, Any]) -> str:
+    """A result as a line."""
+    rate = f"{result['gigabytes_per_second']:.1f} GB/s"
+    if result["gflops"]:
+        rate = f"{result['gflops']:.0f} GFLOP/s"
+    share = f"{result['share']:.2f} of {result['of']}"
+    return f"{result['case']}: {share}, {result['microseconds']:.0f} µs, {rate}"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Cases of kernels by themselves, with the way to measure them and to tell of the results."""
+
+    about: str
+    cases: Sequence[Case]
+    measured: Callable[[Case, int, float], dict[str, Any]]
+    """Measures a case with a number of threads, for some seconds."""
+    told: Callable[[dict[str, Any]], str]
+    table: Callable[[list[dict[str, Any]]], str]
+    results: Path
+    seconds: float
+
+    def command(self) -> None:
+        """Runs the cases that the command line asks for, or prints the table of kept results."""
+        options = self.options()
+        if options.table:
+            print(self.table(load(options.save or self.results)))
+            return
+        torch.set_num_threads(options.threads)
+        torch.set_grad_enabled(False)
+        os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
+        for case in self.cases:
+            if options.cases and not any(word in case.name for word in options.cases):
+                continue
+            result = self.measured(case, options.threads, options.seconds)
+            print(self.told(result), flush=True)
+            if options.save:
+                kept = {"results": merged(load(options.save), [result], self.cases)}
+                options.save.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+    def options(self) -> argparse.Namespace:
+        parser = argparse.ArgumentParser(description=self.about.splitlines()[0])
+        parser.add_argument("--cases", nargs="*", help="cases whose name has one of these words")
+        parser.add_argument("--threads", type=int, default=1)
+        parser.add_argument("--seconds", type=float, default=self.seconds, help="for each case")
+        parser.add_argument("--save", type=Path, metavar="FILE", help="write the results as JSON")
+        parser.add_argument("--table", action="store_true", help="print the table of kept results")
+        return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    Benchmark(__doc__ or "", CASES, measured, told, table, RESULTS, 0.5).command()

@@ -147,13 +147,14 @@ def test_files_that_the_docs_name_exist(page: str) -> None:
 def test_figures_are_the_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of speeds are made from the results that the benchmark has kept."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    cpu, limits = (importlib.import_module(name) for name in ("cpu", "limits"))
+    cpu, limits, dots = (importlib.import_module(name) for name in ("cpu", "limits", "dots"))
     results = cpu.load(cpu.RESULTS)
     page = (ROOT / "docs" / "cpu.md").read_text(encoding="utf-8")
     tables = {
         "summary": cpu.summary(results),
         "cpu": cpu.table(results),
         "limits": limits.table(limits.load(limits.RESULTS)),
+        "dots": dots.table(limits.load(dots.RESULTS)),
     }
     for name, wanted in tables.items():
         between = page.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0]

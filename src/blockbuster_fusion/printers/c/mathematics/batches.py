@@ -82,7 +82,7 @@ INLINE __m512 exp_vector(__m512 x) {{
 
 def _sigmoid() -> str:
     return f"""\
-/* The quotient of a and b, by a reciprocal of 14 bits, which doubles them. */
+/* A quotient a / b by a reciprocal of 14 bits; a correction doubles these. */
 INLINE __m512 sigmoid_vector(__m512 x) {{
     const __m512 t = exp_limited_vector(-size_up_to_float32(x, {FLOAT32(LIMIT["float32"])}), 1);
     const __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
