@@ -6,7 +6,7 @@ other operand at a time are copied into a *panel*, rounded if need be. Both end 
 nothing beyond the sum is multiplied.
 """
 
-from blockbuster_fusion.printers.c.intrinsics import INTRINSICS
+from blockbuster_fusion.printers.c.intrinsics import INTRINSICS, TILES
 
 UNITS = ("vector", "matrix")
 """The units that multiply bfloat16: AVX512-BF16, and AMX."""
@@ -205,23 +205,8 @@ _TILES = f"""\
 #define TILE_DOT(sums, a, b) _tile_dpbf16ps(sums, a, b)
 #endif
 
-/* Linux grants tiles to a process, with all its threads, once it asks for them. */
-#if defined(__linux__) && defined(__x86_64__)
-#include <sys/syscall.h>
-#include <unistd.h>
-static __attribute__((constructor)) void ask_for_tiles(void) {{
-    enum {{ REQUEST = 0x1023, TILE_DATA = 18 }};
-    syscall(SYS_arch_prctl, REQUEST, TILE_DATA);
-}}
-#endif
-
-/* Eight tiles: the bytes of their rows, from byte 16 on, and the numbers of these, from 48 on. */
-static const uint8_t tile_config[64] __attribute__((aligned(64))) = {{
-    1,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,
-    64, 0,  64, 0,  64, 0,  64, 0,  64, 0,  64, 0,  64, 0,  64, 0,
-    0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,
-    16, 16, 16, 16, 16, 16, 16, 16, 0,  0,  0,  0,  0,  0,  0,  0,
-}};
+{TILES}
+static __attribute__((constructor)) void ask_for_tiles(void) {{ are_tiles_granted(); }}
 
 LARGE void begin_matrix(void) {{ TILE_BEGIN(tile_config); }}
 

@@ -1,6 +1,9 @@
 """The C source by which a CPU is measured."""
 
-SOURCE = """\
+from blockbuster_fusion.printers.c.intrinsics import TILES
+
+SOURCE = (
+    """\
 #include <stdint.h>
 #include <time.h>
 
@@ -101,21 +104,13 @@ double peak_vector(int64_t rounds) { return rounds; }
 #endif
 
 /* The same with tiles of 16 by 16 sums, which Linux grants to a process that asks for them. */
-#if defined(__AMX_BF16__) && defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-int64_t dots_matrix(void) {
-    enum { REQUEST = 0x1023, TILE_DATA = 18 };
-    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0 ? 4 * 16 * 16 * 32 : 0;
-}
-static const uint8_t config[64] __attribute__((aligned(64))) = {
-    1,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,
-    64, 0,  64, 0,  64, 0,  64, 0,  64, 0,  64, 0,  64, 0,  64, 0,
-    0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,
-    16, 16, 16, 16, 16, 16, 16, 16, 0,  0,  0,  0,  0,  0,  0,  0,
-};
+#if defined(__AMX_BF16__)
+"""
+    + TILES
+    + """\
+int64_t dots_matrix(void) { return are_tiles_granted() ? 4 * 16 * 16 * 32 : 0; }
 double peak_matrix(int64_t rounds) {
-    _tile_loadconfig(config);
+    _tile_loadconfig(tile_config);
     for (int64_t r = 0; r < rounds; r++) {
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
@@ -163,3 +158,4 @@ void all_threads(int64_t threads) {
     { __asm__ volatile("" ::: "memory"); }
 }
 """
+)
