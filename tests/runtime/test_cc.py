@@ -19,6 +19,7 @@ from blockbuster_fusion.runtime.c import compiler as cc
 from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.c.kernels import loaded
 from blockbuster_fusion.runtime.c.library import is_whole, load_library
+from blockbuster_fusion.runtime.c.topology import Cache, Topology
 from blockbuster_fusion.runtime.disk_cache import CacheEntry
 
 SOURCE = "int answer(void) { return 42; }\n"
@@ -278,3 +279,15 @@ def test_a_piece_of_a_library_is_told() -> None:
     content = compile_c(SOURCE).content
     assert is_whole(content)
     assert not any(is_whole(content[:at]) for at in range(0, len(content), 97))
+
+
+@pytest.mark.parametrize(
+    ("cores", "reported", "counted"), [(2, 32, 32), (2, 300, 32), (16, 300, 64), (1, 8, 8)]
+)
+def test_the_last_cache_of_a_host_is_shared_with_others(
+    monkeypatch: pytest.MonkeyPatch, cores: int, reported: int, counted: int
+) -> None:
+    last = Cache("L3", reported << 20, reported << 20, shared=True)
+    found = Topology(tuple(frozenset([n]) for n in range(cores)), (last,))
+    monkeypatch.setattr(cc, "topology", lambda: found)
+    assert cc.last_cache.__wrapped__() == counted << 20

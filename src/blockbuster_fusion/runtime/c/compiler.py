@@ -114,10 +114,19 @@ class _Build:
         return _made(source, self.command, self.linking, ".so", objects)
 
 
+CACHE_OF_A_CORE, LEAST_CACHE = 4 << 20, 32 << 20
+"""The bytes of the last cache that each core can count on, and those of a few cores together."""
+
+
 @cache
 def last_cache() -> int:
-    """The bytes of the last cache of a core: larger results are written past it."""
-    return topology().caches[-1].one
+    """The bytes of the last cache that this process can count on.
+
+    Larger results are written past it. A virtual machine sees the whole cache of its host, which
+    it shares with others: its part grows with its cores.
+    """
+    here = topology()
+    return min(here.caches[-1].one, max(LEAST_CACHE, CACHE_OF_A_CORE * len(here.cores)))
 
 
 OPENMP_RUNTIMES = re.compile(r"/(libgomp|libiomp5|libomp)[^/]*\.so[^/]*$")
