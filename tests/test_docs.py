@@ -147,20 +147,14 @@ def test_files_that_the_docs_name_exist(page: str) -> None:
 def test_figures_are_the_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of speeds are made from the results that the benchmark has kept."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    cpu, limits, dots = (importlib.import_module(name) for name in ("cpu", "limits", "dots"))
-    results = cpu.load(cpu.RESULTS)
-    page = (ROOT / "docs" / "cpu.md").read_text(encoding="utf-8")
-    tables = {
-        "summary": cpu.summary(results),
-        "cpu": cpu.table(results),
-        "limits": limits.table(limits.load(limits.RESULTS)),
-        "dots": dots.table(limits.load(dots.RESULTS)),
-    }
-    for name, wanted in tables.items():
-        between = page.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0]
-        assert between.strip() == wanted, name
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert cpu.summary(results) in readme
+    pages = importlib.import_module("pages")
+    tables = {name: made() for name, made in pages.TABLES.items()}
+    shown = set()
+    for page in pages.PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert pages.filled(text, tables) == text, f"{page}: run benchmarks/pages.py"
+        shown |= {name for name in tables if f"<!-- {name} -->" in text}
+    assert shown == set(tables)
 
 
 def test_every_figure_names_its_baseline() -> None:
