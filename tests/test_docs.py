@@ -147,18 +147,23 @@ def test_files_that_the_docs_name_exist(page: str) -> None:
 def test_figures_are_the_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of speeds are made from the results that the benchmark has kept."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    cpu, limits, dots = (importlib.import_module(name) for name in ("cpu", "limits", "dots"))
+    modules = ("cpu", "limits", "dots", "gpu_limits")
+    cpu, limits, dots, gpu_limits = (importlib.import_module(name) for name in modules)
     results = cpu.load(cpu.RESULTS)
-    page = (ROOT / "docs" / "cpu.md").read_text(encoding="utf-8")
     tables = {
-        "summary": cpu.summary(results),
-        "cpu": cpu.table(results),
-        "limits": limits.table(limits.load(limits.RESULTS)),
-        "dots": dots.table(limits.load(dots.RESULTS)),
+        "cpu.md": {
+            "summary": cpu.summary(results),
+            "cpu": cpu.table(results),
+            "limits": limits.table(limits.load(limits.RESULTS)),
+            "dots": dots.table(limits.load(dots.RESULTS)),
+        },
+        "gpu.md": {"gpu_limits": gpu_limits.table(limits.load(gpu_limits.RESULTS))},
     }
-    for name, wanted in tables.items():
-        between = page.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0]
-        assert between.strip() == wanted, name
+    for file, named in tables.items():
+        page = (ROOT / "docs" / file).read_text(encoding="utf-8")
+        for name, wanted in named.items():
+            between = page.partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0]
+            assert between.strip() == wanted, name
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert cpu.summary(results) in readme
 
