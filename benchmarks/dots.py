@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
-from limits import Benchmark, Case, norm_linear, prepared, swiglu, timed
+from limits import Benchmark, Case, norm_linear, one_by_one, prepared, swiglu, timed
 from torch import Tensor
 
 from blockbuster_fusion.runtime.c import kernels, probe
@@ -146,4 +146,4 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    Benchmark(__doc__ or "", CASES, measured, told, table, RESULTS, 1.0).command()
+    Benchmark(__doc__ or "", CASES, one_by_one(measured), told, table, RESULTS, 1.0).command()

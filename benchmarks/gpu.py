@@ -14,7 +14,6 @@ import math
 import multiprocessing
 import os
 import platform
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 import torch
 import triton
+from cuda_graphs import interleaved
 from torch.nn import functional
 
 import blockbuster_fusion as bb
@@ -336,54 +336,6 @@ CANDIDATES: list[Candidate] = []
 
 
 # -------------------------------------------------------------------------- measuring
-
-
-def graph_of(calls: Sequence[Callable[[], Any]], milliseconds: float) -> tuple[Any, int]:
-    """A CUDA graph of the calls in turn, as often as fills some time, and how many they are."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-        torch.cuda.synchronize()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for call in calls:
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        once = begin.elapsed_time(end) / len(calls)
-        count = int(min(100, max(1, milliseconds / max(once, 1e-3) / len(calls)))) * len(calls)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for i in range(count):
-                calls[i % len(calls)]()
-    torch.cuda.synchronize()
-    return graph, count
-
-
-def interleaved(
-    rivals: Mapping[str, Sequence[Callable[[], Any]]], rounds: int = 9, milliseconds: float = 2.0
-) -> dict[str, float]:
-    """Microseconds a call of each, as medians over rounds that go through all of them."""
-    graphs = {}
-    for name, calls in rivals.items():
-        try:
-            graphs[name] = graph_of(calls, milliseconds)
-        except Exception as error:
-            print(f"    {name}: left out, {str(error)[:120]}", flush=True)
-            torch.cuda.synchronize()
-    times: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(rounds):
-        for name, (graph, count) in graphs.items():
-            graph.replay()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            times[name].append(begin.elapsed_time(end) / count * 1e3)
-    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def make_inputs(case: Case, seed: int) -> dict[str, torch.Tensor]:

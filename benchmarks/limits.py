@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -250,13 +250,34 @@ def load(file: Path) -> list[dict[str, Any]]:
 
 
 def merged(
-    old: list[dict[str, Any]], new: list[dict[str, Any]], cases: Sequence[Case]
+    old: list[dict[str, Any]], new: list[dict[str, Any]], cases: Sequence[Case], by: str = "threads"
 ) -> list[dict[str, Any]]:
-    """Old and new results in the order of the threads and the cases."""
-    found = {(r["machine"], r["threads"], r["case"]): r for r in (*old, *new)}
+    """Old and new results in the order of the machines, of a field, and of the cases."""
+    found = {(r["machine"], r[by], r["case"]): r for r in (*old, *new)}
     order = {case.name: place for place, case in enumerate(cases)}
     keys = sorted(found, key=lambda key: (*key[:2], order.get(key[2], len(order))))
     return [found[key] for key in keys]
+
+
+def one_by_one(
+    measured: Callable[[Case, int, float], dict[str, Any]],
+) -> Callable[[Sequence[Case], argparse.Namespace], Iterator[dict[str, Any]]]:
+    """Measures cases in turn, each with a number of threads, for some seconds."""
+
+    def all_measured(
+        cases: Sequence[Case], options: argparse.Namespace
+    ) -> Iterator[dict[str, Any]]:
+        torch.set_num_threads(options.threads)
+        os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
+        for case in cases:
+            yield measured(case, options.threads, options.seconds)
+
+    return all_measured
+
+
+def with_threads(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of benchmarks on a CPU."""
+    parser.add_argument("--threads", type=int, default=1)
 
 
 def told(result: dict[str, Any]) -> str:
@@ -274,12 +295,16 @@ class Benchmark:
 
     about: str
     cases: Sequence[Case]
-    measured: Callable[[Case, int, float], dict[str, Any]]
-    """Measures a case with a number of threads, for some seconds."""
+    measured: Callable[[Sequence[Case], argparse.Namespace], Iterable[dict[str, Any]]]
+    """Measures some cases as the command line asks."""
     told: Callable[[dict[str, Any]], str]
     table: Callable[[list[dict[str, Any]]], str]
     results: Path
     seconds: float
+    arguments: Callable[[argparse.ArgumentParser], None] = with_threads
+    """Adds arguments of its own."""
+    by: str = "threads"
+    """The field that tells results of one case on one machine apart."""
 
     def command(self) -> None:
         """Runs the cases that the command line asks for, or prints the table of kept results."""
@@ -287,27 +312,24 @@ class Benchmark:
         if options.table:
             print(self.table(load(options.save or self.results)))
             return
-        torch.set_num_threads(options.threads)
         torch.set_grad_enabled(False)
-        os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
-        for case in self.cases:
-            if options.cases and not any(word in case.name for word in options.cases):
-                continue
-            result = self.measured(case, options.threads, options.seconds)
+        words = options.cases
+        chosen = [c for c in self.cases if not words or any(word in c.name for word in words)]
+        for result in self.measured(chosen, options):
             print(self.told(result), flush=True)
             if options.save:
-                kept = {"results": merged(load(options.save), [result], self.cases)}
+                kept = {"results": merged(load(options.save), [result], self.cases, self.by)}
                 options.save.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
     def options(self) -> argparse.Namespace:
         parser = argparse.ArgumentParser(description=self.about.splitlines()[0])
         parser.add_argument("--cases", nargs="*", help="cases whose name has one of these words")
-        parser.add_argument("--threads", type=int, default=1)
         parser.add_argument("--seconds", type=float, default=self.seconds, help="for each case")
         parser.add_argument("--save", type=Path, metavar="FILE", help="write the results as JSON")
         parser.add_argument("--table", action="store_true", help="print the table of kept results")
+        self.arguments(parser)
         return parser.parse_args()
 
 
 if __name__ == "__main__":
-    Benchmark(__doc__ or "", CASES, measured, told, table, RESULTS, 0.5).command()
+    Benchmark(__doc__ or "", CASES, one_by_one(measured), told, table, RESULTS, 0.5).command()

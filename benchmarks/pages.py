@@ -11,6 +11,7 @@ from pathlib import Path
 
 import cpu
 import dots
+import gpu_limits
 import limits
 import scaling
 
@@ -20,9 +21,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "cpu": lambda: cpu.table(cpu.load(cpu.RESULTS)),
     "scaling": lambda: scaling.table(scaling.load(scaling.RESULTS)),
     "limits": lambda: limits.table(limits.load(limits.RESULTS)),
+    "gpu_limits": lambda: gpu_limits.table(limits.load(gpu_limits.RESULTS)),
     "dots": lambda: dots.table(limits.load(dots.RESULTS)),
 }
-PAGES = ("README.md", "docs/cpu.md")
+PAGES = ("README.md", "docs/cpu.md", "docs/gpu.md")
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
