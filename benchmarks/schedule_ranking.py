@@ -2,10 +2,12 @@
 
     python benchmarks/schedule_ranking.py                                 # this CPU, one thread
     python benchmarks/schedule_ranking.py --device cuda --jobs 14 --save ranking.json
+    python benchmarks/schedule_ranking.py --device cuda --again ranking.json   # measures nothing
 
 For each kernel, the ten configurations of the least predicted times are measured, and as many more
 as --more says: half of them anywhere in the schedule space, half a few changes away from the ten.
-The last line has the share of kernels whose best of ten is within 10% of the best of all.
+The last line has the share of kernels whose best of ten is within 10% of the best of all. With
+--again, the configurations of a file are predicted again, and ranked by that.
 """
 
 import argparse
@@ -43,6 +45,8 @@ from blockbuster_fusion.torch.rivals.timing import launcher, measured
 
 TOP = 10
 NEAR = 1.1
+USUAL_CAPABILITY = 90
+"""That of the GPU that is predicted for where there is none."""
 
 
 def attention(Q: Any, K: Any, V: Any) -> Any:
@@ -108,7 +112,7 @@ class Ranking:
             target=device,
             sizes=dict(self.sizes),
             dtype=stored,
-            capability=capability_of(device),
+            capability=capability_of(device) or USUAL_CAPABILITY,
         )
         self.usual = choose(request)
 
@@ -271,12 +275,17 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
     parser.add_argument("--seconds", type=float, default=math.inf, help="the time limit")
     parser.add_argument("--kernels", default="", help="only those whose name has this word")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="predict its kernels again")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the results as JSON")
     return parser.parse_args()
 
 
 def main() -> None:
     options = parsed()
+    if options.again:
+        found = json.loads(options.again.read_text(encoding="utf-8"))
+        predicted_again(options.device, [k for k in found if options.kernels in k["case"]])
+        return
     end = time.monotonic() + options.seconds
     numbers = [
         n for n, (case, _) in enumerate(kernels(options.device)) if options.kernels in case.name
@@ -293,6 +302,37 @@ def main() -> None:
     for process in [*(pool._processes or {}).values()]:
         process.kill()  # a compiler may still be busy
     os._exit(0)
+
+
+def predicted_again(device: str, found: Sequence[Mapping[str, Any]]) -> None:
+    """Prints how the present predictions rank configurations that were measured before."""
+    by_name = {(case.name, *sizes.values()): n for n, (case, sizes) in enumerate(kernels(device))}
+    shares = []
+    for kernel in found:
+        ranking = Ranking(by_name[kernel["case"], *kernel["sizes"].values()], device)
+        pairs = [
+            (again(ranking, Config.from_data(row["config"])), row["measured"], row["config"])
+            for row in kernel["rows"]
+        ]
+        pairs.sort(key=lambda pair: pair[0])
+        best = min(measured for _, measured, _ in pairs)
+        first, few = pairs[0][1] / best, min(pair[1] for pair in pairs[:3]) / best
+        shares.append((first, few))
+        sizes = "×".join(map(str, kernel["sizes"].values()))
+        errors = sorted(pair[1] / pair[0] for pair in pairs[:TOP])
+        print(
+            f"{kernel['case']:14} {sizes:16} first {first:5.2f}, of three {few:5.2f} times the best"
+            f" of {len(pairs)}, {best:.1f} µs; measured / predicted {errors[len(errors) // 2]:.2f}"
+        )
+    firsts, threes = (math.exp(sum(map(math.log, x)) / len(x)) for x in zip(*shares, strict=True))
+    print(f"geometric means: first {firsts:.3f}, best of three {threes:.3f}")
+
+
+def again(ranking: Ranking, config: Config) -> float:
+    """The time that is predicted for a configuration now, in microseconds."""
+    choice = choice_of(ranking, config)
+    nest, tiles = choice.scheduled()
+    return predicted(nest, Tiling(Extents(), tiles), ranking.machine, choice.schedule).device * 1e6
 
 
 def rival(device: str, number: int) -> float:

@@ -16,6 +16,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.matrix_products import is_dot
 from blockbuster_fusion.nest.nest import (
     Access,
     Buffer,
@@ -32,7 +33,6 @@ from blockbuster_fusion.nest.nest import (
     Tile,
     View,
 )
-from blockbuster_fusion.printers.triton.dots import is_dot
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlanner, block_length
 from blockbuster_fusion.printers.triton.memory import SharedMemory, shared_limit
 from blockbuster_fusion.safety.pipeline import make_safe
@@ -43,6 +43,7 @@ from helpers.attention_forms import FORMS, inputs_of
 from helpers.lookup_programs import FORMS as LOOKUPS
 from helpers.lookup_programs import inputs_of as lookup_inputs
 from helpers.lookup_programs import traced
+from helpers.vector_products import vector_errors, vector_resources
 
 UNITS = {
     "attention": (),
@@ -500,6 +501,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_lookups": lookup_errors,
     "run_long": long_errors,
     "run_products": product_errors,
+    "run_vectors": vector_errors,
     "run_edges": edge_results,
     "run_exponentials": exponential_errors,
     "run_outside": lookups_outside,
@@ -507,6 +509,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_masks": masked_resources,
     "compile_long": long_resources,
     "compile_products": product_resources,
+    "compile_vectors": vector_resources,
     "compile_short": lambda capability: short_resources(int(capability)),
 }
 

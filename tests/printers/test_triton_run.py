@@ -22,6 +22,7 @@ from helpers.triton_cases import (
     SCHEDULED,
     UNITS,
 )
+from helpers.vector_products import VECTORS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 SCRIPT = Path(__file__).parents[1] / "helpers" / "triton_cases.py"
@@ -29,7 +30,7 @@ CAPABILITIES = (80, 90, 100) if FULL else (90,)
 SHORT = (80, 86, 90) if FULL else (86,)
 COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
-    *("compile_masks", "compile_long", "compile_products", "compile:90:float32"),
+    *("compile_masks", "compile_long", "compile_products", "compile_vectors", "compile:90:float32"),
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
 )
@@ -112,6 +113,22 @@ def test_products_of_many_axes_are_dots() -> None:
 
 def test_products_of_many_axes_compile() -> None:
     assert [row["case"] for row in found("compile_products")] == list(PRODUCTS)
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_sums_of_products_with_vectors_are_spread_over_blocks(name: str) -> None:
+    """Threads met in each step of a loop, and nothing was loaded ahead."""
+    rows = [row for row in found("run_vectors") if row["case"] == name]
+    assert len(rows) >= 3
+    assert all(row["spread"] for row in rows)
+    largest, allowed = (max(row[key] for row in rows) for key in ("error", "float32"))
+    assert largest <= 2 * allowed, rows
+
+
+def test_products_with_vectors_load_long_vectors() -> None:
+    rows = found("compile_vectors")
+    assert {row["case"] for row in rows} == set(VECTORS)
+    assert not [row for row in rows if row["spilled"] or not row["wide"]], rows
 
 
 @pytest.mark.parametrize("name", EDGES)

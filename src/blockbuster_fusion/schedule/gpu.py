@@ -21,11 +21,27 @@ MOST_REGISTERS = 255
 """The registers of a thread; what it holds beyond that is spilled to memory."""
 USED, PER_ELEMENT = 20, 0.8
 """The registers of a thread beside its elements, and those for each of them."""
+BESIDE = 56
+"""The registers of a thread beside the accumulators of products."""
 ACCUMULATED = 72
 """The elements of a thread beyond which a program has eight warps instead of four."""
 STAGES = 3
 KEPT_BUSY = 15
 """The warps with which a processor computes at its full rate."""
+KEPT_BUSY_BY_PRODUCTS = 8
+"""The same for programs with accumulators: each thread has many elements."""
+AHEAD = {False: 2.6, True: 3.6}
+"""The waiting for a block of a product that is loaded ahead, in steps, by `Work.is_grouped`.
+
+It is hidden behind products, unless operands are computed with in the same step."""
+UNGROUPED = 0.6
+"""The share of the rate of tensor cores with fewer than 64 rows."""
+BY_WORDS = 9e10
+"""The bytes per second that a processor loads if rows are aligned to words only."""
+CROWDED = 1.1
+"""The factor for a launch that asks for more stages than shared memory holds: it gets fewer."""
+TOGETHER = 0.9
+"""The share of the shorter time of tensor cores and of their memory that is hidden."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
 CACHED = 0.6
@@ -55,7 +71,8 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     if work.staged:
         stages = max(1, min(stages, int(room // work.staged)))
     each = work.held / (32 * warps)
-    registers = min(MOST_REGISTERS, USED + each * PER_ELEMENT)
+    own = work.accumulated / (32 * warps) + BESIDE if work.accumulated else 0.0
+    registers = min(MOST_REGISTERS, max(own, USED + each * PER_ELEMENT))
     limits = [MOST_PROGRAMS, MOST_WARPS // warps, int(REGISTERS // (32 * warps * registers))]
     limits += [int(room // (work.staged * stages))] if work.staged else []
     spilled = max(1.0, (USED + each) / MOST_REGISTERS)
@@ -68,18 +85,37 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     programs = max(1.0, work.programs * work.busy)
     processors = min(float(machine.processors), programs)
     at_a_time = min(here.programs, max(1.0, programs / machine.processors))
-    busy = processors * min(1.0, at_a_time * here.warps / KEPT_BUSY)
+    enough = KEPT_BUSY_BY_PRODUCTS if work.accumulated else KEPT_BUSY
+    busy = processors * min(1.0, at_a_time * here.warps / enough)
     computing = work.operations / (machine.rate("float32", processors=1) / 2 * VECTOR * busy)
-    rate = machine.rate(work.dtype, matrix=True, processors=1)
-    computing += work.products / (rate * processors)
+    computing += _multiplying(work, machine, programs)
     moving = _moving(work, machine, here, programs, at_a_time)
     longer, shorter = max(moving, computing), min(moving, computing)
     rounds = programs / (machine.processors * here.programs)
     rounds = math.ceil(rounds) if rounds < 4 else rounds
-    ahead = work.multiplying / max(1, here.stages - 1)
-    steps = work.steps - work.multiplying + ahead + START
-    waiting = rounds * steps * machine.latency
-    return (longer + (1 - OVERLAP) * shorter + waiting) * here.spilled**3
+    ahead = rounds * work.multiplying * AHEAD[work.is_grouped] / max(1, here.stages - 1)
+    ahead *= machine.latency
+    longer = longer + ahead if work.is_mixed else max(longer, ahead)
+    waiting = rounds * (work.steps - work.multiplying + START) * machine.latency
+    wanted = work.staged * (schedule.stages or 1)
+    crowded = CROWDED if wanted > machine.memories[0].size else 1.0
+    return (longer + (1 - OVERLAP) * shorter + waiting) * here.spilled**3 * crowded
+
+
+def _multiplying(work: Work, machine: Machine, programs: float) -> float:
+    """The seconds for products of matrices: of tensor cores, or of the memory that they read.
+
+    All processors wait for the one with the most programs.
+    """
+    processors = programs / math.ceil(programs / machine.processors)
+    rate = machine.rate(work.dtype, matrix=True, processors=1)
+    cores = work.products / (rate * (1.0 if work.is_grouped else UNGROUPED))
+    memory = (work.read_by_cores + work.staged * work.multiplying * programs) / (
+        machine.memories[0].each
+    )
+    words = work.by_words / BY_WORDS
+    longer, shorter = max(cores, memory + words), min(cores, memory + words)
+    return (longer + (1 - TOGETHER) * shorter) / processors
 
 
 def _moving(
@@ -99,4 +135,11 @@ def _moving(
         nearest = cache if reach * machine.processors <= cache.size * CACHED else home
     share = {id(main): MEMORY}
     parts = ((work.arrays, home), (others, cache), (again, nearest))
-    return sum(size / (memory.total * share.get(id(memory), 1.0)) for size, memory in parts)
+    seconds = sum(size / (memory.total * share.get(id(memory), 1.0)) for size, memory in parts)
+    if not work.multiplying:
+        return seconds
+    # Blocks are loaded ahead, so that both memories are busy at a time.
+    processors = programs / math.ceil(programs / machine.processors)
+    from_main = work.arrays / min(main.total * MEMORY, main.each * processors)
+    total = sum(size for size, _ in parts)
+    return max(from_main, total / min(cache.total, cache.each * processors))

@@ -73,7 +73,8 @@ class _Search:
         try:
             nest, usual = self.lower(schedule)
             space = Space(nest, self.extents, self.machine)
-            starts = [{**usual, **space.long_rows}, dict(usual)]
+            starts = [*({**usual, **tiles} for tiles in space.starts)]
+            starts += [] if space.streamed else [dict(usual)]
             found = [self.descend(schedule, space, start) for start in starts]
         except BlockbusterError:
             return None
@@ -84,23 +85,37 @@ class _Search:
         best = self.point(schedule, space.nest, tiles)
         for _ in range(SWEEPS):
             before = best
+            best = self.launched(best, space)
             for dim in space.dims:
                 for tile in space.tiles(dim):
                     changed = {**best.tiles, dim: tile}
                     if tile == best.tiles.get(dim) or not space.fits(changed):
                         continue
-                    other = self.point(schedule, space.nest, changed)
+                    other = self.point(best.schedule, space.nest, changed)
                     if other.seconds.device < best.seconds.device * GAIN:
                         best = other
             if best is before:
                 break
         return best
 
+    def launched(self, best: Found, space: Space) -> Found:
+        """The same tiles with other options of launches, where these are predicted to be faster."""
+        for change in space.searched_launches:
+            other = self.found(replace(best.schedule, **change), space.nest, best.tiles)
+            if other.seconds.device < best.seconds.device * GAIN:
+                best = other
+                self.visited.append(best)
+        return best
+
     def point(self, schedule: Schedule, nest: Nest, tiles: Mapping[Dim, int]) -> Found:
+        """A point of the space that is visited."""
+        self.visited.append(self.found(schedule, nest, tiles))
+        return self.visited[-1]
+
+    def found(self, schedule: Schedule, nest: Nest, tiles: Mapping[Dim, int]) -> Found:
         """A point of the space with its predicted time; sweeps and starts meet again."""
         key = (schedule, frozenset(tiles.items()))
         if key not in self.known:
             seconds = predicted(nest, Tiling(self.extents, tiles), self.machine, schedule)
             self.known[key] = Found(seconds, schedule, dict(tiles))
-        self.visited.append(self.known[key])
         return self.known[key]

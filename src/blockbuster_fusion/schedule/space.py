@@ -8,14 +8,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
-from blockbuster_fusion.nest.nest import Contract, For, Nest, Span, Tile
+from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
+from blockbuster_fusion.nest.nest import Contract, For, Load, Nest, Span, Statement, Tile
 from blockbuster_fusion.nest.passes.order_grid import is_named
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.cpu import ALONE
@@ -25,6 +26,8 @@ from blockbuster_fusion.schedule.schedule import LARGEST, LAUNCH, Schedule
 GRIDS: tuple[Literal["outer", "all"], ...] = ("outer", "all")
 LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4, 16)}
 """The numbers that are tried for a GPU."""
+SEARCHED_LAUNCHES = {"warps": (2, 4, 8), "stages": (2, 3, 4, 5, 6)}
+"""Those that are predicted for products."""
 PASTS = (None, 1, LARGEST)
 """The sizes from which results of a CPU go past the caches that are tried: all, or none."""
 CHUNKS = (1, 4, 16, 64)
@@ -32,14 +35,20 @@ CHUNKS = (1, 4, 16, 64)
 SHORTEST_DOT = 16
 LONGEST = {"cpu": 16384, "cuda": 4096}
 """The longest tile of an axis that no product has."""
-LONGEST_DOT = 256
+SHORTEST_STREAM = 128
+"""The shortest piece of a row that a GPU multiplies with a vector."""
+LONGEST_DOT = {"cpu": 256, "cuda": 512}
 LONGEST_IN_PLACE = 1 << 14
 """The same where few rows are multiplied with blocks that are read in place."""
 LEAST = {"cpu": 4, "cuda": 1}
 """The shortest tile; shorter ones make loops over too little."""
 VECTOR = 16
 """The elements of the longest vectors of a CPU."""
-SHARES = (1, 4, 16)
+GOOD_DOTS = ((128, 256, 64), (128, 128, 64), (16, 32, 256))
+"""Rows, columns and summed elements of tiles with which large products, and few rows, are fast."""
+GOOD_VECTORS = (8, 512)
+"""Rows and their elements of a block that is multiplied with a vector."""
+SHARES = (0.25, 1, 4, 16)
 """The shares of the programs that would fill a machine that reductions are split for."""
 FULL = 4
 """The number of programs for each processor with which a grid need not be split."""
@@ -144,10 +153,17 @@ class Space:
         """`usual` are the tiles with which programs are counted."""
         self.nest, self.extents, self.machine = nest, extents, machine
         self.tiling = Tiling(extents, usual or {})
-        contracts = [s for k in nest.kernels for s in k.statements if isinstance(s, Contract)]
+        contracts = [s for k in nest.kernels for s in k.statements if self.is_product(s)]
         spans = [span for c in contracts for t in (c.tile, c.left, c.right) for span in t.spans]
         self.multiplied = {span.dim for span in spans}
         self.in_place = self._in_place()
+        self.streamed = self._streamed()
+
+    def is_product(self, statement: Statement) -> TypeGuard[Contract]:
+        """True for a product of matrices; on a GPU, products with vectors have tiles as others."""
+        if not isinstance(statement, Contract):
+            return False
+        return self.machine.target == "cpu" or is_dot(statement)
 
     def _in_place(self) -> set[Tile]:
         """The blocks of weights that few rows are multiplied with; a CPU does not copy them."""
@@ -163,6 +179,16 @@ class Space:
             found |= {*weights_in_place(statements, products_with_few_rows(statements, longest))}
         return found
 
+    def _streamed(self) -> set[Dim]:
+        """The dims of rows that a GPU multiplies with vectors; it reads long pieces of them."""
+        if self.machine.target != "cuda":
+            return set()
+        statements = [s for kernel in self.nest.kernels for s in kernel.statements]
+        loads = {s.tile: s.source.spans for s in statements if isinstance(s, Load)}
+        vectors = [s for s in statements if isinstance(s, Contract) and not is_dot(s)]
+        spans = [loads[side] for s in vectors for side in (s.left, s.right) if side in loads]
+        return {own[-1].dim for own in spans if len(own) > 1 and is_tiled(own[-1].dim)}
+
     def tiles(self, dim: Dim) -> list[int]:
         """The tiles of a dim: powers of two, up to the length of its axis.
 
@@ -172,7 +198,8 @@ class Space:
         target = self.machine.target
         is_multiplied = dim in self.multiplied
         least = SHORTEST_DOT if is_multiplied else LEAST[target]
-        most = LONGEST_DOT if is_multiplied else LONGEST[target]
+        least = SHORTEST_STREAM if dim in self.streamed - self.multiplied else least
+        most = (LONGEST_DOT if is_multiplied else LONGEST)[target]
         most = LONGEST_IN_PLACE if self.in_place else most
         whole = 1 << max(self.extents.of(dim.axis) - 1, 0).bit_length()
         first, last = least.bit_length() - 1, max(least, min(most, whole)).bit_length()
@@ -205,6 +232,27 @@ class Space:
             tiles[longest] = shorter[-1]
         return tiles
 
+    @property
+    def starts(self) -> list[dict[Dim, int]]:
+        """Tiles from which a search begins: long rows, and those of good products on a GPU."""
+        made = [self.long_rows]
+        kernels = self.nest.kernels if self.machine.target == "cuda" else ()
+        products = [s for k in kernels for s in k.statements if isinstance(s, Contract)]
+        dots = [product_of(s) for s in products if is_dot(s)]
+        for rows, columns, summed in GOOD_DOTS if dots else ():
+            tiles = {span.dim: columns for p in dots for span in p.columns}
+            tiles |= {span.dim: rows for p in dots for span in p.rows}
+            made.append(tiles | {s.span.dim: summed for s in products})
+        if self.streamed:
+            others = dict.fromkeys(self.dims, GOOD_VECTORS[0])
+            made.append(others | dict.fromkeys(self.streamed, GOOD_VECTORS[1]))
+        return [self.shortened(tiles) for tiles in made]
+
+    def shortened(self, tiles: Mapping[Dim, int]) -> dict[Dim, int]:
+        """Tiles no longer than their axes need."""
+        longest = {dim: self.tiles(dim)[-1] for dim in tiles if is_tiled(dim)}
+        return {dim: min(tiles[dim], most) for dim, most in longest.items()}
+
     def splits(self, programs: int) -> Iterator[dict[str, int]]:
         """The ways to share reductions, for a grid of so few programs that the machine idles."""
         idle = self.machine.processors * FULL // max(programs, 1)
@@ -214,7 +262,7 @@ class Space:
         lengths = {s.index.dim.name: self.extents.of(s.index.dim.axis) for s in loops}
         for axis, length in lengths.items():
             for share in SHARES:
-                parts = 1 << max(1, (idle // share).bit_length() - 1)
+                parts = 1 << max(1, int(idle / share).bit_length() - 1)
                 if 2 <= parts <= length:
                     yield {axis: parts}
 
@@ -226,6 +274,14 @@ class Space:
         made: list[dict[str, Any]] = [{"threads": number} for number in self.threads]
         made += [{"chunk": number} for number in self.chunks]
         return made + [{"past": number} for number in self.pasts]
+
+    @property
+    def searched_launches(self) -> list[dict[str, Any]]:
+        """The options of launches that are searched by predicted time: those of GPU products."""
+        kernels = self.nest.kernels if self.machine.target == "cuda" else ()
+        if not any(isinstance(s, Contract) for k in kernels for s in k.statements):
+            return []
+        return [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
 
     @property
     def pasts(self) -> list[int | None]:
@@ -305,7 +361,7 @@ class Space:
         """True if no tile is larger than registers, or the second cache, can hold."""
         target = self.machine.target
         for kernel in self.nest.kernels:
-            multiplies = any(isinstance(s, Contract) for s in kernel.statements)
+            multiplies = any(self.is_product(s) for s in kernel.statements)
             most = MOST_PRODUCT_BYTES if multiplies and target == "cuda" else MOST_BYTES[target]
             for statement in kernel.statements:
                 made = getattr(statement, "tile", None)

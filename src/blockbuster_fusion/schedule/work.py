@@ -8,7 +8,9 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
+from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
+from blockbuster_fusion.nest.analysis.spread_sums import spread_sums
 from blockbuster_fusion.nest.nest import (
     Access,
     Body,
@@ -29,6 +31,7 @@ from blockbuster_fusion.nest.nest import (
     Store,
     Tile,
     Window,
+    read,
     written,
 )
 from blockbuster_fusion.nest.shapes import buffer_shape
@@ -65,6 +68,12 @@ WEIGHTS: dict[str, dict[str, float]] = {
 """Operations of a function by target, in additions; 1 for all others."""
 SIMPLE = 6.0
 """The most additions that an instruction stands for; functions have more."""
+WIDENED = 2.0
+"""The additions that a product of two numbers of a block takes, with the conversion of one."""
+GROUPED, WARPS = 64, 4
+"""The rows that a group of four warps multiplies at a time."""
+VECTOR_BYTES = 16
+"""The bytes that a thread of a GPU loads at a time."""
 LINE = {"cpu": 64, "cuda": 32}
 """The bytes that memory moves at least, if they lie together."""
 
@@ -94,8 +103,14 @@ class Work:
     """The steps among them that multiply matrices; their loads may run ahead."""
     staged: float = 0.0
     """The most bytes that one such step loads."""
+    read_by_cores: float = 0.0
+    """Bytes of shared memory that tensor cores read, as operands of products."""
+    by_words: float = 0.0
+    """Bytes of such steps whose rows are aligned to words only, and are not copied in vectors."""
     held: float = 0.0
     """The most elements that one program holds in accumulators and one tile beside them."""
+    accumulated: float = 0.0
+    """The most elements of accumulators that one program holds in a loop with products."""
     own: float = 0.0
     """Bytes of the parts of arrays that one program moves, each once."""
     jumps: float = 0.0
@@ -113,6 +128,10 @@ class Work:
     """True if all products are of few rows (nest/analysis/few_rows.py)."""
     dtype: str = "float32"
     """The dtype in which products multiply."""
+    is_mixed: bool = False
+    """True if operands of products are also computed with, or come of it, in the same step."""
+    is_grouped: bool = True
+    """True if tensor cores multiply the rows of all products in groups of 64."""
 
 
 def work_of(kernel: Kernel, tiling: Tiling, target: str) -> Work:
@@ -124,6 +143,7 @@ class _Count:
     def __init__(self, tiling: Tiling, target: str) -> None:
         self.tiling, self.weights = tiling, WEIGHTS[target]
         self.has_cached_scratch = target == "cpu"
+        self.has_tensor_cores = target == "cuda"
         self.line = LINE[target]
         self.work = Work()
         self.seen: dict[Buffer, float] = {}
@@ -161,8 +181,12 @@ class _Count:
         work.steps += times * bool(loads)
         if loads and any(isinstance(s, Contract) for s in body):
             work.multiplying += times
-            sizes = (self.elements(s.tile) * s.source.buffer.dtype.bytes for s in loads)
+            sizes = [self.elements(s.tile) * s.source.buffer.dtype.bytes for s in loads]
             work.staged = max(work.staged, sum(sizes))
+            pairs = zip(loads, sizes, strict=True)
+            work.by_words += times * sum(n for s, n in pairs if not self.has_long_rows(s.source))
+            work.is_mixed |= is_mixed(body)
+            work.accumulated = max(work.accumulated, self.gathered)
         others = [self.elements(s.tile) for s in body if isinstance(s, Compute | Load)]
         work.held = max(work.held, self.gathered + max(others, default=0.0))
         for statement in body:
@@ -201,6 +225,8 @@ class _Count:
                 work.functions += functions(expr, self.weights) * elements
             case Fold(_, operand):
                 work.operations += self.elements(operand) * times
+            case Contract(tile, left, right, span) if self.has_tensor_cores:
+                self.multiply(statement, times)
             case Contract(tile, left, right, span):
                 work.products += 2.0 * self.elements(tile) * self.length(span) * times
                 work.dtype = str(self.types.of(statement))
@@ -214,6 +240,41 @@ class _Count:
             case Fill(tile):
                 work.operations += 0.25 * self.elements(tile) * times
 
+    def multiply(self, statement: Contract, times: float) -> None:
+        """Adds the work of a product on a GPU: that of tensor cores, or of others with vectors.
+
+        A group of four warps multiplies 64 rows at a time with all columns, which it reads from
+        shared memory. With fewer rows, each warp has columns of its own and reads all rows.
+        """
+        work = self.work
+        depth = self.length(statement.span)
+        if not is_dot(statement):
+            work.operations += WIDENED * self.products(statement) * times
+            return
+        product = product_of(statement)
+        rows, columns = (
+            math.prod(map(self.length, some)) for some in (product.rows, product.columns)
+        )
+        batch = math.prod(map(self.length, product.batch), start=1.0)
+        work.products += 2.0 * batch * rows * columns * depth * times
+        own = self.types.of(statement)
+        work.dtype = str(own)
+        is_grouped = rows >= GROUPED
+        read = rows + columns * rows / GROUPED if is_grouped else rows * WARPS + columns
+        work.read_by_cores += batch * depth * own.bytes * read * times
+        work.is_grouped &= is_grouped
+
+    def products(self, statement: Contract) -> float:
+        """The products of two blocks before they are summed."""
+        return math.prod(map(self.length, {*statement.left.spans, *statement.right.spans}))
+
+    def has_long_rows(self, access: Access) -> bool:
+        """True if rows of an array begin at multiples of 16 bytes, so that vectors are loaded."""
+        if len(access.spans) < 2:
+            return True
+        row = buffer_shape(access.buffer, self.tiling)[-1] * access.buffer.dtype.bytes
+        return row % VECTOR_BYTES == 0
+
     def loop(self, loop: For, times: float) -> None:
         """Adds the work of a loop, by its mean number of trips."""
         trips = float(max(self.blocks(loop.index.dim) - loop.first, 0))
@@ -225,6 +286,8 @@ class _Count:
             trips /= parts
         gathered = [t for _, some in loop.gathered for t in some]
         before, own = self.gathered, sum(map(self.elements, gathered))
+        if self.has_tensor_cores:
+            own += sum(map(self.products, spread_sums(loop)))
         self.gathered = before + own
         self.body(loop.body, times * trips)
         self.gathered = before
@@ -313,6 +376,16 @@ class _Count:
     def length(self, span: Span) -> float:
         """The mean length of the blocks of a span."""
         return self.tiling.extents.of(span.dim.axis) / self.blocks(span.dim)
+
+
+def is_mixed(body: Body) -> bool:
+    """True if arithmetic reads a block that a dot of the same step reads, or makes one of it."""
+    loaded = {s.tile for s in body if isinstance(s, Load | Lookup)}
+    computed = [s for s in body if isinstance(s, Compute | Fold)]
+    sources = {tile for s in computed for tile in read(s)} & loaded
+    made = {s.tile for s in computed if sources.intersection(read(s))}
+    dots = [s for s in body if isinstance(s, Contract) and is_dot(s)]
+    return any(side in sources or side in made for s in dots for side in (s.left, s.right))
 
 
 def weight(expr: Expr, weights: Mapping[str, float]) -> float:

@@ -6,6 +6,7 @@ from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.expr import arguments
 from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.spread_sums import loops_of_vectors, spread_sums
 from blockbuster_fusion.nest.nest import (
     Body,
     Cascade,
@@ -21,10 +22,16 @@ from blockbuster_fusion.nest.nest import (
     Statement,
     Store,
     accesses,
+    written,
 )
 from blockbuster_fusion.printers.operators import TRITON_REDUCTIONS, TRITON_TYPES, TextForm
 from blockbuster_fusion.printers.triton.barriers import Barriers
-from blockbuster_fusion.printers.triton.contractions import contract
+from blockbuster_fusion.printers.triton.contractions import (
+    contract,
+    spread,
+    spread_begin,
+    spread_end,
+)
 from blockbuster_fusion.printers.triton.expressions import number_text
 from blockbuster_fusion.printers.triton.layout import aligned
 from blockbuster_fusion.printers.triton.loops import loop_lines
@@ -45,6 +52,10 @@ class BodyPrinter:
         self.values = TileValues(kernel, self.variables)
         self.barriers = Barriers(kernel)
         self.seen_maxima = seen_maxima(kernel)
+        self.spread = dict.fromkeys(
+            s for loop in kernel.statements if isinstance(loop, For) for s in spread_sums(loop)
+        )
+        self.loops_of_vectors = {*loops_of_vectors(kernel)}
 
     def lines(self) -> list[str]:
         """The body of the kernel."""
@@ -81,6 +92,8 @@ class BodyPrinter:
                 return []
             case Fold():
                 return [f"{statement.tile} = {self.fold(statement)}"]
+            case Contract() if statement in self.spread:
+                return [spread(self.values, statement)]
             case Contract():
                 return [contract(self.values, statement, fresh)]
             case Fill():
@@ -139,6 +152,8 @@ class BodyPrinter:
         inner = self.body(loop.body)
         if self.barriers.carried(loop.body):
             bounds += ", num_stages=1"  # what one iteration stores, the next loads
+        elif loop in self.loops_of_vectors:
+            bounds += f", num_stages={self.variables.use('STAGES')}"
         inside = [*self.variables.declarations(loop.index), *inner]
         self.barriers.enter(loop.body)
         made = [f"for {name} in tl.range({bounds}):", *(f"    {x}" for x in inside)]
@@ -146,7 +161,9 @@ class BodyPrinter:
             # where a row has seen nothing in the window, the blocks before and after it count too
             counter = self.variables.names.local("pass", name)
             made = [f"for {counter} in range(0, 3):", *(f"    {x}" for x in (*passes, *made))]
-        return [*before, *made]
+        sums = [s for s in loop.body if isinstance(s, Contract) and s in self.spread]
+        begin = [spread_begin(self.values, s) for s in sums]
+        return [*begin, *before, *made, *(spread_end(self.values, s) for s in sums)]
 
     def cascade(self, statement: Cascade) -> list[str]:
         """The statements that move a partial sum into the total of a long loop."""
@@ -155,6 +172,10 @@ class BodyPrinter:
         inner = [f"    {line}" for line in self.body(statement.body)]
         if not statement.inside:
             return [f"if {run}:", *inner]
+        written_here = {written(s) for s in statement.body}
+        for s in (s for s in self.spread if s.tile in written_here):
+            moved = [spread_end(self.values, s), spread_begin(self.values, s)]
+            inner = [*(f"    {line}" for line in moved), *inner]
         at = names.indices[statement.index]
         length = self.variables.use(names.run_lengths[dim]) if dim in names.run_lengths else run
         after = [f"    if {at} % {length} == {length} - 1:", *(f"    {line}" for line in inner)]

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
+from blockbuster_fusion.nest.analysis.spread_sums import spread_over
 from blockbuster_fusion.nest.nest import Contract, Span, Tile
 from blockbuster_fusion.printers.operators import TRITON_TYPES
-from blockbuster_fusion.printers.triton.dots import is_dot, product_of
 from blockbuster_fusion.printers.triton.layout import aligned
 from blockbuster_fusion.printers.triton.values import TileValues
 
@@ -14,6 +15,33 @@ def contract(values: TileValues, statement: Contract, fresh: bool) -> str:
     tile = statement.tile
     if is_dot(statement):
         return f"{tile} = {_dot(values, statement, fresh)}"
+    product = product_of(statement)
+    if product.is_wide and not product.columns:
+        return _merged_sum(values, statement, _guarded_sides(values, statement), fresh)
+    made = _summed(statement, _products(values, statement))
+    return f"{tile} = {made}" if fresh else f"{tile} += {made}"
+
+
+def spread(values: TileValues, statement: Contract) -> str:
+    """Adds products to the sums of a loop that are spread over a block."""
+    return f"{values.variables.names.spread(statement.tile)} += {_products(values, statement)}"
+
+
+def spread_begin(values: TileValues, statement: Contract) -> str:
+    """Sums that are spread over a block, before a loop."""
+    shape = ", ".join(values.variables.block(span.dim) for span in spread_over(statement))
+    dtype = TRITON_TYPES[statement.tile.dtype]
+    return f"{values.variables.names.spread(statement.tile)} = tl.zeros([{shape}], {dtype})"
+
+
+def spread_end(values: TileValues, statement: Contract) -> str:
+    """The sum of what is spread over a block, after a loop."""
+    name = values.variables.names.spread(statement.tile)
+    return f"{statement.tile} += {_summed(statement, name)}"
+
+
+def _guarded_sides(values: TileValues, statement: Contract) -> tuple[str, str]:
+    """Both operands, 0 beyond the end of the summed axis."""
     left, right = (
         values.guarded(values.value(side), side.spans, statement.span, "0.0")
         if guard
@@ -22,16 +50,23 @@ def contract(values: TileValues, statement: Contract, fresh: bool) -> str:
             (statement.left, statement.right), statement.tail_masked, strict=True
         )
     )
-    product = product_of(statement)
-    if product.is_wide and not product.columns:
-        return _merged_sum(values, statement, (left, right), fresh)
-    sides = (statement.left.spans, statement.right.spans)
-    wide = max(sides, key=len)
-    spans = wide if {*sides[0], *sides[1]} == {*wide} else (*tile.spans, statement.span)
-    products = f"{aligned(left, sides[0], spans)} * {aligned(right, sides[1], spans)}"
+    return left, right
+
+
+def _products(values: TileValues, statement: Contract) -> str:
+    """The products of two blocks, before they are summed."""
+    left, right = _guarded_sides(values, statement)
+    spans = spread_over(statement)
+    sides = ((left, statement.left.spans), (right, statement.right.spans))
+    return " * ".join(aligned(text, own, spans) for text, own in sides)
+
+
+def _summed(statement: Contract, products: str) -> str:
+    """The sum of products, as a block of the result."""
+    spans = spread_over(statement)
     made = f"tl.sum({products}, {spans.index(statement.span)})"
-    made = aligned(made, tuple(s for s in spans if s != statement.span), tile.spans)
-    return f"{tile} = {made}" if fresh else f"{tile} += {made}"
+    left = tuple(s for s in spans if s != statement.span)
+    return aligned(made, left, statement.tile.spans)
 
 
 def _dot(values: TileValues, statement: Contract, fresh: bool) -> str:

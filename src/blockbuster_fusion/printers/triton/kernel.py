@@ -82,7 +82,7 @@ def _parameters(variables: Variables) -> Iterable[str]:
         names.blocks.values(),
         names.evens.values(),
         names.runs.values(),
-        ["GROUP"],
+        ["GROUP", "STAGES"],
     ):
         texts = [f"{name}: tl.constexpr" for name in group if name in used]
         for at in range(0, len(texts), 4):

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from blockbuster_fusion.errors import BadExtent, BadTile
 from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.nest.analysis.matrix_products import is_dot
 from blockbuster_fusion.nest.nest import (
     Along,
     Body,
@@ -22,7 +23,6 @@ from blockbuster_fusion.nest.nest import (
     written,
 )
 from blockbuster_fusion.nest.passes.cascade_sums import FEW, run_length
-from blockbuster_fusion.printers.triton.dots import is_dot
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.printers.triton.names import ParameterNames
 
@@ -112,7 +112,8 @@ class LaunchPlanner:
         chosen = {"num_warps": warps, **OPTIONS, **options}
         if "num_stages" not in options:
             chosen["num_stages"] = self.stages(sizes, tiles, warps)
-        constants = self.constants(sizes, tiles, chosen.pop("group"))
+        constants = self.constants(sizes, tiles, chosen)
+        del chosen["group"]
         return LaunchPlan((programs, 1, 1), scratch, constants, chosen)
 
     def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
@@ -160,10 +161,10 @@ class LaunchPlanner:
         return FEW_DOTS if dots else FEW
 
     def constants(
-        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], group: int
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]
     ) -> dict[str, int | bool]:
-        """Sizes and blocks by the names of their parameters."""
-        made: dict[str, int | bool] = {"GROUP": group}
+        """Options, sizes and blocks by the names of their parameters."""
+        made: dict[str, int | bool] = {"GROUP": options["group"], "STAGES": options["num_stages"]}
         for dim in self.long_dims:
             run = self.run(dim, sizes, tiles)
             made[self.names.runs[dim]] = run

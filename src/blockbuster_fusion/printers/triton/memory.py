@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import cached_property
 
 from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
+from blockbuster_fusion.nest.analysis.spread_sums import loops_of_vectors
 from blockbuster_fusion.nest.nest import (
     Body,
     Cascade,
@@ -22,7 +24,7 @@ from blockbuster_fusion.nest.nest import (
     Tile,
     written,
 )
-from blockbuster_fusion.printers.triton.dots import Dots, is_dot, product_of
+from blockbuster_fusion.printers.triton.dots import Dots
 
 SHARED = {
     75: 65536,
@@ -65,14 +67,26 @@ class SharedMemory:
     def products(self) -> list[Contract]:
         return [s for s in self.kernel.statements if isinstance(s, Contract) and is_dot(s)]
 
+    @cached_property
+    def vector_loops(self) -> tuple[For, ...]:
+        return loops_of_vectors(self.kernel)
+
     def estimate(self, length: BlockLength, stages: int, warps: int) -> int:
         """The bytes that one program takes at most."""
         if not self.products:
-            return 0
+            return max(
+                (self._streamed(s.body, length, stages) for s in self.vector_loops), default=0
+            )
         folds = [s for s in self.kernel.statements if isinstance(s, Fold)]
         shares = [_elements(fold.tile, length) * PARTIAL * warps for fold in folds]
         held = self._held(self.kernel.body, length, stages, is_loop=False)
         return held + max(shares, default=0)
+
+    def _streamed(self, body: Body, length: BlockLength, stages: int) -> int:
+        """The bytes that a loop with products with vectors has loaded ahead."""
+        loads = [s for s in body if isinstance(s, Load | Lookup)]
+        sizes = (_elements(s.tile, length) * s.source.buffer.dtype.bytes for s in loads)
+        return sum(sizes) * (stages - 1)
 
     def _held(self, body: Body, length: BlockLength, stages: int, *, is_loop: bool) -> int:
         """The most bytes that the statements of a body hold at one time."""

@@ -54,6 +54,10 @@ class ParameterNames:
         """The variable of the second load of a tile."""
         return self._scope(("again", tile), f"{tile}_again")
 
+    def spread(self, tile: Tile) -> str:
+        """The variable of a sum that is spread over a block."""
+        return self._scope(("spread", tile), f"{tile}_spread")
+
     def part(self) -> str:
         """A name for a part of an expression."""
         return self._scope.claim("part")

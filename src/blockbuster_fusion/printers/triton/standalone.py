@@ -134,7 +134,8 @@ class RunFunction:
         planner = LaunchPlanner(kernel)
         names = planner.names
         programs = product(self.lengths.count(index.dim) for index in kernel.grid)
-        numbers: dict[str, LengthText | bool] = {"GROUP": OPTIONS["group"]}
+        stages = self._stages(planner)
+        numbers: dict[str, LengthText | bool] = {"GROUP": OPTIONS["group"], "STAGES": stages}
         arguments: list[str] = []
         for buffer in kernel.buffers:
             if buffer.space is Space.GLOBAL:
@@ -160,7 +161,7 @@ class RunFunction:
             numbers[name] = self._block(dim)
             numbers[names.evens[dim]] = self._is_even(dim)
         arguments += [f"{name}={value}" for name, value in numbers.items()]
-        options = f'{{"num_warps": {self._warps(planner)}, "num_stages": {self._stages(planner)}}}'
+        options = f'{{"num_warps": {self._warps(planner)}, "num_stages": {stages}}}'
         head = f"    launch({kernel.name}, {programs}, {options}, "
         return wrapped(f"{head}{', '.join(arguments)})")
 

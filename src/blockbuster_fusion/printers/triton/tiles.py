@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.nest import Along, Contract, Kernel, Nest, Space
-from blockbuster_fusion.printers.triton.dots import is_dot, product_of
 from blockbuster_fusion.printers.triton.launch_plan import MOST_WARPS, SMALLEST, block_length
 from blockbuster_fusion.printers.triton.memory import SharedMemory
 

@@ -1,0 +1,120 @@
+"""Predicted times choose good kernels for products on a GPU."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.compiler import Request, choose
+from blockbuster_fusion.improve import Improver
+from blockbuster_fusion.ir.tiling import Extents, Tiling
+from blockbuster_fusion.machine.machine import known
+from blockbuster_fusion.schedule.cost import predicted
+from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.schedule.work import work_of
+
+H200 = known()["h200"]
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "schedule_ranking_h200.json"
+o = bb.ops
+PROGRAMS: Mapping[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "product": (lambda X, Y: X @ Y, ("M K", "K N")),
+    "product, gelu": (lambda X, Y: o.gelu(X @ Y), ("M K", "K N")),
+    "gated product": (lambda X, W, V: o.silu(X @ W) * (X @ V), ("M K", "K N", "K N")),
+    "norm, product": (lambda X, W: o.rmsnorm(X) @ W, ("M K", "K N")),
+    "vector": (lambda W, X: W @ X, ("N K", "K")),
+    "turned": (lambda X, W: X @ W.T, ("M K", "N K")),
+}
+
+
+def choices(name: str, **sizes: int) -> list[Choice]:
+    function, specs = PROGRAMS[name]
+    program = bb.trace(function, *specs)
+    return choose(Request(program, target="cuda", sizes=sizes, dtype="bfloat16", capability=90))
+
+
+def best(name: str, **sizes: int) -> Choice:
+    return Improver(choices(name, **sizes), H200).best(())[0]
+
+
+def tiles_of(choice: Choice) -> dict[str, int]:
+    return {dim.name: tile for dim, tile in choice.scheduled()[1].items()}
+
+
+def programs_of(choice: Choice) -> int:
+    nest, tiles = choice.scheduled()
+    return max(work_of(k, Tiling(Extents(), tiles), "cuda").programs for k in nest.kernels)
+
+
+@pytest.mark.parametrize(("summed", "columns"), [(2048, 1024), (2048, 8192), (8192, 2048)])
+def test_a_row_is_multiplied_by_many_programs(summed: int, columns: int) -> None:
+    """Tiles of 128 rows made 8 programs of a product, and were predicted to be fast."""
+    choice = best("vector", K=summed, N=columns)
+    assert programs_of(choice) >= 1.9 * H200.processors
+    assert tiles_of(choice)["K"] >= 128
+
+
+@pytest.mark.parametrize("rows", [2, 16])
+def test_few_rows_fill_the_processors(rows: int) -> None:
+    choice = best("turned", M=rows, K=4096, N=4096)
+    assert tiles_of(choice)["M"] == 16
+    assert programs_of(choice) >= 0.9 * H200.processors
+
+
+@pytest.mark.parametrize("name", ["turned", "product"])
+def test_large_products_have_large_tiles(name: str) -> None:
+    made = tiles_of(best(name, M=4096, K=4096, N=4096))
+    assert {made["M"], made["N"]} == {128, 256}
+    assert made["K"] == 64
+
+
+def test_long_sums_are_shared() -> None:
+    choice = best("turned", M=256, K=65536, N=256)
+    assert choice.schedule.split["K"] >= 8
+
+
+def test_no_more_stages_than_fit() -> None:
+    for rows in (16, 64, 128, 512, 2048):
+        choice = best("turned", M=rows, K=4096, N=4096)
+        nest, tiles = choice.scheduled()
+        staged = max(work_of(k, Tiling(Extents(), tiles), "cuda").staged for k in nest.kernels)
+        assert staged * (choice.schedule.stages or 1) <= H200.memories[0].size
+
+
+def test_rows_that_are_not_aligned_cost_more() -> None:
+    """Blocks of such rows are not copied in vectors of 16 bytes."""
+    odd, even = (
+        Improver(found, H200).seconds(found[0], ())
+        for found in (choices("turned", M=4096, K=4096 + more, N=4096) for more in (1, 8))
+    )
+    assert odd > 1.2 * even
+
+
+def recorded() -> list[dict[str, Any]]:
+    """Kernels with products whose configurations were measured on an H200."""
+    found = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return [kernel for kernel in found if kernel["case"] in PROGRAMS]
+
+
+@pytest.mark.parametrize("kernel", recorded(), ids=lambda k: f"{k['case']} {k['sizes']['M']}")
+def test_predictions_rank_what_was_measured(kernel: dict[str, Any]) -> None:
+    """The configuration of the least predicted time is nearly the fastest of those measured."""
+    usual = {c.snapshot: c for c in choices(kernel["case"], **kernel["sizes"])}
+
+    def microseconds(data: Mapping[str, Any]) -> float:
+        config = Config.from_data(data)
+        own = usual[config.snapshot]
+        dims = {d.label: d for k in own.scheduled()[0].kernels for d in k.dims}
+        tiles = {dims[name]: tile for name, tile in config.tiles.items() if name in dims}
+        choice = replace(own, schedule=config.schedule, tiles={**own.tiles, **tiles})
+        nest, fitted = choice.scheduled()
+        return predicted(nest, Tiling(Extents(), fitted), H200, choice.schedule).device * 1e6
+
+    rows = [(microseconds(row["config"]), row["measured"]) for row in kernel["rows"]]
+    first, fastest = min(rows), min(measured for _, measured in rows)
+    assert first[1] <= 1.15 * fastest
+    assert 0.5 <= first[1] / first[0] <= 2
