@@ -46,9 +46,7 @@ def rotated_rows(
     return p.finish({"O": p.placed(base, index, at, y), "also": also}).program
 
 
-def expected(
-    cache: Array, at: int, index: Sequence[int], rows: Array
-) -> Array:
+def expected(cache: Array, at: int, index: Sequence[int], rows: Array) -> Array:
     """A copy of the cache with the rows written into it."""
     made = cache.copy()
     np.moveaxis(made, at, 0)[np.asarray(index)] = np.moveaxis(rows, at, 0)
