@@ -222,10 +222,10 @@ class LaunchFailed(BlockbusterError):
 
 
 class PlaceOutside(BlockbusterError, IndexError):
-    """An index in a kernel is outside of its table."""
+    """An index in a kernel is outside of the array that it looks up in or stores into."""
 
     template = (
-        "kernel {name}: a lookup is at a place outside of its table's axis; "
+        "kernel {name}: a lookup or a store is at a place outside of its array's axis; "
         "places are whole numbers from 0 to one less than the axis's length"
     )
 

@@ -43,6 +43,8 @@ from helpers.attention_forms import FORMS, inputs_of
 from helpers.lookup_programs import FORMS as LOOKUPS
 from helpers.lookup_programs import inputs_of as lookup_inputs
 from helpers.lookup_programs import traced
+from helpers.placed_programs import PLACED
+from helpers.placed_programs import inputs_of as placed_inputs
 from helpers.vector_products import vector_errors, vector_resources
 
 UNITS = {
@@ -188,6 +190,33 @@ def lookup_errors() -> Iterator[dict[str, object]]:
                 nest = scheduled(snapshot, name)
                 made = triton_runner.run(nest, given, tiles_of(nest, 16))
                 yield {"case": name, "error": relative_error(made, exact)}
+
+
+def placed_errors() -> Iterator[dict[str, object]]:
+    """The error of each program that writes into an input, in every snapshot."""
+    from helpers import triton_runner
+
+    for name, make in PLACED.items():
+        program = make()
+        given = placed_inputs(program)
+        exact = bb.evaluate(program, given)
+        for snapshot in bb.fuse(bb.lower(program)).snapshots:
+            nest = scheduled(snapshot, "placed")
+            made = triton_runner.run(nest, given, tiles_of(nest, 16))
+            yield {"case": name, "error": relative_error(made | {"O": made["cache"]}, exact)}
+
+
+def placed_resources() -> Iterator[dict[str, object]]:
+    """The resources of each program that writes into an input."""
+    from blockbuster_fusion.printers.triton.kernel import print_triton
+    from blockbuster_fusion.runtime.triton.resources import compile_for
+
+    for name, make in PLACED.items():
+        program = make()
+        graph = stored_as(bb.fuse(bb.lower(program)).snapshots[-1], DType.bfloat16)
+        nest = scheduled(graph, "placed")
+        made = compile_for(nest, print_triton(nest), 90, sizes={}, tiles=tiles_of(nest, 32))
+        yield {"case": name, "resources": {k: str(x) for k, x in made.items()}}
 
 
 def resources(capability: int, dtype: DType) -> Iterator[dict[str, object]]:
@@ -499,6 +528,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run": plain_errors,
     "run_masks": masked_errors,
     "run_lookups": lookup_errors,
+    "run_placed": placed_errors,
     "run_long": long_errors,
     "run_products": product_errors,
     "run_vectors": vector_errors,
@@ -507,6 +537,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_outside": lookups_outside,
     "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
     "compile_masks": masked_resources,
+    "compile_placed": placed_resources,
     "compile_long": long_resources,
     "compile_products": product_resources,
     "compile_vectors": vector_resources,

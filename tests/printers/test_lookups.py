@@ -143,7 +143,7 @@ def test_a_place_outside_is_an_index_error(name: str, place: int) -> None:
     for where in (0, 8, -1):
         wrong = {n: x.copy() for n, x in given.items()}
         next(x for x in wrong.values() if x.dtype == np.int64).flat[where] = place
-        with pytest.raises(PlaceOutside, match="a lookup is at a place outside of its table"):
+        with pytest.raises(PlaceOutside, match="at a place outside of its array"):
             kernel(**wrong)
     assert issubclass(PlaceOutside, IndexError)
     for n, x in kernel(**given).items():

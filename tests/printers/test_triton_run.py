@@ -18,6 +18,7 @@ from helpers.triton_cases import (
     LONG,
     LOOKUPS,
     MASKED,
+    PLACED,
     PRODUCTS,
     SCHEDULED,
     UNITS,
@@ -30,7 +31,8 @@ CAPABILITIES = (80, 90, 100) if FULL else (90,)
 SHORT = (80, 86, 90) if FULL else (86,)
 COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
-    *("compile_masks", "compile_long", "compile_products", "compile_vectors", "compile:90:float32"),
+    *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
+    "compile:90:float32",
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
 )
@@ -70,6 +72,19 @@ def test_masks_as_exact_as_float32(name: str) -> None:
     rows = [row for row in found("run_masks") if row["case"] == name]
     assert len(rows) == 2
     assert not [row for row in rows if not row["error"] <= 2 * row["torch"]]
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_placed_rows_as_exact_as_float32(name: str) -> None:
+    rows = [row for row in found("run_placed") if row["case"] == name]
+    assert rows
+    assert not [row for row in rows if not row["error"] <= 4e-6]
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_placed_rows_compile(name: str) -> None:
+    (row,) = [row for row in found("compile_placed") if row["case"] == name]
+    assert row["resources"]
 
 
 @pytest.mark.parametrize("name", LOOKUPS)

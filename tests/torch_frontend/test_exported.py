@@ -138,7 +138,7 @@ def test_a_cache_is_written_in_place() -> None:
     torch.testing.assert_close(compiled.program.state_dict["keys"], eager.keys)
     with Operators() as called:
         compiled(x, at)
-    assert "aten.index_put_.default" in called.names
+    assert not {"aten.index_put.default", "aten.index_put_.default"} & called.names
     assert "aten.copy_.default" not in called.names  # the whole cache, written once more
 
 

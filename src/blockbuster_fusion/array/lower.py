@@ -54,7 +54,7 @@ def lower(program: ArrayProgram) -> Graph:
     for i in range(len(steps)):
         lowering.lower(i)
     for out, step in zip(program.outputs, outputs, strict=True):
-        lowering.builder.output(out.name, lowering.values[step], out.axes)
+        lowering.builder.output(out.name, lowering.values[step], out.axes, out.into)
     graph = lowering.builder.build()
     verify(graph)
     return graph
@@ -161,7 +161,8 @@ def packed_axes(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> set[Ax
     one operand alone, its rows and columns, unless one of these is packed for another contraction:
     heads in groups are walked one by one, in whatever order their axes stand. An array with fewer
     than two of these packs its last axes as well, unless they are batch axes of a contraction, or
-    the array is a part of a larger one, as row sums are of rows. What is packed under one name is
+    the array is a part of a larger one, as row sums are of rows. Arrays that outputs are written
+    into do not count. What is packed under one name is
     packed under all: a renamed array is the same array.
     """
     reduced, batch = reduced_axes(steps), batch_axes(program, steps)
@@ -176,7 +177,8 @@ def packed_axes(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> set[Ax
                     # a reduced axis is packed anyway
                     rows.update([a for a in alone if a not in reduced][-1:] or alone[-1:])
     packed |= rows
-    arrays = list(dict.fromkeys(s.type.axes for s in steps))
+    bases = {out.into.base for out in program.outputs if out.into is not None}
+    arrays = list(dict.fromkeys(s.type.axes for i, s in enumerate(steps) if i not in bases))
     for axes in arrays:
         missing = 2 - sum(a in packed for a in axes)
         if missing > 0 and not any(set(axes) < set(other) for other in arrays):

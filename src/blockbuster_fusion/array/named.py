@@ -26,6 +26,7 @@ from blockbuster_fusion.array.program import (
 from blockbuster_fusion.array.recorder import Recorder
 from blockbuster_fusion.array.records import (
     FrameworkLayout,
+    PlacedArray,
     PositionalArray,
     PositionalProgram,
     Record,
@@ -35,6 +36,7 @@ from blockbuster_fusion.errors import NotExpressible
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.expr import Expr, arg, const, contains, rewrite, size
+from blockbuster_fusion.ir.ops import Into
 from blockbuster_fusion.ir.types import DType
 
 
@@ -51,8 +53,8 @@ class Emitter:
         self.types: list[ArrayType] = []
         self.values: dict[int, int] = {}
 
-    def program(self, outputs: Mapping[str, PositionalArray]) -> PositionalProgram:
-        needed = self.needed(outputs.values())
+    def program(self, outputs: Mapping[str, PositionalArray | PlacedArray]) -> PositionalProgram:
+        needed = self.needed([v for out in outputs.values() for v in _arrays(out)])
         records = [(i, r) for i, r in enumerate(self.records) if i in needed]
         self.refine([r.primitive for _, r in records if isinstance(r.primitive, Renaming)])
         read = dict.fromkeys(v for _, r in records for v in r.operands)
@@ -64,13 +66,25 @@ class Emitter:
         for i, record in records:
             if not isinstance(record.primitive, Given):
                 self.values[i] = self.emit(record)
-        given = tuple(
-            ArrayOutput(name, self.values[v.record], self.order(v)) for name, v in outputs.items()
-        )
+        given = tuple(self.output(name, out) for name, out in outputs.items())
         program = ArrayProgram(self.name, tuple(self.inputs), tuple(self.operators), given)
-        seen = tuple(self.layout(name, name, v) for name, v in outputs.items())
+        shown = {n: x.base if isinstance(x, PlacedArray) else x for n, x in outputs.items()}
+        seen = tuple(self.layout(name, name, v) for name, v in shown.items())
         open_sizes = [(axis, f.size) for f, axis in self.names.items() if not f.size.is_known]
         return PositionalProgram(program, tuple(self.layouts), seen, tuple(open_sizes))
+
+    def output(self, name: str, out: PositionalArray | PlacedArray) -> ArrayOutput:
+        """An output, with its place if it is written into an input."""
+        if isinstance(out, PositionalArray):
+            return ArrayOutput(name, self.values[out.record], self.order(out))
+        along, rest = self.atoms(out.base.positions[out.at]), [*out.base.positions]
+        del rest[out.at]
+        have = set(self.atoms(self.records[out.value.record].axes))
+        if len(along) != 1 or not have.issuperset(self.atoms([f for p in rest for f in p])):
+            raise NotExpressible(what="rows that are broadcast to their place")
+        base, index = (self.values[x.record] for x in (out.base, out.index))
+        into = Into(base, index, self.axis(along[0]))
+        return ArrayOutput(name, self.values[out.value.record], self.order(out.value), into)
 
     def refine(self, renamed: Sequence[Renaming[Position]]) -> None:
         """Splits an axis under one name wherever it is split under the other."""
@@ -205,6 +219,11 @@ class Emitter:
         self.operators.append(Operator(name, tuple(operands), tuple(attributes.items()), kind))
         self.types.append(kind)
         return len(self.types) - 1
+
+
+def _arrays(out: PositionalArray | PlacedArray) -> Sequence[PositionalArray]:
+    """The arrays that an output consists of."""
+    return (out.base, out.index, out.value) if isinstance(out, PlacedArray) else (out,)
 
 
 def _word(extent: Size) -> str:

@@ -37,6 +37,7 @@ from blockbuster_fusion.array.recorder import Recorder
 from blockbuster_fusion.array.records import (
     GivenArray,
     Operand,
+    PlacedArray,
     PositionalArray,
     PositionalProgram,
 )
@@ -293,6 +294,26 @@ class PositionalBuilder:
         lookup: TableLookup[Position] = TableLookup(factors)
         return self.recorder.record(lookup, operands, axes, table.dtype, positions, sizes)
 
+    def placed(
+        self, base: PositionalArray, index: PositionalArray, at: int, value: PositionalArray
+    ) -> PlacedArray:
+        """`value` as rows of `base`, an input, at the places `index` along a position of it."""
+        places = tuple(s for i, s in enumerate(index.sizes) if i or s != ONE)
+        lengths = [s for i, s in enumerate(base.sizes) if i != at]
+        rows = [s for i, s in enumerate(value.sizes) if i != at]
+        if len(value.sizes) != len(base.sizes) or rows != lengths or len(places) > 1:
+            raise NotExpressible(what="rows of another shape than their place")
+        if product(places) != value.sizes[at]:
+            raise NotExpressible(what="rows of another number than their places")
+        value = self.elementwise(lambda t: t, self.as_array(value))
+        kept = [i for i, s in enumerate(base.sizes) if i != at and s != ONE]
+        base = self.agreement.agreed(base, [(value, i, i) for i in kept])
+        if places and places[0] != ONE:
+            index = self.agreement.agreed(index, [(value, at, 0)])
+        if not all(isinstance(self.primitive(x), Given) for x in (base, index)):
+            raise NotExpressible(what="places or rows of what is computed in the same kernel")
+        return PlacedArray(value, base, index, at)
+
     def fitted(self, x: PositionalArray, at: int, y: PositionalArray, y_at: int) -> PositionalArray:
         """`y` with the axes of one position of `x` at one of its own."""
         return self.agreement.agreed(y, [(x, at, y_at)])
@@ -367,7 +388,7 @@ class PositionalBuilder:
 
     # ------------------------------------------------------------------- the program
 
-    def finish(self, outputs: Mapping[str, PositionalArray]) -> PositionalProgram:
+    def finish(self, outputs: Mapping[str, PositionalArray | PlacedArray]) -> PositionalProgram:
         """The array program that gives these arrays."""
         return Emitter(self.name, self.recorder).program(outputs)
 

@@ -1,12 +1,13 @@
 """Array programs: operators over whole arrays with named axes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import Combiner
 from blockbuster_fusion.ir.expr import Expr
-from blockbuster_fusion.ir.ops import Plain
+from blockbuster_fusion.ir.ops import Into, Plain
 from blockbuster_fusion.ir.types import DType
 
 
@@ -47,11 +48,15 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class ArrayOutput:
-    """An output of the program; `axes` is the order of the array's axes."""
+    """An output of the program; `axes` is the order of the array's axes.
+
+    `into` is its place in an input, if it is written there.
+    """
 
     name: str
     value: int
     axes: tuple[Axis, ...]
+    into: Into | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,16 @@ class ArrayProgram:
             shown = [names[v] for v in op.operands]
             shown += [f"{key}={_shown(value)}" for key, value in op.attributes]
             lines.append(f"    {names[-1]} = {op.name}({', '.join(shown)}): {op.type}")
-        given = ", ".join(f"{out.name}={names[out.value]}" for out in self.outputs)
+        given = ", ".join(
+            f"{out.name}={names[out.value]}{_into(out.into, names)}" for out in self.outputs
+        )
         return "\n".join([*lines, f"    return {given}"])
+
+
+def _into(into: Into | None, names: Sequence[str]) -> str:
+    if into is None:
+        return ""
+    return f" into {names[into.base]} along {into.axis} at {names[into.index]}"
 
 
 def _shown(value: Attribute) -> str:

@@ -60,6 +60,19 @@ class PositionalArray:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedArray:
+    """An output that is written into an input, at places along one position of that.
+
+    The other positions of the two have the same axes; `index` has the places.
+    """
+
+    value: PositionalArray
+    base: PositionalArray
+    index: PositionalArray
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class FrameworkLayout:
     """The axes of a program's array at each position of the framework's array.
 

@@ -6,7 +6,7 @@ program is one part.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from blockbuster_fusion.ir.axis import Dim
@@ -69,7 +69,7 @@ def joined(program: Graph, parts: Sequence[ProgramPart], made: Sequence[Graph]) 
                 nodes[i] = _over(node, here)
         for value, out in zip(part.results, graph.outputs, strict=True):
             known[value] = here.get(out.value, out.value)
-    outputs = [Output(out.name, known[out.value], out.axes) for out in program.outputs]
+    outputs = [replace(out, value=known[out.value]) for out in program.outputs]
     return Graph(nodes, program.inputs, outputs)
 
 

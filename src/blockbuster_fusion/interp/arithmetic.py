@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from blockbuster_fusion.cost.plan import Alignment, DoBlockReduce, DoDot, DoElementwise, Gather
-from blockbuster_fusion.errors import IllTyped
+from blockbuster_fusion.errors import BadInput, IllTyped
 from blockbuster_fusion.host.numbers import NumericMode, NumpyArray
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
@@ -44,6 +44,30 @@ def misplaced(places: NumpyArray, length: int, axis: Axis) -> str | None:
         if not 0 <= place < length:
             return f"is looked up along {axis} at {place}, and its places are 0 to {length - 1}"
     return None
+
+
+def placed(
+    name: str,
+    axis: Axis,
+    base: tuple[NumpyArray, Sequence[Axis]],
+    index: tuple[NumpyArray, Sequence[Axis]],
+    rows: tuple[NumpyArray, Sequence[Axis]],
+) -> NumpyArray:
+    """A copy of `base` with rows at the places `index` along an axis, each given with its axes.
+
+    Places may count from the end. The copy has the dtype of the rows.
+    """
+    (array, axes), (places, along), (x, own) = base, index, rows
+    at, length = [*axes].index(axis), array.shape[[*axes].index(axis)]
+    from_start = np.where(places < 0, places + length, places).reshape(-1)
+    problem = misplaced(from_start, length, axis)
+    if problem is not None:
+        raise BadInput(name=name, problem=problem)
+    order = [*axes[:at], *along, *axes[at + 1 :]]
+    x = x.transpose([[*own].index(a) for a in order])
+    made = np.array(array, x.dtype)
+    np.moveaxis(made, at, 0)[from_start] = np.moveaxis(x if along else np.expand_dims(x, at), at, 0)
+    return made
 
 
 class Gathered:

@@ -21,7 +21,7 @@ from blockbuster_fusion.array.program import ArrayProgram, ArrayType, check_prog
 from blockbuster_fusion.errors import BadInput, BadResult
 from blockbuster_fusion.host.executors import executor_of
 from blockbuster_fusion.host.numbers import NumericMode, NumpyArray, as_array, misfit
-from blockbuster_fusion.interp.arithmetic import looked_up, misplaced
+from blockbuster_fusion.interp.arithmetic import looked_up, misplaced, placed
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import evaluate as evaluate_expr
@@ -56,7 +56,12 @@ def evaluate(
     results = {}
     for out, i in zip(program.outputs, outputs, strict=True):
         turned = _align(evaluation.values[i], steps[i].type.axes, out.axes)
-        results[out.name] = evaluation.numbers.given(turned, steps[i].type.dtype)
+        made = evaluation.numbers.given(turned, steps[i].type.dtype)
+        if out.into is not None:
+            kinds = [program.inputs[v] for v in (out.into.base, out.into.index)]
+            base, index = ((arrays[kind.name], kind.type.axes) for kind in kinds)
+            made = placed(out.name, out.into.axis, base, index, (made, out.axes))
+        results[out.name] = made
     return results
 
 

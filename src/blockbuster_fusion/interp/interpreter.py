@@ -12,11 +12,12 @@ from blockbuster_fusion.errors import BadInput
 from blockbuster_fusion.host.inputs import in_order
 from blockbuster_fusion.host.numbers import NumericMode, NumpyArray, as_array, misfit
 from blockbuster_fusion.host.outputs import ByName
+from blockbuster_fusion.interp.arithmetic import placed
 from blockbuster_fusion.interp.machine import BlockMachine
 from blockbuster_fusion.interp.values import Allocation, StoredList
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Output
+from blockbuster_fusion.ir.ops import Into, Output
 from blockbuster_fusion.ir.tiling import Extents, Tiles, Tiling, given_tiles
 from blockbuster_fusion.ir.types import Type
 from blockbuster_fusion.ir.verify import verify
@@ -84,7 +85,21 @@ def interpret(
             _handed_out(machine, out, plan.types[slot], value, frame.places[slot])
             for out, slot, value in zip(graph.outputs, plan.outputs, values, strict=True)
         ]
+        made = [
+            x if out.into is None else _placed(graph, out, out.into, x, arrays)
+            for out, x in zip(graph.outputs, made, strict=True)
+        ]
     return Outputs([out.name for out in graph.outputs], made, machine.tally.traffic())
+
+
+def _placed(
+    graph: Graph, out: Output, into: Into, rows: NumpyArray, arrays: Sequence[NumpyArray]
+) -> NumpyArray:
+    """A copy of the array that an output is written into, with its rows replaced."""
+    base, index = (graph.type_of_input(i).axes for i in (into.base, into.index))
+    own = out.axes or graph.type(out.value).axes
+    given = (arrays[into.base], base), (arrays[into.index], index), (rows, own)
+    return placed(out.name, into.axis, *given)
 
 
 def _bind(extents: Extents, name: str, kind: Type, array: NumpyArray) -> None:

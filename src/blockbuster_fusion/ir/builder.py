@@ -7,7 +7,7 @@ from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import Mode
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.infer import infer
-from blockbuster_fusion.ir.ops import Input, Map, Node, Op, Output, Value
+from blockbuster_fusion.ir.ops import Input, Into, Map, Node, Op, Output, Value
 from blockbuster_fusion.ir.types import Type
 
 
@@ -81,9 +81,11 @@ class Builder:
         (made,) = self.map(dims[0], walked, whole, body)
         return made
 
-    def output(self, name: str, value: Value, axes: Sequence[Axis] = ()) -> None:
+    def output(
+        self, name: str, value: Value, axes: Sequence[Axis] = (), into: Into | None = None
+    ) -> None:
         """A new output of the graph."""
-        self.outputs.append(Output(name, value, tuple(axes)))
+        self.outputs.append(Output(name, value, tuple(axes), into))
 
     def type(self, value: Value) -> Type:
         return self.nodes[value.node].types[value.port]

@@ -10,6 +10,7 @@ from blockbuster_fusion.ir.expr import Expr, postorder
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
     Input,
+    Into,
     Map,
     Misc,
     Op,
@@ -71,9 +72,14 @@ def compute_digest(graph: "Graph") -> Digest:
         order[i] = len(order)
     for out in graph.outputs:
         axes = ",".join(number.of(a) for a in out.axes)
-        lines.append(f"out {order[out.value.node]}.{out.value.port} [{axes}]")
+        into = "" if out.into is None else _into(out.into, number)
+        lines.append(f"out {order[out.value.node]}.{out.value.port} [{axes}]{into}")
     text = "\n".join(lines)
     return Digest(hashlib.sha256(text.encode()).hexdigest(), tuple(number.numbers))
+
+
+def _into(into: Into, number: _Numbering) -> str:
+    return f" into {into.base} at {into.index} along {number.of(into.axis)}"
 
 
 def _from_outputs(graph: "Graph") -> list[int]:

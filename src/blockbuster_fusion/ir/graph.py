@@ -1,6 +1,7 @@
 """Graphs: immutable, closed, in topological order; an edit gives a new graph."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from blockbuster_fusion.errors import CyclicGraph, WrongKind
@@ -270,7 +271,7 @@ class Graph:
         outputs = self.outputs
         if any(out.value in redirect for out in outputs):
             outputs = tuple(
-                Output(out.name, redirect.get(out.value, out.value), out.axes) for out in outputs
+                replace(out, value=redirect.get(out.value, out.value)) for out in outputs
             )
         users = self._updated_users(gone, fresh)
         producers = {v.node for i in (*gone, *fresh) if i in self.nodes for v in self[i].inputs}

@@ -178,9 +178,25 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Into:
+    """The place of an output in the array of an input, which is written in place: a scatter.
+
+    `base` and `index` are numbers of inputs. The index has whole numbers, along one axis of the
+    output or none. There the output is at position `index[i]` of `axis`, an axis of the base;
+    negative numbers count from its end. Nothing else of the program may read or write the base.
+    """
+
+    base: int
+    index: int
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """A result of the graph; `axes` is the order in which its array is laid out."""
 
     name: str
     value: Value
     axes: tuple[Axis, ...] = ()
+    into: Into | None = None
+    """The array that it is written into; None if it has an array of its own."""

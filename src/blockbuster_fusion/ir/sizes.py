@@ -1,13 +1,13 @@
 """Known sizes: symbols replaced by numbers in a whole program."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.expr import Expr, rewrite, size
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.map_op import map_op
-from blockbuster_fusion.ir.ops import Node, Op, Output
+from blockbuster_fusion.ir.ops import Into, Node, Op
 from blockbuster_fusion.ir.types import Type
 
 
@@ -28,9 +28,13 @@ class _Sizes:
             for i, node in graph.nodes.items()
         }
         outputs = [
-            Output(out.name, out.value, tuple(map(self.axis, out.axes))) for out in graph.outputs
+            replace(out, axes=tuple(map(self.axis, out.axes)), into=self.into(out.into))
+            for out in graph.outputs
         ]
         return Graph(nodes, graph.inputs, outputs)
+
+    def into(self, into: Into | None) -> Into | None:
+        return None if into is None else replace(into, axis=self.axis(into.axis))
 
     def op(self, op: Op) -> Op:
         return map_op(

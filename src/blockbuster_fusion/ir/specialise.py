@@ -1,6 +1,7 @@
 """Unit dims: a dim with one block has no loops, and its lists are items."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from itertools import count
 
 from blockbuster_fusion.errors import InvalidGraph
@@ -30,7 +31,7 @@ def specialise(graph: Graph, unit: Collection[Dim]) -> Graph:
     frame = _Frame(count(graph.max_id + 1))
     known: _Known = {}
     _copy(graph.substitute(whole), frame, known)
-    outputs = [Output(out.name, known[out.value], out.axes) for out in graph.outputs]
+    outputs = [replace(out, value=known[out.value]) for out in graph.outputs]
     return Graph(frame.nodes, graph.inputs, outputs)
 
 

@@ -4,7 +4,7 @@ Bodies are checked before the maps around them. A sound body is not checked agai
 change, and a rewrite shares the bodies that it does not touch.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from weakref import WeakKeyDictionary, WeakSet
@@ -20,6 +20,7 @@ from blockbuster_fusion.ir.ops import (
     Dot,
     Elementwise,
     Input,
+    Into,
     Iota,
     Join,
     Map,
@@ -359,6 +360,8 @@ class _Check:
                 given, own = (" ".join(map(str, a)) or "none" for a in (out.axes, axes))
                 problem = f"it is laid out as {given}, but its value has the axes {own}"
                 raise self.graph_error(f"{problem}: list each once", place, out.value.node)
+            if out.into is not None:
+                self.check_into(out.into, axes, place)
             if self.around is not None:
                 continue
             if not out.name:
@@ -366,6 +369,23 @@ class _Check:
             if out.name in names:
                 raise self.graph_error("another output of the program has its name", place)
             names.add(out.name)
+
+    def check_into(self, into: Into, axes: Sequence[Axis], place: str) -> None:
+        """Checks the place of an output in an input: its axes, and that nothing reads that."""
+        if self.around is not None:
+            raise self.graph_error("only outputs of the program are written into inputs", place)
+        base, index = (self.graph.type_of_input(i) for i in (into.base, into.index))
+        given = self.graph.inputs[into.base]
+        if self.graph.users[given] or Value(given) in self.graph.output_values:
+            raise self.graph_error("the array that it is written into is read as well", place)
+        if index.dtype not in (DType.int64, DType.int32):
+            raise self.graph_error(f"its index is {index.dtype}, not whole numbers", place)
+        kept = {axis for axis in base.axes if axis is not into.axis}
+        if into.axis not in base.axes or len(index.axes) > 1 or kept & {*index.axes}:
+            raise self.graph_error(f"its index is not along {into.axis}", place)
+        if kept | {*index.axes} != {*axes}:
+            wanted = " ".join(map(str, (*kept, *index.axes)))
+            raise self.graph_error(f"it has not the axes {wanted} of its place", place)
 
     # ---------------------------------------------------------------- errors
 

@@ -97,7 +97,8 @@ def _statement(statement: Statement, known: set[Tile]) -> str:
             return f"{_typed(statement.tile, known)} = take({table}, {statement.places})"
         case Store():
             word = "add" if statement.atomic else "store"
-            return f"{word}({statement.tile}, {_access(statement.target)})"
+            at = "" if statement.places is None else f" at {statement.places}"
+            return f"{word}({statement.tile}, {_access(statement.target)}{at})"
         case Compute():
             text = format_expr(statement.expr, [t.name for t in statement.operands])
             return f"{_typed(statement.tile, known)} = {text}"

@@ -6,16 +6,20 @@ between them are computed by every program again. Lists inside a kernel lie in s
 
 from collections.abc import Iterable, Sequence
 
+from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.fusion.cut import LARGEST, statements
+from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.names import Names
 from blockbuster_fusion.ir.ops import (
     Elementwise,
     Input,
+    Into,
     Iota,
     Map,
     Misc,
     Node,
+    Output,
     Pick,
     Rename,
     Value,
@@ -75,11 +79,12 @@ class _Program:
             given.append(buffer)
             self.places[Value(i)] = InMemory(buffer, op.type.dims)
         self.wanted = dict[Value, str]()
+        self.placed = {out.value: out.into for out in graph.outputs if out.into is not None}
         for out, name in zip(graph.outputs, names[len(inputs) :], strict=True):
             self.wanted.setdefault(out.value, name)
         for group in _groups(graph, self.light):
             self.step(group)
-        outputs = [self.view(out.value) for out in graph.outputs]
+        outputs = [self.output(out) for out in graph.outputs]
         known = {*given, *(view.buffer for view in outputs)}
         between = [b for step in self.steps for b in _global_buffers(step) if b not in known]
         return Nest(
@@ -87,7 +92,7 @@ class _Program:
             _named(self.steps, self.name),
             tuple(given),
             tuple(outputs),
-            tuple(out.axes or graph.type(out.value).axes for out in graph.outputs),
+            tuple(self.layout(out) for out in graph.outputs),
             tuple(dict.fromkeys(between)),
         )
 
@@ -95,9 +100,37 @@ class _Program:
         """The buffer that holds a value, with the value's own axes."""
         return View(in_memory(self.places, value).buffer, self.graph.type(value).axes)
 
+    def output(self, out: Output) -> View:
+        """The buffer that holds an output: one of its own, or that of the input it is put into."""
+        return self.view(out.value if out.into is None else Value(self.graph.inputs[out.into.base]))
+
+    def layout(self, out: Output) -> tuple[Axis, ...]:
+        """The order of axes in which an output's array is laid out."""
+        if out.into is not None:
+            return self.graph.type_of_input(out.into.base).axes
+        return out.axes or self.graph.type(out.value).axes
+
+    def place(self, value: Value, into: Into) -> InMemory:
+        """The place of an output in the buffer of an input."""
+        own = {dim.axis: dim for dim in self.graph.type(value).dims}
+        base, index = (self.places[Value(self.graph.inputs[i])] for i in (into.base, into.index))
+        assert isinstance(base, InMemory)
+        assert isinstance(index, InMemory)
+        outputs = sum(out.value == value for out in self.graph.outputs)
+        if self.graph.uses(value) or outputs > 1:
+            raise NoKernel(what=f"{value} is read and written into an input", remedy="make a copy")
+        slots = [
+            Span(a.dim.as_unit, 0) if a.dim.axis is into.axis else own[a.dim.axis]
+            for a in base.buffer.axes
+        ]
+        places = InMemory(index.buffer, tuple(own[a.dim.axis] for a in index.buffer.axes))
+        return InMemory(base.buffer, tuple(slots), places, into.axis)
+
     def home(self, value: Value) -> InMemory:
-        """A new buffer for a value of the top graph."""
+        """The memory of a value of the top graph: a new buffer, or its place in an input."""
         kind = self.graph.type(value)
+        if value in self.placed:
+            return self.place(value, self.placed[value])
         name = self.wanted.get(value) or self.names.numbered("I")
         buffer = Buffer(name, buffer_axes(kind), kind.dtype)
         return InMemory(buffer, open_slots(buffer, {}))

@@ -1,12 +1,12 @@
 """Lowering of the nodes of a graph to the loads, loops, stores and arithmetic of a kernel."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import Combiner
-from blockbuster_fusion.ir.expr import Expr, arg, arguments, substitute
+from blockbuster_fusion.ir.expr import Expr, arg, arguments, call, cast, size, substitute
 from blockbuster_fusion.ir.expr_dtypes import result_dtype
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.names import Names
@@ -53,17 +53,31 @@ from blockbuster_fusion.nest.nest import (
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """A list or an item in memory: along each axis of its buffer one block, or all of them."""
+    """A list or an item in memory: along each axis of its buffer one block, or all of them.
+
+    With `places`, it is stored at positions that are data along the axis `along` of the buffer.
+    """
 
     buffer: Buffer
     slots: tuple[Span | Dim, ...]
+    places: "InMemory | None" = None
+    along: Axis | None = None
 
     def at(self, dim: Dim, at: Index | int) -> "InMemory":
         """The element of the list that a loop over `dim` is at."""
-        open_slots = [i for i, s in enumerate(self.slots) if isinstance(s, Dim) and dim.iterates(s)]
-        slots = list(self.slots)
-        slots[open_slots[0]] = Span(dim, at)
-        return InMemory(self.buffer, tuple(slots))
+        places, slots = self.places, list(self.slots)
+        if places is not None and places.has(dim):
+            places = places.at(dim, at)
+        else:
+            slots[self.open_for(dim)[0]] = Span(dim, at)
+        return replace(self, slots=tuple(slots), places=places)
+
+    def has(self, dim: Dim) -> bool:
+        """True if a loop over `dim` may iterate it."""
+        return bool(self.open_for(dim))
+
+    def open_for(self, dim: Dim) -> list[int]:
+        return [i for i, s in enumerate(self.slots) if isinstance(s, Dim) and dim.iterates(s)]
 
     def renamed(self, old: Axis, new: Axis) -> "InMemory":
         def rename(slot: Span | Dim) -> Span | Dim:
@@ -71,7 +85,7 @@ class InMemory:
                 return Dim(new if slot.axis is old else slot.axis, None, slot.packed)
             return slot
 
-        return InMemory(self.buffer, tuple(rename(s) for s in self.slots))
+        return replace(self, slots=tuple(rename(s) for s in self.slots))
 
     @property
     def access(self) -> Access:
@@ -298,13 +312,36 @@ class BodyBuilder:
         if kind.is_list:
             self.copy(in_memory(self.places, value), target, kind)
         else:
-            self.block.append(Store(target.access, self.tile(value)))
+            self.store(target, self.tile(value))
+
+    def store(self, target: InMemory, tile: Tile) -> None:
+        """Stores a tile in memory, at the places that are given for it if there are any."""
+        if target.places is None:
+            self.block.append(Store(target.access, tile))
+            return
+        assert target.along is not None
+        axis = [a.dim.axis for a in target.buffer.axes].index(target.along)
+        given = self.load_item(target.places.access, target.places.buffer.dtype)
+        places = self.new_tile(given.spans, DType.int64)
+        i, length = cast(arg(0), DType.int64), cast(size(target.along), DType.int64)
+        self.block.append(Compute(places, call("where", i < 0, i + length, i), (given,)))
+        self.block.append(Store(target.access, tile, places=places, axis=axis))
+
+    def load_item(self, access: Access, dtype: DType) -> Tile:
+        """The block of a buffer in a tile with its axes in order."""
+        known = self.known(access)
+        if known is not None:
+            return known
+        pairs = zip(access.buffer.axes, access.spans, strict=True)
+        tile = self.new_tile([s for a, s in pairs if a.along is not Along.BLOCKS], dtype)
+        self.block.append(Load(tile, access))
+        self.loaded[access] = tile
+        return tile
 
     def copy(self, source: InMemory, target: InMemory, kind: Type) -> None:
         """Copies a list block by block, in loops over its dims."""
         if not kind.is_list:
-            tile = self.load(source, kind)
-            self.block.append(Store(target.access, tile))
+            self.store(target, self.load(source, kind))
             return
         dim = kind.lists[0]
         walked = Dim(dim.axis, 0, dim.packed) if dim.is_free else dim

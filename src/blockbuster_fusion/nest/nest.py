@@ -11,6 +11,7 @@ Statements are immutable and tiles are compared by identity. A pass returns a ne
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeGuard
 
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
 from blockbuster_fusion.ir.combiner import Combiner
@@ -132,11 +133,23 @@ class Lookup:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Store:
-    """Stores a tile into a buffer, rounded to its dtype, or adds it to the buffer if `atomic`."""
+    """Stores a tile into a buffer, rounded to its dtype, or adds it to the buffer if `atomic`.
+
+    With `places`, the positions along one axis are data (a scatter): `target` is whole along that
+    axis, number `axis` of the buffer, and the tile has the axes of `places` instead. Nothing is
+    stored at a place beyond the axis.
+    """
 
     target: Access
     tile: Tile
     atomic: bool = False
+    places: Tile | None = None
+    axis: int = 0
+
+    @property
+    def along(self) -> Axis:
+        """The axis that `places` are positions on."""
+        return self.target.spans[self.axis].dim.axis
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -302,7 +315,7 @@ class Kernel:
         extents = [dim.axis.extent for dim in self.dims]
         own = [b for b in self.buffers if b.space is not Space.GLOBAL]  # others come with strides
         extents += [axis.dim.axis.extent for buffer in own for axis in buffer.axes]
-        extents += [s.along.extent for s in self.statements if isinstance(s, Lookup)]
+        extents += [s.along.extent for s in self.statements if is_placed(s)]
         axes = axes_in(*(e for s in self.statements for e in expressions(s)))
         extents += [axis.extent for axis in axes]
         return tuple(dict.fromkeys(e for e in extents if isinstance(e, Symbol)))
@@ -316,7 +329,7 @@ class Kernel:
                 found.setdefault(statement.index.dim)
             for access in accesses(statement):
                 spans = list(access.spans)
-                if isinstance(statement, Lookup):
+                if is_placed(statement):
                     del spans[statement.axis]  # no block of it is ever seen
                 found.update(dict.fromkeys(span.dim for span in spans))
             for tile in tiles(statement):
@@ -368,6 +381,13 @@ class Nest:
     def kernels(self) -> tuple[Kernel, ...]:
         return tuple(step for step in self.steps if isinstance(step, Kernel))
 
+    @property
+    def updated(self) -> tuple[Buffer, ...]:
+        """The inputs that kernels write into, in place."""
+        stores = (s for k in self.kernels for s in k.statements if isinstance(s, Store))
+        written = {s.target.buffer for s in stores}
+        return tuple(buffer for buffer in self.inputs if buffer in written)
+
 
 def walk(body: Body) -> Iterator[Statement]:
     """Every statement of a body, in order, those of loops after the loop."""
@@ -375,6 +395,12 @@ def walk(body: Body) -> Iterator[Statement]:
         yield statement
         if isinstance(statement, For | Cascade):
             yield from walk(statement.body)
+
+
+def is_placed(statement: Statement) -> TypeGuard[Lookup | Store]:
+    """True if a statement loads or stores at positions that are data."""
+    is_scatter = isinstance(statement, Store) and statement.places is not None
+    return is_scatter or isinstance(statement, Lookup)
 
 
 def written(statement: Statement) -> Tile | None:
@@ -390,6 +416,8 @@ def read(statement: Statement) -> tuple[Tile, ...]:
     A contraction reads the tile that it adds to, a loop the tiles of its window.
     """
     match statement:
+        case Store(places=Tile() as places):
+            return (statement.tile, places)
         case Store():
             return (statement.tile,)
         case Lookup():

@@ -55,7 +55,8 @@ def reading(statement: Statement, old: Tile, new: Tile) -> Statement:
         case Contract():
             return replace(statement, left=other(statement.left), right=other(statement.right))
         case Store():
-            return replace(statement, tile=other(statement.tile))
+            places = None if statement.places is None else other(statement.places)
+            return replace(statement, tile=other(statement.tile), places=places)
         case For():
             return replace(statement, body=tuple(reading(s, old, new) for s in statement.body))
     return statement

@@ -72,7 +72,9 @@ class _Kernel:
             case Load():
                 self.same(statement, statement.tile.spans, _kept(statement.source))
             case Lookup():
-                self.looks_up(statement)
+                self.at_places(statement, statement.source, statement.places)
+            case Store(places=Tile() as places):
+                self.at_places(statement, statement.target, places)
             case Store():
                 self.same(statement, statement.tile.spans, _kept(statement.target))
                 self.races(statement)
@@ -108,14 +110,14 @@ class _Kernel:
             has, needs = (", ".join(s.dim.label for s in spans) for spans in (found, wanted))
             self.fail(statement, f"the tile has the axes ({has}), and they would be ({needs})")
 
-    def looks_up(self, statement: Lookup) -> None:
-        source, places = statement.source, statement.places
-        looked_along = source.spans[statement.axis]
-        if not looked_along.dim.unit:
-            self.fail(statement, f"{source.buffer} is not whole along {looked_along.dim.label}")
+    def at_places(self, statement: Lookup | Store, access: Access, places: Tile) -> None:
+        """Checks a lookup or a scatter; where a scatter goes is data, so races are not seen."""
+        along = access.spans[statement.axis]
+        if not along.dim.unit:
+            self.fail(statement, f"{access.buffer} is not whole along {along.dim.label}")
         if places.dtype not in (DType.int64, DType.int32):
             self.fail(statement, f"the places {places} are {places.dtype}, not whole numbers")
-        kept = [span for span in _kept(source) if span != looked_along]
+        kept = [span for span in _kept(access) if span != along]
         self.same(statement, statement.tile.spans, dict.fromkeys((*places.spans, *kept)))
 
     def contained(self, statement: Statement, span: Span, tile: Tile) -> None:

@@ -26,8 +26,8 @@ from blockbuster_fusion.nest.nest import (
     Clear,
     Kernel,
     Load,
-    Lookup,
     Nest,
+    is_placed,
 )
 from blockbuster_fusion.nest.shapes import buffer_shape, contiguous, layout_order
 
@@ -74,9 +74,9 @@ def places_below(nest: Nest, extents: Extents) -> dict[Buffer, int]:
     for kernel in nest.kernels:
         loads = {s.tile: s.source.buffer for s in kernel.statements if isinstance(s, Load)}
         for statement in kernel.statements:
-            if isinstance(statement, Lookup) and statement.places in loads:
+            if is_placed(statement) and statement.places in loads:
                 buffer = loads[statement.places]
-                length = extents.of(statement.source.spans[statement.axis].dim.axis)
+                length = extents.of(statement.along)
                 found[buffer] = min(length, found.get(buffer, length))
     return found
 

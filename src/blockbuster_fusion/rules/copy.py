@@ -1,9 +1,10 @@
 """Copies of graphs under new ids."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Map, Node, Output, Value
+from blockbuster_fusion.ir.ops import Map, Node, Value
 
 
 def copied(graph: Graph, ids: Iterator[int]) -> Graph:
@@ -14,8 +15,7 @@ def copied(graph: Graph, ids: Iterator[int]) -> Graph:
         for i, node in graph.nodes.items()
     }
     outputs = [
-        Output(out.name, Value(new[out.value.node], out.value.port), out.axes)
-        for out in graph.outputs
+        replace(out, value=Value(new[out.value.node], out.value.port)) for out in graph.outputs
     ]
     return Graph(nodes, [new[i] for i in graph.inputs], outputs)
 

@@ -1,9 +1,10 @@
 """Rule 6: a map is extended over the whole graph around it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Map, Misc, Output, Value
+from blockbuster_fusion.ir.ops import Map, Misc, Value
 from blockbuster_fusion.rules.merge import Merger
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
 
@@ -118,8 +119,7 @@ class ExtendMap(Rule):
         merger.absorb_map(v)
         node, renumbered = merger.finish()
         outputs = [
-            Output(out.name, Value(v, renumbered[out.value.port]), out.axes)
-            for out in graph.outputs
+            replace(out, value=Value(v, renumbered[out.value.port])) for out in graph.outputs
         ]
         kept = {i: n for i, n in graph.nodes.items() if i in outside}
         nodes = {**kept, v: node}

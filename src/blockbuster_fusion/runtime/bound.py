@@ -91,6 +91,11 @@ class CompiledNest:
         return made
 
     @cached_property
+    def updated(self) -> frozenset[Buffer]:
+        """The inputs that are written in place."""
+        return frozenset(self.nest.updated)
+
+    @cached_property
     def given_back(self) -> tuple[tuple[Buffer, tuple[int, ...], bool], ...]:
         """For each output its buffer, the order of its axes, and True at the buffer's first use."""
         found: list[tuple[Buffer, tuple[int, ...], bool]] = []
@@ -227,9 +232,15 @@ class Bound:
     def handed_out(
         self, library: ArrayLibrary, arrays: Arrays, outputs: Arrays, into: Mapping[int, Any]
     ) -> list[Any]:
-        """The outputs as the caller gets them; a buffer that is two outputs is copied."""
+        """The outputs as the caller gets them; a buffer that is two outputs is copied.
+
+        An input that was written in place is handed out itself.
+        """
         made = []
         for number, (buffer, order, is_first) in enumerate(self.owner.given_back):
+            if buffer in self.owner.updated:
+                made.append(library.permuted(arrays[buffer], order))
+                continue
             x = outputs.get(buffer) if is_first else None
             if x is None:
                 x = library.copied(library.permuted(arrays[buffer], order))

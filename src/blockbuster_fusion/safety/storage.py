@@ -5,6 +5,7 @@ stores round. This pass makes these casts explicit, so that other passes need no
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 
 from blockbuster_fusion.ir.expr import arg, cast
@@ -82,9 +83,7 @@ def _with_own_lists(graph: Graph, results: Collection[int]) -> Graph:
             continue
         new = Map(op.dim, body, op.iterated, modes, op.first)
         node = Node(new, made[value.node].inputs, map_types(new))
-        outputs[number] = Output(
-            outputs[number].name, Value(value.node, port), outputs[number].axes
-        )
+        outputs[number] = replace(outputs[number], value=Value(value.node, port))
         made = Graph({**made.nodes, value.node: node}, made.inputs, outputs)
     return made
 
@@ -138,7 +137,7 @@ class _Storage:
             value, kind = out.value, graph.type(old.value)
             if not kind.is_list:
                 value = self.cast(nodes, value, self.chosen(kind, wanted[old.value]))
-            outputs.append(Output(out.name, value, out.axes))
+            outputs.append(replace(out, value=value))
         return Graph(nodes, made.inputs, outputs)
 
     def write(self, graph: Graph, inputs: Sequence[Type], results: Mapping[Value, DType]) -> Graph:
@@ -162,7 +161,7 @@ class _Storage:
             nodes[i] = Node(op, operands, infer(op, kinds))
             for port in range(len(node.types)):
                 known[Value(i, port)] = self.widened(nodes, Value(i, port))
-        outputs = [Output(out.name, known[out.value], out.axes) for out in graph.outputs]
+        outputs = [replace(out, value=known[out.value]) for out in graph.outputs]
         return Graph(nodes, list(graph.inputs), outputs)
 
     def widened(self, nodes: dict[int, Node], value: Value) -> Value:

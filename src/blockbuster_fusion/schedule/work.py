@@ -214,6 +214,11 @@ class _Count:
                 size = self.elements(tile) * access.buffer.dtype.bytes * times
                 work.moved += size
                 self.seen[access.buffer] = self.seen.get(access.buffer, 0.0) + size
+            case Store(access, tile, places=Tile()):
+                size = self.elements(tile) * access.buffer.dtype.bytes * times
+                work.moved += size
+                work.written += size
+                self.seen[access.buffer] = self.seen.get(access.buffer, 0.0) + size
             case Store(access, tile):
                 self.move(access, tile, times)
                 if access.buffer.space is Space.GLOBAL:  # a cache reads what it writes

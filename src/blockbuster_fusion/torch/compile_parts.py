@@ -98,9 +98,13 @@ class PartCompiler:
         self._expected: tuple[Analysis, ExpectedSizes] | None = None
 
     def compiled(self) -> list[Group]:
-        """All operators of the graph: fused, joined or left to PyTorch."""
+        """All operators of the graph: fused, joined or left to PyTorch.
+
+        Copies of updates that are done in place copy nothing, and are left out.
+        """
         analysis = self.analysis
-        parts = self.parts()
+        copies = {*analysis.updates.values()}
+        parts = [nodes for nodes in self.parts() if nodes[0] not in copies]
         groups: list[Group] = []
         with doing("parts", len(parts)) as task:
             for nodes in parts:

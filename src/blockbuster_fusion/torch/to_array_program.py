@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from blockbuster_fusion.array.positional import PositionalBuilder
 from blockbuster_fusion.array.primitives import Given
-from blockbuster_fusion.array.records import PositionalArray, PositionalProgram
+from blockbuster_fusion.array.records import PlacedArray, PositionalArray, PositionalProgram
 from blockbuster_fusion.errors import BlockbusterError, NotExpressible
 from blockbuster_fusion.ir.expr import cast as cast_expr
 from blockbuster_fusion.ir.types import DType
@@ -24,7 +24,12 @@ from blockbuster_fusion.torch.capture.nodes import (
     tensor_of,
     tensors_of,
 )
-from blockbuster_fusion.torch.capture.operators import concatenated, is_whole_slice, lookup_axis
+from blockbuster_fusion.torch.capture.operators import (
+    concatenated,
+    indices_of,
+    is_whole_slice,
+    lookup_axis,
+)
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.table.generators import computed, counted
@@ -94,12 +99,15 @@ class PartBuilder:
                 self.value(node)
             except BlockbusterError as error:
                 raise Unexpressed(operator=name_of(node), reason=error, node=node) from error
-        outputs: dict[str, PositionalArray] = {}
+        outputs: dict[str, PositionalArray | PlacedArray] = {}
         kept: dict[int, DType] = {}
         for i, node in enumerate(results):
             name = f"O{i + 1}" if len(results) > 1 else "O"
             self.storage[name] = DTYPES[tensor_of(node).dtype]
-            outputs[name] = self.result(self.value(node), self.storage[name], kept)
+            try:
+                outputs[name] = self.output(node, self.storage[name], kept)
+            except NotExpressible as error:
+                raise Unexpressed(operator=name_of(node), reason=error, node=node) from error
         try:
             expressed = self.program.finish(outputs)
         except BlockbusterError as error:
@@ -115,6 +123,19 @@ class PartBuilder:
             tuple(self.elided.values()),
             tuple(self.covered),
         )
+
+    def output(
+        self, node: Node, dtype: DType, kept: dict[int, DType]
+    ) -> PositionalArray | PlacedArray:
+        """The output of the program for a node: an array, or rows that are put into an input."""
+        if not self.analysis.is_scattered(node):
+            return self.result(self.value(node), dtype, kept)
+        ((at, index),) = indices_of(node).items()
+        base, places = (self.argument(n, is_table=True) for n in (operand(node), index))
+        rows = self.value(node)
+        if not places.sizes:
+            rows = self.program.insert(rows, at)
+        return self.program.placed(base, places, at, rows)
 
     def result(
         self, value: PositionalArray, dtype: DType, kept: dict[int, DType]
@@ -173,6 +194,9 @@ class PartBuilder:
         """The value of a node whose operands are expressed."""
         if not self.is_expressed_here(node):
             return self.as_input(node)
+        if self.analysis.is_scattered(node):
+            self.covered[node] = None
+            return self.value(operand(node, 2))
         try:
             return self.expressed(node)
         except NotExpressible:

@@ -14,6 +14,7 @@ from blockbuster_fusion.ir.ops import (
     Dot,
     Elementwise,
     Input,
+    Into,
     Iota,
     Join,
     Map,
@@ -185,9 +186,28 @@ class Reader:
             raise scanner.error("outputs are the program's: a map's body has yield", scanner.token)
         name = scanner.string("the output's name in quotes")
         scanner.expect("=", "after the output's name")
-        value = self.operand()
-        self.here.outputs.append(Output(name, value, self.parts.layout()))
+        value, layout = self.operand(), self.parts.layout()
+        self.here.outputs.append(Output(name, value, layout, self.into()))
         scanner.end_line()
+
+    def into(self) -> Into | None:
+        """The place of an output in an input, if it has one."""
+        scanner = self.scanner
+        if not scanner.accept("into"):
+            return None
+        base = self.input_number()
+        scanner.expect("along", "after the array that an output is written into")
+        axis = self.parts.axis()
+        scanner.expect("at", "after the axis along which an output is placed")
+        return Into(base, self.input_number(), axis)
+
+    def input_number(self) -> int:
+        """The number of an input among those before."""
+        token, node = self.scanner.token, self.operand().node
+        inputs = self.here.order or self.here.inputs
+        if node not in inputs:
+            raise self.scanner.error(f"%{node} is no input of the program", token)
+        return inputs.index(node)
 
     def yield_statement(self) -> None:
         scanner = self.scanner

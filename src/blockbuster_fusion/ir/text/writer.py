@@ -12,6 +12,7 @@ from blockbuster_fusion.ir.ops import (
     Dot,
     Elementwise,
     Input,
+    Into,
     Iota,
     Join,
     Map,
@@ -152,7 +153,10 @@ class Writer:
             yield f"inputs {', '.join(f'%{i}' for i in graph.inputs)}"
         if around is None:
             for out in graph.outputs:
-                yield f"output {quote(out.name)} = {out.value}{self.layout(out.axes)}"
+                yield (
+                    f"output {quote(out.name)} = {out.value}{self.layout(out.axes)}"
+                    f"{self.into(graph, out.into)}"
+                )
             return
         yields = (
             f"{out.value} {self.mode(mode)}"
@@ -160,6 +164,12 @@ class Writer:
             for out, mode in zip(graph.outputs, around.modes, strict=False)
         )
         yield f"yield {', '.join(yields)}".rstrip()
+
+    def into(self, graph: Graph, into: Into | None) -> str:
+        if into is None:
+            return ""
+        base, index = (f"%{graph.inputs[i]}" for i in (into.base, into.index))
+        return f" into {base} along {self.axis(into.axis)} at {index}"
 
     def mode(self, mode: Mode) -> str:
         if mode is None:

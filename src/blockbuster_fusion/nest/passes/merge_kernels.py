@@ -116,7 +116,8 @@ class _Moving:
             case Lookup():
                 return Lookup(tile(s.tile), self.access(s.source), tile(s.places), s.axis)
             case Store():
-                return Store(self.access(s.target), tile(s.tile), s.atomic)
+                places = None if s.places is None else tile(s.places)
+                return replace(s, target=self.access(s.target), tile=tile(s.tile), places=places)
             case Compute():
                 return Compute(tile(s.tile), s.expr, tuple(map(tile, s.operands)))
             case Positions():

@@ -19,9 +19,10 @@ from blockbuster_fusion.nest.nest import (
     Fold,
     For,
     Kernel,
-    Lookup,
     Nest,
     Space,
+    Store,
+    is_placed,
 )
 from blockbuster_fusion.printers.c.dots import DotRules
 from blockbuster_fusion.printers.c.expressions import Need
@@ -133,7 +134,7 @@ def _share(out: KernelText, chunk: int | None, *, looks_up: bool) -> None:
 
 
 def _looks_up(kernel: Kernel) -> bool:
-    return any(isinstance(s, Lookup) for s in kernel.statements)
+    return any(map(is_placed, kernel.statements))
 
 
 def _contract_of_call(out: KernelText) -> None:
@@ -147,7 +148,7 @@ def _contract_of_call(out: KernelText) -> None:
     out.line(f"   sizes: {comment(sizes)}.")
     outside = ""
     if _looks_up(layout.kernel):
-        outside = f", or {OUTSIDE} when a lookup was outside of its table"
+        outside = f", or {OUTSIDE} when a place was beyond its axis"
     out.line(f"   Returns 0, or 1 when there was no memory{outside}. */")
 
 
@@ -225,8 +226,9 @@ def _chunk(out: KernelText, chunk: int | None) -> None:
 def _large_pages(out: KernelText) -> None:
     """Writes the requests of large pages for results, which the first program makes."""
     layout = out.layout
+    scattered = {s.target.buffer for s in layout.statements if isinstance(s, Store) and s.places}
     for buffer in layout.kernel.global_buffers:
-        if buffer in layout.stored_to and buffer.axes:
+        if buffer in layout.stored_to - scattered and buffer.axes:
             last = [
                 f"({layout.axis_length(axis)} - 1) * {layout.stride(buffer, axis)}"
                 for axis in buffer.axes

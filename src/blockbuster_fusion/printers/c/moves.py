@@ -118,6 +118,9 @@ def write_store(out: KernelText, statement: Store) -> None:
     layout = out.layout
     tile, target = statement.tile, statement.target
     stored, held = C_STORED[target.buffer.dtype], layout.held(tile)
+    if statement.places is not None:
+        _write_scatter(out, statement, statement.places)
+        return
     if statement.atomic:
         with out.over(layout.order(tile), simd="") as variables:
             terms = [f"{variables[s]} * {layout.buffer_step(target, s)}" for s in tile.spans]
@@ -135,6 +138,33 @@ def write_store(out: KernelText, statement: Store) -> None:
         rows, columns = steps
         to = f"{there}, {rows[1]}, {columns}, {here}, {rows[0]}"
         out.line(f"store_{stored}_{held}({to}, {sizes});")
+
+
+def _write_scatter(out: KernelText, statement: Store, places: Tile) -> None:
+    """Writes a store at places that are data, row by row, or by elements along the places.
+
+    Nothing is stored at a place beyond the axis; the return value of the kernel tells of it.
+    """
+    layout = out.layout
+    tile, target = statement.tile, statement.target
+    stored, held = C_STORED[target.buffer.dtype], layout.held(tile)
+    stride = layout.stride(target.buffer, target.buffer.axes[statement.axis])
+    order = layout.order(tile)
+    last = [s for s in order[-1:] if s not in places.spans]
+    out.needs.add(("places",))
+    out.needs.add(("store", stored, held))
+    with out.over(order[: len(order) - len(last)], simd="") as variables:
+        place, here = layout.at(places, variables), layout.moved(tile, variables)
+        moved = [
+            f"{v} * {layout.buffer_step(target, s)}"
+            for s, v in variables.items()
+            if s in target.spans
+        ]
+        there = " + ".join([layout.address(target), *moved, f"{place} * {stride}"])
+        columns = layout.buffer_step(target, last[0]) if last else "1"
+        sizes = f"1, {layout.length(last[0]) if last else '1'}"
+        out.line(f"if (on_axis({place}, {layout.extent(statement.along)}, &astray))")
+        out.line(f"    store_{stored}_{held}({there}, 0, {columns}, {here}, 0, {sizes});")
 
 
 Rows = tuple[str, str, str, tuple[tuple[str, str], str]]

@@ -13,7 +13,7 @@ from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import Scope, comment, comment_lines
-from blockbuster_fusion.nest.nest import Buffer, Clear, Kernel, Lookup
+from blockbuster_fusion.nest.nest import Buffer, Clear, Kernel, is_placed
 from blockbuster_fusion.printers.c.prelude import OUTSIDE
 from blockbuster_fusion.printers.operators import C_STORED, C_TYPES
 from blockbuster_fusion.printers.reserved import C
@@ -125,8 +125,8 @@ class RunFunction:
         lines += [f"   {self._described(b)}, written" for b in self.outputs]
         lines.append("   Arrays have no gaps; their last axis is the innermost.")
         lines.append("   threads: how many run; with OpenMP only.")
-        looks_up = any(isinstance(s, Lookup) for k in self.test.nest.kernels for s in k.statements)
-        outside = f", {OUTSIDE} if a lookup is outside of its table" if looks_up else ""
+        looks_up = any(is_placed(s) for k in self.test.nest.kernels for s in k.statements)
+        outside = f", {OUTSIDE} if a place is beyond its axis" if looks_up else ""
         return [*lines, f"   Returns 0 if all is well, 1 if memory is short{outside}. */"]
 
     def _described(self, buffer: Buffer) -> str:

@@ -165,7 +165,7 @@ def _run(
         match statement:
             case Load(tile=tile) if tile in plan.views:
                 found.append(statement)
-            case Compute() | Fold() | Store(atomic=False) if statement not in apart:
+            case Compute() | Fold() | Store(atomic=False, places=None) if statement not in apart:
                 found.append(statement)
             case _:
                 break

@@ -32,14 +32,17 @@ def store(values: TileValues, statement: Store) -> list[str]:
     if tile.dtype is not target.buffer.dtype:
         kept = values.dots.narrow.get(tile) is target.buffer.dtype
         value = tile.name if kept else f"{value}.to({TRITON_TYPES[target.buffer.dtype]})"
-    place, rest = _pointers(values, target, tile), [value, *_mask(values, _spans(target), tile)]
+    placed = None if statement.places is None else statement
+    spans = _spans(target) if placed is None else tile.spans
+    place = _pointers(values, target, tile, placed)
+    rest = [value, *_mask(values, spans, tile, placed)]
     if statement.atomic:
         return _call("tl.atomic_add", place, [*rest, 'sem="relaxed"'])
     return _call("tl.store", place, rest)
 
 
 def _pointers(
-    values: TileValues, access: Access, tile: Tile, lookup: Lookup | None = None
+    values: TileValues, access: Access, tile: Tile, placed: Lookup | Store | None = None
 ) -> tuple[str, str]:
     """Pointers to the elements of a block: its first element, and the offsets from there."""
     variables = values.variables
@@ -50,9 +53,9 @@ def _pointers(
     inner: list[str] = []
     axes = zip(buffer.axes, access.spans, variables.names.strides[buffer], strict=True)
     for number, (axis, span, stride) in enumerate(axes):
-        if lookup is not None and number == lookup.axis:
-            at = f"tl.cast({values.value(lookup.places)}, tl.int64)"
-            at = aligned(at, lookup.places.spans, tile.spans)
+        if placed is not None and placed.places is not None and number == placed.axis:
+            at = f"tl.cast({values.value(placed.places)}, tl.int64)"
+            at = aligned(at, placed.places.spans, tile.spans)
             inner.append(f"{at} * {variables.use(stride)}")
             continue
         begin = variables.number(span) if axis.along is Along.BLOCKS else variables.start(span)
@@ -66,15 +69,15 @@ def _pointers(
 
 
 def _mask(
-    values: TileValues, spans: Sequence[Span], tile: Tile, lookup: Lookup | None = None
+    values: TileValues, spans: Sequence[Span], tile: Tile, placed: Lookup | Store | None = None
 ) -> list[str]:
-    """The mask of a load or store: within some axes, and within the table of a lookup."""
+    """The mask of a load or store: within some axes, and within the one that places are on."""
     variables = values.variables
     masks = [f"{variables.inside(span)}{position(tile.spans, span)}" for span in spans]
-    if lookup is not None:
+    if placed is not None and placed.places is not None:
         variables.expr.helpers.add("on_axis")
-        found = f"on_axis({values.value(lookup.places)}, {variables.extent(lookup.along)})"
-        masks.append(aligned(found, lookup.places.spans, tile.spans))
+        found = f"on_axis({values.value(placed.places)}, {variables.extent(placed.along)})"
+        masks.append(aligned(found, placed.places.spans, tile.spans))
     return [f"mask={' & '.join(masks)}"] if masks else []
 
 

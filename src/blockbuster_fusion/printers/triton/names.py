@@ -9,9 +9,9 @@ from blockbuster_fusion.nest.nest import (
     For,
     Index,
     Kernel,
-    Lookup,
     Space,
     Tile,
+    is_placed,
     tiles,
 )
 from blockbuster_fusion.printers.reserved import TRITON
@@ -98,7 +98,7 @@ def _indices(kernel: Kernel) -> list[Index]:
 def _axes(kernel: Kernel) -> list[Axis]:
     found = [dim.axis for dim in kernel.dims]
     for statement in kernel.statements:
-        if isinstance(statement, Lookup):
+        if is_placed(statement):
             found.append(statement.along)
         if isinstance(statement, Compute):
             found += axes_in(statement.expr)

@@ -45,7 +45,7 @@ def with_exponents(graph: Graph) -> Safe:
         made.written[Value(i)] = plain(Value(i))
     rewriter.run()
     for out in graph.outputs:
-        builder.output(out.name, made.plain(out.value), out.axes)
+        builder.output(out.name, made.plain(out.value), out.axes, out.into)
     return Safe(builder.build().without_dead_nodes(), tuple(made.draft.choices))
 
 

@@ -7,7 +7,7 @@ output.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import count
 from operator import mul
@@ -25,7 +25,6 @@ from blockbuster_fusion.ir.ops import (
     Input,
     Map,
     Node,
-    Output,
     Pick,
     Value,
 )
@@ -260,7 +259,7 @@ def _amended(graph: Graph, pivot: Value, amends: Mapping[int, Move], ids: Iterat
     for number, factor in amends.items():
         out = outputs[number]
         value = _moved(sketch, out.value, pivot, factor)
-        outputs[number] = Output(out.name, value, out.axes)
+        outputs[number] = replace(out, value=value)
     return Graph({**graph.nodes, **sketch.nodes}, graph.inputs, outputs)
 
 

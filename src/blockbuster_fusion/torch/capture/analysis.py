@@ -24,6 +24,7 @@ from blockbuster_fusion.torch.capture.nodes import (
 from blockbuster_fusion.torch.capture.operators import (
     concatenated,
     has_counted_indices,
+    indices_of,
     is_patchwise,
     is_whole_slice,
     lookup_axis,
@@ -32,6 +33,7 @@ from blockbuster_fusion.torch.capture.operators import (
 )
 from blockbuster_fusion.torch.capture.regions import regions_of
 from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.capture.updates import scattered_axis, updates_in_place
 from blockbuster_fusion.torch.table import row_for
 
 INDEXED = frozenset(
@@ -103,6 +105,16 @@ class Analysis:
             or has_effect(n)
         ]
 
+    @cached_property
+    def updates(self) -> dict[Node, Node]:
+        """The updates of inputs that are done in place, with their copies back to the inputs."""
+        return updates_in_place(self.nodes)
+
+    def is_scattered(self, node: Node) -> bool:
+        """True if a kernel stores an operand of a node into an input, at places that are data."""
+        is_update = node.op == "call_function" and node in self.updates
+        return is_update and node not in self.library and scattered_axis(node) is not None
+
     # ---------------------------------------------------------------- kinds
 
     def kind(self, node: Node) -> Kind:
@@ -116,6 +128,8 @@ class Analysis:
             return Kind.VIEW  # arithmetic on sizes
         if node in self.library:
             return Kind.MISC
+        if self.is_scattered(node):
+            return Kind.POINTWISE
         if node.target is operator.getitem:
             return Kind.MISC if self.kind(operand(node)) is Kind.MISC else Kind.VIEW
         row = usable_row(node)
@@ -143,6 +157,13 @@ class Analysis:
         pieces, dim = concatenated(node)
         lengths = {as_size(tensor_of(p).shape[dim]) for p in pieces}
         return len(lengths) > 1 or len(pieces) > MOST_CHOSEN
+
+    def reads_in_memory(self, node: Node) -> list[Node]:
+        """The operands of a node that have to lie in memory: tables, and places of rows."""
+        table = self.table(node)
+        if self.is_scattered(node):
+            return [operand(node), *indices_of(node).values()]
+        return [] if table is None else [table]
 
     def table(self, node: Node) -> Node | None:
         """The array in which a node looks elements up, if it does."""
@@ -238,7 +259,9 @@ class Analysis:
         while stack:
             n = stack.pop()
             for user in n.users:
-                if user.op == "output" or self.kind(user) is Kind.MISC or self.table(user) is n:
+                if user.op == "output" or self.kind(user) is Kind.MISC:
+                    return True
+                if n in self.reads_in_memory(user):
                     return True
                 if user not in seen and self.kind(user) is Kind.VIEW:
                     seen.add(user)
@@ -286,6 +309,8 @@ class Analysis:
 
     def stored_results(self, node: Node, inside: set[Node]) -> list[Node]:
         """The node, or the views of it, that a part with the nodes `inside` stores for others."""
+        if self.is_scattered(node):
+            return [node]
         found: dict[Node, None] = {}
         several = isinstance(node.meta.get("val"), tuple | list)
         stack, seen = [*node.users] if several else [node], set[Node]()
@@ -312,6 +337,8 @@ class Analysis:
         there (`clone`); a part stores it in that order in the first place.
         """
         path, base = [node], self.base(node)
+        if self.is_scattered(base):
+            return base
         while path[-1] is not base:
             path.append(tensor_operands(path[-1])[0])
         found, is_permuted, is_copied = base, False, False

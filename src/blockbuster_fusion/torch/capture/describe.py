@@ -32,9 +32,10 @@ def _stored(analysis: Analysis) -> set[Node]:
     indexed = [n for n in analysis.nodes if tensors_of(n) and analysis.is_indexed(n)]
     bases = [analysis.base(n) for n in indexed]
     for node in analysis.operators:
-        table = analysis.table(node)
         if analysis.kind(node) is Kind.MISC:
             bases += [analysis.base(n) for n in node.all_input_nodes]
-        elif table is not None:
-            bases.append(analysis.base(table))
+        else:
+            bases += [analysis.base(n) for n in analysis.reads_in_memory(node)]
+        if analysis.is_scattered(node):
+            bases.append(node)  # it lies in an input
     return {analysis.owner(base) for base in bases}

@@ -10,7 +10,8 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from blockbuster_fusion.torch.capture.fakes import inserted
-from blockbuster_fusion.torch.capture.nodes import is_pure_operator, tensor_of
+from blockbuster_fusion.torch.capture.nodes import is_pure_operator, operand, tensor_of
+from blockbuster_fusion.torch.capture.updates import IN_PLACE, is_shown
 from blockbuster_fusion.torch.table import row_for
 
 aten = torch.ops.aten
@@ -23,8 +24,12 @@ _VALUES = {aten.max.dim: aten.amax.default, aten.min.dim: aten.amin.default}
 
 
 def simplify(module: GraphModule) -> None:
-    """Removes checks and unread indices, folds uniform constants, and pads axis by axis."""
+    """Removes checks and unread indices, folds uniform constants, and pads axis by axis.
+
+    Updates of inputs are copied back themselves, and not a copy of them.
+    """
     _remove_checks(module)
+    _drop_copies_of_updates(module)
     _drop_indices(module)
     _fold_uniform(module)
     _split_pads(module)
@@ -37,6 +42,24 @@ def _remove_checks(module: GraphModule) -> None:
         op="call_function", target=aten._assert_tensor_metadata.default, sort=False
     ):
         graph.erase_node(node)
+
+
+def _drop_copies_of_updates(module: GraphModule) -> None:
+    """Replaces copies of an input's update, where nothing else reads the update, by the update.
+
+    `index_copy_` makes one for an array that is not contiguous.
+    """
+    graph = module.graph
+    for back in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        target, copy = back.args[:2]
+        if not isinstance(copy, Node) or copy.target is not aten.clone.default or is_shown(copy):
+            continue
+        update = operand(copy)
+        is_strided = any(user.target is aten.as_strided.default for user in copy.users)
+        is_update = update.target in IN_PLACE and update.args[0] is target
+        if is_update and not is_strided and [*update.users] == [copy]:
+            copy.replace_all_uses_with(update)
+            graph.erase_node(copy)
 
 
 def _drop_indices(module: GraphModule) -> None:

@@ -3,7 +3,7 @@
 import math
 
 from blockbuster_fusion.ir.tiling import Tiling
-from blockbuster_fusion.nest.nest import Buffer, Kernel, Lookup, Space, Store, accesses
+from blockbuster_fusion.nest.nest import Buffer, Kernel, Space, Store, accesses, is_placed
 from blockbuster_fusion.nest.shapes import buffer_shape
 
 
@@ -17,7 +17,7 @@ def traffic(kernel: Kernel, tiling: Tiling) -> tuple[int, int]:
             if buffer.space is not Space.GLOBAL:
                 continue
             count = math.prod(buffer_shape(buffer, tiling))
-            if isinstance(statement, Lookup):
+            if is_placed(statement):
                 spans = statement.tile.spans
                 count = min(count, math.prod(tiling.extents.of(s.dim.axis) for s in spans))
             kept = written if isinstance(statement, Store) else read

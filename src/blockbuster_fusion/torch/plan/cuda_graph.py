@@ -286,3 +286,5 @@ def _written(plan: ModelPlan) -> Iterator[int]:
     for step in plan.steps:
         if isinstance(step, OperatorStep):
             yield from _writes(step)
+        elif isinstance(step, KernelStep):
+            yield from step.written

@@ -65,6 +65,8 @@ class KernelBuffers:
 
     def stored(self, number: int, x: torch.Tensor) -> Iterator[OperatorStep]:
         """Notes the placement of an output, and yields the step that merges its axes, if any."""
+        if number in self.step.updates:
+            return  # it lies in an input
         recording, (slot, layout, piece) = self.recording, self.step.outputs[number]
         buffer, order, is_first = self.program.owner.given_back[number]
         if buffer in self.places or not is_first:

@@ -24,6 +24,7 @@ from blockbuster_fusion.torch.capture.operators import concatenated
 from blockbuster_fusion.torch.capture.results import ResultPlacements, storage_of, strides_of
 from blockbuster_fusion.torch.capture.sizes import SymbolTable
 from blockbuster_fusion.torch.capture.symbolic import as_size, sizes_of
+from blockbuster_fusion.torch.capture.updates import IN_PLACE
 from blockbuster_fusion.torch.groups import (
     Fused,
     Group,
@@ -76,7 +77,7 @@ class Planner:
         """The joins that are allocated."""
         self.stored: set[Node] = set()
         """The pieces that a kernel stores in their place."""
-        self.in_place = self.updates_in_place()
+        self.in_place = analysis.updates
         self.is_settled = False
 
     def plan(self) -> ModelPlan:
@@ -248,8 +249,12 @@ class Planner:
             seen = tensors_of(node)
             differs = not seen or DTYPES.get(seen[0].dtype) is not wanted
             inputs.append((self.slot(node), layout, STORED[wanted] if differs else None))
-        outputs = []
+        outputs: list[tuple[int, FrameworkLayout, Piece | None]] = []
         for node, layout in zip(group.part.results, expressed.outputs, strict=True):
+            if self.analysis.is_scattered(node):
+                self.slots[node] = self.slot(operand(node))
+                outputs.append((self.slots[node], layout, None))
+                continue
             piece = self.destination(node, layout)
             self.slots[node] = self.new_slot()
             outputs.append((self.slots[node], layout, piece))
@@ -263,6 +268,7 @@ class Planner:
                 tuple(outputs),
                 expressed.sizes,
                 device_of(group.part.nodes),
+                {n: x.into.base for n, x in enumerate(expressed.program.outputs) if x.into},
             )
         )
         for node in group.part.results:
@@ -286,25 +292,6 @@ class Planner:
 
     # ---------------------------------------------------------------- PyTorch's operators
 
-    def updates_in_place(self) -> dict[Node, Node]:
-        """Updates of an input that are copied back to it, with their copies.
-
-        If nothing else reads the input, the update is done on it in the first place: so a static
-        cache of keys and values is written at the new positions alone.
-        """
-        found: dict[Node, Node] = {}
-        for copy in self.analysis.nodes:
-            if copy.target is not torch.ops.aten.copy_.default:
-                continue
-            target, update = copy.args[:2]
-            if not isinstance(update, Node) or not isinstance(target, Node):
-                continue
-            is_update = update.target in _IN_PLACE and update.args[0] is target
-            is_shown = update in self.analysis.outputs or self.analysis.has_returned_view(update)
-            if is_update and not is_shown and set(target.users) == {copy, update}:
-                found[update] = copy
-        return found
-
     def operate(self, node: Node) -> None:
         """Adds the step of an operator that PyTorch runs."""
         if node in self.in_place.values():
@@ -325,7 +312,7 @@ class Planner:
             if source.op != "placeholder" and strides:
                 self.apply(with_strides, source, strides)
         elif node in self.in_place:
-            function = _IN_PLACE[node.target]
+            function = IN_PLACE[node.target]
         assert callable(function)
         filled = tuple(self.argument(a) for a in arguments)
         named = {k: self.argument(v) for k, v in options.items()}
@@ -355,18 +342,6 @@ _COPYING: dict[Any, Any] = {
 }
 """Views as methods, which cost less. A kernel may store an array with other strides than PyTorch
 would, so that a view may have to copy."""
-
-
-def _replace_slice(x: torch.Tensor, source: torch.Tensor, *where: Any) -> torch.Tensor:
-    torch.ops.aten.slice.Tensor(x, *where).copy_(source)
-    return x
-
-
-_IN_PLACE: dict[Any, Any] = {
-    torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default,
-    torch.ops.aten.slice_scatter.default: _replace_slice,
-}
-"""Operators that copy an array with a part replaced, and functions that replace it in place."""
 
 
 def contiguous_sizes(shape: Sequence[Size]) -> tuple[Size, ...]:

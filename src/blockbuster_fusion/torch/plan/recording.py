@@ -329,6 +329,8 @@ def _exposed(steps: Sequence[PlanStep], outputs: Sequence[Any]) -> set[int]:
     """The slots whose tensors may leave the call or be written to."""
     found = {x.number for x in outputs if isinstance(x, Slot)}
     for step in reversed(steps):
+        if isinstance(step, KernelStep):
+            found.update(step.written)
         if not isinstance(step, OperatorStep):
             continue
         if step.output in found or not is_pure(step.function):

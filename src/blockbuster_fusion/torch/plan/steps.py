@@ -1,7 +1,7 @@
 """The steps of a plan, and for known sizes the functions of values that they are."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -62,6 +62,8 @@ class KernelStep:
     sizes: tuple[tuple[Axis, Size], ...]
     """The axes whose lengths depend on the model's sizes."""
     device: torch.device
+    updates: Mapping[int, int] = field(default_factory=dict)
+    """The outputs that are written into inputs, each with the number of its input."""
 
     @property
     def name(self) -> str:
@@ -70,6 +72,11 @@ class KernelStep:
     @property
     def reads(self) -> Iterator[int]:
         return (slot for slot, _, _ in self.inputs)
+
+    @property
+    def written(self) -> Iterator[int]:
+        """The slots of the inputs that it writes into."""
+        return (self.inputs[at][0] for at in self.updates.values())
 
     @property
     def lengths(self) -> Iterator[Size]:
@@ -284,7 +291,7 @@ class BoundKernel:
     def __call__(self, values: list[Any]) -> None:
         given = self.given(values)
         places = {number: place(values) for number, (place, _) in self.pieces.items()}
-        into = {number: x.view(self.pieces[number][1]) for number, x in places.items()}
+        into = self.into(given, places)
         program = self.programs.get(_strides(given, into))
         if profiler._is_profiler_enabled:
             with named_range(self.name):
@@ -294,8 +301,15 @@ class BoundKernel:
         for number, ((slot, how), x) in enumerate(zip(self.outputs, made, strict=True)):
             if number in places:
                 values[slot] = places[number]
-            else:
+            elif number not in self.step.updates:
                 values[slot] = x if how is None else merged(x, *how)
+
+    def into(
+        self, given: Sequence[torch.Tensor], places: Mapping[int, torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """The arrays that outputs are stored into: pieces of larger ones, and inputs."""
+        pieces = {number: x.view(self.pieces[number][1]) for number, x in places.items()}
+        return pieces | {number: given[at] for number, at in self.step.updates.items()}
 
     def results(
         self, program: Bound | None, given: list[torch.Tensor], into: dict[int, torch.Tensor]
@@ -328,8 +342,10 @@ class BoundKernel:
 
     def straight(self, values: list[Any]) -> StraightProgram | None:
         """What the call that has just been run did; None on a CPU, where a tape has it."""
-        is_plain = not self.pieces and all(
-            dtype is None and not values[slot].is_neg() for slot, _, dtype in self.inputs
+        is_plain = (
+            not self.pieces
+            and not self.step.updates
+            and all(dtype is None and not values[slot].is_neg() for slot, _, dtype in self.inputs)
         )
         program = self.program(values) if self.step.device.type == "cuda" and is_plain else None
         return None if program is None else straight(program, self.library)
@@ -337,8 +353,8 @@ class BoundKernel:
     def program(self, values: list[Any]) -> Bound | None:
         """The program that has just been run."""
         places = {number: place(values) for number, (place, _) in self.pieces.items()}
-        into = {number: x.view(self.pieces[number][1]) for number, x in places.items()}
-        return self.programs.get(_strides(self.given(values), into))
+        given = self.given(values)
+        return self.programs.get(_strides(given, self.into(given, places)))
 
 
 def _strides(given: Sequence[torch.Tensor], into: Mapping[int, torch.Tensor]) -> Hashable:

@@ -10,7 +10,7 @@ from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.nodes import short_name, tensor_of, tensors_of
+from blockbuster_fusion.torch.capture.nodes import operand, short_name, tensor_of, tensors_of
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.rivals.library import LOOKUPS
 
@@ -40,11 +40,14 @@ def _moved(analysis: Analysis, nodes: Sequence[Node], length: Length) -> int:
             base = analysis.base(source)
             if base in inside:
                 continue
+            if analysis.is_scattered(node) and source is operand(node):
+                continue  # it is written into, and not read
             seen = min(bytes_of(source, length), bytes_of(base, length))  # of a slice, its elements
             if short_name(node) in LOOKUPS:
                 seen = min(seen, bytes_of(node, length))
             read[base] = max(read.get(base, 0), seen)
     written = [x for n in nodes for x in analysis.stored_results(n, inside)]
+    written = [operand(n, 2) if analysis.is_scattered(n) else n for n in written]
     return sum(read.values()) + sum(bytes_of(n, length) for n in written)
 
 

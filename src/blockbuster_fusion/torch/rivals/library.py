@@ -16,13 +16,14 @@ from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import operand, short_name, tensor_of, tensors_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
+from blockbuster_fusion.torch.capture.updates import IN_PLACE
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.timing import measured
 from blockbuster_fusion.torch.tuned import versions
 
 Call = Callable[[], object]
-LOOKUPS = ("embedding", "gather", "index", "index_select", "take", "nll_loss_forward")
+LOOKUPS = ("embedding", "gather", "index", "index_put", "index_select", "take", "nll_loss_forward")
 """Operators whose integers are positions: 0 is one wherever there is any."""
 COPIES = ("clone", "contiguous")
 """Views of a captured graph that are copies in eager mode."""
@@ -66,15 +67,18 @@ class LibraryTimes:
     def operator(self, node: Node) -> Seconds:
         """The time of one operator."""
 
+        function: Any = node.target
+        if node in self.analysis.updates:
+            function = IN_PLACE[function]
+
         def call() -> Call:
             fill = 0 if short_name(node) in LOOKUPS else 1
             given = self._real(node.args, fill)
             named = {name: self._real(x, fill) for name, x in node.kwargs.items()}
-            function: Any = node.target
             return lambda: function(*given, **named)
 
         seen = self._described((node.args, tuple(node.kwargs.items())))
-        return self._timed(str(node.target), seen, call, tensor_of(node).device)
+        return self._timed(str(function), seen, call, tensor_of(node).device)
 
     def composite(self, found: Composite) -> Seconds:
         """The time of PyTorch's one operator for a composite."""

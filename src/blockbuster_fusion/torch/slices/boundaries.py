@@ -25,7 +25,7 @@ from blockbuster_fusion.torch.slices.band import (
 from blockbuster_fusion.torch.slices.dims import RESHAPING, CannotMove, source_dim
 
 NOT_ELEMENTWISE = frozenset(
-    {"embedding", "index_select", "gather", "index", "constant_pad_nd", "cat"}
+    {"embedding", "index_select", "gather", "index", "index_put", "constant_pad_nd", "cat"}
 )
 """Pointwise operators that read their operands at other positions than they write."""
 
@@ -93,7 +93,8 @@ class Concatenations:
         while stack:
             for user in stack.pop().users:
                 kind = Kind.MISC if user.op == "output" else self.analysis.kind(user)
-                if kind in (Kind.POINTWISE, Kind.REDUCTION) and short_name(user) != "cat":
+                is_apart = short_name(user) in ("cat", "index_put")
+                if kind in (Kind.POINTWISE, Kind.REDUCTION) and not is_apart:
                     found.add(user)
                 elif kind is Kind.VIEW and user not in seen:
                     seen.add(user)
