@@ -7,8 +7,9 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
+from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
-from blockbuster_fusion.passes import Observer, Pass
+from blockbuster_fusion.passes import Observer, Pass, run_passes
 from blockbuster_fusion.printers.reserved import kernel_name
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED
 from blockbuster_fusion.printers.triton.tiles import fitted
@@ -47,7 +48,7 @@ class Choice:
         nest = scheduled(self.graph, kernel_name(self.name), self.schedule, observe)
         tiles = all_tiles(nest, self.tiles, self.target)
         if self.target == "cpu":
-            nest = SHARING.observed(nest, observe)
+            nest = run_passes(FOR_ROWS, nest, observe)
         if self.target == "cuda":
             sizes = assumed_lengths(self.graph, nest)
             tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
@@ -71,8 +72,11 @@ class Choice:
         return choice
 
 
-SHARING = each_kernel(share_exponentials, "Computes exponentials that are needed twice once.")
-"""The pass of kernels for a CPU, where results of a row stay in the first cache."""
+FOR_ROWS = (
+    each_kernel(share_exponentials, "Computes exponentials that are needed twice once."),
+    each_kernel(once_per_row, "Computes slow functions of the numbers of a row once."),
+)
+"""The passes of kernels for a CPU, where results of a row stay in the first cache."""
 
 
 def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:

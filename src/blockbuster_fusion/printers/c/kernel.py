@@ -27,10 +27,11 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.printers.c.dots import DotRules
 from blockbuster_fusion.printers.c.expressions import Need
 from blockbuster_fusion.printers.c.kernel_text import KernelText
-from blockbuster_fusion.printers.c.layout import LINE, Layout
+from blockbuster_fusion.printers.c.layout import Layout
 from blockbuster_fusion.printers.c.prelude import OUTSIDE, prelude
 from blockbuster_fusion.printers.c.prelude_dots import PAIR
 from blockbuster_fusion.printers.c.statements import write_body
+from blockbuster_fusion.printers.c.stored_rows import room_of_line
 from blockbuster_fusion.printers.c.tile_facts import is_shared_out
 from blockbuster_fusion.printers.c.tile_sharing import share
 from blockbuster_fusion.printers.operators import C_STORED
@@ -252,9 +253,10 @@ def _fixed_lengths(out: KernelText) -> dict[str, str]:
 
 def _stream_pieces(layout: Layout) -> Iterator[tuple[str, str, str]]:
     """The memory of streams: rows that are kept, and copies of blocks that are not contiguous."""
-    for tile, last in layout.plan.rows.items():
+    for tile, stream in layout.plan.rows.items():
         held = layout.held(tile)
-        yield layout.name(tile), held, layout.row(last.dim, held)
+        row, count = layout.row(stream.last.dim, held), stream.together
+        yield layout.name(tile), held, row if count == 1 else f"{count} * {row}"
     for tile, access in layout.plan.views.items():
         if tile.spans and (room := layout.copied(tile)):
             yield layout.copy_name(tile), C_STORED[access.buffer.dtype], room
@@ -262,7 +264,8 @@ def _stream_pieces(layout: Layout) -> Iterator[tuple[str, str, str]]:
         for store in stream.stores:
             if room := layout.copied(store):
                 yield layout.copy_name(store), C_STORED[store.target.buffer.dtype], room
-            yield layout.line_name(store), C_STORED[store.target.buffer.dtype], str(LINE)
+            line = str(room_of_line(layout, stream))
+            yield layout.line_name(store), C_STORED[store.target.buffer.dtype], line
 
 
 def _grid(out: KernelText) -> None:

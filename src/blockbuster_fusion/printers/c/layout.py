@@ -76,7 +76,7 @@ class Layout(Lengths):
         self.runs: dict[Dim, str] = {}
         self.for_runs = tiles_for_runs(kernel)
         self.plan = StreamPlan()
-        self.plan = planned(kernel, self.order, {s for s, fold in self.along()})
+        self.plan = planned(kernel, self.order, self.longest, {s for s, fold in self.along()})
         self.panels = planned_panels(kernel, self.order, self.lanes)
         self.dots = DotPlan()
         if dots is not None and self.few_rows:
@@ -199,8 +199,11 @@ class Layout(Lengths):
     def at(self, tile: Tile, variables: Mapping[Span, str]) -> str:
         """An element of a tile."""
         terms = []
+        kept = self.plan.rows.get(tile)
+        if kept is not None and kept.together > 1:
+            terms.append(f"row * {self.row(kept.last.dim, self.held(tile))}")
         for span in self.order(tile):
-            if tile in self.plan.rows and span != self.plan.rows[tile]:
+            if kept is not None and span != kept.last:
                 continue
             step = self.step(tile, span)
             terms.append(variables[span] if step == "1" else f"{variables[span]} * {factor(step)}")

@@ -5,17 +5,23 @@ before it is written. So it goes past them: a run of elements waits in a line of
 written at once. Short rows that follow each other in memory wait together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from blockbuster_fusion.naming import word
 from blockbuster_fusion.nest.nest import Span, Store
 from blockbuster_fusion.printers.c.kernel_text import KernelText
-from blockbuster_fusion.printers.c.layout import LINE
+from blockbuster_fusion.printers.c.layout import LINE, Layout
 from blockbuster_fusion.printers.c.moves import copied
+from blockbuster_fusion.printers.c.streams import Stream
 from blockbuster_fusion.printers.operators import C_STORED
 
 
-def write_target(out: KernelText, store: Store, outer: Sequence[Span], last: Span) -> None:
+def room_of_line(layout: Layout, stream: Stream) -> int:
+    """The elements that wait at most to be written past the caches."""
+    return LINE if stream.together == 1 else stream.together * int(layout.longest(stream.last))
+
+
+def write_target(out: KernelText, store: Store, stream: Stream) -> None:
     """Writes where the rows of a block are stored, and how many of them wait together."""
     layout, target = out.layout, store.target
     stored, to = C_STORED[target.buffer.dtype], _target(out, store)
@@ -28,10 +34,10 @@ def write_target(out: KernelText, store: Store, outer: Sequence[Span], last: Spa
     out.needs.add(("push",))
     past, near = layout.past_name(store), "" if row == "1" else f"{row} == 1 && "
     out.line(f"const int {past} = CAN_PUSH && {near}{size} > {out.past};")
-    if outer:
-        length = layout.length(last)
-        together = f"MAX(1, {LINE} / {length})"
-        follow = f"{steps[outer[-1]]} == {length}"
+    if stream.outer:
+        length = layout.length(stream.last)
+        together = f"MAX(1, {LINE} / {length})" if stream.together == 1 else str(stream.together)
+        follow = f"{steps[stream.outer[-1]]} == {length}"
         out.line(f"const int64_t {_rows(out, store)} = {follow} ? {together} : 1;")
     if row == "1":
         return

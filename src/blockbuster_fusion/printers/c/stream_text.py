@@ -32,8 +32,8 @@ def write_stream(out: KernelText, stream: Stream) -> None:
     for load in stream.loads:
         write_load(out, load.tile, load.source)
     for store in stream.stores:
-        write_target(out, store, stream.outer, stream.last)
-    with out.over(stream.outer, simd="") as variables:
+        write_target(out, store, stream)
+    with _rows(out, stream) as variables:
         row = _Row(out, stream, variables)
         for item in stream.items:
             row.write(item)
@@ -42,8 +42,23 @@ def write_stream(out: KernelText, stream: Stream) -> None:
         write_copied(out, store)
 
 
+@contextmanager
+def _rows(out: KernelText, stream: Stream) -> Iterator[dict[Span, str]]:
+    """Loops over the rows of a block, or over those that are computed together."""
+    if stream.together == 1:
+        with out.over(stream.outer, simd="") as variables:
+            yield variables
+        return
+    *outer, last = stream.outer
+    with out.over(outer, simd="") as variables:
+        i, length = f"i{len(stream.outer)}", out.layout.length(last)
+        with out.braces(f"for (int64_t {i} = 0; {i} < {length}; {i} += {stream.together})"):
+            out.line(f"const int rows = (int)MIN({stream.together}, {length} - {i});")
+            yield {**variables, last: f"({i} + row)"}
+
+
 class _Row:
-    """The work of one row while it is written."""
+    """The work of a row while it is written, or of all rows that are computed together."""
 
     def __init__(self, out: KernelText, stream: Stream, variables: Mapping[Span, str]) -> None:
         self.out, self.stream, self.variables = out, stream, variables
@@ -64,25 +79,52 @@ class _Row:
         elif isinstance(item, Compute):
             self.compute(item, self.variables)
         else:
-            self.store(item, self.variables)
+            with self.each_row():
+                self.store(item, self.variables)
+
+    @contextmanager
+    def each_row(self) -> Iterator[None]:
+        """Loops over the rows that are computed together; a row by itself needs no loop."""
+        if self.stream.together == 1:
+            yield
+            return
+        with self.out.braces("for (int row = 0; row < rows; row++)"):
+            yield
+
+    def of_row(self, name: str) -> str:
+        """The number of this row: a variable, or an element of one."""
+        return name if self.stream.together == 1 else f"{name}[row]"
 
     # ---------------------------------------------------------------- segments
 
     def segment(self, item: Segment) -> None:
-        """Writes loops over the elements of a row, a run of them at a time."""
-        out, folds = self.out, item.folds
-        for fold in folds:
+        """Writes loops over the elements of a row, a run of them at a time, or of some rows."""
+        out, together = self.out, self.stream.together
+        for fold in item.folds:
             name = self.named(fold.tile)
-            out.line(f"{out.layout.held(fold.tile)} {name} = {identity_of(fold)};")
-            self.values[fold.tile] = name
-        with self.runs(item) as (first, end):
-            targets = [StoredRow(out, s, self.variables, self.along) for s in item.stores]
-            self.places = {t.store: t.write_place(first) for t in targets}
-            in_forms(out, calls_batches(item.statements), partial(self.run, item, first, end))
-            for target in targets:
-                target.write_push(first, end)
-        for fold in folds:
-            self.keep(fold.tile, self.variables)
+            start = f" = {identity_of(fold)}" if together == 1 else f"[{together}]"
+            out.line(f"{out.layout.held(fold.tile)} {name}{start};")
+            self.values[fold.tile] = self.of_row(name)
+        batches = calls_batches(item.statements)
+        if together > 1:
+            in_forms(out, batches, partial(self.group, item))
+        else:
+            with self.runs(item) as ends, self.stored(item, ends):
+                in_forms(out, batches, partial(self.run, item, ends))
+        kept = [fold.tile for fold in item.folds if fold.tile not in out.layout.plan.fleeting]
+        if kept:
+            with self.each_row():
+                for tile in kept:
+                    self.keep(tile, self.variables)
+
+    @contextmanager
+    def stored(self, item: Segment, ends: tuple[str, str]) -> Iterator[None]:
+        """Writes where the results of a run go, and after it those that went to the caches only."""
+        targets = [StoredRow(self.out, s, self.variables, self.along) for s in item.stores]
+        self.places = {t.store: t.write_place(ends[0]) for t in targets}
+        yield
+        for target in targets:
+            target.write_push(*ends)
 
     @contextmanager
     def runs(self, item: Segment) -> Iterator[tuple[str, str]]:
@@ -119,24 +161,55 @@ class _Row:
             width //= 2
         return width
 
-    def run(self, item: Segment, first: str, end: str, batches: bool) -> None:
+    def run(self, item: Segment, ends: tuple[str, str], batches: bool) -> None:
         """Writes a run; its reductions are in lanes that are combined at its end."""
+        lanes = self.in_lanes(item, ends, batches)
+        for fold in item.folds:
+            made = self.halved(fold, lanes[fold.tile], self.width(batches))
+            total = self.values[fold.tile]
+            self.out.line(f"{total} = {bare(self.combined(fold, total, made))};")
+
+    def group(self, item: Segment, batches: bool) -> None:
+        """Writes a segment for all rows that are computed together.
+
+        Their lanes are combined afterwards: no row waits for the result of another one.
+        """
+        out, width = self.out, self.width(batches)
+        ends = "0", out.layout.length(self.stream.last)
+        kept = {
+            f: out.layout.id(("rows", f.tile), f"{self.named(f.tile)}_rows") for f in item.folds
+        }
+        for fold, name in kept.items():
+            held = out.layout.held(fold.tile)
+            out.line(f"{held} {name}[{self.stream.together}][{width}];")
+        with self.each_row(), self.stored(item, ends):
+            lanes = self.in_lanes(item, ends, batches)
+            for fold, name in kept.items():
+                lane = lanes[fold.tile]
+                out.line(f"for (int w = 0; w < {width}; w++) {name}[row][w] = {lane}[w];")
+        if kept:
+            with self.each_row():
+                for fold, name in kept.items():
+                    made = self.halved(fold, f"{name}[row]", width)
+                    out.line(f"{self.values[fold.tile]} = {made};")
+
+    def in_lanes(self, item: Segment, ends: tuple[str, str], batches: bool) -> dict[Tile, str]:
+        """Writes the elements of a run; gives the lanes that its reductions are in."""
         out, width = self.out, self.width(batches) if item.folds else BATCH
         lanes = {
-            fold.tile: out.layout.id(("lanes", fold.tile), f"{self.values[fold.tile]}_lanes")
+            fold.tile: out.layout.id(("lanes", fold.tile), f"{self.named(fold.tile)}_lanes")
             for fold in item.folds
         }
         for fold in item.folds:
             lane = lanes[fold.tile]
             out.line(f"{out.layout.held(fold.tile)} {lane}[{width}];")
             out.line(f"for (int w = 0; w < {width}; w++) {lane}[w] = {identity_of(fold)};")
-        self.elements(item, partial(Step, out, width, batches=batches), (first, end), lanes)
-        for fold in item.folds:
-            self.halved(fold, lanes[fold.tile], width)
+        self.elements(item, partial(Step, out, width, batches=batches), ends, lanes)
+        return lanes
 
-    def halved(self, fold: Fold, lane: str, width: int) -> None:
+    def halved(self, fold: Fold, lane: str, width: int) -> str:
         """Writes the combination of the lanes, in pairs; each half stays in registers."""
-        out, name = self.out, self.values[fold.tile]
+        out, name = self.out, self.named(fold.tile)
         while width > 1:
             width //= 2
             half = out.layout.id(("lanes", fold.tile, width), f"{name}_{width}")
@@ -145,7 +218,7 @@ class _Row:
             out.line("#pragma omp simd")
             out.line(f"for (int w = 0; w < {width}; w++) {half}[w] = {bare(made)};")
             lane = half
-        out.line(f"{name} = {bare(self.combined(fold, name, f'{lane}[0]'))};")
+        return f"{lane}[0]"
 
     def elements(
         self,
@@ -180,13 +253,13 @@ class _Row:
                 terms = [f"{place[s]} * {layout.step(tile, s)}" for s in layout.order(tile)]
                 there = " + ".join([layout.name(tile), *terms])
                 for line in range(0, width, BATCH):
-                    self.out.line(f"__builtin_prefetch({there} + {line}, 0, 2);")
+                    self.out.line(f"__builtin_prefetch({there} + {line}, 0, 3);")
 
     def rows_ahead(self, item: Segment) -> int:
         """The number of rows by which a row is fetched ahead; 0 if processors foresee it.
 
         They foresee what follows in memory. The first segment of a row waits for memory, so the
-        second fetches the next row. Parts of rows do not follow each other.
+        second fetches the next row, or the next short rows. Parts of rows do not follow each other.
         """
         dim, most = self.stream.last.dim, self.longest
         extent = dim.axis.extent
@@ -194,8 +267,11 @@ class _Row:
             return 0
         if most is not None and isinstance(extent, int) and most < extent:
             return FAR if item is self.segments[0] else 0
-        is_long = most is None or most >= LONG_ROW
-        return int(is_long and item in self.segments[1:2])
+        if item not in self.segments[1:2]:
+            return 0
+        if self.stream.together > 1:
+            return self.stream.together
+        return int(most is None or most >= LONG_ROW)
 
     @property
     def segments(self) -> list[Segment]:
@@ -231,12 +307,20 @@ class _Row:
         texts = [self.value(t, variables) for t in statement.operands]
         given = statement.expr, texts, layout.operand_dtypes(statement), tile.dtype
         name, held, step = self.named(tile), layout.held(tile), self.now
-        if step is None:
-            out.line(f"const {held} {name} = {bare(out.writer.at_once(*given))};")
-            self.values[tile] = name
-        else:
+        if step is not None:
             self.values[tile] = step.value(held, name, out.writer.at_once(*given, step.call))
-        self.keep(tile, variables)
+            self.keep(tile, variables)
+            return
+        made, self.values[tile] = bare(out.writer.at_once(*given)), self.of_row(name)
+        if self.stream.together == 1:
+            out.line(f"const {held} {name} = {made};")
+            self.keep(tile, variables)
+            return
+        out.line(f"{held} {name}[{self.stream.together}];")
+        out.line("#pragma omp simd")
+        with self.each_row():
+            out.line(f"{name}[row] = {made};")
+            self.keep(tile, variables)
 
     def keep(self, tile: Tile, variables: Mapping[Span, str]) -> None:
         """Writes a value into the memory of its tile, if it has any."""

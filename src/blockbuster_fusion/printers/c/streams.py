@@ -12,6 +12,9 @@ are one loop over its elements, a *segment*, in which values stay in registers:
 
 Loads become views: rows are read where they lie, and stores write rows in place. A block whose rows
 are not contiguous is copied first, or stored through a copy.
+
+Each reduction of a row waits for the one before. In short rows a processor would mostly wait, so
+some of them are computed *together*: each segment visits them all before the next one begins.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -40,6 +43,10 @@ from blockbuster_fusion.nest.nest import (
 
 Order = Callable[[Tile], Sequence[Span]]
 """Gives the spans of a tile in the order of memory."""
+Longest = Callable[[Span], float]
+"""Gives the length of the longest block of a span; infinite if only a call tells."""
+SHORT, TOGETHER = 256, 8
+"""The most elements of short rows, and how many of these are computed together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +75,8 @@ class Stream:
     """The span along the rows."""
     items: tuple[Segment | Compute | Store, ...]
     """The work of a row in order: loops over elements, and numbers that a row has one of."""
+    together: int = 1
+    """The rows that are computed together."""
 
     @property
     def loads(self) -> list[Load]:
@@ -89,13 +98,15 @@ class StreamPlan:
     """The blocks that are read where they lie."""
     fleeting: set[Tile] = field(default_factory=set)
     """The tiles whose values stay in registers."""
-    rows: dict[Tile, Span] = field(default_factory=dict)
-    """The tiles of which one row is kept, with the span along it."""
+    rows: dict[Tile, Stream] = field(default_factory=dict)
+    """The tiles of which only the rows that are computed now are kept, with their stream."""
     turned: dict[Tile, tuple[Span, ...]] = field(default_factory=dict)
     """The blocks whose rows are columns of a stream, with the order of the stream's spans."""
 
 
-def planned(kernel: Kernel, order: Order, apart: Container[Statement]) -> StreamPlan:
+def planned(
+    kernel: Kernel, order: Order, longest: Longest, apart: Container[Statement]
+) -> StreamPlan:
     """The streams of a kernel; one with contractions has none, as those read tiles.
 
     The statements `apart` are part of none: reductions across rows run along with them.
@@ -107,7 +118,7 @@ def planned(kernel: Kernel, order: Order, apart: Container[Statement]) -> Stream
     for body in bodies(kernel.body):
         plan.views |= _views(body, stored_to=_stored_to(statements))
     for body in bodies(kernel.body):
-        for stream in _streams(body, order, statements, plan, apart):
+        for stream in _streams(body, order, longest, statements, plan, apart):
             plan.streams[stream.statements[0]] = stream
             _place(stream, statements, plan)
             _turn(stream, statements, order, plan)
@@ -139,6 +150,7 @@ def bodies(body: Body) -> Iterator[Body]:
 def _streams(
     body: Body,
     order: Order,
+    longest: Longest,
     everywhere: Sequence[Statement],
     plan: StreamPlan,
     apart: Container[Statement],
@@ -152,7 +164,8 @@ def _streams(
         fitting = _fitting(run, frame, order)
         if frame and _is_worth_it(fitting):
             outer, last = frame[:-1], frame[-1]
-            yield Stream(fitting, outer, last, tuple(items_of(fitting, last, everywhere)))
+            items = tuple(items_of(fitting, last, everywhere))
+            yield Stream(fitting, outer, last, items, _together(items, frame, longest))
         at += max(len(fitting), 1)
 
 
@@ -219,6 +232,15 @@ def _is_worth_it(statements: Sequence[Statement]) -> bool:
     return not kinds.isdisjoint((Compute, Fold)) or kinds == {Load, Store}
 
 
+def _together(
+    items: Sequence[Segment | Compute | Store], frame: Sequence[Span], longest: Longest
+) -> int:
+    """The rows that are computed together: some, if they are short and wait for reductions."""
+    waits = sum(isinstance(item, Segment) for item in items) > 1
+    has_rows = longest(frame[-2]) >= TOGETHER if len(frame) > 1 else False
+    return TOGETHER if waits and has_rows and longest(frame[-1]) <= SHORT else 1
+
+
 def items_of(
     statements: Sequence[Statement], last: Span, everywhere: Sequence[Statement]
 ) -> Iterator[Segment | Compute | Store]:
@@ -269,7 +291,7 @@ def _turn(stream: Stream, everywhere: Sequence[Statement], order: Order, plan: S
 
 
 def _place(stream: Stream, everywhere: Sequence[Statement], plan: StreamPlan) -> None:
-    """Notes which tiles of a stream need no memory, or that of a row."""
+    """Notes which tiles of a stream need no memory, or that of its rows."""
     segment_of = {s: item for item in stream.items for s in getattr(item, "statements", ())}
     for statement in stream.statements:
         if not isinstance(statement, Compute | Fold):
@@ -284,4 +306,4 @@ def _place(stream: Stream, everywhere: Sequence[Statement], plan: StreamPlan) ->
         if all(segment_of.get(s) is segment_of[statement] for s in readers):
             plan.fleeting.add(tile)
         else:
-            plan.rows[tile] = stream.last
+            plan.rows[tile] = stream
