@@ -62,11 +62,15 @@ SCHEDULES = {
     "plain": Schedule(),
     "split": Schedule(split={"N": 2}),
     "atomic": Schedule(split={"K": 2}, atomic=True),
+    "one program": Schedule(grid="one"),
     "rows last": Schedule(order=("N", "M")),
     "rows first": Schedule(order=("M", "H", "B")),
     "parts first": Schedule(split={"N": 2}, order=("N_parts", "L", "M")),
 }
 SCHEDULED = (
+    ("softmax", "one program"),
+    ("attention", "one program"),
+    ("rmsnorm-swiglu-residual", "one program"),
     ("attention", "split"),
     ("attention", "parts first"),
     ("rmsnorm-swiglu", "atomic"),

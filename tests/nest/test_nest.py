@@ -72,6 +72,9 @@ def test_every_snapshot_is_lowered_and_keeps_the_rules(name):
     for graph in bb.fuse(bb.lower(bb.examples.find(name))).snapshots:
         for schedule in (Schedule(), Schedule(grid="outer"), Schedule(apart=True)):
             verify_nest(scheduled(graph, "k", schedule))
+        one = scheduled(graph, "k", Schedule(grid="one"))
+        verify_nest(one)
+        assert [kernel.grid for kernel in one.kernels] == [()], "one program runs all loops"
 
 
 def test_contractions_add_straight_into_accumulators():

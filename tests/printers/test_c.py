@@ -33,6 +33,7 @@ GOLDEN = [
 SCHEDULES = [
     Schedule(),
     Schedule(grid="outer"),
+    Schedule(grid="one"),
     Schedule(apart=True),
 ]
 

@@ -353,3 +353,17 @@ def test_blocks_of_weights_may_be_long_where_rows_are_few():
         work = work_of(kernel, Tiling(Extents(), tiles), "cpu")
         assert work.has_few_rows == (rows == 16)
     assert long == {16: (16384, True), 32: (256, False)}
+
+
+def test_small_arrays_of_a_gpu_take_one_launch() -> None:
+    """A norm of one row has no grid: its sum, its scale and its result were three kernels."""
+
+    def norm(x: Any, g: Any) -> Any:
+        return x * o.rsqrt(o.mean(x * x, 0) + 1e-5) * g
+
+    def kernels(length: int) -> tuple[str, int]:
+        best = improved(choices(norm, "D", "D", D=length), (), H200)[0]
+        return best.schedule.grid, len(best.scheduled()[0].kernels)
+
+    assert kernels(2048) == ("one", 1)
+    assert kernels(1 << 22)[0] != "one", "one program would take too long"

@@ -53,7 +53,8 @@ def lower_to_nest(graph: Graph, name: str = "kernel", *, grid: str = "all") -> N
     """The program as kernels, before any pass over them.
 
     `grid` is the part of nested parallel loops that becomes the grid. "all" gives the most
-    programs. "outer" ends with the first loop over blocks, so that nothing is computed twice.
+    programs. "outer" ends with the first loop over blocks, so that nothing is computed twice. With
+    "one" there is no grid: one program runs all maps between two misc operators.
     """
     return _Program(graph, name, grid).nest()
 
@@ -82,7 +83,7 @@ class _Program:
         self.placed = {out.value: out.into for out in graph.outputs if out.into is not None}
         for out, name in zip(graph.outputs, names[len(inputs) :], strict=True):
             self.wanted.setdefault(out.value, name)
-        for group in _groups(graph, self.light):
+        for group in _groups(graph, self.light, alone=self.grid != "one"):
             self.step(group)
         outputs = [self.output(out) for out in graph.outputs]
         known = {*given, *(view.buffer for view in outputs)}
@@ -137,7 +138,9 @@ class _Program:
 
     def step(self, group: Sequence[int]) -> None:
         first = self.graph[group[0]]
-        if isinstance(first.op, Rename):
+        if self.grid == "one" and not isinstance(first.op, Misc):
+            self.kernel(group)
+        elif isinstance(first.op, Rename):
             source = in_memory(self.places, first.inputs[0])
             self.places[Value(group[0])] = source.renamed(first.op.old, first.op.new)
         elif isinstance(first.op, Pick):
@@ -166,7 +169,8 @@ class _Program:
     def kernel(self, group: Sequence[int]) -> None:
         """Lowers a map, or a run of other nodes, which have no grid, to a kernel."""
         inside = set(group)
-        frame = BodyBuilder(self.graph, self.names, dict(self.places), grid=self.grid)
+        grid = None if self.grid == "one" else self.grid
+        frame = BodyBuilder(self.graph, self.names, dict(self.places), grid=grid)
         for i in self.light_before(group):
             frame.node(i, self.graph[i])
         homes: dict[Value, InMemory] = {}
@@ -217,15 +221,19 @@ def _light(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
-def _groups(graph: Graph, light: frozenset[int]) -> list[list[int]]:
-    """The nodes of each step: a map, a misc operator, or the other nodes between them."""
+def _groups(graph: Graph, light: frozenset[int], *, alone: bool) -> list[list[int]]:
+    """The nodes of each step: a map, a misc operator, or the other nodes between them.
+
+    Unless maps are `alone`, a step has all nodes between two misc operators.
+    """
+    whole = Map | Misc | Rename | Pick | Iota if alone else Misc
     made: list[list[int]] = []
     run: list[int] = []
     weight = 0
     for i, node in graph.nodes.items():
         if isinstance(node.op, Input) or i in light:
             continue
-        if isinstance(node.op, Map | Misc | Rename | Pick | Iota):
+        if isinstance(node.op, whole):
             made += [run] if run else []
             made.append([i])
             run, weight = [], 0

@@ -26,15 +26,19 @@ LAUNCH = ("warps", "stages", "group", "threads", "chunk", "past")
 LARGEST = 1 << 30
 """The largest number of such an option, so that no sum of a few overflows."""
 
+Grid = Literal["outer", "all", "one"]
+"""The parallel loops that become a grid."""
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Options of the passes that turn a block program into kernels."""
 
-    grid: Literal["all", "outer"] = "all"
+    grid: Grid = "all"
     """The parallel loops that become the grid. With "all", every nested parallel loop is in the
     grid, which gives the most programs. With "outer", the grid ends with the first loop over
-    blocks, so that nothing is computed twice."""
+    blocks, so that nothing is computed twice. With "one", one program runs all loops: small arrays
+    take one launch."""
     order: tuple[str, ...] = ()
     """The loops of a grid from the slowest to the fastest, by the labels of their dims or by axes.
     Loops that are not named stay where the program has them (nest/passes/order_grid.py)."""

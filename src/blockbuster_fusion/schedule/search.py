@@ -9,8 +9,8 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.schedule.cost import Seconds, predicted
-from blockbuster_fusion.schedule.schedule import Schedule
-from blockbuster_fusion.schedule.space import GRIDS, Space
+from blockbuster_fusion.schedule.schedule import Grid, Schedule
+from blockbuster_fusion.schedule.space import Space
 from blockbuster_fusion.schedule.work import work_of
 
 SWEEPS = 2
@@ -34,11 +34,11 @@ Lower = Callable[[Schedule], tuple[Nest, Mapping[Dim, int]]]
 def searched(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) -> list[Found]:
     """All points that a search has visited, the best first; the usual schedule is among them."""
     search = _Search(lower, extents, machine)
-    forms = [replace(usual, grid=grid) for grid in (usual.grid, *GRIDS)]
+    forms = [replace(usual, grid=grid) for grid in (usual.grid, *search.grids(usual))]
     forms += [replace(form, apart=True) for form in forms if search.has_prologue(form)]
     for schedule in dict.fromkeys(forms):
         best = search.visit(schedule)
-        if best is not None:
+        if best is not None and schedule.grid != "one":
             for split in search.splits(best):
                 search.visit(split)
     return sorted(search.visited, key=lambda x: x.seconds.device)
@@ -51,6 +51,13 @@ class _Search:
         self.lower, self.extents, self.machine = lower, extents, machine
         self.visited: list[Found] = []
         self.known: dict[object, Found] = {}
+
+    def grids(self, schedule: Schedule) -> tuple[Grid, ...]:
+        """The grids that are tried."""
+        try:
+            return Space(self.lower(schedule)[0], self.extents, self.machine).grids
+        except BlockbusterError:
+            return ()
 
     def has_prologue(self, schedule: Schedule) -> bool:
         """True if a kernel of its own can compute a prologue."""

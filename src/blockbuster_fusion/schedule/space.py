@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 
 from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.axis import Dim
@@ -16,14 +16,16 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
-from blockbuster_fusion.nest.nest import Contract, For, Load, Nest, Span, Statement, Tile
+from blockbuster_fusion.nest.nest import Contract, For, Kernel, Load, Nest, Span, Statement, Tile
 from blockbuster_fusion.nest.passes.order_grid import is_named
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.cpu import ALONE
 from blockbuster_fusion.schedule.defaults import is_tiled
-from blockbuster_fusion.schedule.schedule import LARGEST, LAUNCH, Schedule
+from blockbuster_fusion.schedule.schedule import LARGEST, LAUNCH, Grid, Schedule
 
-GRIDS: tuple[Literal["outer", "all"], ...] = ("outer", "all")
+GRIDS: tuple[Grid, ...] = ("outer", "all", "one")
+MOST_OF_ONE = 1 << 15
+"""The elements of all arrays of a kernel that one program of a GPU may run alone."""
 LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4, 16)}
 """The numbers that are tried for a GPU."""
 SEARCHED_LAUNCHES = {"warps": (2, 4, 8), "stages": (2, 3, 4, 5, 6)}
@@ -302,10 +304,18 @@ class Space:
     @property
     def is_small(self) -> bool:
         """True if a kernel has so few elements that it runs on one thread of a CPU."""
-        return any(
-            sum(math.prod(buffer_shape(b, self.tiling)) for b in kernel.global_buffers) <= ALONE
-            for kernel in self.nest.kernels
-        )
+        return any(self.elements(kernel) <= ALONE for kernel in self.nest.kernels)
+
+    def elements(self, kernel: Kernel) -> int:
+        """The elements of the arrays of a kernel."""
+        return sum(math.prod(buffer_shape(b, self.tiling)) for b in kernel.global_buffers)
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        """The grids that are worth a look: one program for several small kernels of a GPU."""
+        kernels = self.nest.kernels
+        is_one = self.machine.target == "cuda" and len(kernels) > 1 and not self.multiplied
+        return GRIDS if is_one and max(map(self.elements, kernels)) <= MOST_OF_ONE else GRIDS[:2]
 
     @property
     def chunks(self) -> list[int | None]:
@@ -341,7 +351,7 @@ class Space:
 
         Loops that go or come have the order of the program.
         """
-        others = [grid for grid in GRIDS if grid != schedule.grid]
+        others = [grid for grid in self.grids if grid != schedule.grid]
         changes: list[dict[str, Any]] = [{"grid": grid, "order": ()} for grid in others]
         changes += [{"apart": not schedule.apart, "order": ()}]
         changes += [{"order": order} for order in self.orders(schedule.order)]
