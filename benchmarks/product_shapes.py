@@ -231,9 +231,7 @@ def measured(shape: Shape, found: Mapping[str, tuple[float, Choice]]) -> dict[st
         try:
             executable = executable_of([choice])
             names = dict(zip(("X", "W", "V"), first, strict=False))
-            made = executable(**names)
-            made = made["O"] if isinstance(made, Mapping) else made
-            error = error_of(made.reshape(exact.shape), exact)
+            error = error_of(executable(**names)["O"].reshape(exact.shape), exact)
             if not error <= allowed:
                 problems[name] = f"wrong: {error:.2g} instead of {allowed:.2g}"
                 continue

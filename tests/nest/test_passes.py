@@ -215,6 +215,34 @@ Nest("f", [Kernel("f", [b, m, n], [
 """
 
 
+ODD_PRODUCT = """
+R = Axis(33)
+S = Axis(45)
+C = Axis(48)
+R0 = Dim(R)
+S0 = Dim(S)
+C0 = Dim(C)
+i = Index(R0)
+l = Index(S0)
+j = Index(C0)
+A = Buffer([BufferAxis(R0), BufferAxis(S0)], bfloat16)
+B = Buffer([BufferAxis(S0), BufferAxis(C0)], bfloat16)
+P = Buffer([BufferAxis(R0), BufferAxis(C0)], bfloat16)
+t = Tile([R0[i], S0[l]], float32)
+u = Tile([S0[l], C0[j]], float32)
+v = Tile([R0[i], C0[j]], float32)
+Nest("f", [Kernel("f", [i, j], [
+    Fill(v, 0.0),
+    For(l, [
+        Load(t, A[R0[i], S0[l]]),
+        Load(u, B[S0[l], C0[j]]),
+        Contract(v, t, u, S0[l], [False, False]),
+    ], gathered=[[add, [v]]]),
+    Store(P[R0[i], C0[j]], v),
+])], [A, B], [View(P, [R, C])])
+"""
+
+
 def run(name: str, body: str, schedule: Schedule | None = None) -> str:
     """The nest after one pass, without the definitions that it had before."""
     nest = nest_from_text(HEAD + body)
@@ -242,6 +270,8 @@ CASES = {
     "skip_masked_blocks, not masked": ("skip_masked_blocks", LONG_SUM, None),
     "split_reduction": ("split_reduction", LONG_SUM, Schedule(split={"N": 4})),
     "split_reduction, atomic": ("split_reduction", LONG_SUM, Schedule(split={"N": 4}, atomic=True)),
+    "pad_operands": ("pad_operands", ODD_PRODUCT, Schedule(padded=True)),
+    "pad_operands, not asked for": ("pad_operands", ODD_PRODUCT, None),
     "order_grid": ("order_grid", TWO_GRIDS, Schedule(order=("N.0", "B.0", "M.0"))),
     "order_grid, some": ("order_grid", TWO_GRIDS, Schedule(order=("N", "M"))),
     "order_grid, as it is": ("order_grid", TWO_GRIDS, None),

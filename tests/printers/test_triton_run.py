@@ -12,6 +12,7 @@ import pytest
 from blockbuster_fusion.printers.triton.memory import SHARED
 from helpers import triton_cases
 from helpers.effort import FULL
+from helpers.padded_products import PADDED
 from helpers.triton_cases import (
     EDGES,
     EXPONENTIALS,
@@ -32,7 +33,7 @@ SHORT = (80, 86, 90) if FULL else (86,)
 COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
-    "compile:90:float32",
+    *("compile_padded", "compile:90:float32"),
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
 )
@@ -144,6 +145,23 @@ def test_products_with_vectors_load_long_vectors() -> None:
     rows = found("compile_vectors")
     assert {row["case"] for row in rows} == set(VECTORS)
     assert not [row for row in rows if row["spilled"] or not row["wide"]], rows
+
+
+def test_copies_with_whole_blocks_are_as_exact() -> None:
+    rows = {row["case"]: row for row in found("run_padded")}
+    assert set(rows) == set(PADDED)
+    assert not [row for row in rows.values() if not row["error"] <= 4e-6], rows
+    copies = {name: row["copies"] for name, row in rows.items()}
+    assert copies["turned"] == ["X_padded", "W_padded"]
+    assert copies["one aligned"] == ["X_padded"]
+    assert copies["gated"] == ["X_padded", "W_padded", "V_padded"]
+
+
+def test_products_with_copies_load_vectors_alone() -> None:
+    """Rows of 2949 numbers were read number by number."""
+    rows = {row["case"]: row for row in found("compile_padded")}
+    assert set(rows) == set(PADDED)
+    assert not [row for row in rows.values() if row["single"] or not row["wgmma"]], rows
 
 
 @pytest.mark.parametrize("name", EDGES)

@@ -67,6 +67,7 @@ class Along(Enum):
     AXIS = "axis"  # the elements of the whole axis
     BLOCKS = "blocks"  # the blocks of the dim: one entry for each
     BLOCK = "block"  # the elements of one block: a scratch buffer holds just the current one
+    PADDED = "padded"  # the elements of whole blocks: those beyond the end of the axis are 0
 
 
 @dataclass(frozen=True, slots=True)

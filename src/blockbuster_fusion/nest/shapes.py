@@ -4,17 +4,21 @@ from collections.abc import Sequence
 
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.tiling import Tiling
-from blockbuster_fusion.nest.nest import Along, Buffer, View
+from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis, View
 
 
 def buffer_shape(buffer: Buffer, tiling: Tiling) -> tuple[int, ...]:
     """The length of a buffer along each of its axes."""
-    return tuple(
-        len(tiling.starts(axis.dim))
-        if axis.along is Along.BLOCKS and axis.dim.packed
-        else tiling.extents.of(axis.dim.axis)
-        for axis in buffer.axes
-    )
+    return tuple(_length(axis, tiling) for axis in buffer.axes)
+
+
+def _length(axis: BufferAxis, tiling: Tiling) -> int:
+    starts = tiling.starts(axis.dim)
+    if axis.along is Along.PADDED:
+        return len(starts) * starts.step
+    if axis.along is Along.BLOCKS and axis.dim.packed:
+        return len(starts)
+    return tiling.extents.of(axis.dim.axis)
 
 
 def layout_order(view: View, layout: Sequence[Axis]) -> tuple[int, ...]:

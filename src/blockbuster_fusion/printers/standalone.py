@@ -210,6 +210,8 @@ class Lengths:
                 return self.count(axis.dim)
             case Along.BLOCK:
                 return self.block(axis.dim)
+            case Along.PADDED:
+                return product([self.count(axis.dim), self.block(axis.dim)])
 
 
 def header(lines: Sequence[str], listing: str, nest: Nest) -> list[str]:

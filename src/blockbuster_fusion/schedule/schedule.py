@@ -13,6 +13,7 @@ from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
 from blockbuster_fusion.nest.passes.hoist import hoist
 from blockbuster_fusion.nest.passes.order_grid import order_grid
+from blockbuster_fusion.nest.passes.pad_operands import pad_operands
 from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
 from blockbuster_fusion.nest.passes.skip_masked_blocks import skip_masked_blocks
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
@@ -42,6 +43,9 @@ class Schedule:
     order: tuple[str, ...] = ()
     """The loops of a grid from the slowest to the fastest, by the labels of their dims or by axes.
     Loops that are not named stay where the program has them (nest/passes/order_grid.py)."""
+    padded: bool = False
+    """True to copy operands of products whose rows are not aligned first, on a GPU
+    (nest/passes/pad_operands.py)."""
     apart: bool = False
     """True to compute a prologue in a kernel of its own (nest/passes/split_prologue.py)."""
     split: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -141,6 +145,9 @@ def nest_passes(schedule: Schedule) -> tuple[Pass[Nest, Nest], ...]:
             nest = split_reduction(nest, axis, parts, atomic=schedule.atomic)
         return nest
 
+    def pad(nest: Nest) -> Nest:
+        return pad_operands(nest) if schedule.padded else nest
+
     def order(nest: Nest) -> Nest:
         return order_grid(nest, schedule.order) if schedule.order else nest
 
@@ -152,6 +159,7 @@ def nest_passes(schedule: Schedule) -> tuple[Pass[Nest, Nest], ...]:
         each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
         each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
         Pass("split_reduction", "Shares reductions among programs, if asked for.", split),
+        Pass("pad_operands", "Copies operands with rows that are not aligned, if asked for.", pad),
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
         each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
     )

@@ -35,7 +35,10 @@ def searched(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) 
     """All points that a search has visited, the best first; the usual schedule is among them."""
     search = _Search(lower, extents, machine)
     forms = [replace(usual, grid=grid) for grid in (usual.grid, *search.grids(usual))]
-    forms += [replace(form, apart=True) for form in forms if search.has_prologue(form)]
+    forms += [more for form in forms if search.adds(form, more := replace(form, apart=True))]
+    if machine.target == "cuda":
+        own = [form for form in forms if form.grid == usual.grid]
+        forms += [more for form in own if search.adds(form, more := replace(form, padded=True))]
     for schedule in dict.fromkeys(forms):
         best = search.visit(schedule)
         if best is not None and schedule.grid != "one":
@@ -59,13 +62,13 @@ class _Search:
         except BlockbusterError:
             return ()
 
-    def has_prologue(self, schedule: Schedule) -> bool:
-        """True if a kernel of its own can compute a prologue."""
+    def adds(self, schedule: Schedule, other: Schedule) -> bool:
+        """True if another schedule has more kernels: one for a prologue, or some for copies."""
         try:
-            whole, apart = (self.lower(replace(schedule, apart=x))[0] for x in (False, True))
+            few, more = (self.lower(x)[0] for x in (schedule, other))
         except BlockbusterError:
             return False
-        return len(apart.kernels) > len(whole.kernels)
+        return len(more.kernels) > len(few.kernels)
 
     def splits(self, best: Found) -> list[Schedule]:
         """The schedules that share the reductions of one that leaves the machine idle."""

@@ -30,6 +30,8 @@ LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4
 """The numbers that are tried for a GPU."""
 SEARCHED_LAUNCHES = {"warps": (2, 4, 8), "stages": (2, 3, 4, 5, 6)}
 """Those that are predicted for products."""
+FLAGS = ("apart", "padded")
+"""The options of a schedule that are true or false, beside `atomic`."""
 PASTS = (None, 1, LARGEST)
 """The sizes from which results of a CPU go past the caches that are tried: all, or none."""
 CHUNKS = (1, 4, 16, 64)
@@ -79,8 +81,7 @@ class Config:
             made["order"] = list(self.schedule.order)
         if self.schedule.split:
             made |= {"split": dict(self.schedule.split), "atomic": self.schedule.atomic}
-        if self.schedule.apart:
-            made["apart"] = True
+        made |= {name: True for name in FLAGS if getattr(self.schedule, name)}
         return made | self.launch
 
     @property
@@ -94,7 +95,7 @@ class Config:
         """The configuration that some data stands for, or BadConfig."""
         if not isinstance(given, Mapping):
             raise BadConfig(name="a configuration", problem=f"{given!r} is no mapping")
-        known = {"snapshot", "tiles", "grid", "order", "split", "atomic", "apart", *LAUNCH}
+        known = {"snapshot", "tiles", "grid", "order", "split", "atomic", *FLAGS, *LAUNCH}
         for name in given:
             if name not in known:
                 raise BadConfig(name=name, problem=f"unknown; known are {', '.join(sorted(known))}")
@@ -114,7 +115,7 @@ class Config:
             order=() if order is None else order,
             split=dict(split),
             atomic=bool(given.get("atomic", False)),
-            apart=bool(given.get("apart", False)),
+            **{name: bool(given.get(name, False)) for name in FLAGS},
             **launch,
         )
         return cls(snapshot, dict(tiles), schedule)
@@ -127,6 +128,7 @@ class Config:
             words.append("split " + ", ".join(f"{a}/{n}" for a, n in self.schedule.split.items()))
             words += ["atomic"] * self.schedule.atomic
         words += ["prologue apart"] * self.schedule.apart
+        words += ["operands padded"] * self.schedule.padded
         words += [f"{name} {number}" for name, number in self.launch.items()]
         return "; ".join(words)
 
@@ -354,6 +356,8 @@ class Space:
         others = [grid for grid in self.grids if grid != schedule.grid]
         changes: list[dict[str, Any]] = [{"grid": grid, "order": ()} for grid in others]
         changes += [{"apart": not schedule.apart, "order": ()}]
+        if self.machine.target == "cuda":
+            changes += [{"padded": not schedule.padded, "order": ()}]
         changes += [{"order": order} for order in self.orders(schedule.order)]
         changes += self.launches
         for axis, parts in schedule.split.items():

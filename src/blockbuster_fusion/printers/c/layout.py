@@ -276,6 +276,8 @@ class Layout(Lengths):
                 return self.count(axis.dim)
             case Along.BLOCK:
                 return self.block(axis.dim)
+            case Along.PADDED:
+                return f"{self.count(axis.dim)} * {self.block(axis.dim)}"
 
     def stride(self, buffer: Buffer, axis: BufferAxis) -> str:
         """The stride of a buffer along an axis."""

@@ -75,6 +75,8 @@ def axis_length(axis: BufferAxis, sizes: Mapping[str, int], tiles: Mapping[Dim, 
             return block_count(axis.dim, sizes, tiles)
         case Along.BLOCK:
             return block_length(axis.dim, sizes, tiles)
+        case Along.PADDED:
+            return block_count(axis.dim, sizes, tiles) * block_length(axis.dim, sizes, tiles)
 
 
 @dataclass(frozen=True, slots=True)

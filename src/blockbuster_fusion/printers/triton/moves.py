@@ -82,9 +82,10 @@ def _mask(
 
 
 def _spans(access: Access) -> list[Span]:
-    """The spans of an access along which its tile has an axis."""
+    """The spans of an access along which its tile has an axis that may end within a block."""
     pairs = zip(access.buffer.axes, access.spans, strict=True)
-    return [s for axis, s in pairs if axis.along is not Along.BLOCKS and s.dim.packed]
+    whole = (Along.BLOCKS, Along.PADDED)
+    return [s for axis, s in pairs if axis.along not in whole and s.dim.packed]
 
 
 def _call(

@@ -109,6 +109,8 @@ class KernelBuffers:
     def length(self, axis: BufferAxis) -> int | Slot:
         """The length of a buffer along an axis."""
         dim, tiling = axis.dim, self.program.tiling
+        if axis.along is Along.PADDED and isinstance(dim.axis.extent, int):
+            return len(tiling.starts(dim)) * tiling.starts(dim).step
         is_cut = axis.along is Along.BLOCKS and dim.packed
         if isinstance(dim.axis.extent, int):
             return len(tiling.starts(dim)) if is_cut else dim.axis.extent
