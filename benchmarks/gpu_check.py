@@ -14,7 +14,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -221,6 +223,105 @@ def edges() -> list[Check]:
 CHECKS = (losses, integers, models, concatenations, sums, edges)
 
 
+# ---------------------------------------------------------------- sizes that change
+
+
+@dataclass(frozen=True)
+class Changing:
+    """A function that is called with many lengths; `inputs` makes those of a length."""
+
+    name: str
+    function: Function
+    inputs: Callable[[int], Sequence[torch.Tensor]]
+
+
+def changing() -> list[Changing]:
+    up, down = randn(128, 64, seed=1) / 8, randn(64, 128, seed=2) / 11
+
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        h = F.layer_norm(F.gelu((x + x.softmax(-1)) @ up.to(x.dtype).mT), (128,))
+        return F.linear(h, down.to(x.dtype)).softmax(0)
+
+    def grown(cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        cache = torch.cat((cache, new.tanh()), 1)
+        return (new @ cache.mT).softmax(-1) @ cache
+
+    def mutated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(y.softmax(-1))
+        return x + y.cumsum(0)
+
+    def strided(x: torch.Tensor) -> torch.Tensor:
+        return (x.mT @ x).softmax(-1) + x.abs().mean()
+
+    return [
+        Changing("20 lengths, a norm and products", normed, lambda n: [randn(n, 64, seed=n)]),
+        Changing(
+            "20 lengths, a cache that grows",
+            grown,
+            lambda n: [randn(2, n, 64, seed=n), randn(2, 1, 64, seed=n + 1)],
+        ),
+        Changing(
+            "20 lengths, an input that is written to",
+            mutated,
+            lambda n: [randn(n, 48, seed=n), randn(n, 48, seed=n + 1)],
+        ),
+        Changing("20 lengths, transposed", strided, lambda n: [randn(40, n, seed=n).mT]),
+    ]
+
+
+LENGTHS = (33, 64, 7, 100, 128, 17, 16, 250, 256, 31, 32, 5, 1000, 1024, 48, 96, 511, 512, 80, 63)
+
+
+def run_changing(check: Changing) -> bool:
+    """Each length, back and forth, at odd addresses too, from two threads with streams of their
+    own, and in a captured CUDA graph."""
+    torch._dynamo.reset()
+    begin = time.perf_counter()
+    worst, told = 0.0, ""
+    try:
+        compiled = torch.compile(check.function, backend="blockbuster", dynamic=True)
+
+        def checked(length: int, moved: Function = elsewhere, call: Function = compiled) -> float:
+            """The error beyond what is allowed, in units of it."""
+            inputs = check.inputs(length)
+            eager = check.function(*map(torch.clone, inputs))
+            exact = wide(check.function, [x.clone() for x in inputs])
+            found = call(*map(moved, inputs))
+            allowed = max(2 * error(eager, exact), 16 * EPS[found.dtype])
+            return error(found, exact) / allowed
+
+        def walked(lengths: Sequence[int]) -> float:
+            with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+                return max(checked(n) for n in lengths)
+
+        for lengths in (LENGTHS, LENGTHS[::-1]):
+            worst = max(worst, *(checked(n) for n in lengths))
+        worst = max(worst, *(checked(n, askew) for n in LENGTHS[:4]))
+        with ThreadPoolExecutor(2) as pool:
+            worst = max(worst, *pool.map(walked, (LENGTHS, LENGTHS[::-1])))
+        worst = max(worst, checked(LENGTHS[3], call=partial(captured, compiled)))
+    except Exception as problem:  # every check is to be told of, whatever fails in one
+        worst, told = math.inf, f" {type(problem).__name__}: {str(problem)[:2000]}"
+    word = "ok    " if worst <= 1 else "WRONG "
+    seconds = time.perf_counter() - begin
+    print(f"{word} {check.name}: {worst:.2g} of what is allowed, {seconds:.1f} s{told}", flush=True)
+    return worst <= 1
+
+
+def captured(call: Function, *inputs: torch.Tensor) -> torch.Tensor:
+    """The result of a call that is replayed from a CUDA graph."""
+    kept = [x.clone() for x in inputs]
+    call(*inputs)
+    for x, y in zip(inputs, kept, strict=True):
+        x.copy_(y)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = call(*inputs)
+    graph.replay()
+    torch.cuda.synchronize()
+    return made
+
+
 def wide(function: Function, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
     """The result in float64."""
     given = [x.double() if x.is_floating_point() else x for x in inputs]
@@ -307,6 +408,7 @@ def main() -> int:
     with torch.no_grad():
         checks = [check for group in CHECKS for check in group() if chosen in check.name]
         results = [run(check) for check in checks]
+        results += [run_changing(check) for check in changing() if chosen in check.name]
     seconds = time.perf_counter() - begin
     print(f"{sum(results)} of {len(results)} are right, {seconds:.0f} s")
     return 0 if all(results) else 1

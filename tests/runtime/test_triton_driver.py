@@ -68,9 +68,9 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     file.write_bytes(compile_c(DRIVER).content)
     monkeypatch.setattr(driver, "LIBRARY", str(file))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
-    driver._player.cache_clear()
+    driver._library.cache_clear()
     yield ctypes.CDLL(str(file))
-    driver._player.cache_clear()
+    driver._library.cache_clear()
 
 
 def noted(library: Any) -> list[int]:
@@ -98,9 +98,9 @@ def test_a_kernel_gets_its_numbers_and_addresses(notes: Any) -> None:
     launch = driver_launch(compiled(SIGNATURE, 7), (5, 6), TEMPLATE, POINTERS)
     assert launch is not None
     places = [(1, 16), (2, 0), (0, 32)]  # of Y, X and T
-    Launches([(launch, places)], 0)((ctypes.c_void_p * 3)(1000, 2000, 3000))
+    Launches([(launch, places)], 0)((ctypes.c_void_p * 3)(1600, 2400, 3200))
     head = [7, 5, 6, 1, 128, 1, 1, 512, STREAM]
-    assert noted(notes) == [*head, 3000, 100, 2016, -3, 1032, 0, 0]
+    assert noted(notes) == [*head, 3200, 100, 2416, -3, 1632, 0, 0]
 
 
 def test_launches_run_in_order_and_some_alone(notes: Any) -> None:

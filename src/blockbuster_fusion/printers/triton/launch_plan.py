@@ -52,10 +52,10 @@ def block_length(dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -
     """The length of the blocks of a dim: a power of two, and long enough for a dot."""
     if not dim.packed:
         return 1
-    whole = max(SMALLEST, 1 << (extent(dim.axis, sizes) - 1).bit_length())
-    if dim.unit:
-        return whole
-    chosen = tiles.get(dim, min(whole, USUAL))
+    if dim.unit or dim not in tiles:
+        whole = max(SMALLEST, 1 << (extent(dim.axis, sizes) - 1).bit_length())
+        return whole if dim.unit else min(whole, USUAL)
+    chosen = tiles[dim]
     if chosen < 1 or chosen & (chosen - 1):
         raise BadTile(name=dim.label, problem=f"{chosen} is no power of two")
     return chosen

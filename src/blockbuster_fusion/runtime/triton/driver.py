@@ -2,25 +2,29 @@
 
 Triton's own launcher is called from Python, once for each kernel, with all arguments. Here the
 parameters of a kernel are packed once, and a function in C launches many kernels. In a call only
-the addresses of arrays differ.
+the addresses of arrays differ, and what depends on sizes: C computes it by a trace (traced.py).
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
 
 from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime.c.kernels import loaded
+from blockbuster_fusion.runtime.traced import CODES, Number, Trace, Value, int_of
 
 WHOLE = frozenset({"i1", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
 """The types of parameters that are integers: a driver reads as many of 64 bits as it needs."""
 HIDDEN = 2
 """Parameters at the end that Triton adds: the addresses of memory for programs, here none."""
 LIBRARY = "libcuda.so.1"
+ALIGNED = 16
+"""Kernels are compiled for addresses that are multiples of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +33,10 @@ class DriverLaunch:
 
     name: str
     function: int
-    grid: tuple[int, int, int]
+    grid: tuple[Value, int, int]
     threads: int
     shared: int
-    parameters: tuple[int, ...]
+    parameters: tuple[Value, ...]
     """The numbers; 0 for addresses."""
     arrays: tuple[tuple[int, int], ...]
     """The parameters that are addresses, each with the number of its array."""
@@ -42,6 +46,8 @@ class DriverLaunch:
     """The bytes to clear."""
     kernel: Any = None
     """The compiled kernel, whose function lives as long as it does."""
+    trace: Trace | None = None
+    """The trace of the numbers among the parameters, and of the grid."""
 
 
 def cleared(name: str, size: int) -> DriverLaunch:
@@ -51,10 +57,11 @@ def cleared(name: str, size: int) -> DriverLaunch:
 
 def driver_launch(
     compiled: Any,
-    grid: Sequence[int],
+    grid: Sequence[Any],
     template: Sequence[Any],
     pointers: Sequence[tuple[int, int]],
     scratch: Sequence[tuple[tuple[int, ...], torch.dtype]] = (),
+    trace: Trace | None = None,
 ) -> DriverLaunch | None:
     """The launch of a kernel of Triton's; None if it takes more than a grid and numbers.
 
@@ -68,7 +75,7 @@ def driver_launch(
     taken = [at for at, kind in enumerate(kinds) if kind != "constexpr"]
     if any(kinds[at][0] != "*" and kinds[at] not in WHOLE for at in taken):
         return None
-    numbers = [0 if kinds[at][0] == "*" else int(template[at]) for at in taken]
+    numbers = [0 if kinds[at][0] == "*" else _plain(template[at]) for at in taken]
     arrays = [(taken.index(at), number) for at, number in pointers if at in taken]
     x, y, z = (*grid, 1, 1)[:3]
     return DriverLaunch(
@@ -81,83 +88,152 @@ def driver_launch(
         tuple(arrays),
         tuple(scratch),
         kernel=compiled,
+        trace=trace,
     )
+
+
+def _plain(x: Any) -> Value:
+    return x if isinstance(x, Number) else int(x)
 
 
 class Launches:
     """Launches that one call runs in order, on one GPU.
 
-    Each has the numbers of the bases that its arrays lie in, and offsets in bytes.
+    Each has the numbers of the bases that its arrays lie in, and offsets in bytes. A kernel whose
+    sizes change has several forms, of which a call takes the first that fits its numbers.
     """
 
     def __init__(
-        self, launches: Sequence[tuple[DriverLaunch, Sequence[tuple[int, int]]]], device: int
+        self,
+        launches: Sequence[tuple[DriverLaunch | None, Sequence[tuple[int, int]]]],
+        device: int,
+        names: Sequence[str] = (),
     ) -> None:
-        self.names = [launch.name for launch, _ in launches]
+        """None stands for a kernel without any form so far; `names` are those of the kernels."""
+        self.names = [*names] or [x.name for x, _ in launches if x is not None]
         self.device = device
+        self.places = [places for _, places in launches]
         self.entries = (_Entry * len(launches))()
-        self.held: list[Any] = [launches]  # and the memory that the entries point to
-        for entry, (launch, places) in zip(self.entries, launches, strict=True):
-            own = [places[number] for _, number in launch.arrays]
-            entry.parameters = self.kept(launch.parameters)
-            entry.places = self.kept([at for at, _ in launch.arrays])
-            entry.bases = self.kept([base for base, _ in own])
-            entry.offsets = self.kept([offset for _, offset in own])
-            entry.parameter_count, entry.count = len(launch.parameters), len(own)
-            entry.function, entry.bytes = launch.function, launch.bytes
-            entry.grid[:] = launch.grid
-            entry.threads, entry.shared = launch.threads, launch.shared
-        self.play = _player()
+        self.held: list[Any] = []  # the memory that the entries point to
+        self.lock = Lock()
+        library = _library()
+        self.play, self.publish = library.play, library.publish
+        for at, (launch, _) in enumerate(launches):
+            entry = self.entries[at]
+            forms = (_Form * MOST_FORMS)()
+            self.held.append(forms)
+            entry.forms = ctypes.addressof(forms)
+            if launch is not None:
+                self.add(at, launch)
 
-    def kept(self, numbers: Sequence[int]) -> int:
+    def add(self, at: int, launch: DriverLaunch) -> bool:
+        """Adds a form to an entry, also while other threads run it; False if it has too many."""
+        with self.lock:
+            entry = self.entries[at]
+            if entry.count == MOST_FORMS:
+                return False
+            form = (_Form * MOST_FORMS).from_address(entry.forms)[entry.count]
+            self.fill(form, launch, self.places[at])
+            self.held.append(launch)
+            self.publish(ctypes.byref(entry))
+        return True
+
+    def fill(self, form: "_Form", launch: DriverLaunch, places: Sequence[tuple[int, int]]) -> None:
+        own = [places[number] for _, number in launch.arrays]
+        sized = [
+            (at, x.register) for at, x in enumerate(launch.parameters) if isinstance(x, Number)
+        ]
+        x, *rest = launch.grid
+        code = launch.trace.code if launch.trace is not None else []
+        form.parameters = self.kept(map(int_of, launch.parameters))
+        form.places = self.kept(at for at, _ in launch.arrays)
+        form.bases = self.kept(base for base, _ in own)
+        form.offsets = self.kept(offset for _, offset in own)
+        form.parameter_count, form.count = len(launch.parameters), len(own)
+        form.function, form.bytes = launch.function, launch.bytes
+        form.grid[:] = [int_of(x), *rest]
+        form.threads, form.shared = launch.threads, launch.shared
+        form.blocks = x.register if isinstance(x, Number) else -1
+        form.code, form.code_count = self.kept(x for each in code for x in each), len(code)
+        form.sized, form.sized_count = self.kept(x for each in sized for x in each), len(sized)
+
+    def kept(self, numbers: Iterable[int]) -> int:
         """The address of some numbers, which are kept."""
-        made = (ctypes.c_int64 * len(numbers))(*numbers)
+        values = [*numbers]
+        made = (ctypes.c_int64 * len(values))(*values)
         self.held.append(made)
         return ctypes.addressof(made)
 
-    def __call__(self, addresses: Any, first: int = 0, count: int | None = None) -> None:
-        """Runs some launches on the current stream; `addresses` are those of the bases."""
+    def __call__(
+        self, addresses: Any, first: int = 0, count: int | None = None, numbers: Any = None
+    ) -> int | None:
+        """Runs some launches on the current stream; `addresses` are those of the bases.
+
+        `numbers` are the integers that traces are given. The result is None, or the number of the
+        first launch that has no form for them: it and those after it have not run.
+        """
         stream = torch._C._cuda_getCurrentRawStream(self.device)
-        count = len(self.entries) if count is None else count
+        count = len(self.entries) - first if count is None else count
         entries = ctypes.byref(self.entries, first * _SIZE)
-        failed = self.play(entries, count, addresses, stream, self.device)
-        if failed:
-            at, code = divmod(failed, _CODES)
-            problem = f"the driver of the GPU reports error {code}"
-            raise LaunchFailed(name=self.names[first + at], problem=problem)
+        failed = self.play(entries, count, addresses, numbers, stream, self.device)
+        if not failed:
+            return None
+        at, code = divmod(failed, _CODES)
+        if code == _UNFIT:
+            return first + int(at)
+        problem = f"the driver of the GPU reports error {code}"
+        raise LaunchFailed(name=self.names[first + at], problem=problem)
 
 
-class _Entry(ctypes.Structure):
+class _Form(ctypes.Structure):
     _fields_ = (
         ("function", ctypes.c_void_p),
         ("parameters", ctypes.c_void_p),
         ("places", ctypes.c_void_p),
         ("bases", ctypes.c_void_p),
         ("offsets", ctypes.c_void_p),
+        ("code", ctypes.c_void_p),
+        ("sized", ctypes.c_void_p),
         ("parameter_count", ctypes.c_int64),
         ("count", ctypes.c_int64),
+        ("code_count", ctypes.c_int64),
+        ("sized_count", ctypes.c_int64),
         ("bytes", ctypes.c_int64),
+        ("blocks", ctypes.c_int64),
         ("grid", ctypes.c_uint * 3),
         ("threads", ctypes.c_uint),
         ("shared", ctypes.c_uint),
     )
 
 
+class _Entry(ctypes.Structure):
+    _fields_ = (("forms", ctypes.c_void_p), ("count", ctypes.c_int64))
+
+
 _SIZE = ctypes.sizeof(_Entry)
-_CODES = 1024
+MOST_FORMS = 16
+"""The number of forms of one kernel. A kernel has few: its blocks are full or not."""
+_CODES = 2048
 """An upper bound of the codes of the driver's errors."""
+_UNFIT = _CODES - 1
+"""The code that says that no form fits."""
 
 _SOURCE = f"""\
 #include <dlfcn.h>
 #include <stdint.h>
 #include <string.h>
 
-struct entry {{
+struct form {{
     void *function;
-    const int64_t *parameters, *places, *bases, *offsets;
-    int64_t parameter_count, count, bytes;
+    const int64_t *parameters, *places, *bases, *offsets, *code, *sized;
+    int64_t parameter_count, count, code_count, sized_count, bytes, blocks;
     unsigned grid[3], threads, shared;
 }};
+struct entry {{
+    const struct form *forms;
+    int64_t count;
+}};
+enum {{ {", ".join(name.upper() for name in CODES)} }};
 typedef unsigned u;
 typedef int (*launch_kernel)(void *, u, u, u, u, u, u, u, void *, void **, void **);
 typedef int (*clear_memory)(uint64_t, unsigned char, size_t, void *);
@@ -187,23 +263,66 @@ static int with_context(int number) {{
     return failed ? failed : set(context);
 }}
 
-int64_t play(const struct entry *entries, int64_t count, const int64_t *addresses, void *stream,
-             int device) {{
+static int64_t divided(int64_t a, int64_t b) {{
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}}
+
+/* Repeats a trace: 1 if all its guards hold. */
+int traced(const struct form *one, const int64_t *given, int64_t *made) {{
+    for (int64_t i = 0; i < one->code_count; i++) {{
+        const int64_t *at = one->code + 3 * i, a = at[1], b = at[2];
+        switch (at[0]) {{
+        case GIVEN: made[i] = given[a]; break;
+        case CONSTANT: made[i] = a; break;
+        case ADD: made[i] = made[a] + made[b]; break;
+        case MULTIPLY: made[i] = made[a] * made[b]; break;
+        case DIVIDE: made[i] = divided(made[a], made[b]); break;
+        case REMAINDER: made[i] = made[a] - made[b] * divided(made[a], made[b]); break;
+        case SHIFT: made[i] = made[a] << made[b]; break;
+        case BITS: made[i] = made[a] ? 64 - __builtin_clzll(made[a] < 0 ? -made[a] : made[a]) : 0;
+            break;
+        case EQUAL: if (made[a] != made[b]) return 0; break;
+        case DIFFERENT: if (made[a] == made[b]) return 0; break;
+        case LESS: if (made[a] >= made[b]) return 0; break;
+        case NOT_LESS: if (made[a] < made[b]) return 0; break;
+        }}
+    }}
+    return 1;
+}}
+
+/* Launches a kernel in one of its forms, if that fits. */
+static int launched(const struct form *one, const int64_t *addresses, const int64_t *numbers,
+                    void *stream) {{
+    int64_t parameters[one->parameter_count], made[one->code_count + 1], low = 0;
+    void *pointers[one->parameter_count];
+    if (!traced(one, numbers, made)) return {_UNFIT};
+    memcpy(parameters, one->parameters, sizeof(parameters));
+    for (int64_t j = 0; j < one->count; j++)
+        low |= parameters[one->places[j]] = addresses[one->bases[j]] + one->offsets[j];
+    if (!one->function) return clear((uint64_t)parameters[0], 0, (size_t)one->bytes, stream);
+    if (low % {ALIGNED}) return {_UNFIT};
+    for (int64_t j = 0; j < one->sized_count; j++)
+        parameters[one->sized[2 * j]] = made[one->sized[2 * j + 1]];
+    for (int64_t j = 0; j < one->parameter_count; j++) pointers[j] = &parameters[j];
+    const unsigned *grid = one->grid, blocks = one->blocks < 0 ? grid[0] : made[one->blocks];
+    return launch(one->function, blocks, grid[1], grid[2], one->threads, 1, 1, one->shared, stream,
+                  pointers, 0);
+}}
+
+/* Another thread may be in `play` meanwhile: it sees the new form as a whole, or not at all. */
+void publish(struct entry *one) {{
+    __atomic_store_n(&one->count, one->count + 1, __ATOMIC_RELEASE);
+}}
+
+int64_t play(const struct entry *entries, int64_t count, const int64_t *addresses,
+             const int64_t *numbers, void *stream, int device) {{
     const int lost = with_context(device);
     if (lost) return lost;
     for (int64_t i = 0; i < count; i++) {{
-        const struct entry *one = &entries[i];
-        int64_t parameters[one->parameter_count];
-        void *pointers[one->parameter_count];
-        memcpy(parameters, one->parameters, sizeof(parameters));
-        for (int64_t j = 0; j < one->count; j++)
-            parameters[one->places[j]] = addresses[one->bases[j]] + one->offsets[j];
-        for (int64_t j = 0; j < one->parameter_count; j++) pointers[j] = &parameters[j];
-        const unsigned *grid = one->grid;
-        int failed = one->function
-            ? launch(one->function, grid[0], grid[1], grid[2], one->threads, 1, 1, one->shared,
-                     stream, pointers, 0)
-            : clear((uint64_t)parameters[0], 0, (size_t)one->bytes, stream);
+        const int64_t forms = __atomic_load_n(&entries[i].count, __ATOMIC_ACQUIRE);
+        int failed = {_UNFIT};
+        for (int64_t j = 0; j < forms && failed == {_UNFIT}; j++)
+            failed = launched(&entries[i].forms[j], addresses, numbers, stream);
         if (failed) return i * {_CODES} + failed;
     }}
     return 0;
@@ -212,13 +331,13 @@ int64_t play(const struct entry *entries, int64_t count, const int64_t *addresse
 
 
 @cache
-def _player() -> Any:
+def _library() -> Any:
     library = loaded(_SOURCE)
     library.find.argtypes, library.find.restype = (ctypes.c_char_p,), ctypes.c_int
     if library.find(LIBRARY.encode()):
         raise LaunchFailed(name="the GPU's driver", problem=f"{LIBRARY} cannot be loaded")
-    function = library.play
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = (pointer, number, pointer, pointer, ctypes.c_int)
-    function.restype = ctypes.c_int64
-    return function
+    library.play.argtypes = (pointer, number, pointer, pointer, pointer, ctypes.c_int)
+    library.play.restype = ctypes.c_int64
+    library.publish.argtypes, library.publish.restype = (pointer,), None
+    return library

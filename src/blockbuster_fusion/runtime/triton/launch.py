@@ -18,12 +18,14 @@ from triton.runtime.errors import OutOfResources
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Buffer, Kernel, Nest
+from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, LaunchPlanner
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED
 from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
 from blockbuster_fusion.runtime.disk_cache import cached, digest, usable_folder
 from blockbuster_fusion.runtime.process_folder import process_folder
+from blockbuster_fusion.runtime.traced import Number, Trace
 from blockbuster_fusion.runtime.triton.driver import DriverLaunch, driver_launch
 from blockbuster_fusion.runtime.triton.variants import ALIGNED, Arguments, Variants, placeholder
 from blockbuster_fusion.runtime.trust import distrust
@@ -32,6 +34,8 @@ log = logging.getLogger("blockbuster_fusion")
 
 SHORT, LONG = 64, 1 << 20
 """The lengths of changing sizes for which kernels are compiled before they are needed."""
+NARROW = 1 << 31
+"""Integers from here on are of 64 bits in a kernel."""
 TORCH = {dtype: getattr(torch, dtype.value) for dtype in DType}
 
 
@@ -151,7 +155,7 @@ class Launcher(LaunchPlanner):
         """The numbers of a launch, and the names of those that may differ in later calls."""
         known: Arguments = dict(plan.constants)
         own = dict(zip(self.buffers, strides, strict=True))
-        copies = {b: torch.empty(shape, device="meta").stride() for b, shape in plan.scratch}
+        copies = {b: contiguous(shape) for b, shape in plan.scratch}
         for buffer, numbers in own.items():
             known.update(zip(self.names.strides[buffer], numbers, strict=True))
         for buffer, numbers in copies.items():
@@ -189,6 +193,20 @@ class Launcher(LaunchPlanner):
         function, known = self.variants.fitting(*self.numbers(plan, strides))
         return function, [known.get(name) for name in self.parameters]
 
+    def traced(self, plan: LaunchPlan, strides: Sequence[Sequence[int]]) -> list[Any]:
+        """The arguments of numbers that are traced, with guards of all that Triton looks at.
+
+        It compiles a kernel for the values of integers, unless they change, and for their widths.
+        """
+        known, changing = self.numbers(plan, strides)
+        _, known = self.variants.fitting(known, changing)
+        for name, x in known.items():
+            if name in changing:
+                _is_narrow = -NARROW <= x < NARROW
+            elif isinstance(x, Number):
+                known[name] = int(x)
+        return [known.get(name) for name in self.parameters]
+
 
 class BoundLaunch:
     """A launch with given numbers, for any tensors with the strides that they stand for.
@@ -214,15 +232,25 @@ class BoundLaunch:
         self.known: dict[torch.device, Callable[..., None]] = {}
         self.compiled: dict[torch.device, CompiledKernel] = {}
 
-    def by_driver(self, device: torch.device) -> DriverLaunch | None:
-        """The launch as the driver takes it; None if no call on the device has been that simple."""
+    def by_driver(
+        self,
+        device: torch.device,
+        grid: Sequence[Any] | None = None,
+        template: Sequence[Any] | None = None,
+        trace: Trace | None = None,
+    ) -> DriverLaunch | None:
+        """The launch as the driver takes it; None if no call on the device has been that simple.
+
+        A trace comes with the grid and the arguments that it is of.
+        """
         compiled = self.compiled.get(device)
         if compiled is None:
             return None
         places = [(at, self.count + number) for number, (at, _, _) in enumerate(self.scratch)]
         shapes = [(shape, TORCH[buffer.dtype]) for _, buffer, shape in self.scratch]
         given = [*self.pointers, *places]
-        return driver_launch(compiled, self.plan.grid, self.template, given, shapes)
+        grid, template = grid or self.plan.grid, template or self.template
+        return driver_launch(compiled, grid, template, given, shapes, trace)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
         device = tensors[0].device
@@ -284,6 +312,23 @@ class FittingLaunch:
     def by_driver(self, device: torch.device) -> DriverLaunch | None:
         """The launch as the driver takes it, if it has run on a device."""
         return self.launch.by_driver(device) if isinstance(self.launch, BoundLaunch) else None
+
+    def traced(
+        self,
+        device: torch.device,
+        trace: Trace,
+        sizes: Mapping[str, Any],
+        strides: Sequence[Sequence[Any]],
+    ) -> DriverLaunch | None:
+        """The launch for all sizes and strides that pass the guards of a trace.
+
+        The sizes and strides have the values of this launch, which has run on the device.
+        """
+        if not isinstance(self.launch, BoundLaunch) or self.plan.scratch:
+            return None
+        plan = self.launcher.plan(sizes, self.tiles, self.options)
+        template = self.launcher.traced(plan, strides)
+        return self.launch.by_driver(device, plan.grid, template, trace)
 
     def make_smaller(self, error: OutOfResources) -> None:
         """One stage less, or else half the longest tile that may be halved; if none, the error."""

@@ -23,7 +23,7 @@ from blockbuster_fusion.printers.triton.names import ParameterNames
 ALIGNED = 16
 """Triton knows of an integer that it is a multiple of this, and loads longer vectors."""
 
-Arguments = dict[str, object]
+Arguments = dict[str, int]
 """The numbers of a launch by the names of parameters."""
 
 
@@ -51,7 +51,7 @@ class Variants:
             return self.function, known
         numbers = [known[name] for name in changing]
         is_even = all(known.get(name, True) for name in self.evens)
-        if is_even and all(isinstance(x, int) and x % ALIGNED == 0 for x in numbers):
+        if is_even and all(x % ALIGNED == 0 for x in numbers):
             return self.function, known
         return self.taking(changing), {**known, **dict.fromkeys(self.evens, False)}
 

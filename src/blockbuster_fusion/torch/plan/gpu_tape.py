@@ -6,33 +6,75 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.torch.plan.c_tape import Address
+from blockbuster_fusion.torch.plan.placement import ALIGNED
+from blockbuster_fusion.torch.plan.sized import CallNumbers, SizedGpuKernel
 
 if TYPE_CHECKING:  # it needs Triton
     from blockbuster_fusion.runtime.triton.driver import DriverLaunch
 
 
 class GpuTape:
-    """Launches that one call runs in order; `Tape` is that of a CPU."""
+    """Launches that one call runs in order; `Tape` is that of a CPU.
+
+    A kernel whose sizes change gets its numbers from the values of a call. The first call in which
+    none of its forms fits launches it by Triton, and adds a form.
+    """
 
     def __init__(
-        self, launches: "Sequence[tuple[DriverLaunch, Sequence[Address]]]", device: torch.device
+        self,
+        launches: "Sequence[tuple[DriverLaunch | SizedGpuKernel, Sequence[Address]]]",
+        device: torch.device,
     ) -> None:
         from blockbuster_fusion.runtime.triton.driver import Launches
 
-        self.device = device
-        located = [(launch, [(x.base, x.offset) for x in places]) for launch, places in launches]
-        self.launches = Launches(located, device.index)
+        self.device, self.places = device, [places for _, places in launches]
+        self.sized = {n: x for n, (x, _) in enumerate(launches) if isinstance(x, SizedGpuKernel)}
+        sizes = dict.fromkeys(slot for x in self.sized.values() for _, slot in x.sizes)
+        ranks = {slot: rank for x in self.sized.values() for slot, rank in x.ranks.items()}
+        self.numbers = CallNumbers([*sizes], ranks)
+        located = [(self.form(x), [(p.base, p.offset) for p in places]) for x, places in launches]
+        self.launches = Launches(located, device.index, [x.name for x, _ in launches])
+
+    def form(self, launch: "DriverLaunch | SizedGpuKernel") -> "DriverLaunch | None":
+        """The launch in the form that was recorded."""
+        if isinstance(launch, SizedGpuKernel):
+            return launch.traced(launch.recorded, self.numbers.places)
+        return launch
 
     def __call__(self, addresses: Any, values: Sequence[Any] = ()) -> None:
         """Runs the launches; `addresses` are those of the bases."""
         if torch.cuda.current_device() == self.device.index:
-            self.launches(addresses)
+            self.run(addresses, values)
         else:
             with torch.cuda.device(self.device):  # the driver launches in the current context
-                self.launches(addresses)
+                self.run(addresses, values)
+
+    def run(
+        self, addresses: Any, values: Sequence[Any], first: int = 0, count: int | None = None
+    ) -> None:
+        numbers = self.numbers.read(values) if self.sized else None
+        end = len(self.places) if count is None else first + count
+        while first < end:
+            unfit = self.launches(addresses, first, end - first, numbers)
+            if unfit is None:
+                return
+            self.meet(unfit, addresses, numbers)
+            first = unfit + 1
+
+    def meet(self, number: int, addresses: Any, numbers: Any) -> None:
+        """Runs a launch for numbers that none of its forms fits, and adds a form for such."""
+        kernel, places = self.sized.get(number), self.numbers.places
+        if kernel is None:
+            problem = "an array begins at an address that it is not compiled for"
+            raise LaunchFailed(name=self.launches.names[number], problem=problem)
+        arrays = [(addresses[x.base] or 0) + x.offset for x in self.places[number]]
+        made = kernel.traced(kernel.run(numbers, places, arrays), places)
+        if made is not None and all(at % ALIGNED == 0 for at in arrays):
+            self.launches.add(number, made)
 
     def apart(self, values: Sequence[Any] = ()) -> Iterator[Callable[[Any], None]]:
         """Each launch as a function of the addresses of the bases."""
-        for at in range(len(self.launches.names)):
-            yield partial(self.launches, first=at, count=1)
+        for at in range(len(self.places)):
+            yield partial(self.run, values=values, first=at, count=1)

@@ -1,7 +1,7 @@
 """The placements of the buffers of a kernel step, in the recording of a call."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,8 +11,14 @@ from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.bound import Bound, Launch
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
 from blockbuster_fusion.runtime.tensors import STORED
-from blockbuster_fusion.torch.plan.placement import Base, Launched, Placement, Untaped
-from blockbuster_fusion.torch.plan.sized import SizedKernel, blocks
+from blockbuster_fusion.torch.plan.placement import (
+    Base,
+    Launched,
+    Placement,
+    Untaped,
+    has_driver,
+)
+from blockbuster_fusion.torch.plan.sized import SizedGpuKernel, SizedKernel, blocks
 from blockbuster_fusion.torch.plan.steps import (
     KernelStep,
     OperatorStep,
@@ -104,7 +110,8 @@ class KernelBuffers:
         shape = [self.length(axis) for axis in buffer.axes]
         order = self.program.owner.layouts.get(buffer, range(len(shape)))
         in_memory = [shape[at] for at in order]
-        return self.recording.do(torch.empty, in_memory, output=slot, dtype=STORED[buffer.dtype])
+        kind: dict[str, Any] = {"dtype": STORED[buffer.dtype], "device": self.recording.device}
+        return self.recording.do(torch.empty, in_memory, output=slot, **kind)
 
     def length(self, axis: BufferAxis) -> int | Slot:
         """The length of a buffer along an axis."""
@@ -129,15 +136,20 @@ class KernelBuffers:
             else:
                 self.places[buffer] = (Base(0, None, room.shape, STORED[buffer.dtype]), 0)
 
+    def cleared(self, launch: Launch) -> int | None:
+        """The slot of the tensor that a launch clears, if it varies."""
+        step = launch.step
+        return self.tensors.get(step.buffer) if isinstance(step, Clear) else None
+
     def launched(self, launch: Launch) -> Launched:
         function = launch.function
         places = tuple(self.places[b] for b in launch.buffers)
-        if self.recording.device.type == "cuda":
+        if has_driver(self.recording.device):
             return self.on_gpu(launch, places)
         if not isinstance(function, CpuLaunch):
             raise Untaped("its kernels are not launched by address")
         name = self.step.names[function.name]
-        if (self.sizes and len(function.sizes)) or any(b in self.tensors for b in launch.buffers):
+        if self.is_sized_launch(launch):
             return Launched(name, SizedKernel(launch, self.tensors, self.sizes), places)
         return Launched(name, function, places)
 
@@ -152,11 +164,24 @@ class KernelBuffers:
                 raise Untaped("an array that is given is cleared")
             return Launched(name, cleared(name, base.bytes), places)
         assert isinstance(launch.step, Kernel)
+        function, device = launch.function, self.recording.device
+        if not isinstance(function, FittingLaunch):
+            raise Untaped("its kernels are not launched by address")
+        name = self.step.names[launch.step.name]
+        if self.is_sized_launch(launch):
+            if function.plan.scratch:
+                raise Untaped("a kernel has memory of its own that depends on sizes")
+            return Launched(name, SizedGpuKernel(launch, self.tensors, self.sizes, device), places)
         if not all(self.recording.is_aligned(base, offset) for base, offset in places):
             raise Untaped("an array begins at an address that kernels are not compiled for")
-        function, device = launch.function, self.recording.device
-        found = function.by_driver(device) if isinstance(function, FittingLaunch) else None
+        found = function.by_driver(device)
         if found is None:
             raise Untaped("its kernels are not launched by address")
         own = [(Base(0, None, shape, dtype), 0) for shape, dtype in found.scratch]
-        return Launched(self.step.names[launch.step.name], found, (*places, *own))
+        return Launched(name, found, (*places, *own))
+
+    def is_sized_launch(self, launch: Launch) -> bool:
+        """True if a kernel depends on sizes, or has a buffer that varies."""
+        assert isinstance(launch.step, Kernel)
+        has_sizes = bool(self.sizes) and bool(launch.step.symbols)
+        return has_sizes or any(b in self.tensors for b in launch.buffers)

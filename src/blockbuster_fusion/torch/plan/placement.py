@@ -9,10 +9,19 @@ import torch
 
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
-from blockbuster_fusion.torch.plan.sized import SizedKernel
+from blockbuster_fusion.torch.plan.sized import SizedGpuKernel, SizedKernel
 
 if TYPE_CHECKING:  # it needs Triton
     from blockbuster_fusion.runtime.triton.driver import DriverLaunch
+
+
+ALIGNED = 16
+"""Kernels of a GPU are compiled for addresses that are multiples of this."""
+
+
+def has_driver(device: torch.device) -> bool:
+    """True if kernels on a device are launched by the driver of a GPU."""
+    return device.type == "cuda"
 
 
 class Untaped(Exception):
@@ -60,7 +69,7 @@ class Launched:
 
     name: str
     """The kernel's name in the model."""
-    launch: "CpuLaunch | SizedKernel | DriverLaunch"
+    launch: "CpuLaunch | SizedKernel | DriverLaunch | SizedGpuKernel"
     places: tuple[tuple[Base, int], ...]
 
 

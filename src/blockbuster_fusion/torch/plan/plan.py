@@ -15,8 +15,8 @@ from blockbuster_fusion.runtime.ranges import Ranges
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.plan.operator_properties import PLAIN
-from blockbuster_fusion.torch.plan.placement import Untaped
-from blockbuster_fusion.torch.plan.recording import ALIGNED, Recording, device_of
+from blockbuster_fusion.torch.plan.placement import ALIGNED, Untaped
+from blockbuster_fusion.torch.plan.recording import Recording, device_of
 from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, PlanStep, Slot, bound
 from blockbuster_fusion.torch.plan.tape import TensorTape
 from blockbuster_fusion.torch.plan.views import StepTape

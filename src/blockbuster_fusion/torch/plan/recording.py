@@ -19,7 +19,14 @@ from blockbuster_fusion.torch.plan.operator_properties import (
     is_pure,
     picks_by_mask,
 )
-from blockbuster_fusion.torch.plan.placement import Base, Launched, Placement, Ran, Untaped
+from blockbuster_fusion.torch.plan.placement import (
+    ALIGNED,
+    Base,
+    Launched,
+    Placement,
+    Ran,
+    Untaped,
+)
 from blockbuster_fusion.torch.plan.steps import (
     AllocateStep,
     BoundAllocate,
@@ -36,8 +43,6 @@ from blockbuster_fusion.torch.plan.steps import (
 )
 from blockbuster_fusion.torch.plan.views import View, ViewChains, ViewStep
 
-ALIGNED = 16
-"""Kernels of a GPU are compiled for addresses that are multiples of this."""
 MOST_KEPT = 1 << 16
 """The size in bytes of the largest tensor that is kept because it is the same in every call."""
 
@@ -213,8 +218,6 @@ class Recording:
         program = bound.program(values)
         if program is None:
             raise Untaped("its kernels are not compiled")
-        if self.device.type == "cuda" and not self.is_fixed:
-            raise Untaped("its sizes change")
         buffers = KernelBuffers(self, bound.step, program)
         for buffer, (given, layout, dtype) in zip(
             program.owner.nest.inputs, bound.step.inputs, strict=True
@@ -226,7 +229,12 @@ class Recording:
             for merge in buffers.stored(number, values[slot])
         ]
         buffers.allocate_rest()
-        self.actions += map(buffers.launched, buffers.launches)
+        for launch in buffers.launches:
+            cleared = buffers.cleared(launch)
+            if cleared is None:
+                self.actions.append(buffers.launched(launch))
+            else:
+                self.do(torch.Tensor.zero_, Slot(cleared))
         for step in merges:
             self.operator(step, values[step.output], values)
 

@@ -19,7 +19,14 @@ from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
 from blockbuster_fusion.torch.plan.c_tape import Address, Tape, packed
 from blockbuster_fusion.torch.plan.gpu_tape import GpuTape
-from blockbuster_fusion.torch.plan.placement import Base, Launched, Placement, Ran, Untaped
+from blockbuster_fusion.torch.plan.placement import (
+    Base,
+    Launched,
+    Placement,
+    Ran,
+    Untaped,
+    has_driver,
+)
 from blockbuster_fusion.torch.plan.recording import Recording
 from blockbuster_fusion.torch.plan.steps import Slot, named_range, runner
 
@@ -126,7 +133,7 @@ class _Assembly:
         hidden = [base for base in bases if base.slot is None and not base.shown]
         offsets, self.arena = packed([(base.bytes, *self.spans[base]) for base in hidden])
         self.device = recording.device
-        if self.arena > (MOST_ARENA if self.device.type == "cpu" else MOST_ON_GPU):
+        if self.arena > (MOST_ON_GPU if has_driver(self.device) else MOST_ARENA):
             raise Untaped("its arrays are large")
         self.address = {base: Address(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
         launched = [base for a in self.actions if isinstance(a, Launched) for base, _ in a.places]
@@ -179,7 +186,7 @@ class _Assembly:
 
     def tape(self, launches: Sequence[tuple[Any, list[Address]]]) -> Tape | GpuTape:
         """Consecutive launches as one call."""
-        return Tape(launches) if self.device.type == "cpu" else GpuTape(launches, self.device)
+        return GpuTape(launches, self.device) if has_driver(self.device) else Tape(launches)
 
     def located(self, action: Launched) -> list[Address]:
         found = [(self.address[base], offset) for base, offset in action.places]

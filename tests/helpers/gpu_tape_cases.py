@@ -1,0 +1,193 @@
+"""Runs models on a stand-in for a GPU, with sizes that change: `python gpu_tape_cases.py CASE`.
+
+Each case prints a line of JSON: the launches by the driver, those by Triton, and the kinds of
+tapes. A result that differs from eager mode's is an AssertionError. It needs TRITON_INTERPRET=1.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockbuster_fusion import improve
+from helpers.stand_in_gpu import StandIn, installed
+from helpers.torch_running import Watched
+
+generator = torch.Generator().manual_seed(0)
+LENGTHS = (5, 7, 33, 16, 20, 5, 48, 3, 33)
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator)
+
+
+def softmax(x: Tensor) -> Tensor:
+    return x.softmax(-1) * 2 + x.sum(-1, keepdim=True)
+
+
+def product(x: Tensor) -> Tensor:
+    return (x.tanh() @ x.mT).relu()
+
+
+def broadcast(x: Tensor) -> tuple[Tensor, Tensor]:
+    n = x.shape[0]
+    means = x.mean(0).expand(n, 4)
+    return means.repeat_interleave(2, 0) * 2, (x.tanh()[:, None] @ x.t()).reshape(n, n)
+
+
+def turned(x: Tensor) -> tuple[Tensor, Tensor]:
+    h = (x @ x.t()).unflatten(1, (-1, 1))
+    return x.t() * 2, h.transpose(0, 1).flatten(1).tanh()
+
+
+def cut(x: Tensor) -> Tensor:
+    """An operator of PyTorch's own between kernels, and views of its result."""
+    first, second = (x.exp() + 1).chunk(2, -1)
+    return torch.cat((second.sigmoid(), first.cumsum(0)), 0).flip(0) @ first[-1]
+
+
+def grown(cache: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    cache = torch.cat((cache, new.tanh()), 1)
+    return (new @ cache.mT).softmax(-1) @ cache, cache
+
+
+def written(x: Tensor, y: Tensor) -> Tensor:
+    x.mul_(y.softmax(-1))
+    return x + 1
+
+
+def compiled(function: Callable[..., Any]) -> Watched:
+    return Watched(function, dynamic=True, target="cuda", library="never")
+
+
+def check(made: Watched, *inputs: Tensor) -> None:
+    eager = [x.clone() for x in inputs]
+    wanted = made.function(*eager)
+    torch.testing.assert_close(made(*inputs), wanted)
+    torch.testing.assert_close([*inputs], eager)
+
+
+# ---------------------------------------------------------------- cases
+
+
+def plain(function: Callable[..., Any]) -> Callable[[], Watched]:
+    def run() -> Watched:
+        made = compiled(function)
+        for length in LENGTHS:
+            check(made, numbers(length, 4))
+        return made
+
+    return run
+
+
+def strides() -> Watched:
+    """Inputs whose strides differ, in one graph: its tape reads them in each call."""
+    made = compiled(softmax)
+    for length in LENGTHS:
+        check(made, numbers(length, 8))
+        for x in (
+            numbers(8, length).t(),
+            numbers(length, 16)[:, 3:11],
+            numbers(length, 32)[:, ::4],
+        ):
+            (graph,) = made.graphs[:1]
+            (found,) = graph.plan(*_arguments(graph, x))
+            torch.testing.assert_close(found, softmax(x))
+    return made
+
+
+def odd_addresses() -> Watched:
+    made = compiled(softmax)
+    for number, length in enumerate(LENGTHS):
+        room = numbers(8 * length + 1)
+        check(made, room[number % 2 :][: 8 * length].view(length, 8))
+    return made
+
+
+def caches() -> Watched:
+    made, cache = compiled(grown), numbers(2, 4, 8)
+    for _ in range(8):
+        new = numbers(2, 1, 8)
+        check(made, cache, new)
+        cache = grown(cache, new)[1]
+    return made
+
+
+def mutated() -> Watched:
+    made = compiled(written)
+    for length in LENGTHS:
+        check(made, numbers(length, 4), numbers(length, 4))
+    return made
+
+
+def inference() -> Watched:
+    made = compiled(softmax)
+    with torch.inference_mode():
+        for length in LENGTHS:
+            check(made, numbers(length, 4))
+    return made
+
+
+def threads() -> Watched:
+    made = compiled(softmax)
+    check(made, numbers(9, 4))
+    inputs = [numbers(length, 4) for length in (*LENGTHS, *LENGTHS[::-1])]
+
+    def run(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            found: Tensor = made.graphs[0].plan(*_arguments(made.graphs[0], x))[0]
+            return found
+
+    with ThreadPoolExecutor(4) as pool:
+        for x, found in zip(inputs, pool.map(run, inputs), strict=True):
+            torch.testing.assert_close(found, softmax(x))
+    return made
+
+
+def _arguments(graph: Any, x: Tensor) -> Iterator[Any]:
+    """What a graph of one tensor is called with: the sizes that it takes, and the tensor."""
+    sizes = iter(x.shape)
+    for node in graph.analysis.inputs:
+        yield x if isinstance(node.meta["val"], Tensor) else next(sizes)
+
+
+CASES: dict[str, Callable[[], Watched]] = {
+    **{f.__name__: plain(f) for f in (softmax, product, broadcast, turned, cut)},
+    **{f.__name__: f for f in (strides, odd_addresses, caches, mutated, inference, threads)},
+}
+
+
+def told(gpu: StandIn, made: Watched) -> dict[str, Any]:
+    tapes = [type(tape).__name__ for graph in made.graphs for tape in graph.plan.tapes.values()]
+    reasons = [
+        str(tape)
+        for graph in made.graphs
+        for tape in graph.plan.tapes.values()
+        if isinstance(tape, Exception)
+    ]
+    problems = [str(problem) for problem in gpu.problems]
+    return {
+        "driver": gpu.by_driver,
+        "met": gpu.met,
+        "tapes": tapes,
+        "reasons": reasons,
+        "problems": problems,
+    }
+
+
+def main(chosen: Sequence[str]) -> None:
+    improve.MOST_RANGED = 1  # the same kernels for all sizes
+    found = {}
+    for name in chosen or CASES:
+        with installed() as gpu:
+            made = CASES[name]()
+        found[name] = told(gpu, made)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,49 @@
+"""Tapes of a GPU whose sizes change, on a stand-in that runs kernels in Triton's interpreter."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "helpers" / "gpu_tape_cases.py"
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
+
+PLAIN = ("softmax", "product", "broadcast", "turned", "caches", "mutated", "inference")
+ODD_OR_MANY = ("cut", "strides", "odd_addresses", "threads")
+"""Cases with arrays at odd addresses, with many strides, or with several threads."""
+
+
+@functools.cache
+def outputs() -> dict[str, Any]:
+    """The launches of all cases, which check their own results; in one process."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), *PLAIN, *ODD_OR_MANY]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("case", [*PLAIN, *ODD_OR_MANY])
+def test_one_tape_serves_all_sizes(case: str) -> None:
+    found = outputs()[case]
+    assert set(found["tapes"]) == {"TensorTape"}, found["reasons"]
+    assert found["problems"] == []
+    assert found["driver"] > 0
+
+
+@pytest.mark.parametrize("case", PLAIN)
+def test_few_launches_are_by_triton(case: str) -> None:
+    """A kernel has a form for full blocks and one for others; all other launches are C's."""
+    found = outputs()[case]
+    assert found["met"] <= found["driver"] / 2
+
+
+def test_odd_addresses_are_launched_by_triton() -> None:
+    assert outputs()["odd_addresses"]["met"] > 0
