@@ -9,7 +9,7 @@ programs go in rounds. `benchmarks/schedule_ranking.py` measures how well this r
 import math
 from dataclasses import dataclass
 
-from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.machine.machine import Machine, Memory
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.work import Work
 
@@ -85,7 +85,10 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
 def _moving(
     work: Work, machine: Machine, here: Residents, programs: float, at_a_time: float
 ) -> float:
-    """The seconds for bytes: of arrays once, again by other programs, and again by the same."""
+    """The seconds for bytes: of arrays once, again by other programs, and again by the same.
+
+    Few programs do not reach the rates of all processors together.
+    """
     first, cache, main = machine.memories[0], machine.memories[-2], machine.main
     home = machine.memory_for(work.arrays)
     home = cache if home is first else home
@@ -97,6 +100,10 @@ def _moving(
         nearest = first
     else:
         nearest = cache if reach * machine.processors <= cache.size * CACHED else home
-    share = {id(main): MEMORY}
+    processors = min(float(machine.processors), programs)
+
+    def rate(memory: Memory) -> float:
+        return min(memory.total * (MEMORY if memory is main else 1.0), memory.each * processors)
+
     parts = ((work.arrays, home), (others, cache), (again, nearest))
-    return sum(size / (memory.total * share.get(id(memory), 1.0)) for size, memory in parts)
+    return sum(size / rate(memory) for size, memory in parts)
