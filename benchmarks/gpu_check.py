@@ -220,7 +220,70 @@ def edges() -> list[Check]:
     ]
 
 
-CHECKS = (losses, integers, models, concatenations, sums, edges)
+class CachedStep(torch.nn.Module):
+    """A step of attention with a static cache: keys are rotated, and written where they belong.
+
+    What it gives is the attention, and both caches behind it.
+    """
+
+    def __init__(self, width: int = 256, heads: int = 8, groups: int = 2, size: int = 64) -> None:
+        super().__init__()
+        self.heads, self.groups, self.size = heads, groups, size
+        self.q = torch.nn.Linear(width, heads * size, bias=False)
+        self.k = torch.nn.Linear(width, groups * size, bias=False)
+        self.v = torch.nn.Linear(width, groups * size, bias=False)
+
+    def forward(
+        self, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, at: torch.Tensor
+    ) -> torch.Tensor:
+        q, k, v = (
+            layer(x).view(*x.shape[:2], -1, self.size).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        )
+        angles = at[:, None] / 10 ** torch.linspace(0, 3, self.size // 2, device=x.device)
+        angles = torch.cat((angles, angles), -1).to(x.dtype)
+        q, k = (rotated(y, angles.cos(), angles.sin()) for y in (q, k))
+        keys.index_copy_(2, at, k)
+        values[:, :, at] = v
+        mask = torch.arange(keys.shape[2], device=x.device) <= at[:, None]
+        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
+        return torch.cat((out.flatten(), keys.flatten(), values.flatten()))
+
+
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
+def caches() -> list[Check]:
+    """Rows that kernels write into static caches, at places that are data."""
+    torch.manual_seed(0)
+    step = CachedStep().cuda().eval()
+    found = []
+    for rows, length in ((1, 1000), (1, 8192), (17, 333)):
+        at = torch.arange(length // 2, length // 2 + rows, device="cuda")
+        given = [randn(3, rows, 256), *(randn(3, 2, length, 64, seed=n) for n in (1, 2)), at]
+        found.append(Check(f"a cache of {length}, {rows} new", step, given, size=8))
+
+    def placed(cache: torch.Tensor, new: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        cache[:, at] = new.tanh()
+        return cache * 1.0
+
+    cache, new = randn(3, 301, 70), randn(3, 5, 70, seed=1)
+    at = torch.tensor([7, -1, 200, -301, 64], device="cuda")
+    turned = cache.mT.contiguous().mT
+    narrow = [cache.bfloat16(), new.bfloat16()]
+    found += [
+        Check("a cache, places from the end", placed, [cache.clone(), new, at]),
+        Check("a cache with its rows apart", placed, [turned, new, at]),
+        Check("a cache of bfloat16", placed, [*narrow, at]),
+        Check("a cache, places of 32 bits", placed, [cache.clone(), new, at.int()]),
+        Check("a cache, no rows", placed, [cache.clone(), new[:, :0], at[:0]]),
+    ]
+    return found
+
+
+CHECKS = (losses, integers, models, caches, concatenations, sums, edges)
 
 
 # ---------------------------------------------------------------- sizes that change

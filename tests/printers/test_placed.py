@@ -1,5 +1,6 @@
 """Outputs that are written into an input, at places that are data."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.array.data import program_data, program_from_data
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.errors import BadInput, InvalidGraph, InvalidNest, PlaceOutside
 from blockbuster_fusion.ir.digest import compute_digest
@@ -20,6 +22,7 @@ from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.schedule.schedule import scheduled
 from blockbuster_fusion.tools.check.judge import relative_error
+from blockbuster_fusion.torch.from_array_program import torch_program
 from helpers.placed_programs import LENGTH, PLACED, inputs_of
 
 EXACT = {"float32": 4e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -127,3 +130,14 @@ def test_refusals_of_nests() -> None:
     body = tuple(wrong if s is store else s for s in kernel.body)
     with pytest.raises(InvalidNest):
         verify_nest(replace(kernel, body=body))
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_programs_as_data_and_as_PyTorch(name: str) -> None:
+    program = PLACED[name]()
+    assert program_from_data(json.loads(json.dumps(program_data(program)))) == program
+    given = inputs_of(program)
+    exact = bb.evaluate(program, given)
+    made = torch_program(program)(*(torch.from_numpy(np.array(x)) for x in given.values()))
+    for x, out in zip(made, exact.values(), strict=True):
+        np.testing.assert_allclose(x.numpy(), out, rtol=1e-12, atol=1e-12)

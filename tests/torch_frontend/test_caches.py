@@ -1,6 +1,7 @@
 """New keys and values are written into a static cache by the kernels that make them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blockbuster_fusion.torch.backend import backend
 from helpers.torch_running import Watched
 
 Forward = Callable[..., Any]
@@ -265,3 +267,17 @@ def test_weighed_against_PyTorch(rows: int) -> None:
     """Whatever runs them, the results are right."""
     made = Watched(step)
     made.check(*step_inputs(rows)[:4], torch.arange(rows) % 21)
+
+
+def test_tuned() -> None:
+    """Configurations are measured and checked with places of which no two are equal."""
+    torch._dynamo.reset()
+    with torch.no_grad():
+        tuning = partial(
+            backend, mode="max-autotune", options={"seconds": 5, "workers": 1, "time_model": False}
+        )
+        made = torch.compile(by_copy, backend=tuning)
+        cache, new, at = numbers(3, 90, 50), numbers(3, 40, 50), torch.arange(40) * 2
+        own = cache.clone()
+        torch.testing.assert_close(made(own, new, at), by_copy(cache, new, at))
+    torch.testing.assert_close(own, cache)

@@ -6,8 +6,10 @@
      "outputs": [["Y", 1, [0, 1]]], "batch": []}
 
 Axes, expressions and combiners stand in tables, and are named by their places there. So an
-expression that shares its parts stays small, and one of any depth needs no recursion. Infinite
-numbers are texts, because JSON has none. Reading makes a program and executes nothing.
+expression that shares its parts stays small, and one of any depth needs no recursion. An output
+that is written into an input has its place after its axes: the numbers of the input and of the
+index, and the axis. Infinite numbers are texts, because JSON has none. Reading makes a program and
+executes nothing.
 """
 
 import math
@@ -26,6 +28,7 @@ from blockbuster_fusion.errors import BadData
 from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.combiner import Combiner
 from blockbuster_fusion.ir.expr import Expr, postorder
+from blockbuster_fusion.ir.ops import Into
 from blockbuster_fusion.ir.types import DType
 
 Data = dict[str, Any]
@@ -87,7 +90,10 @@ class _Writer:
             ]
             for op in program.operators
         ]
-        outputs = [[out.name, out.value, [*map(self.axis, out.axes)]] for out in program.outputs]
+        outputs = [
+            [out.name, out.value, [*map(self.axis, out.axes)], *self.into(out.into)]
+            for out in program.outputs
+        ]
         batch = sorted(map(self.axis, program.batch))
         return {
             "name": program.name,
@@ -99,6 +105,9 @@ class _Writer:
             "outputs": outputs,
             "batch": batch,
         }
+
+    def into(self, into: Into | None) -> list[Any]:
+        return [] if into is None else [[into.base, into.index, self.axis(into.axis)]]
 
     def axis(self, axis: Axis) -> int:
         return self.axes.place(axis, axis_data)
@@ -172,7 +181,10 @@ class _Reader:
                 )
                 for name, operands, attributes, kind in data["operators"]
             ),
-            tuple(ArrayOutput(name, value, self.along(axes)) for name, value, axes in self.outputs),
+            tuple(
+                ArrayOutput(name, value, self.along(axes), self.into(into))
+                for name, value, axes, *into in self.outputs
+            ),
             frozenset(self.along(data["batch"])),
         )
 
@@ -180,6 +192,11 @@ class _Reader:
     def outputs(self) -> list[Any]:
         found: list[Any] = self.data["outputs"]
         return found
+
+    def into(self, data: list[Any]) -> Into | None:
+        for base, index, axis in data:
+            return Into(base, index, _at(self.axes, axis))
+        return None
 
     def along(self, axes: list[int]) -> tuple[Axis, ...]:
         return tuple(_at(self.axes, i) for i in axes)

@@ -69,6 +69,11 @@ class ArrayProgram:
     outputs: tuple[ArrayOutput, ...]
     batch: frozenset[Axis] = field(default=frozenset())
 
+    @property
+    def places(self) -> frozenset[int]:
+        """The numbers of the inputs that are places of outputs in other inputs."""
+        return frozenset(out.into.index for out in self.outputs if out.into is not None)
+
     def type(self, value: int) -> ArrayType:
         """The type of a value."""
         count = len(self.inputs)

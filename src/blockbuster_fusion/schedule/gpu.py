@@ -9,7 +9,7 @@ programs go in rounds. `benchmarks/schedule_ranking.py` measures how well this r
 import math
 from dataclasses import dataclass
 
-from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.machine.machine import Machine, Memory
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.work import Work
 
@@ -121,7 +121,10 @@ def _multiplying(work: Work, machine: Machine, programs: float) -> float:
 def _moving(
     work: Work, machine: Machine, here: Residents, programs: float, at_a_time: float
 ) -> float:
-    """The seconds for bytes: of arrays once, again by other programs, and again by the same."""
+    """The seconds for bytes: of arrays once, again by other programs, and again by the same.
+
+    Few programs do not reach the rates of all processors together.
+    """
     first, cache, main = machine.memories[0], machine.memories[-2], machine.main
     home = machine.memory_for(work.arrays)
     home = cache if home is first else home
@@ -133,13 +136,14 @@ def _moving(
         nearest = first
     else:
         nearest = cache if reach * machine.processors <= cache.size * CACHED else home
-    share = {id(main): MEMORY}
+    # All wait for the processor with the most programs, if blocks are loaded ahead.
+    most = math.ceil(programs / machine.processors)
+    processors = programs / most if work.multiplying else min(programs, machine.processors)
+
+    def rate(memory: Memory) -> float:
+        return min(memory.total * (MEMORY if memory is main else 1.0), memory.each * processors)
+
     parts = ((work.arrays, home), (others, cache), (again, nearest))
-    seconds = sum(size / (memory.total * share.get(id(memory), 1.0)) for size, memory in parts)
-    if not work.multiplying:
-        return seconds
-    # Blocks are loaded ahead, so that both memories are busy at a time.
-    processors = programs / math.ceil(programs / machine.processors)
-    from_main = work.arrays / min(main.total * MEMORY, main.each * processors)
-    total = sum(size for size, _ in parts)
-    return max(from_main, total / min(cache.total, cache.each * processors))
+    if work.multiplying:  # both memories are busy at a time
+        return max(work.arrays / rate(main), sum(size for size, _ in parts) / rate(cache))
+    return sum(size / rate(memory) for size, memory in parts)

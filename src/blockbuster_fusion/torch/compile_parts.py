@@ -330,7 +330,10 @@ class PartCompiler:
     def examples(
         self, part: PartProgram, device: torch.device, length: Length | None = None
     ) -> tuple[list[torch.Tensor], tuple[tuple[Axis, int], ...]]:
-        """Arrays of zeros for the inputs of a part, and its sizes: by default as captured."""
+        """Arrays of zeros for the inputs of a part, and its sizes: by default as captured.
+
+        Places of rows are distinct.
+        """
         length = length or self.expected.captured
         given = [
             torch.zeros(
@@ -340,6 +343,8 @@ class PartCompiler:
             )
             for layout in part.expressed.inputs
         ]
+        for number in part.expressed.program.places:
+            given[number] = counted_like(given[number])
         return given, self.sizes(part, length)
 
     def sizes(
@@ -362,6 +367,11 @@ class PartCompiler:
     def machine(self, target: str) -> Machine:
         """The machine that kernels for a target run on."""
         return machine_for(target, self.options.threads)
+
+
+def counted_like(places: torch.Tensor) -> torch.Tensor:
+    """0, 1, 2, … in an array like another."""
+    return torch.arange(places.numel(), device=places.device).to(places.dtype).view_as(places)
 
 
 def part_name(nodes: Sequence[Node]) -> str:

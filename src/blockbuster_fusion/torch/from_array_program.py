@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from blockbuster_fusion.array import ops
-from blockbuster_fusion.array.program import ArrayProgram, Operator, check_program
+from blockbuster_fusion.array.program import ArrayOutput, ArrayProgram, Operator, check_program
 from blockbuster_fusion.array.trace import trace
 from blockbuster_fusion.errors import UnknownOperator
 from blockbuster_fusion.ir.axis import Axis, Symbol
@@ -92,13 +92,21 @@ class _Writer:
         self.device = f"{given[0]}.device" if given else "None"
         for number, operator in enumerate(program.operators):
             self.values.append(self.operator(f"v{number + 1}", operator))
-        results = [
-            with_axes(self.values[out.value], self.whole(out.value, out.axes))
-            for out in program.outputs
-        ]
+        results = [self.result(out) for out in program.outputs]
         results += [self.values[len(given) + number].name for number in sorted(watched)]
         body = "".join(f"    {line}\n" for line in [*self.lines, f"return ({', '.join(results)},)"])
         return f"def program({', '.join(given)}):\n{body}"
+
+    def result(self, out: ArrayOutput) -> str:
+        """An output: an array, or a copy of an input with some rows replaced."""
+        if out.into is None:
+            return with_axes(self.values[out.value], self.whole(out.value, out.axes))
+        base, index = (self.values[v] for v in (out.into.base, out.into.index))
+        at = base.axes.index(out.into.axis)
+        axes = (*base.axes[:at], *index.axes, *base.axes[at + 1 :])
+        rows = with_axes(self.values[out.value], self.whole(out.value, axes))
+        places = "".join("None, " for _ in range(at)) + index.name
+        return f"torch.ops.aten.index_put({base.name}, [{places}], {rows}.to({base.name}.dtype))"
 
     def whole(self, value: int, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         assert set(axes) == set(self.values[value].axes)

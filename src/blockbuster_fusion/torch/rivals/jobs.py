@@ -29,6 +29,7 @@ from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tensors import STORED
 from blockbuster_fusion.runtime.tuning_records import FORMAT, to_entry
 from blockbuster_fusion.schedule.space import Config
+from blockbuster_fusion.torch.compile_parts import counted_like
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.rivals.tuning import Subject, Tuner
 
@@ -109,6 +110,8 @@ class Job:
             _array(form, STORED[self.storage[name]], self.target)
             for name, form in zip(names, self.inputs, strict=True)
         ]
+        for number in self.program.places:
+            inputs[number] = counted_like(inputs[number])
         return Subject(
             self.program, self.storage, self.choices(), inputs, self.sizes, machine, self.threads
         )
