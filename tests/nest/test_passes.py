@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
+from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
 from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
 from blockbuster_fusion.nest.verify import verify_nest
@@ -317,3 +319,20 @@ def test_merge_kernels(golden: Callable[[str], None]) -> None:
 def test_kernels_that_depend_on_each_other_are_not_merged() -> None:
     nest = nest_from_text(HEAD + DEPENDENT_KERNELS)
     assert len(merge_kernels(nest, {}).kernels) == 2
+
+
+LOG_OF_A_SUM = """
+R = Buffer([BufferAxis(M0), BufferAxis(D_all)], float32)
+y = Tile([M0[m], D_all[0]], float32)
+Nest("f", [Kernel("f", [m], [
+    Load(q, Q[M0[m], D_all[0]]),
+    Fold(r, q, D_all[0], add),
+    Compute(y, x0 - log(x1) * x0 + log(x1) / (x1 + 1.0), [q, r]),
+    Store(R[M0[m], D_all[0]], y),
+])], [Q], [View(R, [M, D])])
+"""
+
+
+def test_once_per_row(golden: Callable[[str], None]) -> None:
+    nest = nest_from_text(HEAD + LOG_OF_A_SUM)
+    golden(changes(nest, replace(nest, steps=tuple(once_per_row(k) for k in nest.kernels))))

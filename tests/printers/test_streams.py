@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.runtime.c import compiler
 
 FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "gelu": F.gelu,
@@ -207,3 +208,51 @@ def test_float16_is_widened_before_it_is_multiplied() -> None:
     products = [line for line in run.source.splitlines() if "t1[" in line and "*" in line]
     assert products
     assert all("(float)t1[" in line for line in products if "load" not in line and "&" not in line)
+
+
+ROWS = {
+    "softmax": lambda x: x.softmax(-1),
+    "log softmax": lambda x: x.log_softmax(-1),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "several": lambda x: (x.amax(-1), x - (1 + x.exp().sum(-1, keepdim=True)).log()),
+}
+"""Functions whose rows are computed together if they are short."""
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 100, 127, 128, 129, 256, 257])
+def test_short_rows_are_computed_together(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of rows that 8 does and does not divide; NaN and infinities stay in their rows."""
+    monkeypatch.setattr(compiler, "last_cache", lambda: 4 if length % 2 else 32 << 20)
+
+    def all_of(x: Tensor) -> list[Any]:
+        found = [function(x) for function in ROWS.values()]
+        return [y for some in found for y in (some if isinstance(some, tuple) else (some,))]
+
+    options = {"library": "never", "strict": True}
+    compiled = torch.compile(all_of, backend="blockbuster", options=options, dynamic=False)
+    with torch.no_grad():
+        for rows in (1, 8, 29):
+            x = torch.randn(rows, length)
+            for number, y in enumerate(compiled(x)):
+                if number != 2 or length > 1:  # of one element, the variance is a rounding error
+                    close(y, lambda x, number=number: all_of(x)[number], x)
+        x[3], x[5, -1], x[7, 0], x[11] = -math.inf, math.nan, math.inf, math.inf
+        x[13, ::2] = -math.inf
+        for ours, usual in zip(compiled(x), all_of(x), strict=True):
+            assert torch.equal(ours.isnan(), usual.isnan())
+            assert torch.equal(ours.isinf(), usual.isinf())
+            plain = torch.ones(rows, dtype=torch.bool)
+            plain[[3, 5, 7, 11, 13]] = False
+            torch.testing.assert_close(ours[plain], usual[plain])
+
+
+@pytest.mark.parametrize(("length", "together"), [(100, True), (256, True), (257, False)])
+def test_a_known_length_decides_which_rows_are_computed_together(
+    length: int, together: bool
+) -> None:
+    with torch.no_grad():
+        x = torch.randn(64, length)
+        compiled = bb.compile(lambda x: x.softmax(-1), x)
+        compiled(x)
+    (kernel,) = compiled.explanation.kernels
+    assert ("row < rows" in kernel.source) is together

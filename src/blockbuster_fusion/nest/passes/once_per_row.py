@@ -87,7 +87,8 @@ def _replaced(expr: Expr, known: dict[Expr, Expr]) -> Expr:
     """An expression with some of its parts replaced."""
     made: dict[Expr, Expr] = {}
     for node in postorder(expr):
-        made[node] = known.get(node) or with_operands(node, [made[a] for a in node.args])
+        same = with_operands(node, [made[a] for a in node.args])
+        made[node] = known.get(node, same)
     return made[expr]
 
 

@@ -248,12 +248,13 @@ class _Row:
         row, i = [*self.variables.items()][-1]
         place = {**self.variables, row: f"({i} + {ahead})", self.stream.last: "at"}
         layout = self.out.layout
+        level = 3 if self.stream.together > 1 else 2  # long rows would fill the first cache
         for tile in dict.fromkeys(t for s in self.segments[0].statements for t in read(s)):
             if tile in layout.plan.views and {row, self.stream.last} <= {*tile.spans}:
                 terms = [f"{place[s]} * {layout.step(tile, s)}" for s in layout.order(tile)]
                 there = " + ".join([layout.name(tile), *terms])
                 for line in range(0, width, BATCH):
-                    self.out.line(f"__builtin_prefetch({there} + {line}, 0, 3);")
+                    self.out.line(f"__builtin_prefetch({there} + {line}, 0, {level});")
 
     def rows_ahead(self, item: Segment) -> int:
         """The number of rows by which a row is fetched ahead; 0 if processors foresee it.
