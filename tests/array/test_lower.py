@@ -248,6 +248,14 @@ def test_rows_and_columns_lie_in_blocks_and_batches_do_not() -> None:
     assert packed_names(bb.trace(lambda x: x.sum(0), "B H M K")) == {"B", "K"}
 
 
+def test_pointwise_programs_pack_more_axes_while_these_are_short() -> None:
+    """Blocks of a head's halves alone would be 64 elements for a program."""
+    assert packed_names(bb.trace(lambda x: x + 1, "B M:32 K:2 N:32")) == {"M", "K", "N"}
+    assert packed_names(bb.trace(lambda x: x + 1, "B M:32 K:64 N:32")) == {"K", "N"}
+    assert packed_names(bb.trace(lambda x: x + 1, "B M:4 K N:2")) == {"K", "N"}
+    assert packed_names(bb.trace(lambda x: x.sum(-1), "B M:32 K:2 N:32")) == {"K", "N"}
+
+
 def test_a_batch_axis_is_never_packed(check: Check) -> None:
     for fn in (
         lambda x: x + 1.0,

@@ -261,12 +261,25 @@ def changes(before: Nest, after: Nest) -> str:
     return "\n".join([line for line in lines if line not in defined or line not in known])
 
 
+TURNED = """
+P = Buffer([BufferAxis(M0), BufferAxis(D_all)], float32)
+w = Tile([D_all[0], M0[m]], float32)
+Nest("f", [Kernel("f", [m], [
+    Load(q, Q[M0[m], D_all[0]]),
+    Load(r, O[M0[m]]),
+    Compute(w, x0 + x1, [q, r]),
+    Store(P[M0[m], D_all[0]], w),
+])], [Q, O], [View(P, [M, D])])
+"""
+
 CASES = {
     "fold_casts": ("fold_casts", WIDENED_AND_ROUNDED, None),
     "accumulate_in_place": ("accumulate_in_place", SUM_BESIDE_ITS_ACCUMULATOR, None),
     "hoist, accumulator stays": ("hoist", LOAD_IN_A_LOOP, None),
     "hoist": ("hoist", LOAD_ONCE_IN_A_LOOP, None),
     "remove_dead_code": ("remove_dead_code", UNREAD, None),
+    "order_tiles": ("order_tiles", TURNED, None),
+    "order_tiles, reductions": ("order_tiles", REDUCTIONS, None),
     "tail_masks": ("tail_masks", REDUCTIONS, None),
     "skip_masked_blocks": ("skip_masked_blocks", CAUSAL_SUM, None),
     "skip_masked_blocks, not masked": ("skip_masked_blocks", LONG_SUM, None),

@@ -4,6 +4,7 @@ Each primitive becomes one nest of maps. Nests have loops of their own. Two loop
 if one stores a list that the other iterates.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -42,6 +43,9 @@ from blockbuster_fusion.ir.ops import (
 )
 from blockbuster_fusion.ir.types import Type
 from blockbuster_fusion.ir.verify import verify
+
+SHORT = 512
+"""The elements of a block below which pointwise programs pack one more axis."""
 
 
 def lower(program: ArrayProgram) -> Graph:
@@ -162,7 +166,8 @@ def packed_axes(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> set[Ax
     heads in groups are walked one by one, in whatever order their axes stand. An array with fewer
     than two of these packs its last axes as well, unless they are batch axes of a contraction, or
     the array is a part of a larger one, as row sums are of rows. Arrays that outputs are written
-    into do not count. What is packed under one name is
+    into do not count. Without reductions and contractions, further axes are packed while those of
+    an array are known to be short, as the halves of a head are. What is packed under one name is
     packed under all: a renamed array is the same array.
     """
     reduced, batch = reduced_axes(steps), batch_axes(program, steps)
@@ -177,15 +182,24 @@ def packed_axes(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> set[Ax
                     # a reduced axis is packed anyway
                     rows.update([a for a in alone if a not in reduced][-1:] or alone[-1:])
     packed |= rows
+    is_pointwise = not packed
     bases = {out.into.base for out in program.outputs if out.into is not None}
     arrays = list(dict.fromkeys(s.type.axes for i, s in enumerate(steps) if i not in bases))
     for axes in arrays:
-        missing = 2 - sum(a in packed for a in axes)
-        if missing > 0 and not any(set(axes) < set(other) for other in arrays):
-            spare = [a for a in axes if a not in packed and a not in shared]
-            packed.update(spare[-missing:])
+        if any(set(axes) < set(other) for other in arrays):
+            continue
+        for axis in [a for a in reversed(axes) if a not in packed and a not in shared]:
+            count, length = sum(a in packed for a in axes), _length(packed, axes)
+            if count < 2 or (is_pointwise and length < SHORT):
+                packed.add(axis)
     names = other_names(steps)
     return {name for axis in packed for name in names.get(axis, {axis})}
+
+
+def _length(packed: set[Axis], axes: Sequence[Axis]) -> float:
+    """The elements along the packed axes of an array; without end if a length is unknown."""
+    extents = [axis.extent for axis in axes if axis in packed]
+    return math.prod(n if isinstance(n, int) else math.inf for n in extents)
 
 
 _Loop = tuple[int, Axis]

@@ -13,6 +13,7 @@ from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
 from blockbuster_fusion.nest.passes.hoist import hoist
 from blockbuster_fusion.nest.passes.order_grid import order_grid
+from blockbuster_fusion.nest.passes.order_tiles import order_tiles
 from blockbuster_fusion.nest.passes.pad_operands import pad_operands
 from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
 from blockbuster_fusion.nest.passes.skip_masked_blocks import skip_masked_blocks
@@ -156,6 +157,7 @@ def nest_passes(schedule: Schedule) -> tuple[Pass[Nest, Nest], ...]:
         each_kernel(accumulate_in_place, "Has contractions add straight into accumulators."),
         each_kernel(hoist, "Moves loads and what follows from them out of loops."),
         each_kernel(remove_dead_code, "Removes statements whose tile is not read."),
+        each_kernel(order_tiles, "Orders the axes of computed tiles as their arrays have them."),
         each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
         each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
         Pass("split_reduction", "Shares reductions among programs, if asked for.", split),
