@@ -9,6 +9,7 @@ from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
+from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
 from blockbuster_fusion.passes import Observer, Pass, run_passes
 from blockbuster_fusion.printers.reserved import kernel_name
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED
@@ -46,6 +47,8 @@ class Choice:
     def scheduled(self, observe: Observer | None = None) -> tuple[Nest, dict[Dim, int]]:
         """The loop nest, and the tiles of all its dims."""
         nest = scheduled(self.graph, kernel_name(self.name), self.schedule, observe)
+        if self.target == "cuda":
+            nest = UNTYING.observed(nest, observe)
         tiles = all_tiles(nest, self.tiles, self.target)
         if self.target == "cpu":
             nest = run_passes(FOR_ROWS, nest, observe)
@@ -77,6 +80,10 @@ FOR_ROWS = (
     each_kernel(once_per_row, "Computes slow functions of the numbers of a row once."),
 )
 """The passes of kernels for a CPU, where results of a row stay in the first cache."""
+
+
+UNTYING = Pass("untie_kernels", "Gives kernels that read others' results own dims.", untie_kernels)
+"""The pass with which each kernel of a GPU has its own tiles."""
 
 
 def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:

@@ -245,8 +245,11 @@ def choose(request: Request) -> list[Choice]:
     if request.snapshot is None or config is not None:  # one that tuning has chosen from all
         snapshots = snapshots.with_base()
     graphs = snapshots.graphs
-    given = [given_tiles([*g.dims, *graph.dims], request.tiles) for g in graphs]
-    tiles = [default_tiles(g, target, own) for g, own in zip(graphs, given, strict=True)]
+    is_config = config is not None
+    given = [
+        given_tiles([*g.dims, *graph.dims], request.tiles, of_kernels=is_config) for g in graphs
+    ]
+    tiles = [{**own, **default_tiles(g, target, own)} for g, own in zip(graphs, given, strict=True)]
     numbers = snapshots.wanted(
         request.snapshot, lambda: by_estimate(graphs, tiles, target, snapshots.own)
     )

@@ -8,6 +8,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
 from blockbuster_fusion.safety.storage import stored_as
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from blockbuster_fusion.tools.check.judge import relative_error
@@ -21,9 +22,14 @@ VECTORS = {
     ),
     "normed": (lambda W, X: {"O": W @ bb.ops.rmsnorm(X)}, ("N K", "K")),
     "vectors": (lambda W, X: {"O": W @ X}, ("K", "K")),
+    "in a row": (lambda W, X, V: {"O": V @ (W @ X)}, ("N K", "K", "J N")),
 }
 """Programs that multiply with a vector, with the axes of their arrays."""
-SIZES = ({"N": 37, "K": 70}, {"N": 5, "K": 16 * 80 + 3}, {"N": 1, "K": 17})
+SIZES = (
+    {"N": 37, "K": 70, "J": 9},
+    {"N": 5, "K": 16 * 80 + 3, "J": 3},
+    {"N": 1, "K": 17, "J": 5},
+)
 """Ragged ones, and one whose sums are gathered in runs."""
 BLOCKS = {"vector, matrix": (256, 16), "vectors": (1, 2048)}
 """The rows and the summed elements of blocks with which all threads load long vectors."""
@@ -35,13 +41,17 @@ def vector_nest(
 ) -> Nest:
     function, specs = VECTORS[name]
     graph = bb.fuse(bb.lower(bb.trace(function, *specs))).fused[0]
-    return scheduled(stored_as(graph, dtype), "product", Schedule(split=dict(split or {})))
+    schedule = Schedule(split=dict(split or {}))
+    return untie_kernels(scheduled(stored_as(graph, dtype), "product", schedule))
 
 
 def block_lengths(nest: Nest, rows: int, summed: int) -> dict[Dim, int]:
-    """Tiles of some rows, and of some summed elements."""
+    """Tiles of some rows, and of some summed elements.
+
+    The rows of one product are what the next one sums, with a dim of its own.
+    """
     dims = [d for k in nest.kernels for d in k.dims if d.packed and not d.unit]
-    return {dim: summed if dim.name == "K" else rows for dim in dims}
+    return {dim: summed if dim.name == "K" or dim.label == "N.1" else rows for dim in dims}
 
 
 def vector_errors() -> Iterator[dict[str, object]]:
@@ -68,6 +78,7 @@ def vector_errors() -> Iterator[dict[str, object]]:
                 "error": relative_error(made, exact),
                 "float32": float(np.linalg.norm(reference - exact["O"]) / scale),
                 "spread": "_spread += " in triton_runner.print_triton(nest),
+                "dims": sorted({dim.label for k in nest.kernels for dim in k.dims}),
             }
 
 

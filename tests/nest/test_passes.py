@@ -13,6 +13,7 @@ from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
+from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
 from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.schedule.schedule import Schedule, nest_passes
@@ -198,6 +199,32 @@ PROLOGUE = """program {
 }
 """
 
+MADE_AND_READ = """
+j = Index(M0)
+l = Index(N0)
+i = Index(M0)
+S = Buffer([BufferAxis(M0), BufferAxis(N0)], float32)
+T = Buffer([BufferAxis(M0)], float32)
+t = Tile([M0[m]], float32)
+u = Tile([M0[j], N0[l]], float32)
+v = Tile([M0[j]], float32)
+w = Tile([M0[i]], float32)
+Nest("f", [Kernel("f1", [m], [
+    Load(t, O[M0[m]]),
+    Store(T[M0[m]], t),
+]), Kernel("f2", [j], [
+    Load(v, T[M0[j]]),
+    For(l, [
+        Load(u, S[M0[j], N0[l]]),
+        Compute(u, x0 * x1, [u, v]),
+        Store(S[M0[j], N0[l]], u),
+    ]),
+]), Kernel("f3", [i], [
+    Load(w, O[M0[i]]),
+    Store(O[M0[i]], w),
+])], [O, S], [View(S, [M, N]), View(O, [M])], between=[T])
+"""
+
 TWO_GRIDS = """
 B = Axis(Symbol("BB"))
 B0 = Dim(B, packed=False)
@@ -322,6 +349,12 @@ def test_split_prologue(golden: Callable[[str], None]) -> None:
     made = split_prologue(from_text(PROLOGUE))
     verify(made)
     golden(to_text(made))
+
+
+def test_untie_kernels(golden: Callable[[str], None]) -> None:
+    """What one kernel stores, another iterates in blocks of its own; equal levels share dims."""
+    nest = nest_from_text(HEAD + MADE_AND_READ)
+    golden(changes(nest, untie_kernels(nest)))
 
 
 def test_merge_kernels(golden: Callable[[str], None]) -> None:

@@ -141,6 +141,12 @@ def test_sums_of_products_with_vectors_are_spread_over_blocks(name: str) -> None
     assert largest <= 2 * allowed, rows
 
 
+def test_kernels_have_tiles_of_their_own() -> None:
+    """The rows of one product, and the elements that the next one sums, had one tile."""
+    rows = [row for row in found("run_vectors") if row["case"] == "in a row"]
+    assert all("N.0" in row["dims"] and "N.1" in row["dims"] for row in rows), rows
+
+
 def test_products_with_vectors_load_long_vectors() -> None:
     rows = found("compile_vectors")
     assert {row["case"] for row in rows} == set(VECTORS)

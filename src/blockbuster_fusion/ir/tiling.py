@@ -71,12 +71,17 @@ def given_extents(axes: Iterable[Axis], given: Mapping[str, int]) -> Extents:
     return extents
 
 
-def given_tiles(dims: Iterable[Dim], tiles: Tiles | None) -> dict[Dim, int]:
+def given_tiles(
+    dims: Iterable[Dim], tiles: Tiles | None, *, of_kernels: bool = False
+) -> dict[Dim, int]:
     """The tile of each dim that `tiles` names: by the dim, its label, or its axis's name.
 
-    An axis without a loop may be named as well, because fusion changes the loops.
+    An axis without a loop may be named as well, because fusion changes the loops. With
+    `of_kernels`, labels may also be those of dims that only kernels have.
     """
     dims = sorted(dims, key=lambda d: d.label)
+    if of_kernels:
+        dims += _beyond(dims, [key for key in tiles or {} if isinstance(key, str)])
     loops = [d for d in dims if not d.is_free]
     axes = {d.name for d in dims}
     names = dict.fromkeys([*sorted(axes), *(d.label for d in loops)])
@@ -97,6 +102,18 @@ def given_tiles(dims: Iterable[Dim], tiles: Tiles | None) -> dict[Dim, int]:
             elif made.setdefault(dim, int(tile)) != tile:
                 raise BadTile(name=shown, problem=f"{dim.label} is given as {made[dim]} as well")
     return by_axis | made
+
+
+def _beyond(dims: Iterable[Dim], labels: Iterable[str]) -> list[Dim]:
+    """The dims of labels with an axis that is known, and a number that is not."""
+    axes = {dim.name: dim.axis for dim in dims if dim.packed}
+    known = {dim.label for dim in dims}
+    parts = (label.rpartition(".") for label in labels if label not in known)
+    return [
+        Dim(axes[name], int(number))
+        for name, _, number in parts
+        if name in axes and number.isascii() and number.isdigit()
+    ]
 
 
 def _is_count(number: object) -> bool:

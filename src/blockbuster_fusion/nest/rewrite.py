@@ -1,19 +1,29 @@
 """Rewriting of bodies, for passes over loop nests."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
+from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.nest import (
+    Access,
     Body,
+    Cascade,
     Compute,
     Contract,
+    Fill,
     Fold,
     For,
+    Index,
     Kernel,
+    Load,
     Lookup,
+    Positions,
+    Share,
+    Span,
     Statement,
     Store,
     Tile,
+    Window,
     read,
     tiles,
     walk,
@@ -76,3 +86,73 @@ class FreshNames:
 
     def like(self, tile: Tile) -> Tile:
         return Tile(self.numbered("t"), tile.spans, tile.dtype)
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """Rewrites statements to other indices and dims; buffers stay as they are."""
+
+    indices: Mapping[Index, Index]
+    dims: Mapping[Dim, Dim]
+    tiles: dict[Tile, Tile] = field(default_factory=dict)
+    """The tiles that were met so far."""
+
+    def body(self, body: Body) -> Body:
+        return tuple(map(self.statement, body))
+
+    def statement(self, s: Statement) -> Statement:
+        tile = self.tile
+        match s:
+            case Load():
+                return replace(s, tile=tile(s.tile), source=self.access(s.source))
+            case Lookup():
+                source = self.access(s.source)
+                return replace(s, tile=tile(s.tile), source=source, places=tile(s.places))
+            case Store():
+                places = None if s.places is None else tile(s.places)
+                return replace(s, target=self.access(s.target), tile=tile(s.tile), places=places)
+            case Compute():
+                return replace(s, tile=tile(s.tile), operands=tuple(map(tile, s.operands)))
+            case Positions():
+                return replace(s, tile=tile(s.tile), span=self.span(s.span))
+            case Fold():
+                operand, span = tile(s.operand), self.span(s.span)
+                return replace(s, tile=tile(s.tile), operand=operand, span=span)
+            case Contract():
+                left, right, span = tile(s.left), tile(s.right), self.span(s.span)
+                return replace(s, tile=tile(s.tile), left=left, right=right, span=span)
+            case Fill():
+                return replace(s, tile=tile(s.tile))
+            case For():
+                return self.loop(s)
+            case Cascade():
+                return replace(s, index=self.index(s.index), body=self.body(s.body))
+
+    def loop(self, s: For) -> For:
+        share = None if s.share is None else Share(self.index(s.share.index), s.share.parts)
+        gathered = tuple((c, tuple(map(self.tile, some))) for c, some in s.gathered)
+        window = None if s.window is None else self.window(s.window)
+        made = replace(s, index=self.index(s.index), body=self.body(s.body), window=window)
+        return replace(made, share=share, gathered=gathered)
+
+    def window(self, window: Window) -> Window:
+        rows = None if window.rows is None else self.span(window.rows)
+        edges = (window.low, window.high)
+        low, high = (self.tile(edge) if isinstance(edge, Tile) else edge for edge in edges)
+        seen = None if window.seen is None else tuple(map(self.tile, window.seen))
+        return Window(rows, low, high, seen)
+
+    def tile(self, old: Tile) -> Tile:
+        if old not in self.tiles:
+            self.tiles[old] = Tile(old.name, tuple(map(self.span, old.spans)), old.dtype)
+        return self.tiles[old]
+
+    def access(self, access: Access) -> Access:
+        return Access(access.buffer, tuple(map(self.span, access.spans)))
+
+    def index(self, index: Index) -> Index:
+        return self.indices.get(index, index)
+
+    def span(self, span: Span) -> Span:
+        at = self.index(span.at) if isinstance(span.at, Index) else span.at
+        return Span(at.dim if isinstance(at, Index) else self.dims.get(span.dim, span.dim), at)

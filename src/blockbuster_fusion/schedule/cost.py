@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Contract, Nest
+from blockbuster_fusion.nest.nest import Contract, Kernel, Nest
 from blockbuster_fusion.schedule.cpu import cpu_seconds
 from blockbuster_fusion.schedule.gpu import gpu_seconds
 from blockbuster_fusion.schedule.schedule import Schedule
@@ -49,16 +49,20 @@ def predicted(
     """The time of a nest's kernels on a machine."""
     total, schedule = Seconds(0.0, 0.0), schedule or Schedule()
     for kernel in nest.kernels:
-        work = work_of(kernel, tiling, machine.target)
-        is_gpu = machine.target == "cuda"
-        if is_gpu:
-            device = gpu_seconds(work, machine, schedule)
-        else:
-            device = cpu_seconds(work, machine, schedule.threads)
-        total += Seconds(device + machine.step, machine.launch)
-    if machine.target == "cpu":  # the host is the device
-        return Seconds(total.device + total.host, 0.0)
+        total += predicted_kernel(kernel, tiling, machine, schedule)
     return total
+
+
+def predicted_kernel(
+    kernel: Kernel, tiling: Tiling, machine: Machine, schedule: Schedule
+) -> Seconds:
+    """The time of one kernel on a machine."""
+    work = work_of(kernel, tiling, machine.target)
+    if machine.target == "cuda":
+        device = gpu_seconds(work, machine, schedule)
+        return Seconds(device + machine.step, machine.launch)
+    device = cpu_seconds(work, machine, schedule.threads)
+    return Seconds(device + machine.step + machine.launch)  # the host is the device
 
 
 def has_products(nest: Nest) -> bool:

@@ -31,16 +31,17 @@ KEPT_BUSY = 15
 KEPT_BUSY_BY_PRODUCTS = 8
 """The same for programs with accumulators: each thread has many elements."""
 AHEAD = {False: 2.6, True: 3.6}
-"""The waiting for a block of a product that is loaded ahead, in steps, by `Work.is_grouped`.
+"""The waiting for the first bytes of a block that is loaded ahead, in steps, by `Work.is_grouped`.
 
 It is hidden behind products, unless operands are computed with in the same step."""
 UNGROUPED = 0.6
 """The share of the rate of tensor cores with fewer than 64 rows."""
-BY_WORDS = 9e10
-"""The bytes per second that a processor loads if rows are aligned to words only."""
+BY_WORDS = 8e9
+"""The bytes per second that a processor loads if rows are aligned to words only: number by number,
+and nothing ahead."""
 CROWDED = 1.1
 """The factor for a launch that asks for more stages than shared memory holds: it gets fewer."""
-TOGETHER = 0.9
+TOGETHER = 0.97
 """The share of the shorter time of tensor cores and of their memory that is hidden."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
@@ -93,10 +94,13 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     longer, shorter = max(moving, computing), min(moving, computing)
     rounds = programs / (machine.processors * here.programs)
     rounds = math.ceil(rounds) if rounds < 4 else rounds
-    ahead = rounds * work.multiplying * AHEAD[work.is_grouped] / max(1, here.stages - 1)
-    ahead *= machine.latency
+    arriving = AHEAD[work.is_grouped] * machine.latency
+    arriving += work.staged * at_a_time / machine.memories[-2].each
+    ahead = rounds * work.multiplying * arriving / max(1, here.stages - 1)
     longer = longer + ahead if work.is_mixed else max(longer, ahead)
     waiting = rounds * (work.steps - work.multiplying + START) * machine.latency
+    if work.multiplying:  # while a program stores, it loads nothing
+        waiting += rounds * work.written / programs / machine.memories[-2].each / at_a_time
     wanted = work.staged * (schedule.stages or 1)
     crowded = CROWDED if wanted > machine.memories[0].size else 1.0
     return (longer + (1 - OVERLAP) * shorter + waiting) * here.spilled**3 * crowded

@@ -7,8 +7,8 @@ from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Nest
-from blockbuster_fusion.schedule.cost import Seconds, predicted
+from blockbuster_fusion.nest.nest import Kernel, Nest
+from blockbuster_fusion.schedule.cost import Seconds, predicted_kernel
 from blockbuster_fusion.schedule.schedule import Grid, Schedule
 from blockbuster_fusion.schedule.space import Space
 from blockbuster_fusion.schedule.work import work_of
@@ -54,6 +54,8 @@ class _Search:
         self.lower, self.extents, self.machine = lower, extents, machine
         self.visited: list[Found] = []
         self.known: dict[object, Found] = {}
+        self.kernels: dict[object, Seconds] = {}
+        self.dims: dict[Kernel, tuple[Dim, ...]] = {}
 
     def grids(self, schedule: Schedule) -> tuple[Grid, ...]:
         """The grids that are tried."""
@@ -126,6 +128,17 @@ class _Search:
         """A point of the space with its predicted time; sweeps and starts meet again."""
         key = (schedule, frozenset(tiles.items()))
         if key not in self.known:
-            seconds = predicted(nest, Tiling(self.extents, tiles), self.machine, schedule)
-            self.known[key] = Found(seconds, schedule, dict(tiles))
+            parts = (self.kernel(kernel, schedule, tiles) for kernel in nest.kernels)
+            self.known[key] = Found(sum(parts, Seconds(0.0)), schedule, dict(tiles))
         return self.known[key]
+
+    def kernel(self, kernel: Kernel, schedule: Schedule, tiles: Mapping[Dim, int]) -> Seconds:
+        """The predicted time of one kernel, which depends on its own dims alone."""
+        if kernel not in self.dims:
+            self.dims[kernel] = kernel.dims
+        own = tuple(tiles.get(dim) for dim in self.dims[kernel])
+        key = (kernel, own, schedule.warps, schedule.stages, schedule.threads)
+        if key not in self.kernels:
+            tiling = Tiling(self.extents, tiles)
+            self.kernels[key] = predicted_kernel(kernel, tiling, self.machine, schedule)
+        return self.kernels[key]

@@ -39,7 +39,9 @@ CHUNKS = (1, 4, 16, 64)
 SHORTEST_DOT = 16
 LONGEST = {"cpu": 16384, "cuda": 4096}
 """The longest tile of an axis that no product has."""
-SHORTEST_STREAM = 128
+SHORTEST_SUM = 64
+"""The shortest tile of a GPU along which dots sum contiguous rows: 128 bytes of 16-bit numbers."""
+SHORTEST_STREAM = 32
 """The shortest piece of a row that a GPU multiplies with a vector."""
 LONGEST_DOT = {"cpu": 256, "cuda": 512}
 LONGEST_IN_PLACE = 1 << 14
@@ -162,6 +164,7 @@ class Space:
         self.multiplied = {span.dim for span in spans}
         self.in_place = self._in_place()
         self.streamed = self._streamed()
+        self.summed = self._summed() if machine.target == "cuda" else set()
 
     def is_product(self, statement: Statement) -> TypeGuard[Contract]:
         """True for a product of matrices; on a GPU, products with vectors have tiles as others."""
@@ -183,6 +186,17 @@ class Space:
             found |= {*weights_in_place(statements, products_with_few_rows(statements, longest))}
         return found
 
+    def _summed(self) -> set[Dim]:
+        """The dims that dots sum along contiguous rows of at least a line of the second cache."""
+        statements = [s for kernel in self.nest.kernels for s in kernel.statements]
+        dots = [s for s in statements if isinstance(s, Contract) and is_dot(s)]
+        last = {s.source.spans[-1].dim for s in statements if isinstance(s, Load) and s.tile.spans}
+        return {
+            s.span.dim
+            for s in dots
+            if s.span.dim in last and self.extents.of(s.span.dim.axis) >= SHORTEST_SUM
+        }
+
     def _streamed(self) -> set[Dim]:
         """The dims of rows that a GPU multiplies with vectors; it reads long pieces of them."""
         if self.machine.target != "cuda":
@@ -203,6 +217,7 @@ class Space:
         is_multiplied = dim in self.multiplied
         least = SHORTEST_DOT if is_multiplied else LEAST[target]
         least = SHORTEST_STREAM if dim in self.streamed - self.multiplied else least
+        least = SHORTEST_SUM if dim in self.summed else least
         most = (LONGEST_DOT if is_multiplied else LONGEST)[target]
         most = LONGEST_IN_PLACE if self.in_place else most
         whole = 1 << max(self.extents.of(dim.axis) - 1, 0).bit_length()

@@ -5,12 +5,11 @@ arithmetic. So many small kernels take long to compile and to launch. Neighbours
 are merged, up to the number of statements that Triton compiles in about a second.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.nest import (
-    Access,
     Buffer,
     Compute,
     Fill,
@@ -22,13 +21,11 @@ from blockbuster_fusion.nest.nest import (
     Nest,
     NestStep,
     Positions,
-    Span,
-    Statement,
     Store,
-    Tile,
     accesses,
     tiles,
 )
+from blockbuster_fusion.nest.rewrite import Renaming
 
 MOST_STATEMENTS = 128
 """Statements in a kernel of several: Triton takes about a second for so many."""
@@ -62,7 +59,8 @@ def _on_grid_of(first: Kernel, second: Kernel, blocks: Mapping[Dim, int]) -> Ker
         return None
     if _names(first) & _names(second) or _meet(first, second):
         return None
-    return _Moving(dict(zip(second.grid, first.grid, strict=True))).kernel(second)
+    indices = dict(zip(second.grid, first.grid, strict=True))
+    return replace(second, grid=first.grid, body=Renaming(indices, {}).body(second.body))
 
 
 def _form(index: Index, blocks: Mapping[Dim, int]) -> Hashable:
@@ -91,52 +89,3 @@ def _touched(kernel: Kernel) -> tuple[set[Buffer], set[Buffer]]:
     for s in kernel.statements:
         sides[isinstance(s, Store)].update(access.buffer for access in accesses(s))
     return sides
-
-
-@dataclass(frozen=True)
-class _Moving:
-    """Rewrites statements to other indices; buffers stay as they are."""
-
-    indices: Mapping[Index, Index]
-
-    def kernel(self, kernel: Kernel) -> Kernel:
-        made: dict[Tile, Tile] = {}
-        body = tuple(self.statement(s, made) for s in kernel.body)
-        return Kernel(kernel.name, tuple(self.indices.values()), body)
-
-    def statement(self, s: Statement, made: dict[Tile, Tile]) -> Statement:
-        def tile(old: Tile) -> Tile:
-            if old not in made:
-                made[old] = Tile(old.name, self.spans(old.spans), old.dtype)
-            return made[old]
-
-        match s:
-            case Load():
-                return Load(tile(s.tile), self.access(s.source))
-            case Lookup():
-                return Lookup(tile(s.tile), self.access(s.source), tile(s.places), s.axis)
-            case Store():
-                places = None if s.places is None else tile(s.places)
-                return replace(s, target=self.access(s.target), tile=tile(s.tile), places=places)
-            case Compute():
-                return Compute(tile(s.tile), s.expr, tuple(map(tile, s.operands)))
-            case Positions():
-                return Positions(tile(s.tile), self.span(s.span))
-            case Fold():
-                span = self.span(s.span)
-                return Fold(tile(s.tile), tile(s.operand), span, s.combiner, s.tail_masked)
-            case Fill():
-                return Fill(tile(s.tile), s.value)
-        raise AssertionError(s)
-
-    def access(self, access: Access) -> Access:
-        return Access(access.buffer, self.spans(access.spans))
-
-    def spans(self, spans: Sequence[Span]) -> tuple[Span, ...]:
-        return tuple(map(self.span, spans))
-
-    def span(self, span: Span) -> Span:
-        if not isinstance(span.at, Index) or span.at not in self.indices:
-            return span
-        index = self.indices[span.at]
-        return Span(index.dim, index)

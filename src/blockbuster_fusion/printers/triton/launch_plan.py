@@ -8,6 +8,7 @@ from functools import cached_property
 from blockbuster_fusion.errors import BadExtent, BadTile
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot
+from blockbuster_fusion.nest.analysis.spread_sums import spread_over, spread_sums
 from blockbuster_fusion.nest.nest import (
     Along,
     Body,
@@ -125,6 +126,10 @@ class LaunchPlanner:
             math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans)
             for tile in self.accumulators(short)
         )
+        total += sum(
+            math.prod(block_length(span.dim, sizes, tiles) for span in spread_over(s))
+            for s in self.spread
+        )
         return MOST_WARPS if total > MOST_ACCUMULATED * 32 * FEW_WARPS else FEW_WARPS
 
     def stages(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], warps: int) -> int:
@@ -139,6 +144,12 @@ class LaunchPlanner:
         """The tiles that are written more than once, if the loops over some dims are short."""
         makes = [made for s in _running(self.kernel.body, short) if (made := written(s))]
         return [tile for tile in dict.fromkeys(makes) if makes.count(tile) > 1]
+
+    @cached_property
+    def spread(self) -> tuple[Contract, ...]:
+        """The products whose sums are spread over a block."""
+        loops = (s for s in self.kernel.statements if isinstance(s, For))
+        return tuple(s for loop in loops for s in spread_sums(loop))
 
     @cached_property
     def long_dims(self) -> frozenset[Dim]:
