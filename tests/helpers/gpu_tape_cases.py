@@ -5,15 +5,21 @@ tapes. A result that differs from eager mode's is an AssertionError. It needs TR
 """
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
 from blockbuster_fusion import improve
+from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.rivals import choose, library
 from helpers.stand_in_gpu import StandIn, installed
 from helpers.torch_running import Watched
 
@@ -148,6 +154,79 @@ def threads() -> Watched:
     return made
 
 
+# ---------------------------------------------------------------- products that PyTorch runs
+
+
+class Layers(torch.nn.Module):
+    """Linear layers with and without a bias, of a turned input too, and a product of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16, bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        h = self.down(torch.tanh(self.up(x)) * 0.5)
+        turned = self.up(x.mT.contiguous().mT) + 1
+        return torch.bmm(h, h.mT).softmax(-1), h, self.up(h).view(-1, 32)[1:], turned
+
+
+def is_product(nodes: Sequence[Any]) -> bool:
+    return any("mm" in str(n.target) or "linear" in str(n.target) for n in nodes)
+
+
+@contextmanager
+def products_by_pytorch() -> Iterator[None]:
+    """PyTorch runs the products, and kernels all else, whatever is faster."""
+    verdict = choose.Chooser.verdict
+
+    def asked(self: choose.Chooser, nodes: Sequence[Any], *others: Any) -> Any:
+        if is_product(nodes):
+            return verdict(self, nodes, *others)
+        self.gain = math.inf
+        return None
+
+    with (
+        mock.patch.object(choose.Chooser, "verdict", asked),
+        mock.patch.object(library.LibraryTimes, "_timed", return_value=Seconds(1e-12)),
+        mock.patch.object(CompiledGraph, "gains", True),
+    ):
+        yield
+
+
+def layers(*, dynamic: bool) -> Watched:
+    with products_by_pytorch():
+        model = Layers().eval()
+        made = Watched(model, dynamic=dynamic, target="cuda", library="auto", time_model=False)
+        for call in range(6):
+            check(made, numbers(2, 3 + call * dynamic, 16))
+            with torch.no_grad():
+                model.up.weight.mul_(0.5)
+            if call == 3:
+                model.down.weight.data = numbers(16, 32)
+    return made
+
+
+def library_steps() -> Watched:
+    made = layers(dynamic=False)
+    tape = next(iter(made.graphs[0].plan.tapes.values()))
+    names = [name for part in tape.parts for name in part.names]
+    assert sum("mm" in name or "linear" in name for name in names) == 5, names
+    held = numbers(2, 3, 16)
+    wanted = made.function(held)
+    with torch.inference_mode():
+        found = made(held)
+    torch.testing.assert_close(found, wanted)
+    inputs = [numbers(2, 3, 16) for _ in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        for x, found in zip(inputs, pool.map(made, inputs), strict=True):
+            torch.testing.assert_close(found, made.function(x))
+    return made
+
+
+def library_steps_of_any_size() -> Watched:
+    return layers(dynamic=True)
+
+
 def _arguments(graph: Any, x: Tensor) -> Iterator[Any]:
     """What a graph of one tensor is called with: the sizes that it takes, and the tensor."""
     sizes = iter(x.shape)
@@ -158,6 +237,7 @@ def _arguments(graph: Any, x: Tensor) -> Iterator[Any]:
 CASES: dict[str, Callable[[], Watched]] = {
     **{f.__name__: plain(f) for f in (softmax, product, broadcast, turned, cut)},
     **{f.__name__: f for f in (strides, odd_addresses, caches, mutated, inference, threads)},
+    **{f.__name__: f for f in (library_steps, library_steps_of_any_size)},
 }
 
 

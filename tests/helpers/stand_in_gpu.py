@@ -23,7 +23,7 @@ from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import TorchArrays
 from blockbuster_fusion.runtime.triton import driver, launch
 from blockbuster_fusion.torch import compile_parts
-from blockbuster_fusion.torch.plan import gpu_tape, kernel_buffers, sized, steps, tape
+from blockbuster_fusion.torch.plan import gpu_tape, kernel_buffers, products, sized, steps, tape
 
 LIBRARY = """\
 #include <stddef.h>
@@ -167,6 +167,7 @@ def installed() -> Iterator[StandIn]:
             (torch.cuda, "current_device", lambda: None),
             (kernel_buffers, "has_driver", lambda device: True),
             (tape, "has_driver", lambda device: True),
+            (products, "has_driver", lambda device: True),
             (steps, "library_on", _library_on),
             (compile_parts, "_COMPILED", RecentlyUsed(256)),
             (compile_parts.PartCompiler, "try_out", lambda *_: None),

@@ -98,7 +98,7 @@ def test_a_kernel_gets_its_numbers_and_addresses(notes: Any) -> None:
     launch = driver_launch(compiled(SIGNATURE, 7), (5, 6), TEMPLATE, POINTERS)
     assert launch is not None
     places = [(1, 16), (2, 0), (0, 32)]  # of Y, X and T
-    Launches([(launch, places)], 0)((ctypes.c_void_p * 3)(1600, 2400, 3200))
+    Launches([(launch, places)], 0, ["kernel"])((ctypes.c_void_p * 3)(1600, 2400, 3200))
     head = [7, 5, 6, 1, 128, 1, 1, 512, STREAM]
     assert noted(notes) == [*head, 3200, 100, 2416, -3, 1632, 0, 0]
 
@@ -107,7 +107,7 @@ def test_launches_run_in_order_and_some_alone(notes: Any) -> None:
     one, two = (driver_launch(compiled({"M": "i32"}, n), (n,), [n], []) for n in (1, 2))
     assert one is not None
     assert two is not None
-    launches = Launches([(one, []), (two, []), (one, [])], 0)
+    launches = Launches([(one, []), (two, []), (one, [])], 0, "aba")
     addresses = (ctypes.c_void_p * 1)()
     launches(addresses)
     launches(addresses, first=1, count=1)
@@ -119,7 +119,7 @@ def test_each_thread_has_a_context_once(notes: Any) -> None:
     """A thread that has not used the GPU has none, and the driver would refuse to launch."""
     launch = driver_launch(compiled({"M": "i32"}, 1), (1,), [1], [])
     assert launch is not None
-    launches = Launches([(launch, [])], 0)
+    launches = Launches([(launch, [])], 0, ["kernel"])
 
     def run() -> None:
         for _ in range(2):
@@ -135,7 +135,7 @@ def test_each_thread_has_a_context_once(notes: Any) -> None:
 def test_memory_is_cleared(notes: Any) -> None:
     memory = (ctypes.c_uint8 * 64)(*[255] * 64)
     launch = cleared("sums", 20)
-    Launches([(launch, [(0, 8)])], 0)((ctypes.c_void_p * 1)(ctypes.addressof(memory)))
+    Launches([(launch, [(0, 8)])], 0, ["sums"])((ctypes.c_void_p * 1)(ctypes.addressof(memory)))
     assert [*memory] == [255] * 8 + [0] * 20 + [255] * 36
 
 
@@ -144,7 +144,7 @@ def test_an_error_of_the_driver_names_the_kernel(notes: Any) -> None:
     launch = driver_launch(compiled({}, 0), (1,), [], [])
     assert launch is not None
     with pytest.raises(LaunchFailed, match=r"kernel.*error 719"):
-        Launches([(launch, [])], 0)((ctypes.c_void_p * 1)())
+        Launches([(launch, [])], 0, ["kernel"])((ctypes.c_void_p * 1)())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ SCRIPT = Path(__file__).parents[1] / "helpers" / "gpu_tape_cases.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 
 PLAIN = ("softmax", "product", "broadcast", "turned", "caches", "mutated", "inference")
+LIBRARY = ("library_steps", "library_steps_of_any_size")
+"""Models of which PyTorch runs the products."""
 ODD_OR_MANY = ("cut", "strides", "odd_addresses", "threads")
 """Cases with arrays at odd addresses, with many strides, or with several threads."""
 
@@ -23,14 +25,14 @@ def outputs() -> dict[str, Any]:
     """The launches of all cases, which check their own results; in one process."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), *PLAIN, *ODD_OR_MANY]
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), *PLAIN, *ODD_OR_MANY, *LIBRARY]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-@pytest.mark.parametrize("case", [*PLAIN, *ODD_OR_MANY])
+@pytest.mark.parametrize("case", [*PLAIN, *ODD_OR_MANY, *LIBRARY])
 def test_one_tape_serves_all_sizes(case: str) -> None:
     found = outputs()[case]
     assert set(found["tapes"]) == {"TensorTape"}, found["reasons"]

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from functools import cache
 from threading import Lock
 from typing import Any
+from weakref import finalize
 
 import torch
 
 from blockbuster_fusion.errors import LaunchFailed
+from blockbuster_fusion.runtime import library_calls
 from blockbuster_fusion.runtime.c.kernels import loaded
+from blockbuster_fusion.runtime.library_calls import LibraryCall
 from blockbuster_fusion.runtime.traced import CODES, Number, Trace, Value, int_of
 
 WHOLE = frozenset({"i1", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
@@ -105,12 +108,12 @@ class Launches:
 
     def __init__(
         self,
-        launches: Sequence[tuple[DriverLaunch | None, Sequence[tuple[int, int]]]],
+        launches: Sequence[tuple[DriverLaunch | LibraryCall | None, Sequence[tuple[int, int]]]],
         device: int,
-        names: Sequence[str] = (),
+        names: Sequence[str],
     ) -> None:
         """None stands for a kernel without any form so far; `names` are those of the kernels."""
-        self.names = [*names] or [x.name for x, _ in launches if x is not None]
+        self.names = [*names]
         self.device = device
         self.places = [places for _, places in launches]
         self.entries = (_Entry * len(launches))()
@@ -118,8 +121,14 @@ class Launches:
         self.lock = Lock()
         library = _library()
         self.play, self.publish = library.play, library.publish
-        for at, (launch, _) in enumerate(launches):
+        for at, (launch, places) in enumerate(launches):
             entry = self.entries[at]
+            if isinstance(launch, LibraryCall):
+                call, held = library_calls.filled(launch, [*places])
+                self.held += [call, held]
+                entry.call = ctypes.addressof(call)
+                finalize(self, library.forget, call)
+                continue
             forms = (_Form * MOST_FORMS)()
             self.held.append(forms)
             entry.forms = ctypes.addressof(forms)
@@ -182,6 +191,8 @@ class Launches:
         if code == _UNFIT:
             return first + int(at)
         problem = f"the driver of the GPU reports error {code}"
+        if code == _REFUSED:
+            problem = "PyTorch refuses its operands, or lacks memory"
         raise LaunchFailed(name=self.names[first + at], problem=problem)
 
 
@@ -207,7 +218,11 @@ class _Form(ctypes.Structure):
 
 
 class _Entry(ctypes.Structure):
-    _fields_ = (("forms", ctypes.c_void_p), ("count", ctypes.c_int64))
+    _fields_ = (
+        ("forms", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("call", ctypes.c_void_p),
+    )
 
 
 _SIZE = ctypes.sizeof(_Entry)
@@ -218,9 +233,12 @@ _CODES = 2048
 _UNFIT = _CODES - 1
 """The code that says that no form fits."""
 
+_REFUSED = _CODES - 2
+"""The code that says that an operator of PyTorch's failed."""
+
 _SOURCE = f"""\
+{library_calls.SOURCE}
 #include <dlfcn.h>
-#include <stdint.h>
 #include <string.h>
 
 struct form {{
@@ -232,6 +250,7 @@ struct form {{
 struct entry {{
     const struct form *forms;
     int64_t count;
+    struct call *call;
 }};
 enum {{ {", ".join(name.upper() for name in CODES)} }};
 typedef unsigned u;
@@ -319,6 +338,10 @@ int64_t play(const struct entry *entries, int64_t count, const int64_t *addresse
     const int lost = with_context(device);
     if (lost) return lost;
     for (int64_t i = 0; i < count; i++) {{
+        if (entries[i].call) {{
+            if (called(entries[i].call, addresses)) return i * {_CODES} + {_REFUSED};
+            continue;
+        }}
         const int64_t forms = __atomic_load_n(&entries[i].count, __ATOMIC_ACQUIRE);
         int failed = {_UNFIT};
         for (int64_t j = 0; j < forms && failed == {_UNFIT}; j++)
@@ -339,5 +362,8 @@ def _library() -> Any:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.play.argtypes = (pointer, number, pointer, pointer, pointer, ctypes.c_int)
     library.play.restype = ctypes.c_int64
+    library.use_tensors.argtypes, library.use_tensors.restype = (pointer, pointer), None
+    library.use_tensors(*library_calls.makers())
+    library.forget.argtypes, library.forget.restype = (ctypes.POINTER(library_calls.Call),), None
     library.publish.argtypes, library.publish.restype = (pointer,), None
     return library

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from blockbuster_fusion.errors import LaunchFailed
+from blockbuster_fusion.runtime.library_calls import LibraryCall
 from blockbuster_fusion.torch.plan.c_tape import Address
 from blockbuster_fusion.torch.plan.placement import ALIGNED
 from blockbuster_fusion.torch.plan.sized import CallNumbers, SizedGpuKernel
@@ -24,7 +25,7 @@ class GpuTape:
 
     def __init__(
         self,
-        launches: "Sequence[tuple[DriverLaunch | SizedGpuKernel, Sequence[Address]]]",
+        launches: "Sequence[tuple[DriverLaunch | SizedGpuKernel | LibraryCall, Sequence[Address]]]",
         device: torch.device,
     ) -> None:
         from blockbuster_fusion.runtime.triton.driver import Launches
@@ -37,7 +38,9 @@ class GpuTape:
         located = [(self.form(x), [(p.base, p.offset) for p in places]) for x, places in launches]
         self.launches = Launches(located, device.index, [x.name for x, _ in launches])
 
-    def form(self, launch: "DriverLaunch | SizedGpuKernel") -> "DriverLaunch | None":
+    def form(
+        self, launch: "DriverLaunch | SizedGpuKernel | LibraryCall"
+    ) -> "DriverLaunch | LibraryCall | None":
         """The launch in the form that was recorded."""
         if isinstance(launch, SizedGpuKernel):
             return launch.traced(launch.recorded, self.numbers.places)

@@ -9,6 +9,7 @@ import torch
 
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
+from blockbuster_fusion.runtime.library_calls import LibraryCall
 from blockbuster_fusion.torch.plan.sized import SizedGpuKernel, SizedKernel
 
 if TYPE_CHECKING:  # it needs Triton
@@ -69,7 +70,7 @@ class Launched:
 
     name: str
     """The kernel's name in the model."""
-    launch: "CpuLaunch | SizedKernel | DriverLaunch | SizedGpuKernel"
+    launch: "CpuLaunch | SizedKernel | DriverLaunch | SizedGpuKernel | LibraryCall"
     places: tuple[tuple[Base, int], ...]
 
 

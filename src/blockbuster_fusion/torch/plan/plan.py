@@ -24,7 +24,9 @@ from blockbuster_fusion.torch.plan.views import StepTape
 MOST_BINDINGS = 64
 """The number of different sizes for which a plan, and each of its steps, keeps what it derived."""
 MOST_REPEATS = 64
-"""The number of calls in a row with the same sizes after which these get a tape of their own."""
+"""The number of calls with the same sizes after which these get a tape of their own."""
+MOST_REPEATS_ON_GPU = 4
+"""The same on a GPU, where a tape of known sizes saves more of a call."""
 
 
 class Noting(Protocol):
@@ -67,7 +69,9 @@ class ModelPlan:
         self.last_uses = _last_uses(self.steps, self.outputs)
         self.known = RecentlyUsed[list[BoundStep]](MOST_BINDINGS)
         self.tapes = RecentlyUsed[TensorTape | StepTape | Untaped](MOST_BINDINGS)
-        self.last: tuple[Hashable, int] = (None, 0)
+        self.repeats = RecentlyUsed[int](MOST_BINDINGS)
+        """The number of calls with the same sizes. Those of many sizes are forgotten, as tapes
+        are: a tape would be gone before its sizes come again."""
 
     def __call__(self, *given: Any) -> list[Any]:
         values = [*given]
@@ -98,9 +102,9 @@ class ModelPlan:
 
     def is_repeated(self, key: Hashable) -> bool:
         """True if a call is like many before it."""
-        last, count = self.last
-        self.last = (key, count + 1 if key == last else 1)
-        return self.last[1] > MOST_REPEATS
+        count = (self.repeats.get(key) or 0) + 1
+        self.repeats.put(key, count)
+        return count > (MOST_REPEATS_ON_GPU if self.device.type == "cuda" else MOST_REPEATS)
 
     def taped(self, recording: Recording) -> TensorTape | StepTape | Untaped:
         """The tape of a recorded call, or the reason why there is none."""

@@ -27,6 +27,7 @@ from blockbuster_fusion.torch.plan.placement import (
     Ran,
     Untaped,
 )
+from blockbuster_fusion.torch.plan.products import product_of
 from blockbuster_fusion.torch.plan.steps import (
     AllocateStep,
     BoundAllocate,
@@ -269,6 +270,8 @@ class Recording:
                 self.views[step.output] = step
                 self.note_placement(step.output, made, source)
                 return
+        if is_tensor and not is_varied and self.product(step, made):
+            return
         self.run(BoundOperator(step), reads, step.output)
         if is_varied and not (is_tensor and made.dim() == 0):
             self.varying.add(step.output)
@@ -276,6 +279,16 @@ class Recording:
             self.note_placement(step.output, made)
             if made.storage_offset() or made.untyped_storage()._cdata in self.storages:
                 self.anywhere.add(step.output)
+
+    def product(self, step: OperatorStep, made: torch.Tensor) -> bool:
+        """Adds a product of matrices as a call from C, if it can be one."""
+        found = product_of(step, made, self.placements, self.device)
+        if found is not None:
+            call, places = found
+            base = Base(made.data_ptr(), None, tuple(made.shape), made.dtype)
+            self.note_placement(step.output, made, base)
+            self.actions.append(Launched(step.name, call, ((base, 0), *places)))
+        return found is not None
 
     def is_kept(self, slot: int, x: torch.Tensor) -> bool:
         return slot not in self.exposed and is_plain(x) and x.nbytes <= MOST_KEPT

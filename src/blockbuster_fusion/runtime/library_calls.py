@@ -1,0 +1,185 @@
+"""PyTorch's products of matrices, called from C between kernels.
+
+The interface in C that PyTorch has for compiled models takes handles of tensors. A handle is made
+of an address and kept, with its address, for the next call. A call takes the kept handle away while
+it uses it, so that threads never share one. The handles own no memory.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PRODUCTS = {
+    torch.ops.aten.mm.default: "mm_out",
+    torch.ops.aten.bmm.default: "bmm_out",
+    torch.ops.aten.addmm.default: "addmm_out",
+    torch.ops.aten.baddbmm.default: "baddbmm_out",
+}
+"""The operators, and their functions that write the result into a given tensor."""
+MOST_OPERANDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """The shape, strides and dtype of a tensor."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """A product of matrices; its first operand is the result."""
+
+    name: str
+    function: int
+    """The address of the function in C."""
+    operands: tuple[Operand, ...]
+    device: torch.device
+
+
+def library_call(
+    operator: Any, operands: tuple[Operand, ...], device: torch.device
+) -> LibraryCall | None:
+    """The call of an operator; None if PyTorch has no function in C for it."""
+    name = PRODUCTS.get(operator)
+    function = None if name is None else _address(device.type, f"{device.type}_{name}")
+    if name is None or function is None:
+        return None
+    return LibraryCall(str(operator), function, operands, device)
+
+
+class Call(ctypes.Structure):
+    """A call as C has it."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("rank", ctypes.c_int64 * MOST_OPERANDS),
+        ("shape", ctypes.c_void_p * MOST_OPERANDS),
+        ("strides", ctypes.c_void_p * MOST_OPERANDS),
+        ("base", ctypes.c_int64 * MOST_OPERANDS),
+        ("offset", ctypes.c_int64 * MOST_OPERANDS),
+        ("dtype", ctypes.c_int32 * MOST_OPERANDS),
+        ("device", ctypes.c_int32 * 2),
+        ("kept", ctypes.c_void_p * MOST_OPERANDS),
+    )
+
+
+SOURCE = f"""\
+#include <stdint.h>
+#include <stdlib.h>
+
+struct kept {{
+    int64_t address;
+    void *handle;
+}};
+struct call {{
+    void *function;
+    int64_t count, rank[{MOST_OPERANDS}];
+    const int64_t *shape[{MOST_OPERANDS}], *strides[{MOST_OPERANDS}];
+    int64_t base[{MOST_OPERANDS}], offset[{MOST_OPERANDS}];
+    int32_t dtype[{MOST_OPERANDS}], device[2];
+    struct kept *kept[{MOST_OPERANDS}];
+}};
+static int32_t (*make_tensor)(void *, int64_t, const int64_t *, const int64_t *, int64_t, int32_t,
+                              int32_t, int32_t, void **);
+static int32_t (*delete_tensor)(void *);
+
+void use_tensors(void *make, void *delete) {{
+    *(void **)&make_tensor = make;
+    *(void **)&delete_tensor = delete;
+}}
+
+static void dropped(struct kept *one) {{
+    if (one && one->handle) delete_tensor(one->handle);
+    free(one);
+}}
+
+void forget(struct call *one) {{
+    for (int64_t i = 0; i < one->count; i++)
+        dropped(__atomic_exchange_n(&one->kept[i], 0, __ATOMIC_ACQ_REL));
+}}
+
+/* The handle of an operand at an address, which no other thread has. */
+static struct kept *taken(struct call *one, int64_t i, int64_t address) {{
+    struct kept *found = __atomic_exchange_n(&one->kept[i], 0, __ATOMIC_ACQ_REL);
+    if (found && found->address == address) return found;
+    dropped(found);
+    found = calloc(1, sizeof(*found));
+    if (!found) return 0;
+    found->address = address;
+    if (!make_tensor((void *)address, one->rank[i], one->shape[i], one->strides[i], 0,
+                     one->dtype[i], one->device[0], one->device[1], &found->handle))
+        return found;
+    free(found);
+    return 0;
+}}
+
+static int called(struct call *one, const int64_t *addresses) {{
+    struct kept *kept[{MOST_OPERANDS}] = {{0}};
+    void *h[{MOST_OPERANDS}] = {{0}};
+    int failed = 0;
+    for (int64_t i = 0; i < one->count && !failed; i++) {{
+        kept[i] = taken(one, i, addresses[one->base[i]] + one->offset[i]);
+        if (kept[i]) h[i] = kept[i]->handle;
+        else failed = 1;
+    }}
+    if (!failed && one->count == 3)
+        failed = ((int32_t(*)(void *, void *, void *))one->function)(h[0], h[1], h[2]);
+    else if (!failed)
+        failed = ((int32_t(*)(void *, void *, void *, void *, double, double))one->function)(
+            h[0], h[1], h[2], h[3], 1.0, 1.0);
+    for (int64_t i = 0; i < one->count; i++)
+        if (kept[i]) dropped(__atomic_exchange_n(&one->kept[i], kept[i], __ATOMIC_ACQ_REL));
+    return failed;
+}}
+"""
+
+
+def filled(call: LibraryCall, places: list[tuple[int, int]]) -> tuple[Call, list[Any]]:
+    """A call as C has it, and the memory that it points to; `places` are bases and offsets."""
+    made, held = Call(), list[Any]()
+    made.function, made.count = call.function, len(call.operands)
+    for at, (operand, (base, offset)) in enumerate(zip(call.operands, places, strict=True)):
+        shape = (ctypes.c_int64 * len(operand.shape))(*operand.shape)
+        strides = (ctypes.c_int64 * len(operand.strides))(*operand.strides)
+        held += [shape, strides]
+        made.shape[at], made.strides[at] = ctypes.addressof(shape), ctypes.addressof(strides)
+        made.rank[at], made.base[at], made.offset[at] = len(shape), base, offset
+        made.dtype[at] = _number(f"dtype_{str(operand.dtype).removeprefix('torch.')}")
+    made.device[:] = [_number(f"device_type_{call.device.type}"), call.device.index or 0]
+    return made, held
+
+
+def makers() -> tuple[int, int]:
+    """The addresses of the functions that make and delete handles."""
+    made = _address("cpu", "create_tensor_from_blob"), _address("cpu", "delete_tensor_object")
+    assert made[0] is not None
+    assert made[1] is not None
+    return made[0], made[1]
+
+
+@cache
+def _library(kind: str) -> Any:
+    folder = Path(torch.__file__).parent / "lib"
+    found = sorted(folder.glob(f"libtorch_{kind}.*"))
+    return ctypes.CDLL(str(found[0])) if found else None
+
+
+@cache
+def _address(kind: str, name: str) -> int | None:
+    """The address of a function of PyTorch's interface in C; None if it has no such function."""
+    function = getattr(_library(kind), f"aoti_torch_{name}", None)
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+
+
+@cache
+def _number(name: str) -> int:
+    """A constant of the interface: it has functions without arguments for these."""
+    return int(getattr(_library("cpu"), f"aoti_torch_{name}")())
