@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
-from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.nest import For, Nest
+from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
 from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
@@ -277,6 +279,33 @@ def test_split_prologue(golden: Callable[[str], None]) -> None:
     made = split_prologue(from_text(PROLOGUE))
     verify(made)
     golden(to_text(made))
+
+
+def divided(body: str) -> tuple[Nest, Nest]:
+    """A nest with its masked blocks skipped, and the same with its loops divided."""
+    nest = skip_masked_blocks_of(nest_from_text(HEAD + body))
+    (kernel,) = nest.kernels
+    return nest, replace(nest, steps=(divide_masked_loops(kernel),))
+
+
+def skip_masked_blocks_of(nest: Nest) -> Nest:
+    passes = {each.name: each.run for each in nest_passes(Schedule())}
+    return passes["skip_masked_blocks"](nest)
+
+
+def test_divide_masked_loops(golden: Callable[[str], None]) -> None:
+    golden(changes(*divided(CAUSAL_SUM)))
+
+
+def test_a_loop_is_divided_by_its_own_mask_alone() -> None:
+    """Rows that see earlier positions only, another mask beside it, and no mask."""
+    _, nest = divided(CAUSAL_SUM.replace("x0 <= x1, x2", "x0 + 3 <= x1, x2"))
+    assert len([s for s in nest.kernels[0].body if isinstance(s, For)]) == 2
+    for mask in ("(x0 <= x1) * (x2 > 0.0) > 0", "x0 >= x1"):
+        _, nest = divided(CAUSAL_SUM.replace("x0 <= x1, x2", f"{mask}, x2"))
+        assert len([s for s in nest.kernels[0].body if isinstance(s, For)]) == 1
+    before, nest = divided(LONG_SUM)
+    assert nest.kernels == before.kernels
 
 
 def test_merge_kernels(golden: Callable[[str], None]) -> None:
