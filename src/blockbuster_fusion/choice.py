@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
@@ -55,6 +56,7 @@ class Choice:
         if self.target == "cuda":
             sizes = assumed_lengths(self.graph, nest)
             tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
+            nest = DIVIDING.observed(nest, observe)
             nest = merging(tiles).observed(nest, observe)
         return nest, tiles
 
@@ -81,9 +83,10 @@ FOR_ROWS = (
 )
 """The passes of kernels for a CPU, where results of a row stay in the first cache."""
 
-
 UNTYING = Pass("untie_kernels", "Gives kernels that read others' results own dims.", untie_kernels)
 """The pass with which each kernel of a GPU has its own tiles."""
+DIVIDING = each_kernel(divide_masked_loops, "Applies masks only to the blocks that they divide.")
+"""The pass of kernels for a GPU, where a mask takes as long as the exponentials behind it."""
 
 
 def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:

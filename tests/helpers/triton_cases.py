@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,6 +34,8 @@ from blockbuster_fusion.nest.nest import (
     Tile,
     View,
 )
+from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
+from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlanner, block_length
 from blockbuster_fusion.printers.triton.memory import SharedMemory, shared_limit
 from blockbuster_fusion.safety.pipeline import make_safe
@@ -136,6 +139,10 @@ MASKED = (
 """Forms of attention whose masks, edges and rows without keys are printed in different ways."""
 
 
+DIVIDED = ("chosen_nothing", "offset_of_sizes", "softcap", "rows_without_keys", "added_mask")
+"""Forms of attention whose masks leave blocks whole."""
+
+
 def masked_nest(name: str) -> Nest:
     program = bb.lower(FORMS[name].traced())
     fusion = bb.fuse(program, unit=("D", "E"))
@@ -164,6 +171,54 @@ def masked_errors() -> Iterator[dict[str, object]]:
                 "error": relative_error(made, exact),
                 "torch": max(2.0**-23, relative_error(found, exact)),
             }
+
+
+def divided_nest(name: str) -> Nest:
+    """A form of attention whose mask is applied only to the blocks that it divides."""
+    nest = masked_nest(name)
+    steps = tuple(divide_masked_loops(k) if isinstance(k, Kernel) else k for k in nest.steps)
+    made = replace(nest, steps=steps)
+    verify_nest(made)
+    return made
+
+
+def divided_errors() -> Iterator[dict[str, object]]:
+    """The error of each form with a loop for blocks without a mask, and PyTorch's."""
+    import torch
+
+    from helpers import torch_reference, triton_runner
+
+    for name in DIVIDED:
+        program, nest = FORMS[name].traced(), divided_nest(name)
+        for rows, keys in ((37, 53), (53, 37), (48, 48), (1, 41)):
+            inputs = inputs_of(program, S=rows, T=keys, B=2, H=1)
+            inputs = {
+                n: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x
+                for n, x in inputs.items()
+            }
+            exact = torch_reference.run(program, inputs, torch.float64)
+            found = torch_reference.run(program, inputs, torch.float32)
+            tiles = tiles_of(nest, 16)
+            for along, tile in (("", 16), ("T", 32), ("S", 32)):
+                changed = {d: tile if d.name == along else t for d, t in tiles.items()}
+                made = triton_runner.run(nest, inputs, changed)
+                yield {
+                    "case": name,
+                    "error": relative_error(made, exact),
+                    "torch": max(2.0**-23, relative_error(found, exact)),
+                }
+
+
+def divided_resources() -> Iterator[dict[str, object]]:
+    """That each of these forms compiles."""
+    from blockbuster_fusion.printers.triton.kernel import print_triton
+    from blockbuster_fusion.runtime.triton.resources import compile_for, symbols
+
+    for name in DIVIDED:
+        nest = divided_nest(name)
+        sizes = dict.fromkeys(symbols(nest), 1024)
+        made = compile_for(nest, print_triton(nest), 90, sizes=sizes, tiles=tiles_of(nest, 32))
+        yield {"case": name, "resources": str(made[name])}
 
 
 def masked_resources() -> Iterator[dict[str, object]]:
@@ -533,6 +588,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run": plain_errors,
     "run_masks": masked_errors,
     "run_lookups": lookup_errors,
+    "run_divided": divided_errors,
     "run_placed": placed_errors,
     "run_long": long_errors,
     "run_products": product_errors,
@@ -543,6 +599,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_outside": lookups_outside,
     "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
     "compile_masks": masked_resources,
+    "compile_divided": divided_resources,
     "compile_placed": placed_resources,
     "compile_long": long_resources,
     "compile_products": product_resources,

@@ -9,7 +9,8 @@ import pytest
 from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
-from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.nest import For, Nest
+from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
@@ -355,6 +356,33 @@ def test_untie_kernels(golden: Callable[[str], None]) -> None:
     """What one kernel stores, another iterates in blocks of its own; equal levels share dims."""
     nest = nest_from_text(HEAD + MADE_AND_READ)
     golden(changes(nest, untie_kernels(nest)))
+
+
+def divided(body: str) -> tuple[Nest, Nest]:
+    """A nest with its masked blocks skipped, and the same with its loops divided."""
+    nest = skip_masked_blocks_of(nest_from_text(HEAD + body))
+    (kernel,) = nest.kernels
+    return nest, replace(nest, steps=(divide_masked_loops(kernel),))
+
+
+def skip_masked_blocks_of(nest: Nest) -> Nest:
+    passes = {each.name: each.run for each in nest_passes(Schedule())}
+    return passes["skip_masked_blocks"](nest)
+
+
+def test_divide_masked_loops(golden: Callable[[str], None]) -> None:
+    golden(changes(*divided(CAUSAL_SUM)))
+
+
+def test_a_loop_is_divided_by_its_own_mask_alone() -> None:
+    """Rows that see earlier positions only, another mask beside it, and no mask."""
+    _, nest = divided(CAUSAL_SUM.replace("x0 <= x1, x2", "x0 + 3 <= x1, x2"))
+    assert len([s for s in nest.kernels[0].body if isinstance(s, For)]) == 2
+    for mask in ("(x0 <= x1) * (x2 > 0.0) > 0", "x0 >= x1"):
+        _, nest = divided(CAUSAL_SUM.replace("x0 <= x1, x2", f"{mask}, x2"))
+        assert len([s for s in nest.kernels[0].body if isinstance(s, For)]) == 1
+    before, nest = divided(LONG_SUM)
+    assert nest.kernels == before.kernels
 
 
 def test_merge_kernels(golden: Callable[[str], None]) -> None:

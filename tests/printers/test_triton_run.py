@@ -14,6 +14,7 @@ from helpers import triton_cases
 from helpers.effort import FULL
 from helpers.padded_products import PADDED
 from helpers.triton_cases import (
+    DIVIDED,
     EDGES,
     EXPONENTIALS,
     LONG,
@@ -33,7 +34,7 @@ SHORT = (80, 86, 90) if FULL else (86,)
 COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
-    *("compile_padded", "compile:90:float32"),
+    *("compile_padded", "compile_divided", "compile:90:float32"),
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
 )
@@ -73,6 +74,19 @@ def test_masks_as_exact_as_float32(name: str) -> None:
     rows = [row for row in found("run_masks") if row["case"] == name]
     assert len(rows) == 2
     assert not [row for row in rows if not row["error"] <= 2 * row["torch"]]
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_divided_loops_as_exact_as_float32(name: str) -> None:
+    rows = [row for row in found("run_divided") if row["case"] == name]
+    assert len(rows) == 12
+    assert not [row for row in rows if not row["error"] <= 2 * row["torch"]]
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_divided_loops_compile(name: str) -> None:
+    (row,) = [row for row in found("compile_divided") if row["case"] == name]
+    assert "0 bytes spilled" in row["resources"]
 
 
 @pytest.mark.parametrize("name", PLACED)

@@ -142,6 +142,8 @@ def _within(window: Window) -> list[str]:
     words = [f"within [{low}..{high}]"]
     if window.rows is not None:
         words.append(f"of {window.rows.at}")
+    if window.clear is not None:
+        words.append("where it is whole" if window.clear else "where it is not")
     if window.seen:
         words.append(f"and beyond unless {', '.join(t.name for t in window.seen)} > {UNSEEN:g}")
     return words

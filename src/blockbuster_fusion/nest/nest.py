@@ -227,6 +227,9 @@ class Window:
     low: "Expr | Tile | None"
     high: "Expr | Tile | None"
     seen: tuple[Tile, ...] | None = None
+    clear: bool | None = None
+    """True for the blocks alone that every row sees whole, and False for the others, which a loop
+    right after that visits. None stands for all."""
 
     @property
     def tiles(self) -> tuple[Tile, ...]:

@@ -72,6 +72,19 @@ def reading(statement: Statement, old: Tile, new: Tile) -> Statement:
     return statement
 
 
+def with_tiles(statement: Statement, other: Callable[[Tile], Tile]) -> Statement:
+    """The statement with each tile that it reads or writes replaced; it is no loop."""
+    if isinstance(statement, For):
+        raise TypeError("the tiles of a loop are not replaced")
+    if isinstance(statement, Cascade):
+        return replace(statement, body=tuple(with_tiles(s, other) for s in statement.body))
+    made: Statement = replace(statement, tile=other(statement.tile))
+    for old in dict.fromkeys(read(statement)):
+        if old is not statement.tile or isinstance(statement, Compute):
+            made = reading(made, old, other(old))
+    return made
+
+
 class FreshNames:
     """Names for new tiles of a kernel."""
 

@@ -310,7 +310,11 @@ class _Count:
         if len(edges) == 2:
             seen = min(seen, float(edges[1].number - edges[0].number))
             rows *= 2.0
-        return min(trips, (seen + 0.5 * rows) / block + 0.5)
+        visited = min(trips, (seen + 0.5 * rows) / block + 0.5)
+        if window.clear is None:
+            return visited
+        divided = min(visited, rows / block + 1.0)
+        return visited - divided if window.clear else divided
 
     def rows(self, tile: Tile) -> float:
         """The rows of a tile, each of which is one loop over vectors."""

@@ -17,6 +17,8 @@ def loop_lines(loop: For, values: TileValues) -> tuple[list[str], list[str], str
     first, last = str(loop.first), values.variables.count(loop.index.dim)
     lines: list[str] = []
     inner: list[str] = []
+    if loop.window is not None and loop.window.clear is not None:
+        return _divided_lines(loop, loop.window, loop.window.clear, first, last, values)
     if loop.window is not None:
         lines = _window_lines(loop, loop.window, first, last, values)
         if loop.window.seen:
@@ -27,6 +29,25 @@ def loop_lines(loop: For, values: TileValues) -> tuple[list[str], list[str], str
             first, last = of("first"), of("last")
     share, bounds = _share_lines(loop, first, last, values)
     return (lines, [*inner, *share], bounds) if inner else ([*lines, *share], [], bounds)
+
+
+def _divided_lines(
+    loop: For, window: Window, clear: bool, first: str, last: str, values: TileValues
+) -> tuple[list[str], list[str], str]:
+    """The blocks of a window that every row sees whole; or the others, in the loop right after."""
+    of, variables = _variables(loop, values), values.variables
+    if not clear:
+        return [], [], f"{of('clear')}, {of('last')}"
+    assert window.rows is not None
+    block, extent = variables.block(loop.index.dim), variables.extent(loop.index.dim.axis)
+    start, _ = _row_edges(window.rows, values)
+    seen = f"tl.maximum({start} + {_edge(window.high, values)} + 1, 0) // {block}"
+    lines = _window_lines(loop, window, first, last, values)
+    lines += [
+        "# the blocks that all these rows see whole need no mask",
+        f"{of('clear')} = tl.minimum({seen}, {extent} // {block})",
+    ]
+    return lines, [], f"{of('first')}, {of('clear')}"
 
 
 def _variables(loop: For, values: TileValues) -> Callable[[str], str]:
