@@ -43,6 +43,7 @@ from helpers.attention_forms import FORMS, inputs_of
 from helpers.lookup_programs import FORMS as LOOKUPS
 from helpers.lookup_programs import inputs_of as lookup_inputs
 from helpers.lookup_programs import traced
+from helpers.triton_rows import row_errors, row_resources
 
 UNITS = {
     "attention": (),
@@ -503,10 +504,12 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_edges": edge_results,
     "run_exponentials": exponential_errors,
     "run_outside": lookups_outside,
+    "run_rows": row_errors,
     "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
     "compile_masks": masked_resources,
     "compile_long": long_resources,
     "compile_products": product_resources,
+    "compile_rows": row_resources,
     "compile_short": lambda capability: short_resources(int(capability)),
 }
 

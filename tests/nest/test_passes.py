@@ -119,6 +119,54 @@ Nest("f", [Kernel("f", [m], [
 ])], [X], [View(O, [M])])
 """
 
+NESTED_SUMS = """
+T = Buffer([], float32)
+X = Buffer([BufferAxis(M0), BufferAxis(N0)], float32)
+t = Tile([], float32)
+w = Tile([], float32)
+j = Index(M0)
+x = Tile([M0[j], N0[n]], float32)
+y = Tile([M0[j]], float32)
+z = Tile([M0[j]], float32)
+Nest("f", [Kernel("f", [], [
+    Fill(t, 0.0),
+    For(j, [
+        Fill(z, 0.0),
+        For(n, [
+            Load(x, X[M0[j], N0[n]]),
+            Fold(y, x, N0[n], add, tail_masked=False),
+            Compute(z, x0 + x1, [z, y]),
+        ], gathered=[[add, [z]]]),
+        Fold(w, z, M0[j], add, tail_masked=False),
+        Compute(t, x0 + x1, [t, w]),
+    ], gathered=[[add, [t]]]),
+    Store(T[()], t),
+])], [X], [View(T, [])])
+"""
+
+MASKED_SUMS = NESTED_SUMS.replace(", add, tail_masked=False", ", add")
+
+SUM_AND_PRODUCT = """
+both = Combiner([0.0, 1.0], [x0 + x2, x1 * x3])
+P = Buffer([BufferAxis(M0)], float32)
+S = Buffer([BufferAxis(M0), BufferAxis(N0)], float32)
+b = Tile([M0[m]], float32)
+p = Tile([M0[m]], float32)
+Nest("f", [Kernel("f", [m], [
+    Fill(a, 0.0),
+    Fill(b, 1.0),
+    For(n, [
+        Load(s, S[M0[m], N0[n]]),
+        Fold(r, s, N0[n], add),
+        Fold(p, s, N0[n], mul),
+        Compute(a, x0 + x1, [a, r]),
+        Compute(b, x0 * x1, [b, p]),
+    ], gathered=[[both, [a, b]]]),
+    Store(O[M0[m]], a),
+    Store(P[M0[m]], b),
+])], [S], [View(O, [M]), View(P, [M])])
+"""
+
 CAUSAL_SUM = """
 i = Tile([M0[m]], int64)
 j = Tile([N0[n]], int64)
@@ -203,7 +251,7 @@ b = Index(B0)
 j = Index(M0)
 S = Buffer([BufferAxis(B0), BufferAxis(M0), BufferAxis(N0)], float32)
 T = Buffer([BufferAxis(M0)], float32)
-t = Tile([B0[b], M0[m], N0[n]], float32)
+t = Tile([M0[m], N0[n]], float32)
 u = Tile([M0[j]], float32)
 Nest("f", [Kernel("f", [b, m, n], [
     Load(t, S[B0[b], M0[m], N0[n]]),
@@ -219,7 +267,8 @@ def run(name: str, body: str, schedule: Schedule | None = None) -> str:
     """The nest after one pass, without the definitions that it had before."""
     nest = nest_from_text(HEAD + body)
     verify_nest(nest)
-    passes = {each.name: each.run for each in nest_passes(schedule or Schedule())}
+    own = nest_passes(schedule or Schedule(), folds_late=True)
+    passes = {each.name: each.run for each in own}
     return changes(nest, passes[name](nest))
 
 
@@ -242,6 +291,10 @@ CASES = {
     "skip_masked_blocks, not masked": ("skip_masked_blocks", LONG_SUM, None),
     "split_reduction": ("split_reduction", LONG_SUM, Schedule(split={"N": 4})),
     "split_reduction, atomic": ("split_reduction", LONG_SUM, Schedule(split={"N": 4}, atomic=True)),
+    "split_reduction, one by one": ("split_reduction", SUM_AND_PRODUCT, Schedule(split={"N": 4})),
+    "fold_after_loops": ("fold_after_loops", NESTED_SUMS, None),
+    "fold_after_loops, masked": ("fold_after_loops", MASKED_SUMS, None),
+    "fold_after_loops, a product": ("fold_after_loops", LONG_SUM, None),
     "order_grid": ("order_grid", TWO_GRIDS, Schedule(order=("N.0", "B.0", "M.0"))),
     "order_grid, some": ("order_grid", TWO_GRIDS, Schedule(order=("N", "M"))),
     "order_grid, as it is": ("order_grid", TWO_GRIDS, None),
@@ -257,7 +310,8 @@ def test_pass(
 
 
 def test_every_pass_has_a_case() -> None:
-    assert {name for name, _, _ in CASES.values()} == {p.name for p in nest_passes(Schedule())}
+    passes = nest_passes(Schedule(), folds_late=True)
+    assert {name for name, _, _ in CASES.values()} == {p.name for p in passes}
 
 
 @pytest.mark.parametrize(
