@@ -216,7 +216,25 @@ Nest("f", [
 ], [O, V], [View(O, [M]), View(W, [P])])
 """
 
-DEPENDENT_KERNELS = TWO_KERNELS.replace("V[P0[p]]", "O[P0[p]]")
+CONTINUED_KERNELS = """
+X = Buffer([BufferAxis(M0)], float32)
+Y = Buffer([BufferAxis(M0)], float32)
+p = Index(M0)
+r2 = Tile("r", [M0[p]], float32)
+Nest("f", [
+    Kernel("f_1", [m], [Load(r, X[M0[m]]), Compute(a, x0 * 2.0, [r]), Store(Y[M0[m]], a)]),
+    Kernel("f_2", [p], [Load(r2, Y[M0[p]]), Store(O[M0[p]], r2)]),
+], [X], [View(O, [M])], between=[Y])
+"""
+
+DEPENDENT_KERNELS = {
+    "another block": CONTINUED_KERNELS.replace("r2, Y[M0[p]]", "r2, Y[M0[0]]"),
+    "rounded": CONTINUED_KERNELS.replace(
+        "Y = Buffer([BufferAxis(M0)], float32)", "Y = Buffer([BufferAxis(M0)], bfloat16)"
+    ),
+    "added to": CONTINUED_KERNELS.replace("Store(Y[M0[m]], a)", "Store(Y[M0[m]], a, atomic=True)"),
+    "overwritten": CONTINUED_KERNELS.replace("Store(O[M0[p]], r2)", "Store(X[M0[p]], r2)"),
+}
 
 PROLOGUE = """program {
   axis M = MM
@@ -338,6 +356,12 @@ def test_merge_kernels(golden: Callable[[str], None]) -> None:
     golden(changes(nest, merge_kernels(nest, {})))
 
 
-def test_kernels_that_depend_on_each_other_are_not_merged() -> None:
-    nest = nest_from_text(HEAD + DEPENDENT_KERNELS)
+def test_a_kernel_continues_with_the_blocks_of_its_program(golden: Callable[[str], None]) -> None:
+    nest = nest_from_text(HEAD + CONTINUED_KERNELS)
+    golden(changes(nest, merge_kernels(nest, {})))
+
+
+@pytest.mark.parametrize("text", DEPENDENT_KERNELS.values(), ids=DEPENDENT_KERNELS)
+def test_kernels_that_depend_on_each_other_are_not_merged(text: str) -> None:
+    nest = nest_from_text(HEAD + text)
     assert len(merge_kernels(nest, {}).kernels) == 2
