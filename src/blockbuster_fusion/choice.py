@@ -47,13 +47,15 @@ class Choice:
 
     def scheduled(self, observe: Observer | None = None) -> tuple[Nest, dict[Dim, int]]:
         """The loop nest, and the tiles of all its dims."""
-        nest = scheduled(self.graph, kernel_name(self.name), self.schedule, observe)
-        if self.target == "cuda":
+        is_gpu = self.target == "cuda"
+        name = kernel_name(self.name)
+        nest = scheduled(self.graph, name, self.schedule, observe, folds_late=is_gpu)
+        if is_gpu:
             nest = UNTYING.observed(nest, observe)
         tiles = all_tiles(nest, self.tiles, self.target)
         if self.target == "cpu":
             nest = run_passes(FOR_ROWS, nest, observe)
-        if self.target == "cuda":
+        if is_gpu:
             sizes = assumed_lengths(self.graph, nest)
             tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
             nest = DIVIDING.observed(nest, observe)

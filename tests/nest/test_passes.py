@@ -123,6 +123,54 @@ Nest("f", [Kernel("f", [m], [
 ])], [X], [View(O, [M])])
 """
 
+NESTED_SUMS = """
+T = Buffer([], float32)
+X = Buffer([BufferAxis(M0), BufferAxis(N0)], float32)
+t = Tile([], float32)
+w = Tile([], float32)
+j = Index(M0)
+x = Tile([M0[j], N0[n]], float32)
+y = Tile([M0[j]], float32)
+z = Tile([M0[j]], float32)
+Nest("f", [Kernel("f", [], [
+    Fill(t, 0.0),
+    For(j, [
+        Fill(z, 0.0),
+        For(n, [
+            Load(x, X[M0[j], N0[n]]),
+            Fold(y, x, N0[n], add, tail_masked=False),
+            Compute(z, x0 + x1, [z, y]),
+        ], gathered=[[add, [z]]]),
+        Fold(w, z, M0[j], add, tail_masked=False),
+        Compute(t, x0 + x1, [t, w]),
+    ], gathered=[[add, [t]]]),
+    Store(T[()], t),
+])], [X], [View(T, [])])
+"""
+
+MASKED_SUMS = NESTED_SUMS.replace(", add, tail_masked=False", ", add")
+
+SUM_AND_PRODUCT = """
+both = Combiner([0.0, 1.0], [x0 + x2, x1 * x3])
+P = Buffer([BufferAxis(M0)], float32)
+S = Buffer([BufferAxis(M0), BufferAxis(N0)], float32)
+b = Tile([M0[m]], float32)
+p = Tile([M0[m]], float32)
+Nest("f", [Kernel("f", [m], [
+    Fill(a, 0.0),
+    Fill(b, 1.0),
+    For(n, [
+        Load(s, S[M0[m], N0[n]]),
+        Fold(r, s, N0[n], add),
+        Fold(p, s, N0[n], mul),
+        Compute(a, x0 + x1, [a, r]),
+        Compute(b, x0 * x1, [b, p]),
+    ], gathered=[[both, [a, b]]]),
+    Store(O[M0[m]], a),
+    Store(P[M0[m]], b),
+])], [S], [View(O, [M]), View(P, [M])])
+"""
+
 CAUSAL_SUM = """
 i = Tile([M0[m]], int64)
 j = Tile([N0[n]], int64)
@@ -172,7 +220,25 @@ Nest("f", [
 ], [O, V], [View(O, [M]), View(W, [P])])
 """
 
-DEPENDENT_KERNELS = TWO_KERNELS.replace("V[P0[p]]", "O[P0[p]]")
+CONTINUED_KERNELS = """
+X = Buffer([BufferAxis(M0)], float32)
+Y = Buffer([BufferAxis(M0)], float32)
+p = Index(M0)
+r2 = Tile("r", [M0[p]], float32)
+Nest("f", [
+    Kernel("f_1", [m], [Load(r, X[M0[m]]), Compute(a, x0 * 2.0, [r]), Store(Y[M0[m]], a)]),
+    Kernel("f_2", [p], [Load(r2, Y[M0[p]]), Store(O[M0[p]], r2)]),
+], [X], [View(O, [M])], between=[Y])
+"""
+
+DEPENDENT_KERNELS = {
+    "another block": CONTINUED_KERNELS.replace("r2, Y[M0[p]]", "r2, Y[M0[0]]"),
+    "rounded": CONTINUED_KERNELS.replace(
+        "Y = Buffer([BufferAxis(M0)], float32)", "Y = Buffer([BufferAxis(M0)], bfloat16)"
+    ),
+    "added to": CONTINUED_KERNELS.replace("Store(Y[M0[m]], a)", "Store(Y[M0[m]], a, atomic=True)"),
+    "overwritten": CONTINUED_KERNELS.replace("Store(O[M0[p]], r2)", "Store(X[M0[p]], r2)"),
+}
 
 PROLOGUE = """program {
   axis M = MM
@@ -233,7 +299,7 @@ b = Index(B0)
 j = Index(M0)
 S = Buffer([BufferAxis(B0), BufferAxis(M0), BufferAxis(N0)], float32)
 T = Buffer([BufferAxis(M0)], float32)
-t = Tile([B0[b], M0[m], N0[n]], float32)
+t = Tile([M0[m], N0[n]], float32)
 u = Tile([M0[j]], float32)
 Nest("f", [Kernel("f", [b, m, n], [
     Load(t, S[B0[b], M0[m], N0[n]]),
@@ -277,7 +343,8 @@ def run(name: str, body: str, schedule: Schedule | None = None) -> str:
     """The nest after one pass, without the definitions that it had before."""
     nest = nest_from_text(HEAD + body)
     verify_nest(nest)
-    passes = {each.name: each.run for each in nest_passes(schedule or Schedule())}
+    own = nest_passes(schedule or Schedule(), folds_late=True)
+    passes = {each.name: each.run for each in own}
     return changes(nest, passes[name](nest))
 
 
@@ -315,6 +382,10 @@ CASES = {
     "split_reduction, atomic": ("split_reduction", LONG_SUM, Schedule(split={"N": 4}, atomic=True)),
     "pad_operands": ("pad_operands", ODD_PRODUCT, Schedule(padded=True)),
     "pad_operands, not asked for": ("pad_operands", ODD_PRODUCT, None),
+    "split_reduction, one by one": ("split_reduction", SUM_AND_PRODUCT, Schedule(split={"N": 4})),
+    "fold_after_loops": ("fold_after_loops", NESTED_SUMS, None),
+    "fold_after_loops, masked": ("fold_after_loops", MASKED_SUMS, None),
+    "fold_after_loops, a product": ("fold_after_loops", LONG_SUM, None),
     "order_grid": ("order_grid", TWO_GRIDS, Schedule(order=("N.0", "B.0", "M.0"))),
     "order_grid, some": ("order_grid", TWO_GRIDS, Schedule(order=("N", "M"))),
     "order_grid, as it is": ("order_grid", TWO_GRIDS, None),
@@ -330,7 +401,8 @@ def test_pass(
 
 
 def test_every_pass_has_a_case() -> None:
-    assert {name for name, _, _ in CASES.values()} == {p.name for p in nest_passes(Schedule())}
+    passes = nest_passes(Schedule(), folds_late=True)
+    assert {name for name, _, _ in CASES.values()} == {p.name for p in passes}
 
 
 @pytest.mark.parametrize(
@@ -390,8 +462,14 @@ def test_merge_kernels(golden: Callable[[str], None]) -> None:
     golden(changes(nest, merge_kernels(nest, {})))
 
 
-def test_kernels_that_depend_on_each_other_are_not_merged() -> None:
-    nest = nest_from_text(HEAD + DEPENDENT_KERNELS)
+def test_a_kernel_continues_with_the_blocks_of_its_program(golden: Callable[[str], None]) -> None:
+    nest = nest_from_text(HEAD + CONTINUED_KERNELS)
+    golden(changes(nest, merge_kernels(nest, {})))
+
+
+@pytest.mark.parametrize("text", DEPENDENT_KERNELS.values(), ids=DEPENDENT_KERNELS)
+def test_kernels_that_depend_on_each_other_are_not_merged(text: str) -> None:
+    nest = nest_from_text(HEAD + text)
     assert len(merge_kernels(nest, {}).kernels) == 2
 
 

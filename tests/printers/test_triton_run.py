@@ -25,6 +25,7 @@ from helpers.triton_cases import (
     SCHEDULED,
     UNITS,
 )
+from helpers.triton_rows import FORCED, ROWS
 from helpers.vector_products import VECTORS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
@@ -34,7 +35,7 @@ SHORT = (80, 86, 90) if FULL else (86,)
 COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
-    *("compile_padded", "compile_divided", "compile:90:float32"),
+    *("compile_padded", "compile_rows", "compile_divided", "compile:90:float32"),
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
 )
@@ -128,6 +129,22 @@ def test_long_sums_are_gathered_in_runs() -> None:
     assert [row["case"] for row in rows] == list(LONG)
     assert all(16 in row["runs"] for row in rows), rows
     assert not [row for row in rows if not row["error"] <= 2 * row["torch"]], rows
+
+
+def test_rows_are_as_exact_as_float32() -> None:
+    """With the configurations that a search chooses: whole rows, and rows in blocks."""
+    rows = found("run_rows")
+    assert [row["case"] for row in rows] == [*ROWS, *FORCED]
+    assert not [row for row in rows if not row["error"] <= 2 * row["torch"] + 2.0**-22], rows
+
+
+def test_rows_are_loaded_once_in_wide_words() -> None:
+    """No registers are spilled; rows of which 8 elements are 16 bytes are loaded so."""
+    rows = {row["case"]: row for row in found("compile_rows")}
+    assert [*rows] == [*ROWS, *FORCED]
+    assert not [row for row in rows.values() if row["spilled"]], rows
+    assert {rows[name]["kernels"] for name in ("softmax", "layer norm", "rms norm")} == {1}
+    assert all(rows[name]["wide"] for name in ("softmax", "rms norm", "sum of long rows")), rows
 
 
 def test_long_sums_compile() -> None:

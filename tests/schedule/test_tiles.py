@@ -37,6 +37,17 @@ def test_short_axes_have_one_block() -> None:
     assert unit_axes(fixed("attention", M=64), "cpu") == ()  # rows run in parallel
 
 
+def test_rows_that_a_gpu_reduces_have_one_block() -> None:
+    """Up to some length: longer ones, products and columns are cut."""
+    assert unit_axes(fixed("softmax", N=1000), "cuda") == ("N",)
+    assert unit_axes(fixed("softmax", N=16_385), "cuda") == ()
+    assert unit_axes(fixed("layernorm-matmul", K=1024), "cuda") == ()
+    columns = bb.trace(lambda X: {"Y": X - bb.ops.max(X, axis=0)}, X="N M")
+    assert unit_axes(with_known_sizes(bb.lower(columns), {"N": 1000}), "cuda") == ()
+    added = bb.trace(lambda X: {"Y": X + 1.0}, X="M N")
+    assert unit_axes(with_known_sizes(bb.lower(added), {"N": 1000}), "cuda") == ()
+
+
 def test_what_is_given_stays() -> None:
     graph = bb.fuse(bb.examples.attention()).snapshots[-1]
     (rows,) = (d for d in graph.dims if d.name == "M" and not d.is_free)

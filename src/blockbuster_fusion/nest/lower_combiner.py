@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from blockbuster_fusion.ir.combiner import ANY, Combiner
+from blockbuster_fusion.ir.combiner import ADD, ANY, MAX, Combiner
 from blockbuster_fusion.ir.expr import Expr, arg, arguments, call, postorder
 from blockbuster_fusion.nest.analysis.proportional import proportional
 from blockbuster_fusion.nest.nest import (
     Compute,
     Fill,
+    Fold,
     Span,
     Statement,
     Tile,
@@ -112,6 +113,40 @@ def combine(
     made.updates[:0] = shared.statements
     made.updates += [Compute(tile, arg(0), (new,)) for tile, new in finished]
     return made
+
+
+def is_foldable(combiner: Combiner) -> bool:
+    """True if a block of tuples can be folded along an axis: `folded` does so."""
+    return combiner.arity == 1 or _base(combiner) is not None
+
+
+def folded(
+    combiner: Combiner, blocks: Sequence[Tile], span: Span, names: TileNames
+) -> tuple[list[Tile], list[Statement]]:
+    """The tiles of a tuple whose blocks are folded along a span, and the statements that do so.
+
+    Sums with a common exponent are first scaled to the largest one.
+    """
+
+    def along_rest(tile: Tile) -> Tile:
+        rest = tuple(s for s in tile.spans if s != span)
+        return Tile(names.numbered("t"), rest, tile.dtype)
+
+    made = [along_rest(tile) for tile in blocks]
+    base = _base(combiner)
+    if base is None:
+        return made, [Fold(made[0], blocks[0], span, combiner)]
+    exponents, largest = blocks[0], made[0]
+    scale = Tile(names.numbered("t"), exponents.spans, exponents.dtype)
+    statements: list[Statement] = [
+        Fold(largest, exponents, span, MAX),
+        Compute(scale, call(base, arg(0) - arg(1)), (exponents, largest)),
+    ]
+    for tile, block in zip(made[1:], blocks[1:], strict=True):
+        scaled = Tile(names.numbered("t"), block.spans, block.dtype)
+        statements.append(Compute(scaled, arg(0) * arg(1), (block, scale)))
+        statements.append(Fold(tile, scaled, span, ADD))
+    return made, statements
 
 
 def _is_needed(expr: Expr, combiner: Combiner) -> bool:

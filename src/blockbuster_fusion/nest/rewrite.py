@@ -107,6 +107,8 @@ class Renaming:
 
     indices: Mapping[Index, Index]
     dims: Mapping[Dim, Dim]
+    name: Callable[[str], str] = str
+    """Gives tiles other names."""
     tiles: dict[Tile, Tile] = field(default_factory=dict)
     """The tiles that were met so far."""
 
@@ -157,7 +159,7 @@ class Renaming:
 
     def tile(self, old: Tile) -> Tile:
         if old not in self.tiles:
-            self.tiles[old] = Tile(old.name, tuple(map(self.span, old.spans)), old.dtype)
+            self.tiles[old] = Tile(self.name(old.name), tuple(map(self.span, old.spans)), old.dtype)
         return self.tiles[old]
 
     def access(self, access: Access) -> Access:

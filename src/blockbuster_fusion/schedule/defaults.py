@@ -6,6 +6,7 @@ attention head is never cut. The best snapshot is estimated from its operations 
 Tuning does better, and starts from these defaults.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -29,7 +30,7 @@ from blockbuster_fusion.ir.ops import (
 )
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.nest.analysis.few_rows import FEW
-from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.nest import Nest, written
 
 ASSUMED = 512
 """The length that is assumed of an axis of unknown length."""
@@ -38,6 +39,10 @@ FEW_ROWS_TILE = 1024
 """The tile of an axis if rows are few: blocks of weights are read in place, row by row."""
 FEW_ROWS_COLUMNS = 1 << 14
 """The same of the columns of outputs; longer rows are read faster."""
+MOST_TOGETHER = 4096
+"""The elements of a block of shares of a split reduction."""
+STREAMED = 32 << 10
+"""Bytes that a program of a GPU without products has at one time, so that many run together."""
 WORTH_IT = 1.02
 """The factor by which a snapshot by other rules must be faster to be chosen."""
 
@@ -75,7 +80,7 @@ TARGET_MODELS = {
     # at which that gives blocks back.
     "cpu": TargetModel(128, 256, 16, 256, 2048, 16384, 4 << 20, 1e11, 2e10),
     # A large GPU: tensor cores in 16 bits; shared memory and registers of one processor; its L2.
-    "cuda": TargetModel(64, 64, 16, 128, 128, 128, 200 * 1024, 6e14, 1e13),
+    "cuda": TargetModel(64, 64, 16, 128, 128, 16384, 200 * 1024, 6e14, 1e13),
     "interpret": TargetModel(DEFAULT_TILE, DEFAULT_TILE, 16, 256, 2048, 2048, 4 << 20, 1e11, 2e10),
 }
 
@@ -93,10 +98,10 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     The rows of an output are its first axis that is cut into blocks; they run in parallel. Axes
     that an input or a lookup has beside these rows may be longer, the more so if rows are few. In a
     program without products they may be longer too, unless they come before the rows: such blocks
-    are turned, or reduced row upon row. On a GPU a block has a length that is a power of two, so an
-    axis of another length is cut.
+    are turned, or reduced row upon row. On a GPU they may be longer only if they are reduced. There
+    blocks have lengths that are powers of two: beside products, an axis of another length is cut.
     """
-    model = model_for(target)
+    model, multiplies = model_for(target), _multiplies(graph)
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
     read = [graph.type_of_input(port).axes for port in range(len(graph.inputs))]
     read += [node.types[0].axes for node in _lookups(graph)]
@@ -106,15 +111,17 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
         # Threads share out columns and sums of products, as there are too few rows for that.
         longest *= model.rows // FEW
         beside &= _reduced_in_blocks(graph)
-    if target != "cuda" and not _multiplies(graph):
+    if not multiplies:
         longest = model.stream
+        beside &= _reduced_in_blocks(graph) if target == "cuda" else beside
         beside -= {a for axes in read for at, a in enumerate(axes) if rows & {*axes[at + 1 :]}}
     found = {
         dim.axis
         for dim in graph.dims
         if dim.packed
         and not dim.is_free
-        and _is_short(dim.axis, longest if dim.axis in beside else model.short, target)
+        and _is_short(dim.axis, longest if dim.axis in beside else model.short)
+        and not (target == "cuda" and multiplies and _is_padded(dim.axis, model.smallest))
     }
     return tuple(sorted(axis.name for axis in found - rows))
 
@@ -136,11 +143,14 @@ def _multiplies(graph: Graph) -> bool:
     return any(isinstance(n.op, Dot) for _, inner in graph.walk() for n in inner.nodes.values())
 
 
-def _is_short(axis: Axis, limit: int, target: str) -> bool:
-    if not isinstance(axis.extent, int) or not 0 < axis.extent <= limit:
-        return False
-    whole = axis.extent >= model_for(target).smallest and axis.extent & (axis.extent - 1) == 0
-    return whole or target != "cuda"
+def _is_short(axis: Axis, limit: int) -> bool:
+    return isinstance(axis.extent, int) and 0 < axis.extent <= limit
+
+
+def _is_padded(axis: Axis, smallest: int) -> bool:
+    """True unless the length of an axis is that of a block of a dot, a power of two."""
+    length = axis.extent
+    return not isinstance(length, int) or length < smallest or _power_of_two(length) != length
 
 
 def _output_axes(graph: Graph) -> Iterable[list[Axis]]:
@@ -159,6 +169,8 @@ def default_tiles(
     Given tiles stay as they are. Others are powers of two.
     """
     model, fixed = model_for(target), dict(given or {})
+    streams = target == "cuda" and not _multiplies(graph)
+    smallest, room = (1, STREAMED) if streams else (model.smallest, model.local)
     loops = sorted((d for d in graph.dims if is_tiled(d)), key=lambda d: d.label)
     if has_few_rows(graph, target):
         return {dim: fixed.get(dim, _tile_with_few_rows(dim.axis, graph)) for dim in loops}
@@ -171,13 +183,13 @@ def default_tiles(
     peaks = [_peak(g, sizes, tiles) for g in alone]
     mentions = {dim: [at for at, g in enumerate(alone) if dim in g.dims] for dim in loops}
     free = [(-tiles[d], at) for at, d in enumerate(loops) if d not in fixed]
-    free = [(tile, at) for tile, at in free if -tile > model.smallest]
+    free = [(tile, at) for tile, at in free if -tile > smallest]
     heapify(free)
-    while free and max(peaks) > model.local:
+    while free and max(peaks) > room:
         _, at = heappop(free)
         largest = loops[at]
         tiles[largest] //= 2
-        if tiles[largest] > model.smallest:
+        if tiles[largest] > smallest:
             heappush(free, (-tiles[largest], at))
         for number in mentions[largest]:
             peaks[number] = _peak(alone[number], sizes, tiles)
@@ -259,14 +271,33 @@ def _power_of_two(length: int) -> int:
 
 
 def all_tiles(nest: Nest, tiles: Mapping[Dim, int], target: str) -> dict[Dim, int]:
-    """The tiles, and those of dims that only the loop nest has, which follow their axis."""
+    """The tiles, and those of dims that only the loop nest has, which follow their axis.
+
+    Shares of a split reduction have an axis of their own. They are loaded in blocks that are small
+    together with their other axes.
+    """
     made = dict(tiles)
     by_axis = {dim.axis: tile for dim, tile in tiles.items()}
     for kernel in nest.kernels:
         for dim in kernel.dims:
             if is_tiled(dim) and dim not in made:
-                made[dim] = by_axis.get(dim.axis, _first_tile(dim.axis, model_for(target)))
+                made[dim] = by_axis.get(dim.axis) or _tile_beside(dim, nest, made)
     return made
+
+
+def _tile_beside(dim: Dim, nest: Nest, tiles: Mapping[Dim, int]) -> int:
+    """The longest tile of a dim with which no block that has it is large."""
+
+    def length(other: Dim) -> int:
+        extent = other.axis.extent if isinstance(other.axis.extent, int) else ASSUMED
+        return extent if other.unit else min(extent, tiles.get(other, 1)) if other.packed else 1
+
+    made = (t for k in nest.kernels for s in k.statements if (t := written(s)) is not None)
+    blocks = [[span.dim for span in tile.spans] for tile in made]
+    beside = (math.prod(length(d) for d in dims if d is not dim) for dims in blocks if dim in dims)
+    room = max(1, MOST_TOGETHER // max(beside, default=1))
+    whole = _power_of_two(dim.axis.extent) if isinstance(dim.axis.extent, int) else room
+    return min(whole, 1 << (room.bit_length() - 1))
 
 
 def assumed_sizes(graph: Graph) -> dict[str, int]:

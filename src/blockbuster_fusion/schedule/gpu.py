@@ -25,6 +25,9 @@ BESIDE = 56
 """The registers of a thread beside the accumulators of products."""
 ACCUMULATED = 72
 """The elements of a thread beyond which a program has eight warps instead of four."""
+PER_THREAD = 16
+"""The elements of a thread in a kernel without products: two loads of 16 bytes, in 16 bits."""
+MOST_STREAM_WARPS = 16
 STAGES = 3
 KEPT_BUSY = 15
 """The warps with which a processor computes at its full rate."""
@@ -45,6 +48,10 @@ TOGETHER = 0.97
 """The share of the shorter time of tensor cores and of their memory that is hidden."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
+FOLDING = 0.3
+"""The waiting of threads for each other in a fold, in steps."""
+COMMON = 0.3
+"""The share of the first cache that what all programs read may fill."""
 CACHED = 0.6
 """The share of the second cache that what one round reads again may fill."""
 VECTOR, MEMORY, OVERLAP = 0.6, 0.97, 0.95
@@ -64,10 +71,18 @@ class Residents:
     """The elements of a thread, as a multiple of those that registers hold; 1 at least."""
 
 
+def stream_warps(largest: float) -> int:
+    """The warps of a program without products, by the elements of its largest tile."""
+    threads = max(32.0, largest / PER_THREAD)
+    return int(min(MOST_STREAM_WARPS, 1 << math.ceil(math.log2(threads / 32))))
+
+
 def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     """The programs of a kernel that a processor runs at a time."""
     room = machine.memories[0].size
-    warps = schedule.warps or (8 if work.held > ACCUMULATED * 32 * 4 else 4)
+    usual = 8 if work.held > ACCUMULATED * 32 * 4 else 4
+    multiplies = work.multiplying or work.products
+    warps = schedule.warps or (usual if multiplies else stream_warps(work.largest))
     stages = schedule.stages or STAGES
     if work.staged:
         stages = max(1, min(stages, int(room // work.staged)))
@@ -98,7 +113,8 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     arriving += work.staged * at_a_time / machine.memories[-2].each
     ahead = rounds * work.multiplying * arriving / max(1, here.stages - 1)
     longer = longer + ahead if work.is_mixed else max(longer, ahead)
-    waiting = rounds * (work.steps - work.multiplying + START) * machine.latency
+    folding = 0.0 if work.multiplying else work.folding * FOLDING
+    waiting = rounds * (work.steps - work.multiplying + folding + START) * machine.latency
     if work.multiplying:  # while a program stores, it loads nothing
         waiting += rounds * work.written / programs / machine.memories[-2].each / at_a_time
     wanted = work.staged * (schedule.stages or 1)
@@ -127,7 +143,8 @@ def _moving(
 ) -> float:
     """The seconds for bytes: of arrays once, again by other programs, and again by the same.
 
-    Few programs do not reach the rates of all processors together.
+    Few programs do not reach the rates of all processors together. What all programs read stays in
+    the first cache, if there is little of it.
     """
     first, cache, main = machine.memories[0], machine.memories[-2], machine.main
     home = machine.memory_for(work.arrays)
@@ -135,6 +152,9 @@ def _moving(
     own = work.own * programs
     others = max(0.0, own - work.arrays)
     again = max(0.0, work.moved - max(own, work.arrays))
+    near = work.common <= COMMON * first.size and not work.multiplying
+    common = min(others, work.common * (programs - 1)) if near else 0.0
+    others -= common
     reach = work.own * at_a_time
     if reach <= first.size - here.shared:
         nearest = first
@@ -147,7 +167,7 @@ def _moving(
     def rate(memory: Memory) -> float:
         return min(memory.total * (MEMORY if memory is main else 1.0), memory.each * processors)
 
-    parts = ((work.arrays, home), (others, cache), (again, nearest))
+    parts = ((work.arrays, home), (others, cache), (common, first), (again, nearest))
     if work.multiplying:  # both memories are busy at a time
         return max(work.arrays / rate(main), sum(size for size, _ in parts) / rate(cache))
     return sum(size / rate(memory) for size, memory in parts)

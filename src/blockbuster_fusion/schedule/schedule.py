@@ -10,6 +10,7 @@ from blockbuster_fusion.nest.lower import lower_to_nest
 from blockbuster_fusion.nest.nest import Kernel, Nest
 from blockbuster_fusion.nest.passes.accumulate_in_place import accumulate_in_place
 from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
+from blockbuster_fusion.nest.passes.fold_after_loops import fold_after_loops
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
 from blockbuster_fusion.nest.passes.hoist import hoist
 from blockbuster_fusion.nest.passes.order_grid import order_grid
@@ -55,7 +56,8 @@ class Schedule:
     atomic: bool = False
     """True to add up split sums atomically rather than in a second kernel."""
     warps: int | None = None
-    """The warps of a program on a GPU; by default, as many as its accumulators need."""
+    """The warps of a program on a GPU; by default, as many as its accumulators need, or
+    without products its largest tile."""
     stages: int | None = None
     """The stages of pipelined loops on a GPU; by default, as many as shared memory holds."""
     group: int | None = None
@@ -109,12 +111,17 @@ def scheduled(
     name: str = "kernel",
     schedule: Schedule | None = None,
     observe: Observer | None = None,
+    *,
+    folds_late: bool = False,
 ) -> Nest:
-    """The program as kernels that are ready to be printed."""
+    """The program as kernels that are ready to be printed.
+
+    With `folds_late`, loops gather blocks place by place, as suits a GPU.
+    """
     schedule = schedule or Schedule()
     graph = run_passes(graph_passes(schedule), graph, observe)
     nest = lowering(name, schedule).observed(graph, observe)
-    nest = run_passes(nest_passes(schedule), nest, observe)
+    nest = run_passes(nest_passes(schedule, folds_late=folds_late), nest, observe)
     verify_nest(nest)
     return nest
 
@@ -138,7 +145,7 @@ def lowering(name: str, schedule: Schedule) -> Pass[Graph, Nest]:
     return Pass("lower_to_nest", "Turns maps into grids and loops over tiles.", lower)
 
 
-def nest_passes(schedule: Schedule) -> tuple[Pass[Nest, Nest], ...]:
+def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[Nest, Nest], ...]:
     """The passes over loop nests, in order."""
 
     def split(nest: Nest) -> Nest:
@@ -152,6 +159,7 @@ def nest_passes(schedule: Schedule) -> tuple[Pass[Nest, Nest], ...]:
     def order(nest: Nest) -> Nest:
         return order_grid(nest, schedule.order) if schedule.order else nest
 
+    late = each_kernel(fold_after_loops, "Folds blocks after loops rather than in them, on a GPU.")
     return (
         each_kernel(fold_casts, "Folds casts into loads and stores."),
         each_kernel(accumulate_in_place, "Has contractions add straight into accumulators."),
@@ -162,6 +170,7 @@ def nest_passes(schedule: Schedule) -> tuple[Pass[Nest, Nest], ...]:
         each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
         Pass("split_reduction", "Shares reductions among programs, if asked for.", split),
         Pass("pad_operands", "Copies operands with rows that are not aligned, if asked for.", pad),
+        *([late] if folds_late else []),
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
         each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
     )

@@ -243,13 +243,18 @@ class Space:
         rank = max((len(buffer.axes) for buffer in buffers), default=0)
         along = {buffer.axes[-1].dim.axis for buffer in buffers if len(buffer.axes) == rank}
         tiles = {dim: self.tiles(dim)[-1 if dim.axis in along else 0] for dim in self.dims}
-        while not self.fits(tiles):
-            longest = max(tiles, key=lambda dim: (tiles[dim], dim.label))
-            if tiles[longest] <= self.tiles(longest)[0]:
+        return self.shortened(tiles)
+
+    def shortened(self, tiles: Mapping[Dim, int]) -> dict[Dim, int]:
+        """Tiles of which the longest are made shorter until they fit."""
+        made = dict(tiles)
+        while not self.fits(made):
+            longest = max(self.dims, key=lambda dim: (made[dim], dim.label), default=None)
+            if longest is None or made[longest] <= self.tiles(longest)[0]:
                 break
-            shorter = [tile for tile in self.tiles(longest) if tile < tiles[longest]]
-            tiles[longest] = shorter[-1]
-        return tiles
+            shorter = [tile for tile in self.tiles(longest) if tile < made[longest]]
+            made[longest] = shorter[-1]
+        return made
 
     @property
     def starts(self) -> list[dict[Dim, int]]:
@@ -267,7 +272,7 @@ class Space:
             made.append(others | dict.fromkeys(self.streamed, GOOD_VECTORS[1]))
         return [self.shortened(tiles) for tiles in made]
 
-    def shortened(self, tiles: Mapping[Dim, int]) -> dict[Dim, int]:
+    def bounded(self, tiles: Mapping[Dim, int]) -> dict[Dim, int]:
         """Tiles no longer than their axes need."""
         longest = {dim: self.tiles(dim)[-1] for dim in tiles if is_tiled(dim)}
         return {dim: min(tiles[dim], most) for dim, most in longest.items()}

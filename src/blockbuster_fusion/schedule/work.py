@@ -74,7 +74,7 @@ GROUPED, WARPS = 64, 4
 """The rows that a group of four warps multiplies at a time."""
 VECTOR_BYTES = 16
 """The bytes that a thread of a GPU loads at a time."""
-LINE = {"cpu": 64, "cuda": 32}
+LINE = {"cpu": 64, "cuda": 64}
 """The bytes that memory moves at least, if they lie together."""
 
 
@@ -99,6 +99,8 @@ class Work:
     """The share of the programs that have something to do."""
     steps: float = 0.0
     """Steps of loops in one program that load something."""
+    folding: float = 0.0
+    """Folds of tiles in one program, for which its threads wait for each other."""
     multiplying: float = 0.0
     """The steps among them that multiply matrices; their loads may run ahead."""
     staged: float = 0.0
@@ -111,8 +113,12 @@ class Work:
     """The most elements that one program holds in accumulators and one tile beside them."""
     accumulated: float = 0.0
     """The most elements of accumulators that one program holds in a loop with products."""
+    largest: float = 0.0
+    """The elements of the largest tile, in whole blocks."""
     own: float = 0.0
     """Bytes of the parts of arrays that one program moves, each once."""
+    common: float = 0.0
+    """The bytes among them that all programs move, as those of the weights of a norm."""
     jumps: float = 0.0
     """Rows of blocks in arrays that do not begin where the row before them ends."""
     turned: float = 0.0
@@ -148,6 +154,7 @@ class _Count:
         self.work = Work()
         self.seen: dict[Buffer, float] = {}
         self.own: dict[Buffer, float] = {}
+        self.common: set[Buffer] = set()
         self.grid: set[Index] = set()
         self.parts: dict[Index, int] = {}
         self.results: list[list[Dim]] = []
@@ -165,7 +172,9 @@ class _Count:
         work.arrays = sum(self.seen.values())
         work.steps /= work.programs * work.busy
         work.multiplying /= work.programs * work.busy
+        work.folding /= work.programs * work.busy
         work.own = sum(self.own.values())
+        work.common = sum(size for buffer, size in self.own.items() if buffer in self.common)
         work.has_few_rows = bool(products_with_few_rows(tuple(kernel.statements), self.longest))
         if work.has_few_rows:  # weights are read as they lie
             work.transposed = 0.0
@@ -192,6 +201,7 @@ class _Count:
         for statement in body:
             made = statement.operand if isinstance(statement, Fold) else written(statement)
             if made is not None:
+                work.largest = max(work.largest, math.prod(map(self.block, made.spans)))
                 work.statements += times * self.rows(made)
             self.statement(statement, times)
 
@@ -229,6 +239,7 @@ class _Count:
                 work.operations += weight(expr, self.weights) * elements
                 work.functions += functions(expr, self.weights) * elements
             case Fold(_, operand):
+                work.folding += times
                 work.operations += self.elements(operand) * times
             case Contract(tile, left, right, span) if self.has_tensor_cores:
                 self.multiply(statement, times)
@@ -329,6 +340,8 @@ class _Count:
             whole = math.prod(buffer_shape(buffer, self.tiling)) * buffer.dtype.bytes
             self.seen[buffer] = max(self.seen.get(buffer, 0.0), float(whole))
             self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
+            if not any(span.at in self.grid for span in access.spans):
+                self.common.add(buffer)
         elif self.has_cached_scratch:
             self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
             self.work.moved += size
@@ -376,6 +389,11 @@ class _Count:
 
     def elements(self, tile: Tile) -> float:
         return math.prod((self.length(span) for span in tile.spans), start=1.0)
+
+    def block(self, span: Span) -> int:
+        """The length of whole blocks; on a GPU one of a unit dim is a power of two."""
+        starts = self.tiling.starts(span.dim)
+        return 1 << max(starts.step - 1, 0).bit_length()
 
     def longest(self, span: Span) -> int:
         """The length of the first block of a span."""

@@ -1,16 +1,22 @@
-"""Merging of small kernels that do not depend on one another.
+"""Merging of small kernels with equal grids.
 
 Triton compiles a kernel in about a tenth of a second, plus a hundredth for each load with its
 arithmetic. So many small kernels take long to compile and to launch. Neighbours with equal grids
-are merged, up to the number of statements that Triton compiles in about a second.
+are merged, up to the number of statements that Triton compiles in about a second: those that do
+not depend on one another, and one that reads just the blocks that the same program of the other
+has written. It takes them from there.
 """
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.expr import arg
 from blockbuster_fusion.nest.nest import (
+    Body,
     Buffer,
+    Call,
+    Clear,
     Compute,
     Fill,
     Fold,
@@ -21,11 +27,12 @@ from blockbuster_fusion.nest.nest import (
     Nest,
     NestStep,
     Positions,
+    Statement,
     Store,
     accesses,
     tiles,
 )
-from blockbuster_fusion.nest.rewrite import Renaming
+from blockbuster_fusion.nest.rewrite import FreshNames, Renaming, rebuilt
 
 MOST_STATEMENTS = 128
 """Statements in a kernel of several: Triton takes about a second for so many."""
@@ -42,25 +49,84 @@ def merge_kernels(nest: Nest, blocks: Mapping[Dim, int], most: int = MOST_STATEM
         if isinstance(last, Kernel) and isinstance(step, Kernel):
             moved = _on_grid_of(last, step, blocks)
             if moved is not None and _length(last) + _length(step) <= most:
-                steps[-1] = replace(last, body=(*last.body, *moved.body))
+                steps[-1] = replace(last, body=(*last.body, *moved))
                 continue
         steps.append(step)
-    return replace(nest, steps=tuple(steps))
+    return _without_unread(replace(nest, steps=tuple(steps)))
 
 
 def _length(kernel: Kernel) -> int:
     return sum(1 for _ in kernel.statements)
 
 
-def _on_grid_of(first: Kernel, second: Kernel, blocks: Mapping[Dim, int]) -> Kernel | None:
-    """The second kernel on the grid of the first, if they may run at the same time."""
+def _on_grid_of(first: Kernel, second: Kernel, blocks: Mapping[Dim, int]) -> Body | None:
+    """The second kernel on the grid of the first, if one program may run both."""
     grids = [[_form(index, blocks) for index in kernel.grid] for kernel in (first, second)]
-    if grids[0] != grids[1] or not (_is_straight(first) and _is_straight(second)):
+    if grids[0] != grids[1] or not _is_straight(second):
         return None
-    if _names(first) & _names(second) or _meet(first, second):
-        return None
+    names = FreshNames(first)
+    taken = {tile.name for s in first.statements for tile in tiles(s)}
+
+    def free(name: str) -> str:
+        return names.numbered("t") if name in taken else name
+
     indices = dict(zip(second.grid, first.grid, strict=True))
-    return replace(second, grid=first.grid, body=Renaming(indices, {}).body(second.body))
+    moved = Renaming(indices, {}, free).body(second.body)
+    if not _meet(first, second):
+        return moved if _is_straight(first) else None
+    return _continued(first, moved)
+
+
+def _continued(first: Kernel, body: Body) -> Body | None:
+    """The statements after those of a kernel whose blocks they read, or None if they cannot be."""
+    read, made = _touched(first)
+    also = {s.target.buffer for s in body if isinstance(s, Store)}
+    if also & (read | made):
+        return None
+    stores = {s.target.buffer: s for s in first.body if isinstance(s, Store)}
+    inner = [s for s in first.statements if isinstance(s, Store) and s not in first.body]
+    several = {s.target.buffer for s in inner if s.target.buffer in stores}
+    continued: list[Statement] = []
+    for statement in body:
+        sources = [a.buffer for a in accesses(statement) if not isinstance(statement, Store)]
+        if not made.intersection(sources):
+            continued.append(statement)
+            continue
+        stored = stores.get(sources[0])
+        if not isinstance(statement, Load) or stored is None or sources[0] in several:
+            return None
+        dtypes = {stored.tile.dtype, statement.tile.dtype, sources[0].dtype}
+        if stored.atomic or stored.target != statement.source or len(dtypes) > 1:
+            return None
+        continued.append(Compute(statement.tile, arg(0), (stored.tile,)))
+    return tuple(continued)
+
+
+def _without_unread(nest: Nest) -> Nest:
+    """The nest without the buffers between its kernels that no kernel reads any more."""
+    kernels = nest.kernels
+    read = {
+        a.buffer
+        for k in kernels
+        for s in k.statements
+        if not isinstance(s, Store)
+        for a in accesses(s)
+    }
+    read |= {view.buffer for step in nest.steps if isinstance(step, Call) for view in step.operands}
+    dead = {buffer for buffer in nest.between if buffer not in read}
+    if not dead:
+        return nest
+
+    def live(body: Body) -> Body:
+        return tuple(s for s in body if not (isinstance(s, Store) and s.target.buffer in dead))
+
+    steps = [
+        replace(step, body=rebuilt(step.body, live)) if isinstance(step, Kernel) else step
+        for step in nest.steps
+        if not (isinstance(step, Clear) and step.buffer in dead)
+    ]
+    between = tuple(buffer for buffer in nest.between if buffer not in dead)
+    return replace(nest, steps=tuple(steps), between=between)
 
 
 def _form(index: Index, blocks: Mapping[Dim, int]) -> Hashable:
@@ -71,10 +137,6 @@ def _form(index: Index, blocks: Mapping[Dim, int]) -> Hashable:
 
 def _is_straight(kernel: Kernel) -> bool:
     return all(isinstance(s, Straight) for s in kernel.statements)
-
-
-def _names(kernel: Kernel) -> set[str]:
-    return {tile.name for s in kernel.statements for tile in tiles(s)}
 
 
 def _meet(first: Kernel, second: Kernel) -> bool:

@@ -1,8 +1,8 @@
 """Split reductions: the blocks of a serial loop, shared among more programs.
 
 One kernel reduces each share and stores its accumulators. A second kernel combines the shares and
-does the rest. Flash-decoding is an instance. If all accumulators are plain sums, the shares may be
-added into one buffer atomically instead.
+does the rest: it loads them in blocks, and folds each. Flash-decoding is an instance. If all
+accumulators are plain sums, the shares may be added into one buffer atomically instead.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ from dataclasses import replace
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD, ANY
-from blockbuster_fusion.nest.lower_combiner import combine
+from blockbuster_fusion.nest.lower_combiner import combine, folded, is_foldable
 from blockbuster_fusion.nest.nest import (
     Access,
     Along,
@@ -77,28 +77,30 @@ class _Split:
         if atomic and any(combiner is not ADD for combiner, _ in loop.gathered):
             what = f"{kernel.name} gathers more than sums along {loop.index.dim.name}"
             raise NoKernel(what=what, remedy="split it without atomic additions")
-        name = loop.index.dim.name
-        dim = Dim(Axis(f"{name}_parts", parts), 0, packed=False)
-        self.share = Share(Index(f"{loop.index.name}_part", dim), parts)
+        axis = Axis(f"{loop.index.dim.name}_parts", parts)
+        self.share = Share(Index(f"{loop.index.name}_part", Dim(axis, 0, packed=False)), parts)
+        in_blocks = all(is_foldable(combiner) for combiner, _ in loop.gathered)
+        self.all = Index(f"{loop.index.name}_parts", Dim(axis, 1, packed=in_blocks))
+        """The index over all shares: in blocks, or one by one if they cannot be folded."""
         self.buffers = {
             tile: self.buffer(tile) for _, gathered in loop.gathered for tile in gathered
         }
 
     def buffer(self, tile: Tile) -> Buffer:
         """The buffer for the shares of an accumulator, with a block for each program."""
-        own = [] if self.atomic else [BufferAxis(self.share.index.dim, Along.BLOCKS)]
+        own = [] if self.atomic else [BufferAxis(self.all.dim, Along.AXIS)]
         kept = {span.dim for span in tile.spans}
         own += [BufferAxis(i.dim, Along.BLOCKS) for i in self.kernel.grid if i.dim not in kept]
         own += [BufferAxis(span.dim, Along.AXIS) for span in tile.spans]
         return Buffer(f"{self.kernel.name}_{tile.name}", tuple(own), tile.dtype)
 
     def access(self, tile: Tile, part: Index) -> Access:
-        indices = {index.dim: index for index in self.kernel.grid}
-        indices[self.share.index.dim] = part
-        spans = {span.dim: span for span in tile.spans}
+        """The places of one share, or of a block of shares."""
+        spans = {index.dim: Span(index.dim, index) for index in self.kernel.grid}
+        spans[self.all.dim] = Span(part.dim, part)
+        spans |= {span.dim: span for span in tile.spans}
         buffer = self.buffers[tile]
-        places = [spans.get(a.dim) or Span(a.dim, indices[a.dim]) for a in buffer.axes]
-        return Access(buffer, tuple(places))
+        return Access(buffer, tuple(spans[a.dim] for a in buffer.axes))
 
     def steps(self) -> list[NestStep]:
         kernel, body = self.kernel, self.kernel.body
@@ -124,17 +126,19 @@ class _Split:
 
     def combined(self) -> list[Statement]:
         """The loop that combines the shares into accumulators, which were filled before."""
-        index = Index(self.share.index.name, self.share.index.dim)
         names = FreshNames(self.kernel)
+        span = Span(self.all.dim, self.all)
+        own = (span,) if span.dim.packed else ()
         inner: list[Statement] = []
         for combiner, gathered in self.loop.gathered:
-            coming = [names.like(tile) for tile in gathered]
+            blocks = [Tile(names.numbered("t"), (*own, *t.spans), t.dtype) for t in gathered]
             inner += [
-                Load(share, self.access(tile, index))
-                for share, tile in zip(coming, gathered, strict=True)
+                Load(block, self.access(tile, self.all))
+                for block, tile in zip(blocks, gathered, strict=True)
             ]
-            inner += combine(combiner, coming, names, into=gathered).updates
-        return [For(index, tuple(inner), gathered=self.loop.gathered)]
+            coming, folds = folded(combiner, blocks, span, names) if own else (blocks, [])
+            inner += [*folds, *combine(combiner, coming, names, into=gathered).updates]
+        return [For(self.all, tuple(inner), gathered=self.loop.gathered)]
 
 
 def _without_results(body: Body) -> Body:

@@ -42,7 +42,12 @@ def _function(kernel: Kernel, printer: BodyPrinter) -> str:
     body = printer.lines()
     grid = grid_lines(kernel, printer.variables)
     lines = [*grid, *printer.variables.preamble(), *body]
-    header = [f"def {kernel.name}(", *_parameters(printer.variables), "):", _docstring(kernel)]
+    header = [
+        f"def {kernel.name}(",
+        *_parameters(kernel, printer.variables),
+        "):",
+        _docstring(kernel),
+    ]
     return "\n".join(["@triton.jit", *header, *("    " * bool(x) + x for x in lines)])
 
 
@@ -60,14 +65,19 @@ def _docstring(kernel: Kernel) -> str:
     return f'    """{comment(" from ".join(n for n in names if n))}."""'
 
 
-def _parameters(variables: Variables) -> Iterable[str]:
-    """The parameters that the body needs, a line for each buffer and each kind."""
+def _parameters(kernel: Kernel, variables: Variables) -> Iterable[str]:
+    """The parameters that the body needs, a line for each buffer and each kind.
+
+    Strides are constants if all sizes are fixed. So Triton knows which powers of 2 divide them,
+    and how many elements may be loaded at once.
+    """
     names, used = variables.names, variables.used
+    kind = "" if kernel.symbols else ": tl.constexpr"
     for buffer, pointer in names.pointers.items():
         strides = [names.copies[buffer]] if buffer in names.copies else []
-        own = [pointer, *strides, *names.strides[buffer]]
+        own = [name for name in (*strides, *names.strides[buffer]) if name in used]
         if pointer in used:
-            yield f"    {', '.join(name for name in own if name in used)},"
+            yield f"    {', '.join([pointer, *(f'{name}{kind}' for name in own)])},"
     sizes = [
         (s.name in variables.constant, name) for s, name in names.sizes.items() if name in used
     ]

@@ -26,6 +26,7 @@ from blockbuster_fusion.nest.nest import (
 from blockbuster_fusion.nest.passes.cascade_sums import FEW, run_length
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.printers.triton.names import ParameterNames
+from blockbuster_fusion.schedule.gpu import stream_warps
 
 SMALLEST, USUAL = 16, 64
 """The shortest block that a dot takes, and the default length of a block."""
@@ -120,7 +121,14 @@ class LaunchPlanner:
         return LaunchPlan((programs, 1, 1), scratch, constants, chosen)
 
     def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-        """The number of warps: four, or eight if the accumulators of four would spill registers."""
+        """The number of warps: four, or eight if the accumulators of four would spill registers.
+
+        Without products, each thread has a few elements of the largest tile.
+        """
+        if not self.multiplies:
+            made = {tile for s in self.kernel.statements if (tile := written(s)) is not None}
+            blocks = [[block_length(x.dim, sizes, tiles) for x in tile.spans] for tile in made]
+            return stream_warps(max(map(math.prod, blocks), default=1))
         short = {dim for dim in self.long_dims if not self.run(dim, sizes, tiles)}
         total = sum(
             math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans)
@@ -150,6 +158,11 @@ class LaunchPlanner:
         """The products whose sums are spread over a block."""
         loops = (s for s in self.kernel.statements if isinstance(s, For))
         return tuple(s for loop in loops for s in spread_sums(loop))
+
+    @cached_property
+    def multiplies(self) -> bool:
+        """True if the kernel has products of matrices."""
+        return any(isinstance(s, Contract) for s in self.kernel.statements)
 
     @cached_property
     def long_dims(self) -> frozenset[Dim]:

@@ -181,7 +181,12 @@ class RunFunction:
         return f"run_length({blocks}, {planner.few})"
 
     def _warps(self, planner: LaunchPlanner) -> LengthText:
-        """As LaunchPlanner.warps: more if the accumulators would not stay in registers."""
+        """As LaunchPlanner.warps: more if the accumulators would not stay in registers.
+
+        Without products, for the sizes of the test.
+        """
+        if not planner.multiplies:
+            return planner.warps(self._test_sizes, self.test.tiling.tiles)
         runs = [self._run(planner, dim) for dim in self._long(planner)]
         short = self._warps_for(planner.accumulators(planner.long_dims))
         long = self._warps_for(planner.accumulators(()))
@@ -191,9 +196,12 @@ class RunFunction:
 
     def _stages(self, planner: LaunchPlanner) -> int:
         """As LaunchPlanner.stages, for the sizes of the test."""
-        tiling = self.test.tiling
-        sizes = {symbol.name: size for symbol, size in tiling.extents.sizes.items()}
-        return planner.stages(sizes, tiling.tiles, MOST_WARPS)
+        return planner.stages(self._test_sizes, self.test.tiling.tiles, MOST_WARPS)
+
+    @cached_property
+    def _test_sizes(self) -> dict[str, int]:
+        extents = self.test.tiling.extents
+        return {symbol.name: size for symbol, size in extents.sizes.items()}
 
     def _warps_for(self, accumulators: Iterable[Tile]) -> LengthText:
         rooms = [product(self._block(span.dim) for span in tile.spans) for tile in accumulators]

@@ -3,10 +3,11 @@
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -14,7 +15,7 @@ from triton.compiler import ASTSource
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Nest
-from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan
+from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, axis_length
 from blockbuster_fusion.printers.triton.memory import shared_limit
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.triton.launch import Launcher, load
@@ -59,12 +60,17 @@ def compile_for(
         function = getattr(module, kernel.name)
         launcher = Launcher(kernel, function, shared_limit(capability))
         plan = launcher.plan(sizes, tiles or {}, options or {})
-        made[kernel.name] = _compiled(launcher, plan, capability)
+        shapes = ([axis_length(a, sizes, tiles or {}) for a in b.axes] for b in launcher.buffers)
+        strides = [torch.empty(shape, device="meta").stride() for shape in shapes]
+        made[kernel.name] = _compiled(launcher, plan, strides, capability)
     return made
 
 
-def _compiled(launcher: Launcher, plan: LaunchPlan, capability: int) -> Resources:
+def _compiled(
+    launcher: Launcher, plan: LaunchPlan, strides: Sequence[Sequence[int]], capability: int
+) -> Resources:
     function, names = launcher.function, launcher.names
+    numbers, _ = launcher.numbers(plan, strides)
     signature: dict[str, str] = {}
     constants: dict[str, object] = {}
     attributes: dict[tuple[int, ...], list[list[object]]] = {}
@@ -72,7 +78,8 @@ def _compiled(launcher: Launcher, plan: LaunchPlan, capability: int) -> Resource
     innermost = {strides[-1] for strides in names.strides.values() if strides}
     for at, parameter in enumerate(function.params):
         name = parameter.name
-        value = 1 if name in innermost else plan.constants.get(name)
+        known = numbers if parameter.is_constexpr else plan.constants
+        value = 1 if name in innermost else known.get(name)
         if parameter.is_constexpr or value == 1:  # Triton compiles a 1 in
             signature[name], constants[name] = "constexpr", value
             continue

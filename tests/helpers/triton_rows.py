@@ -1,0 +1,120 @@
+"""Rows, columns and sums on a GPU: printed kernels with the configurations that are chosen."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.compiler import Request, choose
+from blockbuster_fusion.errors import NoKernel
+from blockbuster_fusion.improve import improved
+from blockbuster_fusion.machine.machine import known
+from blockbuster_fusion.schedule.schedule import Schedule
+from blockbuster_fusion.tools.check.judge import relative_error
+
+H200 = next(machine for machine in known().values() if machine.name == "NVIDIA H200")
+o = bb.ops
+
+Function = Callable[..., object]
+SPLIT = Schedule(split={"M": 3})
+
+ROWS: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
+    "softmax": (lambda X: {"O": o.softmax(X)}, ("M N",), {"M": 5, "N": 1000}),
+    "short softmax": (lambda X: {"O": o.softmax(X)}, ("M N",), {"M": 37, "N": 3}),
+    "long log softmax": (lambda X: {"O": o.log_softmax(X)}, ("M N",), {"M": 3, "N": 17_001}),
+    "layer norm": (
+        lambda X, G, B: {"O": o.layernorm(X) * G + B},
+        ("M N", "N", "N"),
+        {"M": 7, "N": 777},
+    ),
+    "rms norm": (lambda X, G: {"O": o.rmsnorm(X) * G}, ("M N", "N"), {"M": 9, "N": 1024}),
+    "sum of rows": (lambda X: {"O": o.sum(X, axis=1)}, ("M N",), {"M": 33, "N": 100}),
+    "sum of long rows": (lambda X: {"O": o.sum(X, axis=1)}, ("M N",), {"M": 2, "N": 40_000}),
+    "sum of columns": (lambda X: {"O": o.sum(X, axis=0)}, ("M N",), {"M": 3001, "N": 20}),
+    "sum of all": (lambda X: {"O": o.sum(X, axis=(0, 1))}, ("M N",), {"M": 333, "N": 77}),
+    "largest of all": (lambda X: {"O": o.max(X, axis=(0, 1))}, ("M N",), {"M": 333, "N": 77}),
+}
+"""Functions with the axes of their inputs, and their sizes."""
+FORCED: dict[str, tuple[Function, tuple[str, ...], dict[str, int], Schedule]] = {
+    "split sum of columns": (*ROWS["sum of columns"], SPLIT),
+    "split sum of all": (*ROWS["sum of all"], SPLIT),
+    "split maximum": (*ROWS["largest of all"], SPLIT),
+    "split softmax": (
+        lambda X: {"O": o.softmax(X)},
+        ("M N",),
+        {"M": 2, "N": 17_000},
+        Schedule(split={"N": 3}, apart=True),
+    ),
+}
+"""The same with a schedule."""
+
+
+def program_of(function: Function, axes: tuple[str, ...]) -> ArrayProgram:
+    names = function.__code__.co_varnames[: len(axes)]
+    return bb.trace(function, name="rows", **dict(zip(names, axes, strict=True)))
+
+
+def choices(dtype: str) -> Iterator[tuple[str, ArrayProgram, dict[str, int], Choice]]:
+    """The choice for each of the programs, with a search or with a schedule."""
+    for name, (function, axes, sizes) in ROWS.items():
+        program = program_of(function, axes)
+        request = Request(program, target="cuda", dtype=dtype, sizes=sizes, capability=90)
+        yield name, program, sizes, improved(choose(request), (), H200)[0]
+    for name, (function, axes, sizes, schedule) in FORCED.items():
+        program = program_of(function, axes)
+        request = Request(program, target="cuda", dtype=dtype, sizes=sizes, capability=90)
+        forced = [replace(choice, schedule=schedule) for choice in choose(request)]
+        yield name, program, sizes, next(filter(can_be_scheduled, forced))
+
+
+def can_be_scheduled(choice: Choice) -> bool:
+    """True unless the schedule is one for the loops of other snapshots."""
+    try:
+        choice.scheduled()
+    except NoKernel:
+        return False
+    return True
+
+
+def row_errors() -> Iterator[dict[str, object]]:
+    """The error of each program, and that of PyTorch's own float32 operators."""
+    import torch
+
+    from helpers import torch_reference, triton_runner
+
+    rng = np.random.default_rng(0)
+    for name, program, sizes, choice in choices("float32"):
+        inputs = {
+            given.name: rng.standard_normal([sizes[a.name] for a in given.type.axes])
+            .astype(np.float32).astype(np.float64)
+            for given in program.inputs
+        }  # fmt: skip
+        exact = bb.evaluate(program, inputs)
+        nest, tiles = choice.scheduled()
+        found = triton_runner.run(nest, inputs, tiles, options=choice.schedule.launch)
+        usual = torch_reference.run(program, inputs, torch.float32)
+        yield {
+            "case": name,
+            "error": relative_error(found, exact),
+            "torch": relative_error(usual, exact),
+        }
+
+
+def row_resources() -> Iterator[dict[str, object]]:
+    """The resources of each kernel in bfloat16, and the widest load of its inputs in bytes."""
+    from blockbuster_fusion.printers.triton.kernel import print_triton
+    from blockbuster_fusion.runtime.triton.resources import compile_for
+
+    for name, _, _, choice in choices("bfloat16"):
+        nest, tiles = choice.scheduled()
+        options = choice.schedule.launch
+        made = compile_for(nest, print_triton(nest), 90, sizes={}, tiles=tiles, options=options)
+        yield {
+            "case": name,
+            "kernels": len(nest.kernels),
+            "spilled": sum(one.stack for one in made.values()),
+            "wide": any("ld.global.v4.b32" in one.assembly for one in made.values()),
+        }
