@@ -207,6 +207,7 @@ t = Tile([M0[m]], float32)
 u = Tile([M0[j], N0[l]], float32)
 v = Tile([M0[j]], float32)
 w = Tile([M0[i]], float32)
+z = Tile([M0[j]], float32)
 Nest("f", [Kernel("f1", [m], [
     Load(t, O[M0[m]]),
     Store(T[M0[m]], t),
@@ -215,6 +216,7 @@ Nest("f", [Kernel("f1", [m], [
     For(l, [
         Load(u, S[M0[j], N0[l]]),
         Compute(u, x0 * x1, [u, v]),
+        Fold(z, u, N0[l], add),
         Store(S[M0[j], N0[l]], u),
     ]),
 ]), Kernel("f3", [i], [
