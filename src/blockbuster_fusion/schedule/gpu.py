@@ -41,7 +41,7 @@ BY_WORDS = 8e9
 and nothing ahead."""
 CROWDED = 1.1
 """The factor for a launch that asks for more stages than shared memory holds: it gets fewer."""
-TOGETHER = 0.97
+TOGETHER = 0.93
 """The share of the shorter time of tensor cores and of their memory that is hidden."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""

@@ -11,7 +11,7 @@ from blockbuster_fusion.nest.nest import Kernel, Nest
 from blockbuster_fusion.schedule.cost import Seconds, predicted_kernel
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import GRIDS, Space
-from blockbuster_fusion.schedule.work import work_of
+from blockbuster_fusion.schedule.work import Work, work_of
 
 SWEEPS = 2
 GAIN = 0.97
@@ -54,7 +54,7 @@ class _Search:
         self.lower, self.extents, self.machine = lower, extents, machine
         self.visited: list[Found] = []
         self.known: dict[object, Found] = {}
-        self.kernels: dict[object, Seconds] = {}
+        self.works: dict[object, Work] = {}
         self.dims: dict[Kernel, tuple[Dim, ...]] = {}
 
     def adds(self, schedule: Schedule, other: Schedule) -> bool:
@@ -126,12 +126,11 @@ class _Search:
         return self.known[key]
 
     def kernel(self, kernel: Kernel, schedule: Schedule, tiles: Mapping[Dim, int]) -> Seconds:
-        """The predicted time of one kernel, which depends on its own dims alone."""
+        """The predicted time of one kernel; its work depends on its own dims alone."""
         if kernel not in self.dims:
             self.dims[kernel] = kernel.dims
-        own = tuple(tiles.get(dim) for dim in self.dims[kernel])
-        key = (kernel, own, schedule.warps, schedule.stages, schedule.threads)
-        if key not in self.kernels:
+        key = (kernel, *(tiles.get(dim) for dim in self.dims[kernel]))
+        if key not in self.works:
             tiling = Tiling(self.extents, tiles)
-            self.kernels[key] = predicted_kernel(kernel, tiling, self.machine, schedule)
-        return self.kernels[key]
+            self.works[key] = work_of(kernel, tiling, self.machine.target)
+        return predicted_kernel(self.works[key], self.machine, schedule)
