@@ -301,6 +301,7 @@ CASES = {
     "split_reduction, atomic": ("split_reduction", LONG_SUM, Schedule(split={"N": 4}, atomic=True)),
     "pad_operands": ("pad_operands", ODD_PRODUCT, Schedule(padded=True)),
     "pad_operands, not asked for": ("pad_operands", ODD_PRODUCT, None),
+    "take_turns": ("take_turns", ODD_PRODUCT, Schedule(programs=132)),
     "order_grid": ("order_grid", TWO_GRIDS, Schedule(order=("N.0", "B.0", "M.0"))),
     "order_grid, some": ("order_grid", TWO_GRIDS, Schedule(order=("N", "M"))),
     "order_grid, as it is": ("order_grid", TWO_GRIDS, None),

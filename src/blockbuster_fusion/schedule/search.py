@@ -16,6 +16,8 @@ from blockbuster_fusion.schedule.work import Work, work_of
 SWEEPS = 2
 GAIN = 0.97
 """The share of the time that a change must leave to be worth it."""
+MOST_FREE = 4
+"""The most stages that are taken if they cost nothing, as no fewer programs run at a time."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,10 @@ class _Search:
         """The same tiles with other options of launches, where these are predicted to be faster."""
         for change in space.searched_launches:
             other = self.found(replace(best.schedule, **change), space.nest, best.tiles)
-            if other.seconds.device < best.seconds.device * GAIN:
+            is_free = change.get("stages", MOST_FREE + 1) <= MOST_FREE
+            if other.seconds.device <= best.seconds.device * (1.0 if is_free else GAIN):
                 best = other
-                self.visited.append(best)
+        self.visited.append(best)
         return best
 
     def point(self, schedule: Schedule, nest: Nest, tiles: Mapping[Dim, int]) -> Found:
