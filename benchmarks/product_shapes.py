@@ -145,12 +145,16 @@ def forms(shape: Shape) -> list[Form]:
         made = [form(128, 32, 128, 4, 4), form(64, 64, 128, 4, 5), form(128, 64, 64, 4, 6)]
         return [*made, form(128, 64, 64, 4, 4, split={"K": 2})]
     if shape.kind == "gated":
-        return [form(128, 128, 64, 8, 3), form(128, 128, 64, 8, 4), form(128, 64, 64, 4, 4)]
+        made = [form(128, 128, 64, 8, 3), form(128, 128, 64, 8, 4), form(128, 64, 64, 4, 4)]
+        return [*made, form(128, 128, 64, 8, 3, programs=132)]
     if shape.summed > 16 * shape.rows:
         sizes = [(128, 128, 64, 8, 3, 32), (128, 64, 64, 4, 4, 16), (64, 64, 128, 4, 4, 16)]
         return [form(*numbers, split={"K": parts}) for *numbers, parts in sizes]
-    large = [(128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 4, 3)]
-    return [form(*numbers) for numbers in large]
+    large = [(128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 4, 3)]
+    made = [form(128, 256, 64, 8, 4, group=number) for number in (4, 8, 16)]
+    made += [form(128, 256, 64, 8, number, programs=132) for number in (3, 4)]
+    made += [form(128, 128, 64, 8, 4, programs=132), form(128, 128, 64, 4, 3, programs=264)]
+    return [*made, *(form(*numbers) for numbers in large)]
 
 
 def choice_of(usual: Choice, form: Form) -> Choice:

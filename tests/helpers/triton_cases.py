@@ -46,7 +46,7 @@ from helpers.attention_forms import FORMS, inputs_of
 from helpers.lookup_programs import FORMS as LOOKUPS
 from helpers.lookup_programs import inputs_of as lookup_inputs
 from helpers.lookup_programs import traced
-from helpers.padded_products import padded_errors, padded_resources
+from helpers.padded_products import padded_errors, padded_resources, turn_errors, turn_resources
 from helpers.placed_programs import PLACED
 from helpers.placed_programs import inputs_of as placed_inputs
 from helpers.triton_rows import row_errors, row_resources
@@ -595,6 +595,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_products": product_errors,
     "run_vectors": vector_errors,
     "run_padded": padded_errors,
+    "run_turns": turn_errors,
     "run_edges": edge_results,
     "run_exponentials": exponential_errors,
     "run_outside": lookups_outside,
@@ -608,6 +609,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_vectors": vector_resources,
     "compile_padded": padded_resources,
     "compile_rows": row_resources,
+    "compile_turns": turn_resources,
     "compile_short": lambda capability: short_resources(int(capability)),
 }
 

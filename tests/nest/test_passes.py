@@ -276,6 +276,7 @@ t = Tile([M0[m]], float32)
 u = Tile([M0[j], N0[l]], float32)
 v = Tile([M0[j]], float32)
 w = Tile([M0[i]], float32)
+z = Tile([M0[j]], float32)
 Nest("f", [Kernel("f1", [m], [
     Load(t, O[M0[m]]),
     Store(T[M0[m]], t),
@@ -284,6 +285,7 @@ Nest("f", [Kernel("f1", [m], [
     For(l, [
         Load(u, S[M0[j], N0[l]]),
         Compute(u, x0 * x1, [u, v]),
+        Fold(z, u, N0[l], add),
         Store(S[M0[j], N0[l]], u),
     ]),
 ]), Kernel("f3", [i], [
@@ -386,6 +388,7 @@ CASES = {
     "fold_after_loops": ("fold_after_loops", NESTED_SUMS, None),
     "fold_after_loops, masked": ("fold_after_loops", MASKED_SUMS, None),
     "fold_after_loops, a product": ("fold_after_loops", LONG_SUM, None),
+    "take_turns": ("take_turns", ODD_PRODUCT, Schedule(programs=132)),
     "order_grid": ("order_grid", TWO_GRIDS, Schedule(order=("N.0", "B.0", "M.0"))),
     "order_grid, some": ("order_grid", TWO_GRIDS, Schedule(order=("N", "M"))),
     "order_grid, as it is": ("order_grid", TWO_GRIDS, None),

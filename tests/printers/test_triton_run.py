@@ -35,7 +35,7 @@ SHORT = (80, 86, 90) if FULL else (86,)
 COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
-    *("compile_padded", "compile_rows", "compile_divided", "compile:90:float32"),
+    *("compile_padded", "compile_turns", "compile_rows", "compile_divided", "compile:90:float32"),
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
 )
@@ -192,6 +192,17 @@ def test_copies_with_whole_blocks_are_as_exact() -> None:
     assert copies["turned"] == ["X_padded", "W_padded"]
     assert copies["one aligned"] == ["X_padded"]
     assert copies["gated"] == ["X_padded", "W_padded", "V_padded"]
+
+
+def test_programs_take_turns() -> None:
+    """A program that computes several blocks gives what one for each block gives."""
+    rows = {row["case"]: row for row in found("run_turns")}
+    assert set(rows) == set(PADDED)
+    assert not [row for row in rows.values() if not row["turns"] or not row["error"] <= 4e-6], rows
+    (large,) = found("compile_turns")
+    assert large["wgmma"]
+    assert not large["spilled"]
+    assert large["shared"] <= SHARED[90]
 
 
 def test_products_with_copies_load_vectors_alone() -> None:

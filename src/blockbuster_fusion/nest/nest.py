@@ -288,11 +288,15 @@ Body = tuple[Statement, ...]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A grid of independent programs, each running the body. The last grid index varies fastest."""
+    """A grid of independent programs, each running the body. The last grid index varies fastest.
+
+    With `programs`, at most so many run the body for all places of the grid, in turns, on a GPU.
+    """
 
     name: str
     grid: tuple[Index, ...]
     body: Body
+    programs: int = 0
 
     @property
     def statements(self) -> Iterator[Statement]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Contract, Kernel, Nest
+from blockbuster_fusion.nest.nest import Contract, Nest
 from blockbuster_fusion.schedule.cpu import cpu_seconds
 from blockbuster_fusion.schedule.gpu import gpu_seconds
 from blockbuster_fusion.schedule.schedule import Schedule
-from blockbuster_fusion.schedule.work import work_of
+from blockbuster_fusion.schedule.work import Work, work_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,13 @@ def predicted(
     """The time of a nest's kernels on a machine."""
     total, schedule = Seconds(0.0, 0.0), schedule or Schedule()
     for kernel in nest.kernels:
-        total += predicted_kernel(kernel, tiling, machine, schedule)
+        work = work_of(kernel, tiling, machine.target)
+        total += predicted_kernel(work, machine, schedule)
     return total
 
 
-def predicted_kernel(
-    kernel: Kernel, tiling: Tiling, machine: Machine, schedule: Schedule
-) -> Seconds:
-    """The time of one kernel on a machine."""
-    work = work_of(kernel, tiling, machine.target)
+def predicted_kernel(work: Work, machine: Machine, schedule: Schedule) -> Seconds:
+    """The time of the work of one kernel on a machine."""
     if machine.target == "cuda":
         device = gpu_seconds(work, machine, schedule)
         return Seconds(device + machine.step, machine.launch)

@@ -42,9 +42,11 @@ UNGROUPED = 0.6
 BY_WORDS = 8e9
 """The bytes per second that a processor loads if rows are aligned to words only: number by number,
 and nothing ahead."""
+HIDDEN = 0.98
+"""The share of the waiting for blocks, or of the rest, that the other hides."""
 CROWDED = 1.1
 """The factor for a launch that asks for more stages than shared memory holds: it gets fewer."""
-TOGETHER = 0.97
+TOGETHER = 0.93
 """The share of the shorter time of tensor cores and of their memory that is hidden."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
@@ -112,10 +114,12 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     arriving = AHEAD[work.is_grouped] * machine.latency
     arriving += work.staged * at_a_time / machine.memories[-2].each
     ahead = rounds * work.multiplying * arriving / max(1, here.stages - 1)
-    longer = longer + ahead if work.is_mixed else max(longer, ahead)
+    hidden = 0.0 if work.is_mixed else HIDDEN * min(longer, ahead)
+    longer = longer + ahead - hidden
+    starts = START / rounds if schedule.programs else START
     folding = 0.0 if work.multiplying else work.folding * FOLDING
-    waiting = rounds * (work.steps - work.multiplying + folding + START) * machine.latency
-    if work.multiplying:  # while a program stores, it loads nothing
+    waiting = rounds * (work.steps - work.multiplying + folding + starts) * machine.latency
+    if work.multiplying and not schedule.programs:  # while a program stores, it loads nothing
         waiting += rounds * work.written / programs / machine.memories[-2].each / at_a_time
     wanted = work.staged * (schedule.stages or 1)
     crowded = CROWDED if wanted > machine.memories[0].size else 1.0

@@ -21,10 +21,11 @@ from blockbuster_fusion.nest.passes.skip_masked_blocks import skip_masked_blocks
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
 from blockbuster_fusion.nest.passes.split_reduction import split_reduction
 from blockbuster_fusion.nest.passes.tail_masks import tail_masks
+from blockbuster_fusion.nest.passes.take_turns import take_turns
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.passes import Observer, Pass, run_passes
 
-LAUNCH = ("warps", "stages", "group", "threads", "chunk", "past")
+LAUNCH = ("warps", "stages", "group", "programs", "threads", "chunk", "past")
 """The options of a schedule that concern launches, not loops."""
 LARGEST = 1 << 30
 """The largest number of such an option, so that no sum of a few overflows."""
@@ -62,6 +63,9 @@ class Schedule:
     """The stages of pipelined loops on a GPU; by default, as many as shared memory holds."""
     group: int | None = None
     """The blocks of rows whose programs run together on a GPU, so that they share columns."""
+    programs: int | None = None
+    """The programs that compute the blocks of products in turns on a GPU; by default, each block
+    has its own (nest/passes/take_turns.py)."""
     threads: int | None = None
     """The threads of kernels on a CPU, at most those of the call of `compile`. By default these,
     but one for small arrays."""
@@ -159,6 +163,9 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
     def order(nest: Nest) -> Nest:
         return order_grid(nest, schedule.order) if schedule.order else nest
 
+    def turns(kernel: Kernel) -> Kernel:
+        return take_turns(kernel, schedule.programs) if schedule.programs else kernel
+
     late = each_kernel(fold_after_loops, "Folds blocks after loops rather than in them, on a GPU.")
     return (
         each_kernel(fold_casts, "Folds casts into loads and stores."),
@@ -173,14 +180,17 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
         *([late] if folds_late else []),
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
         each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
+        each_kernel(turns, "Has programs compute blocks of products in turns.", "take_turns"),
     )
 
 
-def each_kernel(change: Callable[[Kernel], Kernel], doc: str) -> Pass[Nest, Nest]:
-    """The pass that changes each kernel of a nest; it has the name of the function."""
+def each_kernel(
+    change: Callable[[Kernel], Kernel], doc: str, name: str | None = None
+) -> Pass[Nest, Nest]:
+    """The pass that changes each kernel of a nest; by default, it has the name of the function."""
 
     def run(nest: Nest) -> Nest:
         steps = tuple(change(step) if isinstance(step, Kernel) else step for step in nest.steps)
         return replace(nest, steps=steps)
 
-    return Pass(change.__name__, doc, run)
+    return Pass(name or change.__name__, doc, run)

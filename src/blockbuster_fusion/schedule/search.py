@@ -11,11 +11,13 @@ from blockbuster_fusion.nest.nest import Kernel, Nest
 from blockbuster_fusion.schedule.cost import Seconds, predicted_kernel
 from blockbuster_fusion.schedule.schedule import Grid, Schedule
 from blockbuster_fusion.schedule.space import Space
-from blockbuster_fusion.schedule.work import work_of
+from blockbuster_fusion.schedule.work import Work, work_of
 
 SWEEPS = 2
 GAIN = 0.97
 """The share of the time that a change must leave to be worth it."""
+MOST_FREE = 4
+"""The most stages that are taken if they cost nothing, as no fewer programs run at a time."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class _Search:
         self.lower, self.extents, self.machine = lower, extents, machine
         self.visited: list[Found] = []
         self.known: dict[object, Found] = {}
-        self.kernels: dict[object, Seconds] = {}
+        self.works: dict[object, Work] = {}
         self.dims: dict[Kernel, tuple[Dim, ...]] = {}
 
     def grids(self, schedule: Schedule) -> tuple[Grid, ...]:
@@ -121,9 +123,10 @@ class _Search:
         """The same tiles with other options of launches, where these are predicted to be faster."""
         for change in space.searched_launches:
             other = self.found(replace(best.schedule, **change), space.nest, best.tiles)
-            if other.seconds.device < best.seconds.device * GAIN:
+            is_free = change.get("stages", MOST_FREE + 1) <= MOST_FREE
+            if other.seconds.device <= best.seconds.device * (1.0 if is_free else GAIN):
                 best = other
-                self.visited.append(best)
+        self.visited.append(best)
         return best
 
     def point(self, schedule: Schedule, nest: Nest, tiles: Mapping[Dim, int]) -> Found:
@@ -140,12 +143,11 @@ class _Search:
         return self.known[key]
 
     def kernel(self, kernel: Kernel, schedule: Schedule, tiles: Mapping[Dim, int]) -> Seconds:
-        """The predicted time of one kernel, which depends on its own dims alone."""
+        """The predicted time of one kernel; its work depends on its own dims alone."""
         if kernel not in self.dims:
             self.dims[kernel] = kernel.dims
-        own = tuple(tiles.get(dim) for dim in self.dims[kernel])
-        key = (kernel, own, schedule.warps, schedule.stages, schedule.threads)
-        if key not in self.kernels:
+        key = (kernel, *(tiles.get(dim) for dim in self.dims[kernel]))
+        if key not in self.works:
             tiling = Tiling(self.extents, tiles)
-            self.kernels[key] = predicted_kernel(kernel, tiling, self.machine, schedule)
-        return self.kernels[key]
+            self.works[key] = work_of(kernel, tiling, self.machine.target)
+        return predicted_kernel(self.works[key], self.machine, schedule)

@@ -293,9 +293,12 @@ class Space:
     @property
     def launches(self) -> list[dict[str, Any]]:
         """The options of launches that may be chosen: one of them changed at a time."""
+        made: list[dict[str, Any]] = []
         if self.machine.target == "cuda":
-            return [{name: number} for name, numbers in LAUNCHES.items() for number in numbers]
-        made: list[dict[str, Any]] = [{"threads": number} for number in self.threads]
+            made += [{name: number} for name, numbers in LAUNCHES.items() for number in numbers]
+            turns = (None, self.machine.processors) if self.multiplied else ()
+            return [*made, *({"programs": number} for number in turns)]
+        made += [{"threads": number} for number in self.threads]
         made += [{"chunk": number} for number in self.chunks]
         return made + [{"past": number} for number in self.pasts]
 

@@ -191,10 +191,12 @@ class _Count:
         if loads and any(isinstance(s, Contract) for s in body):
             work.multiplying += times
             sizes = [self.elements(s.tile) * s.source.buffer.dtype.bytes for s in loads]
-            work.staged = max(work.staged, sum(sizes))
-            pairs = zip(loads, sizes, strict=True)
+            pairs = [*zip(loads, sizes, strict=True)]
+            mixed = mixed_tiles(body)
+            twice = sum(n for s, n in pairs if s.tile in mixed)  # printers load it once more
+            work.staged = max(work.staged, sum(sizes) + twice)
             work.by_words += times * sum(n for s, n in pairs if not self.has_long_rows(s.source))
-            work.is_mixed |= is_mixed(body)
+            work.is_mixed |= bool(mixed)
             work.accumulated = max(work.accumulated, self.gathered)
         others = [self.elements(s.tile) for s in body if isinstance(s, Compute | Load)]
         work.held = max(work.held, self.gathered + max(others, default=0.0))
@@ -405,14 +407,14 @@ class _Count:
         return self.tiling.extents.of(span.dim.axis) / self.blocks(span.dim)
 
 
-def is_mixed(body: Body) -> bool:
-    """True if arithmetic reads a block that a dot of the same step reads, or makes one of it."""
+def mixed_tiles(body: Body) -> set[Tile]:
+    """The operands of dots that arithmetic of the same step reads, or makes of loaded blocks."""
     loaded = {s.tile for s in body if isinstance(s, Load | Lookup)}
     computed = [s for s in body if isinstance(s, Compute | Fold)]
     sources = {tile for s in computed for tile in read(s)} & loaded
     made = {s.tile for s in computed if sources.intersection(read(s))}
     dots = [s for s in body if isinstance(s, Contract) and is_dot(s)]
-    return any(side in sources or side in made for s in dots for side in (s.left, s.right))
+    return {side for s in dots for side in (s.left, s.right)} & (sources | made)
 
 
 def weight(expr: Expr, weights: Mapping[str, float]) -> float:

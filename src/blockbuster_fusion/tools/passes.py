@@ -43,7 +43,7 @@ def pass_docs() -> dict[str, str]:
         *SAFETY_PASSES,
         *graph_passes(schedule),
         lowering("", schedule),
-        *nest_passes(schedule),
+        *nest_passes(schedule, folds_late=True),
         *FOR_ROWS,
         UNTYING,
         DIVIDING,

@@ -39,6 +39,17 @@ def grid_lines(kernel: Kernel, variables: Variables) -> list[str]:
     return lines
 
 
+def turn_lines(kernel: Kernel, variables: Variables, lines: list[str]) -> list[str]:
+    """The lines of a program, run for every block whose turn it is.
+
+    The loads of the next block are started while one is stored (`flatten`).
+    """
+    total = " * ".join(variables.count(index.dim) for index in kernel.grid)
+    programs = variables.use("PROGRAMS")
+    head = f"for pid in tl.range(tl.program_id(0), {total}, {programs}, flatten=True):"
+    return [head, *("    " * bool(line) + line for line in lines)]
+
+
 def _windows(kernel: Kernel) -> list[Window]:
     loops = [s for s in kernel.statements if isinstance(s, For)]
     return [loop.window for loop in loops if loop.window is not None]

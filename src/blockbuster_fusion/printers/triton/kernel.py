@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from blockbuster_fusion.naming import comment
 from blockbuster_fusion.nest.nest import Kernel, Nest, Store, accesses
 from blockbuster_fusion.printers.triton.body import BodyPrinter
-from blockbuster_fusion.printers.triton.grid import grid_lines
+from blockbuster_fusion.printers.triton.grid import grid_lines, turn_lines
 from blockbuster_fusion.printers.triton.helpers import HELPERS
 from blockbuster_fusion.printers.triton.variables import Variables
 
@@ -41,7 +41,10 @@ def kernels_in_triton(
 def _function(kernel: Kernel, printer: BodyPrinter) -> str:
     body = printer.lines()
     grid = grid_lines(kernel, printer.variables)
-    lines = [*grid, *printer.variables.preamble(), *body]
+    preamble = printer.variables.preamble()
+    lines = [*grid, *preamble, *body]
+    if kernel.programs:
+        lines = turn_lines(kernel, printer.variables, [*grid[1:], *preamble, *body])
     header = [
         f"def {kernel.name}(",
         *_parameters(kernel, printer.variables),
@@ -92,7 +95,7 @@ def _parameters(kernel: Kernel, variables: Variables) -> Iterable[str]:
         names.blocks.values(),
         names.evens.values(),
         names.runs.values(),
-        ["GROUP", "STAGES"],
+        ["GROUP", "STAGES", "PROGRAMS"],
     ):
         texts = [f"{name}: tl.constexpr" for name in group if name in used]
         for at in range(0, len(texts), 4):

@@ -31,6 +31,8 @@ from blockbuster_fusion.schedule.gpu import stream_warps
 SMALLEST, USUAL = 16, 64
 """The shortest block that a dot takes, and the default length of a block."""
 OPTIONS = {"num_stages": 3, "group": 8}
+AT_A_TIME = 132
+"""The programs with large tiles that a large GPU runs at a time."""
 SHORTEST_RUN = 16
 """The length of runs of a loop with few blocks."""
 FEW_DOTS = 512
@@ -113,12 +115,24 @@ class LaunchPlanner:
             for buffer in self.names.copies
         )
         warps = options.get("num_warps") or self.warps(sizes, tiles)
-        chosen = {"num_warps": warps, **OPTIONS, **options}
+        chosen = {"num_warps": warps, **OPTIONS, "group": self.group(sizes, tiles), **options}
         if "num_stages" not in options:
             chosen["num_stages"] = self.stages(sizes, tiles, warps)
         constants = self.constants(sizes, tiles, chosen)
         del chosen["group"]
+        if self.kernel.programs:
+            programs = constants["PROGRAMS"] = min(programs, self.kernel.programs)
         return LaunchPlan((programs, 1, 1), scratch, constants, chosen)
+
+    def group(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+        """The blocks of rows whose programs run together: so many that they share most columns.
+
+        Programs that run at a time then read about as many rows as columns.
+        """
+        if len(self.kernel.grid) < 2 or not self.has_dots:
+            return OPTIONS["group"]
+        rows, columns = (block_length(i.dim, sizes, tiles) for i in self.kernel.grid[-2:])
+        return 1 << max(0, int(math.log2(AT_A_TIME * columns / rows) / 2 + 0.1))
 
     def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """The number of warps: four, or eight if the accumulators of four would spill registers.
@@ -183,8 +197,11 @@ class LaunchPlanner:
     @cached_property
     def few(self) -> int:
         """The most blocks that are summed without partial sums."""
-        dots = any(isinstance(s, Contract) and is_dot(s) for s in self.kernel.statements)
-        return FEW_DOTS if dots else FEW
+        return FEW_DOTS if self.has_dots else FEW
+
+    @cached_property
+    def has_dots(self) -> bool:
+        return any(isinstance(s, Contract) and is_dot(s) for s in self.kernel.statements)
 
     def constants(
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]

@@ -160,6 +160,8 @@ class RunFunction:
         for dim, name in names.blocks.items():
             numbers[name] = self._block(dim)
             numbers[names.evens[dim]] = self._is_even(dim)
+        if kernel.programs:
+            programs = numbers["PROGRAMS"] = f"min({programs}, {kernel.programs})"
         arguments += [f"{name}={value}" for name, value in numbers.items()]
         options = f'{{"num_warps": {self._warps(planner)}, "num_stages": {stages}}}'
         head = f"    launch({kernel.name}, {programs}, {options}, "
