@@ -9,6 +9,7 @@ from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
+from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
 from blockbuster_fusion.passes import Observer, Pass
 from blockbuster_fusion.printers.reserved import kernel_name
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED
@@ -52,7 +53,8 @@ class Choice:
         if self.target == "cuda":
             sizes = assumed_lengths(self.graph, nest)
             tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
-            nest = DIVIDING.observed(nest, observe)
+            for change in ON_A_GPU:
+                nest = change.observed(nest, observe)
             nest = merging(tiles).observed(nest, observe)
         return nest, tiles
 
@@ -73,8 +75,11 @@ class Choice:
         return choice
 
 
-DIVIDING = each_kernel(divide_masked_loops, "Applies masks only to the blocks that they divide.")
-"""The pass of kernels for a GPU, where a mask takes as long as the exponentials behind it."""
+ON_A_GPU = (
+    each_kernel(divide_masked_loops, "Applies masks only to the blocks that they divide."),
+    each_kernel(unroll_short_loops, "Loads all blocks of short loops before they are used."),
+)
+"""Passes of kernels for a GPU: masks take as long as exponentials, and loops wait for memory."""
 SHARING = each_kernel(share_exponentials, "Computes exponentials that are needed twice once.")
 """The pass of kernels for a CPU, where results of a row stay in the first cache."""
 
