@@ -269,6 +269,12 @@ def caches() -> list[Check]:
         cache[:, at] = new.tanh()
         return cache * 1.0
 
+    def of_each(cache: torch.Tensor, new: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        cache[torch.arange(len(cache), device=cache.device), :, at] = new.tanh()
+        return cache * 1.0
+
+    each = [randn(16, 3, 99, 70), randn(16, 3, 70, seed=1), torch.arange(16, device="cuda") * 6]
+    found.append(Check("a cache, a place for each", of_each, each))
     cache, new = randn(3, 301, 70), randn(3, 5, 70, seed=1)
     at = torch.tensor([7, -1, 200, -301, 64], device="cuda")
     turned = cache.mT.contiguous().mT

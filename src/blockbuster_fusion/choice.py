@@ -10,6 +10,7 @@ from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loo
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
+from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
 from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
 from blockbuster_fusion.passes import Observer, Pass, run_passes
 from blockbuster_fusion.printers.reserved import kernel_name
@@ -58,7 +59,8 @@ class Choice:
         if is_gpu:
             sizes = assumed_lengths(self.graph, nest)
             tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
-            nest = DIVIDING.observed(nest, observe)
+            for change in ON_A_GPU:
+                nest = change.observed(nest, observe)
             nest = merging(tiles).observed(nest, observe)
         return nest, tiles
 
@@ -87,8 +89,11 @@ FOR_ROWS = (
 
 UNTYING = Pass("untie_kernels", "Gives kernels that read others' results own dims.", untie_kernels)
 """The pass with which each kernel of a GPU has its own tiles."""
-DIVIDING = each_kernel(divide_masked_loops, "Applies masks only to the blocks that they divide.")
-"""The pass of kernels for a GPU, where a mask takes as long as the exponentials behind it."""
+ON_A_GPU = (
+    each_kernel(divide_masked_loops, "Applies masks only to the blocks that they divide."),
+    each_kernel(unroll_short_loops, "Loads all blocks of short loops before they are used."),
+)
+"""Passes of kernels for a GPU: masks take as long as exponentials, and loops wait for memory."""
 
 
 def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:

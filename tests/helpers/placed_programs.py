@@ -26,7 +26,7 @@ class _Program(PositionalBuilder):
         sizes = [size.number for size in y.sizes]
         index = self.given("at", sizes[at], dtype=places)
         sizes[at] = LENGTH
-        return self.placed(self.given("cache", *sizes), index, at, y)
+        return self.placed(self.given("cache", *sizes), index, at, y, [at])
 
 
 def rows(count: int, at: int = 2) -> ArrayProgram:
@@ -39,6 +39,15 @@ def rows(count: int, at: int = 2) -> ArrayProgram:
     order.insert(at, 2)
     also = p.elementwise(lambda t: t * 2.0, x)
     return p.finish({"O": p.put(p.permute(y, order), at), "also": also}).program
+
+
+def own_places(count: int) -> ArrayProgram:
+    """Keys of `count` words of each of 4 sequences, which have places of their own."""
+    p = _Program("own_places")
+    y = p.elementwise(lambda a, b: a * b, p.given("x", 4, 3, count, 10), p.given("c", count, 10))
+    index = p.given("at", 4, count, dtype=DType.int64)
+    base = p.given("cache", 4, 3, LENGTH, 10)
+    return p.finish({"O": p.placed(base, index, 2, y, [0, 2])}).program
 
 
 def norm() -> ArrayProgram:
@@ -75,6 +84,8 @@ PLACED: dict[str, Callable[[], ArrayProgram]] = {
     "rows": lambda: rows(5),
     "outer rows": lambda: rows(5, at=0),
     "last axis": lambda: rows(5, at=3),
+    "own places": lambda: own_places(5),
+    "one own place": lambda: own_places(1),
     "norm": norm,
     "product": product,
     "columns": columns,
@@ -92,8 +103,9 @@ def inputs_of(program: ArrayProgram, seed: int = 0) -> dict[str, NDArray[np.gene
         if x.type.dtype.is_float:
             made[x.name] = generator.standard_normal(shape).astype(np.float32).astype(np.float64)
         else:
-            count = int(np.prod(shape))
-            places = generator.permutation(LENGTH)[:count]
-            places = np.where(generator.random(count) < 0.5, places, places - LENGTH)
+            count = shape[-1] if shape else 1
+            places = np.array([generator.permutation(LENGTH)[:count] for _ in range(4)])
+            places = np.where(generator.random(places.shape) < 0.5, places, places - LENGTH)
+            places = places.reshape(-1)[: int(np.prod(shape))]
             made[x.name] = places.reshape(shape).astype(x.type.dtype.value)
     return made

@@ -9,11 +9,11 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.choice import ON_A_GPU
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.types import DType
@@ -34,7 +34,6 @@ from blockbuster_fusion.nest.nest import (
     Tile,
     View,
 )
-from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlanner, block_length
 from blockbuster_fusion.printers.triton.memory import SharedMemory, shared_limit
@@ -66,6 +65,8 @@ UNITS = {
 SCHEDULES = {
     "plain": Schedule(),
     "split": Schedule(split={"N": 2}),
+    "many parts": Schedule(split={"N": 16}),
+    "most parts": Schedule(split={"N": 32}),
     "atomic": Schedule(split={"K": 2}, atomic=True),
     "one program": Schedule(grid="one"),
     "rows last": Schedule(order=("N", "M")),
@@ -77,6 +78,8 @@ SCHEDULED = (
     ("attention", "one program"),
     ("rmsnorm-swiglu-residual", "one program"),
     ("attention", "split"),
+    ("attention", "many parts"),
+    ("attention", "most parts"),
     ("attention", "parts first"),
     ("rmsnorm-swiglu", "atomic"),
     ("rmsnorm-swiglu", "rows last"),
@@ -101,7 +104,15 @@ def nests(name: str, dtype: DType, schedule: str = "plain") -> Iterator[Nest]:
     snapshots = bb.fuse(program, unit=UNITS[name]).fused
     for raw in snapshots if schedule == "plain" else snapshots[-1:]:
         graph = make_safe(stored_as(raw, dtype)).graph
-        yield scheduled(graph, name, SCHEDULES[schedule])
+        yield on_a_gpu(scheduled(graph, name, SCHEDULES[schedule]))
+
+
+def on_a_gpu(nest: Nest) -> Nest:
+    """The nest after the passes of kernels for a GPU."""
+    for change in ON_A_GPU:
+        nest = change.run(nest)
+    verify_nest(nest)
+    return nest
 
 
 def errors(name: str, schedule: str) -> Iterator[dict[str, object]]:
@@ -176,11 +187,7 @@ def masked_errors() -> Iterator[dict[str, object]]:
 
 def divided_nest(name: str) -> Nest:
     """A form of attention whose mask is applied only to the blocks that it divides."""
-    nest = masked_nest(name)
-    steps = tuple(divide_masked_loops(k) if isinstance(k, Kernel) else k for k in nest.steps)
-    made = replace(nest, steps=steps)
-    verify_nest(made)
-    return made
+    return on_a_gpu(masked_nest(name))
 
 
 def divided_errors() -> Iterator[dict[str, object]]:

@@ -14,6 +14,7 @@ from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loo
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
+from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
 from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
 from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
 from blockbuster_fusion.nest.verify import verify_nest
@@ -458,6 +459,37 @@ def test_a_loop_is_divided_by_its_own_mask_alone() -> None:
         assert len([s for s in nest.kernels[0].body if isinstance(s, For)]) == 1
     before, nest = divided(LONG_SUM)
     assert nest.kernels == before.kernels
+
+
+COMBINED = """
+P = Axis(4)
+P0 = Dim(P, packed=False)
+p = Index(P0)
+S = Buffer([BufferAxis(P0, Along.BLOCKS), BufferAxis(M0)], float32)
+c = Tile([M0[m]], float32)
+Nest("f", [Kernel("f", [m], [
+    Fill(a, 0.0),
+    For(p, [
+        Load(c, S[P0[p], M0[m]]),
+        Compute(r, exp(x0), [c]),
+        Compute(a, x0 + x1, [a, r]),
+    ], gathered=[[add, [a]]]),
+    Store(O[M0[m]], a),
+])], [S], [View(O, [M])])
+"""
+
+
+def test_unroll_short_loops(golden: Callable[[str], None]) -> None:
+    nest = nest_from_text(HEAD + COMBINED)
+    (kernel,) = nest.kernels
+    golden(changes(nest, replace(nest, steps=(unroll_short_loops(kernel),))))
+
+
+def test_long_loops_are_not_unrolled() -> None:
+    """A loop of many blocks, of blocks with several elements, or with a product."""
+    for body in (COMBINED.replace("Axis(4)", "Axis(17)"), LOAD_IN_A_LOOP, LONG_SUM):
+        (kernel,) = nest_from_text(HEAD + body).kernels
+        assert unroll_short_loops(kernel) is kernel
 
 
 def test_merge_kernels(golden: Callable[[str], None]) -> None:

@@ -39,7 +39,8 @@ def test_every_snapshot_means_the_same(name: str) -> None:
     given = inputs_of(program)
     exact = bb.evaluate(program, given)
     places = np.moveaxis(exact["O"] != given["cache"], _along(program), 0)
-    assert places.reshape(LENGTH, -1).any(1).sum() == given["at"].size
+    used = places.reshape(LENGTH, -1).any(1)
+    assert used.sum() >= given["at"].shape[-1] if given["at"].ndim else used.sum() == 1
     for graph in bb.fuse(bb.lower(program)).alternatives:
         made = bb.interpret(graph, given)
         for out in exact:

@@ -210,6 +210,40 @@ def along_two(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
     return cache.sum(1)
 
 
+def of_each(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
+    """Each sequence has a place of its own."""
+    cache[torch.arange(len(cache)), :, at] = new[:, :, 0].tanh()
+    return cache.sum(2)
+
+
+def rows_of_each(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
+    """Each sequence has places of its own."""
+    places = at[:, None] + torch.arange(new.shape[2])
+    cache[torch.arange(len(cache))[:, None], :, places] = new.transpose(1, 2).tanh()
+    return cache.sum(2)
+
+
+def of_each_beside(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
+    """The axis of the sequences is beside that of the places."""
+    cache = cache.transpose(1, 2)
+    cache[torch.arange(len(cache)), at] = new[:, :, 0].tanh()
+    return cache.sum(1)
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpret"])
+@pytest.mark.parametrize("function", [of_each, rows_of_each])
+def test_sequences_with_places_of_their_own(function: Forward, target: str) -> None:
+    made = Watched(function, library="never", target=target)
+    made.check(numbers(3, 2, 19, 6), numbers(3, 2, 4, 6), torch.tensor([7, 0, 15]))
+    assert len(scattered(made)) == (target == "cpu")
+    assert not left(made)
+
+
+def test_sequences_with_places_of_their_own_in_a_view() -> None:
+    made = Watched(of_each_beside, library="never")
+    made.check(numbers(3, 2, 19, 6), numbers(3, 2, 4, 6), torch.tensor([7, 0, 18]))
+
+
 @pytest.mark.parametrize("function", [adding, old_rows_too, twice, by_mask, along_two])
 def test_other_updates(function: Forward) -> None:
     """Kernels write no rows that are added, broadcast, or read before."""

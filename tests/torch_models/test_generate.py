@@ -10,6 +10,7 @@ from transformers import CompileConfig, PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput
 
 import blockbuster_fusion as bb
+from helpers.torch_running import Watched
 from helpers.zoo import FIRST_WORD, VOCABULARY, ZOO
 
 NAMES = ("llama", "qwen3", "gemma", "gpt2")
@@ -91,3 +92,17 @@ def test_generate_compiles_by_itself(name: str) -> None:
     check(generate(build(name, "sdpa"), "static", compile_config=config), expected)
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
+
+
+@torch.no_grad()
+def test_kernels_write_into_a_static_cache() -> None:
+    """New keys and values are stored by kernels, but for the first call, which makes the cache."""
+    expected = generate(build("llama", "sdpa"), "static")
+    model = build("llama", "sdpa")
+    watched = Watched(model.forward, library="never")
+    model.forward = watched
+    check(generate(model, "static"), expected)
+    operators = [node.name for node in watched.graphs[-1].operated]
+    assert not [name for name in operators if name.startswith("index_put")]
+    kernels = [k.listing for k in watched.explanation.kernels]
+    assert any(" at t" in listing for listing in kernels)

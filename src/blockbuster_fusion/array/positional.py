@@ -295,21 +295,27 @@ class PositionalBuilder:
         return self.recorder.record(lookup, operands, axes, table.dtype, positions, sizes)
 
     def placed(
-        self, base: PositionalArray, index: PositionalArray, at: int, value: PositionalArray
+        self,
+        base: PositionalArray,
+        index: PositionalArray,
+        at: int,
+        value: PositionalArray,
+        along: Sequence[int],
     ) -> PlacedArray:
-        """`value` as rows of `base`, an input, at the places `index` along a position of it."""
-        places = tuple(s for i, s in enumerate(index.sizes) if i or s != ONE)
-        lengths = [s for i, s in enumerate(base.sizes) if i != at]
-        rows = [s for i, s in enumerate(value.sizes) if i != at]
-        if len(value.sizes) != len(base.sizes) or rows != lengths or len(places) > 1:
+        """`value` as rows of `base`, an input, at the places `index` along a position of it.
+
+        `along` has the position of the value that each position of the index runs along.
+        """
+        wide = [(i, j) for i, j in enumerate(along) if index.sizes[i] != ONE]
+        others = [[s for i, s in enumerate(x.sizes) if i != at] for x in (base, value)]
+        if len(value.sizes) != len(base.sizes) or others[0] != others[1]:
             raise NotExpressible(what="rows of another shape than their place")
-        if product(places) != value.sizes[at]:
+        if any(index.sizes[i] != value.sizes[j] for i, j in wide):
             raise NotExpressible(what="rows of another number than their places")
         value = self.elementwise(lambda t: t, self.as_array(value))
         kept = [i for i, s in enumerate(base.sizes) if i != at and s != ONE]
         base = self.agreement.agreed(base, [(value, i, i) for i in kept])
-        if places and places[0] != ONE:
-            index = self.agreement.agreed(index, [(value, at, 0)])
+        index = self.agreement.agreed(index, [(value, j, i) for i, j in wide])
         if not all(isinstance(self.primitive(x), Given) for x in (base, index)):
             raise NotExpressible(what="places or rows of what is computed in the same kernel")
         return PlacedArray(value, base, index, at)

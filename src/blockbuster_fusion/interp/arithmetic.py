@@ -58,15 +58,24 @@ def placed(
     Places may count from the end. The copy has the dtype of the rows.
     """
     (array, axes), (places, along), (x, own) = base, index, rows
-    at, length = [*axes].index(axis), array.shape[[*axes].index(axis)]
-    from_start = np.where(places < 0, places + length, places).reshape(-1)
+
+    def spread(y: NumpyArray, its: Sequence[Axis]) -> NumpyArray:
+        """An array along the axes of the rows."""
+        y = y.transpose([[*its].index(a) for a in own if a in its])
+        return y.reshape(
+            [length if a in its else 1 for a, length in zip(own, x.shape, strict=True)]
+        )
+
+    length = array.shape[[*axes].index(axis)]
+    from_start = np.where(places < 0, places + length, places)
     problem = misplaced(from_start, length, axis)
     if problem is not None:
         raise BadInput(name=name, problem=problem)
-    order = [*axes[:at], *along, *axes[at + 1 :]]
-    x = x.transpose([[*own].index(a) for a in order])
     made = np.array(array, x.dtype)
-    np.moveaxis(made, at, 0)[from_start] = np.moveaxis(x if along else np.expand_dims(x, at), at, 0)
+    others = {a: np.arange(n) for a, n in zip(axes, array.shape, strict=True) if a is not axis}
+    made[
+        tuple(spread(from_start, along) if a is axis else spread(others[a], (a,)) for a in axes)
+    ] = x
     return made
 
 

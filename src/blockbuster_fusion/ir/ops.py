@@ -181,9 +181,11 @@ class Node:
 class Into:
     """The place of an output in the array of an input, which is written in place: a scatter.
 
-    `base` and `index` are numbers of inputs. The index has whole numbers, along one axis of the
-    output or none. There the output is at position `index[i]` of `axis`, an axis of the base;
-    negative numbers count from its end. Nothing else of the program may read or write the base.
+    `base` and `index` are numbers of inputs. The index has whole numbers, along some axes of the
+    output: the positions of its elements on `axis`, an axis of the base. Negative numbers count
+    from its end. The output has the other axes of the base, and those of the index; along axes of
+    both, each index has its own part of the base. Nothing else of the program may read or write
+    the base.
     """
 
     base: int

@@ -381,8 +381,8 @@ class _Check:
         if index.dtype not in (DType.int64, DType.int32):
             raise self.graph_error(f"its index is {index.dtype}, not whole numbers", place)
         kept = {axis for axis in base.axes if axis is not into.axis}
-        if into.axis not in base.axes or len(index.axes) > 1 or kept & {*index.axes}:
-            raise self.graph_error(f"its index is not along {into.axis}", place)
+        if into.axis not in base.axes or into.axis in index.axes:
+            raise self.graph_error(f"its index is not one of positions on {into.axis}", place)
         if kept | {*index.axes} != {*axes}:
             wanted = " ".join(map(str, (*kept, *index.axes)))
             raise self.graph_error(f"it has not the axes {wanted} of its place", place)

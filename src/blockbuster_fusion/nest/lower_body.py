@@ -65,18 +65,16 @@ class InMemory:
 
     def at(self, dim: Dim, at: Index | int) -> "InMemory":
         """The element of the list that a loop over `dim` is at."""
-        places, slots = self.places, list(self.slots)
-        if places is not None and places.has(dim):
+        found, places = self.open_for(dim), self.places
+        if places is not None and places.open_for(dim):
             places = places.at(dim, at)
-        else:
-            slots[self.open_for(dim)[0]] = Span(dim, at)
+        elif not found:
+            raise LookupError(f"no axis of {self.buffer} is iterated over {dim}")
+        slots = [Span(dim, at) if i in found[:1] else s for i, s in enumerate(self.slots)]
         return replace(self, slots=tuple(slots), places=places)
 
-    def has(self, dim: Dim) -> bool:
-        """True if a loop over `dim` may iterate it."""
-        return bool(self.open_for(dim))
-
     def open_for(self, dim: Dim) -> list[int]:
+        """The axes that a loop over `dim` may iterate."""
         return [i for i, s in enumerate(self.slots) if isinstance(s, Dim) and dim.iterates(s)]
 
     def renamed(self, old: Axis, new: Axis) -> "InMemory":

@@ -102,11 +102,18 @@ class _Writer:
         if out.into is None:
             return with_axes(self.values[out.value], self.whole(out.value, out.axes))
         base, index = (self.values[v] for v in (out.into.base, out.into.index))
-        at = base.axes.index(out.into.axis)
-        axes = (*base.axes[:at], *index.axes, *base.axes[at + 1 :])
-        rows = with_axes(self.values[out.value], self.whole(out.value, axes))
-        places = "".join("None, " for _ in range(at)) + index.name
-        return f"torch.ops.aten.index_put({base.name}, [{places}], {rows}.to({base.name}.dtype))"
+        rows = with_axes(self.values[out.value], self.whole(out.value, out.axes))
+        places = [
+            with_axes(index if axis is out.into.axis else self.counted(axis), out.axes)
+            for axis in base.axes
+        ]
+        where = f"[{', '.join(places)}]"
+        return f"torch.ops.aten.index_put({base.name}, {where}, {rows}.to({base.name}.dtype))"
+
+    def counted(self, axis: Axis) -> _Named:
+        """The positions along an axis."""
+        text = f"torch.arange({self.size(axis)}, device={self.device})"
+        return _Named(text, (axis,), DType.int64)
 
     def whole(self, value: int, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         assert set(axes) == set(self.values[value].axes)

@@ -26,7 +26,6 @@ from blockbuster_fusion.torch.capture.nodes import (
 )
 from blockbuster_fusion.torch.capture.operators import (
     concatenated,
-    indices_of,
     is_whole_slice,
     lookup_axis,
 )
@@ -130,12 +129,12 @@ class PartBuilder:
         """The output of the program for a node: an array, or rows that are put into an input."""
         if not self.analysis.is_scattered(node):
             return self.result(self.value(node), dtype, kept)
-        ((at, index),) = indices_of(node).items()
-        base, places = (self.argument(n, is_table=True) for n in (operand(node), index))
-        rows = self.value(node)
-        if not places.sizes:
-            rows = self.program.insert(rows, at)
-        return self.program.placed(base, places, at, rows)
+        scatter = self.analysis.scatters[node]
+        base, places = (self.argument(n, is_table=True) for n in (operand(node), scatter.index))
+        rows = self.program.permute(self.value(node), [p for p in scatter.order if p is not None])
+        if None in scatter.order:
+            rows = self.program.insert(rows, scatter.axis)
+        return self.program.placed(base, places, scatter.axis, rows, scatter.along)
 
     def result(
         self, value: PositionalArray, dtype: DType, kept: dict[int, DType]

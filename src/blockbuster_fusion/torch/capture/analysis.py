@@ -24,7 +24,6 @@ from blockbuster_fusion.torch.capture.nodes import (
 from blockbuster_fusion.torch.capture.operators import (
     concatenated,
     has_counted_indices,
-    indices_of,
     is_patchwise,
     is_whole_slice,
     lookup_axis,
@@ -33,7 +32,7 @@ from blockbuster_fusion.torch.capture.operators import (
 )
 from blockbuster_fusion.torch.capture.regions import regions_of
 from blockbuster_fusion.torch.capture.symbolic import as_size
-from blockbuster_fusion.torch.capture.updates import scattered_axis, updates_in_place
+from blockbuster_fusion.torch.capture.updates import Scatter, scatter_of, updates_in_place
 from blockbuster_fusion.torch.table import row_for
 
 INDEXED = frozenset(
@@ -110,10 +109,16 @@ class Analysis:
         """The updates of inputs that are done in place, with their copies back to the inputs."""
         return updates_in_place(self.nodes)
 
+    @cached_property
+    def scatters(self) -> dict[Node, Scatter]:
+        """The updates that kernels can do: rows that are stored at places that are data."""
+        found = {node: scatter_of(node) for node in self.updates}
+        return {node: scatter for node, scatter in found.items() if scatter is not None}
+
     def is_scattered(self, node: Node) -> bool:
         """True if a kernel stores an operand of a node into an input, at places that are data."""
-        is_update = node.op == "call_function" and node in self.updates
-        return is_update and node not in self.library and scattered_axis(node) is not None
+        is_call = node.op == "call_function"
+        return is_call and node in self.scatters and node not in self.library
 
     # ---------------------------------------------------------------- kinds
 
@@ -162,7 +167,7 @@ class Analysis:
         """The operands of a node that have to lie in memory: tables, and places of rows."""
         table = self.table(node)
         if self.is_scattered(node):
-            return [operand(node), *indices_of(node).values()]
+            return [operand(node), self.scatters[node].index]
         return [] if table is None else [table]
 
     def table(self, node: Node) -> Node | None:
