@@ -280,19 +280,56 @@ class PositionalBuilder:
         positions: Sequence[Position],
         sizes: Sequence[Size],
     ) -> PositionalArray:
+        """The result of a lookup, with its positions.
+
+        If a table is computed element by element, its operands are looked up instead.
+        """
         table = self.as_array(table)
         factors = self.axes.atoms(table.positions[at])
-        have = self.recorder.axes_of(table.record)
-        if not isinstance(self.primitive(table), Given):
-            raise NotExpressible(what="a lookup in a table that is computed in the same kernel")
-        if len(factors) != 1 or factors[0] not in have:
+        if len(factors) != 1 or factors[0] not in self.recorder.axes_of(table.record):
             raise NotExpressible(what="a lookup along several axes, or along none")
-        rest = [f for f in have if f is not factors[0]]
-        axes = tuple(dict.fromkeys([*self.recorder.axes_of(index.record), *rest]))
+        found: dict[int, int] = {}
+        for number in self.computed_along(table.record, factors[0]):
+            made = self.recorder.records[number]
+            if factors[0] not in self.recorder.axes_of(number):
+                found[number] = number
+            elif isinstance(made.primitive, Pointwise):
+                operands = [found[x] for x in made.operands]
+                each = self.recorder.pointwise(made.primitive.expr, operands, made.dtype)
+                found[number] = each.record
+            else:
+                found[number] = self.looked_up_in_input(number, index.record, factors)
+        return replace(
+            table, positions=tuple(positions), sizes=tuple(sizes), record=found[table.record]
+        )
+
+    def computed_along(self, record: int, factor: Factor) -> list[int]:
+        """The records that an array is computed from element by element, operands first.
+
+        Those without a factor are given, and not what they are computed from.
+        """
+        found: set[int] = set()
+        pending = [record]
+        while pending:
+            number = pending.pop()
+            if number in found:
+                continue
+            found.add(number)
+            made = self.recorder.records[number]
+            if isinstance(made.primitive, Pointwise) and factor in self.recorder.axes_of(number):
+                pending += made.operands
+        return sorted(found)
+
+    def looked_up_in_input(self, table: int, index: int, factors: Position) -> int:
+        """The record of a lookup in an input."""
+        made = self.recorder.records[table]
+        if not isinstance(made.primitive, Given):
+            raise NotExpressible(what="a lookup in a table that is computed in the same kernel")
+        rest = [f for f in self.recorder.axes_of(table) if f is not factors[0]]
+        axes = tuple(dict.fromkeys([*self.recorder.axes_of(index), *rest]))
         self.axes.keep_apart([*axes, *factors])
-        operands = (table.record, index.record)
         lookup: TableLookup[Position] = TableLookup(factors)
-        return self.recorder.record(lookup, operands, axes, table.dtype, positions, sizes)
+        return self.recorder.record(lookup, (table, index), axes, made.dtype).record
 
     def placed(
         self,

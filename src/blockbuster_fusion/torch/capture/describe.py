@@ -34,8 +34,21 @@ def _stored(analysis: Analysis) -> set[Node]:
     for node in analysis.operators:
         if analysis.kind(node) is Kind.MISC:
             bases += [analysis.base(n) for n in node.all_input_nodes]
-        else:
+        elif not _is_looked_up_before(analysis, node):
             bases += [analysis.base(n) for n in analysis.reads_in_memory(node)]
         if analysis.is_scattered(node):
             bases.append(node)  # it lies in an input
     return {analysis.owner(base) for base in bases}
+
+
+def _is_looked_up_before(analysis: Analysis, node: Node) -> bool:
+    """True if a node looks elements up in a table whose elements are computed by themselves.
+
+    But for sums and the like, that is: then the lookup reads what they are computed from.
+    """
+    table = analysis.table(node)
+    if table is None or analysis.is_scattered(node):
+        return False
+    maker = analysis.owner(analysis.base(table))
+    is_by_element = analysis.kind(maker) in (Kind.POINTWISE, Kind.REDUCTION)
+    return is_by_element and not analysis.is_scattered(maker)
