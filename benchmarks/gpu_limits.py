@@ -120,7 +120,6 @@ def rates(case: GpuCase, spent: dict[str, float]) -> dict[str, Any]:
 
 def served(connection: Connection, names: Sequence[str], tuned: float) -> None:
     """Prepares cases, and then measures those that it is asked for, until nobody asks."""
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # others compile at the same time
     torch.set_grad_enabled(False)
     ready: dict[str, Prepared] = {}
     reasons: dict[str, str] = {}
@@ -160,6 +159,7 @@ def answer(connection: Connection, question: tuple[Any, ...] | None = None) -> d
 
 def measured(cases: Sequence[Case], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The results of cases, one after the other."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # all processes compile at the same time
     context = get_context("spawn")
     count = min(options.processes, len(cases))
     workers, ours = [], []

@@ -238,6 +238,9 @@ DEPENDENT_KERNELS = {
         "Y = Buffer([BufferAxis(M0)], float32)", "Y = Buffer([BufferAxis(M0)], bfloat16)"
     ),
     "added to": CONTINUED_KERNELS.replace("Store(Y[M0[m]], a)", "Store(Y[M0[m]], a, atomic=True)"),
+    "stored twice": CONTINUED_KERNELS.replace(
+        "Store(Y[M0[m]], a)", "Store(Y[M0[m]], r), Store(Y[M0[m]], a)"
+    ),
     "overwritten": CONTINUED_KERNELS.replace("Store(O[M0[p]], r2)", "Store(X[M0[p]], r2)"),
 }
 

@@ -74,8 +74,10 @@ GROUPED, WARPS = 64, 4
 """The rows that a group of four warps multiplies at a time."""
 VECTOR_BYTES = 16
 """The bytes that a thread of a GPU loads at a time."""
-LINE = {"cpu": 64, "cuda": 64}
+LINE = {"cpu": 64, "cuda": 32}
 """The bytes that memory moves at least, if they lie together."""
+STREAMED_LINE = {"cpu": 64, "cuda": 128}
+"""The same in kernels without products, whose blocks no later program reads from a cache."""
 
 
 @dataclass(slots=True)
@@ -147,7 +149,7 @@ def work_of(kernel: Kernel, tiling: Tiling, target: str) -> Work:
 
 class _Count:
     def __init__(self, tiling: Tiling, target: str) -> None:
-        self.tiling, self.weights = tiling, WEIGHTS[target]
+        self.tiling, self.target, self.weights = tiling, target, WEIGHTS[target]
         self.has_cached_scratch = target == "cpu"
         self.has_tensor_cores = target == "cuda"
         self.line = LINE[target]
@@ -164,6 +166,8 @@ class _Count:
     def of(self, kernel: Kernel) -> Work:
         work = self.work
         self.types = ProductTypes(kernel)
+        if not any(isinstance(s, Contract) for s in kernel.statements):
+            self.line = STREAMED_LINE[self.target]
         self.grid = set(kernel.grid)
         stores = [s.target.spans for s in kernel.statements if isinstance(s, Store)]
         self.results = [[span.dim for span in spans] for spans in stores]

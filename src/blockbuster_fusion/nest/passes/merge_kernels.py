@@ -83,9 +83,12 @@ def _continued(first: Kernel, body: Body) -> Body | None:
     also = {s.target.buffer for s in body if isinstance(s, Store)}
     if also & (read | made):
         return None
-    stores = {s.target.buffer: s for s in first.body if isinstance(s, Store)}
-    inner = [s for s in first.statements if isinstance(s, Store) and s not in first.body]
-    several = {s.target.buffer for s in inner if s.target.buffer in stores}
+    every = [s.target.buffer for s in first.statements if isinstance(s, Store)]
+    stores = {
+        s.target.buffer: s
+        for s in first.body
+        if isinstance(s, Store) and every.count(s.target.buffer) == 1
+    }
     continued: list[Statement] = []
     for statement in body:
         sources = [a.buffer for a in accesses(statement) if not isinstance(statement, Store)]
@@ -93,7 +96,7 @@ def _continued(first: Kernel, body: Body) -> Body | None:
             continued.append(statement)
             continue
         stored = stores.get(sources[0])
-        if not isinstance(statement, Load) or stored is None or sources[0] in several:
+        if not isinstance(statement, Load) or stored is None:
             return None
         dtypes = {stored.tile.dtype, statement.tile.dtype, sources[0].dtype}
         if stored.atomic or stored.target != statement.source or len(dtypes) > 1:
