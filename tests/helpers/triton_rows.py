@@ -24,7 +24,7 @@ SPLIT = Schedule(split={"M": 3})
 ROWS: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
     "softmax": (lambda X: {"O": o.softmax(X)}, ("M N",), {"M": 5, "N": 1000}),
     "short softmax": (lambda X: {"O": o.softmax(X)}, ("M N",), {"M": 37, "N": 3}),
-    "long log softmax": (lambda X: {"O": o.log_softmax(X)}, ("M N",), {"M": 3, "N": 17_001}),
+    "long log softmax": (lambda X: {"O": o.log_softmax(X)}, ("M N",), {"M": 1, "N": 17_001}),
     "layer norm": (
         lambda X, G, B: {"O": o.layernorm(X) * G + B},
         ("M N", "N", "N"),
@@ -32,7 +32,7 @@ ROWS: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
     ),
     "rms norm": (lambda X, G: {"O": o.rmsnorm(X) * G}, ("M N", "N"), {"M": 9, "N": 1024}),
     "sum of rows": (lambda X: {"O": o.sum(X, axis=1)}, ("M N",), {"M": 33, "N": 100}),
-    "sum of long rows": (lambda X: {"O": o.sum(X, axis=1)}, ("M N",), {"M": 2, "N": 40_000}),
+    "sum of long rows": (lambda X: {"O": o.sum(X, axis=1)}, ("M N",), {"M": 1, "N": 17_000}),
     "sum of columns": (lambda X: {"O": o.sum(X, axis=0)}, ("M N",), {"M": 3001, "N": 20}),
     "sum of all": (lambda X: {"O": o.sum(X, axis=(0, 1))}, ("M N",), {"M": 333, "N": 77}),
     "largest of all": (lambda X: {"O": o.max(X, axis=(0, 1))}, ("M N",), {"M": 333, "N": 77}),
@@ -92,6 +92,8 @@ def row_errors() -> Iterator[dict[str, object]]:
             .astype(np.float32).astype(np.float64)
             for given in program.inputs
         }  # fmt: skip
+        if "sum" in name:  # sums that cancel have errors of any size
+            inputs = {given: np.abs(x) for given, x in inputs.items()}
         exact = bb.evaluate(program, inputs)
         nest, tiles = choice.scheduled()
         found = triton_runner.run(nest, inputs, tiles, options=choice.schedule.launch)
