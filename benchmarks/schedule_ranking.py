@@ -310,12 +310,11 @@ def predicted_again(device: str, found: Sequence[Mapping[str, Any]]) -> None:
     shares = []
     for kernel in found:
         ranking = Ranking(by_name[kernel["case"], *kernel["sizes"].values()], device)
-        pairs = [
-            (again(ranking, Config.from_data(row["config"])), row["measured"], row["config"])
-            for row in kernel["rows"]
-        ]
+        known = {choice.snapshot for choice in ranking.usual}
+        rows = [row for row in kernel["rows"] if row["config"]["snapshot"] in known]
+        pairs = [(again(ranking, Config.from_data(row["config"])), row["measured"]) for row in rows]
         pairs.sort(key=lambda pair: pair[0])
-        best = min(measured for _, measured, _ in pairs)
+        best = min(row["measured"] for row in kernel["rows"])
         first, few = pairs[0][1] / best, min(pair[1] for pair in pairs[:3]) / best
         shares.append((first, few))
         sizes = "×".join(map(str, kernel["sizes"].values()))
