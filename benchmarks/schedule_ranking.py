@@ -310,12 +310,10 @@ def predicted_again(device: str, found: Sequence[Mapping[str, Any]]) -> None:
     shares = []
     for kernel in found:
         ranking = Ranking(by_name[kernel["case"], *kernel["sizes"].values()], device)
-        pairs = [
-            (again(ranking, Config.from_data(row["config"])), row["measured"], row["config"])
-            for row in kernel["rows"]
-        ]
+        found_again = [(again(ranking, row["config"]), row["measured"]) for row in kernel["rows"]]
+        pairs = [(now, then) for now, then in found_again if math.isfinite(now)]
         pairs.sort(key=lambda pair: pair[0])
-        best = min(measured for _, measured, _ in pairs)
+        best = min(row["measured"] for row in kernel["rows"])
         first, few = pairs[0][1] / best, min(pair[1] for pair in pairs[:3]) / best
         shares.append((first, few))
         sizes = "×".join(map(str, kernel["sizes"].values()))
@@ -328,11 +326,15 @@ def predicted_again(device: str, found: Sequence[Mapping[str, Any]]) -> None:
     print(f"geometric means: first {firsts:.3f}, best of three {threes:.3f}")
 
 
-def again(ranking: Ranking, config: Config) -> float:
-    """The time that is predicted for a configuration now, in microseconds."""
-    choice = choice_of(ranking, config)
-    nest, tiles = choice.scheduled()
-    return predicted(nest, Tiling(Extents(), tiles), ranking.machine, choice.schedule).device * 1e6
+def again(ranking: Ranking, data: Mapping[str, Any]) -> float:
+    """The microseconds that are predicted for a configuration now; infinite if there is none."""
+    try:
+        choice = choice_of(ranking, Config.from_data(data))
+        nest, tiles = choice.scheduled()
+    except (BlockbusterError, StopIteration):  # other snapshots and loops are made now
+        return math.inf
+    tiling = Tiling(Extents(), tiles)
+    return predicted(nest, tiling, ranking.machine, choice.schedule).device * 1e6
 
 
 def rival(device: str, number: int) -> float:

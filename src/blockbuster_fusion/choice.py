@@ -8,6 +8,7 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
+from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
 from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
@@ -52,7 +53,7 @@ class Choice:
         name = kernel_name(self.name)
         nest = scheduled(self.graph, name, self.schedule, observe, folds_late=is_gpu)
         if is_gpu:
-            nest = UNTYING.observed(nest, observe)
+            nest = run_passes(BETWEEN, nest, observe)
         tiles = all_tiles(nest, self.tiles, self.target)
         if self.target == "cpu":
             nest = run_passes(FOR_ROWS, nest, observe)
@@ -87,8 +88,11 @@ FOR_ROWS = (
 )
 """The passes of kernels for a CPU, where results of a row stay in the first cache."""
 
-UNTYING = Pass("untie_kernels", "Gives kernels that read others' results own dims.", untie_kernels)
-"""The pass with which each kernel of a GPU has its own tiles."""
+BETWEEN: tuple[Pass[Nest, Nest], ...] = (
+    Pass("narrow_operands", "Stores what products round in 16 bits, on a GPU.", narrow_operands),
+    Pass("untie_kernels", "Gives kernels that read others' results own dims.", untie_kernels),
+)
+"""The passes over arrays between kernels of a GPU."""
 ON_A_GPU = (
     each_kernel(divide_masked_loops, "Applies masks only to the blocks that they divide."),
     each_kernel(unroll_short_loops, "Loads all blocks of short loops before they are used."),

@@ -12,6 +12,7 @@ from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.nest.nest import For, Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
+from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
 from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
@@ -270,6 +271,36 @@ PROLOGUE = """program {
 }
 """
 
+MADE_AND_MULTIPLIED = """
+R = Axis(33)
+R0 = Dim(R)
+i = Index(R0)
+j = Index(R0)
+A = Buffer([BufferAxis(R0), BufferAxis(M0)], float32)
+B = Buffer([BufferAxis(R0), BufferAxis(M0)], float32)
+C = Buffer([BufferAxis(N0), BufferAxis(M0)], bfloat16)
+P = Buffer([BufferAxis(R0), BufferAxis(N0)], bfloat16)
+t = Tile([R0[i], M0[m]], float32)
+h = Tile([R0[j], M0[m]], float32)
+u = Tile([N0[n], M0[m]], float32)
+v = Tile([R0[j], N0[n]], float32)
+w = Tile([R0[j]], float32)
+Nest("f", [Kernel("f1", [i, m], [
+    Load(t, A[R0[i], M0[m]]),
+    Compute(t, exp(x0), [t]),
+    Store(B[R0[i], M0[m]], t),
+]), Kernel("f2", [j, n], [
+    Fill(v, 0.0),
+    For(m, [
+        Load(h, B[R0[j], M0[m]]),
+        Load(u, C[N0[n], M0[m]]),
+        Contract(v, h, u, M0[m], [False, False]),
+        READER
+    ], gathered=[[add, [v]]]),
+    Store(P[R0[j], N0[n]], v),
+])], [A, C], [View(P, [R, N])], between=[B])
+"""
+
 MADE_AND_READ = """
 j = Index(M0)
 l = Index(N0)
@@ -429,6 +460,13 @@ def test_split_prologue(golden: Callable[[str], None]) -> None:
     made = split_prologue(from_text(PROLOGUE))
     verify(made)
     golden(to_text(made))
+
+
+@pytest.mark.parametrize("reader", ["", "Fold(w, h, M0[m], add),"], ids=["dots", "a sum too"])
+def test_narrow_operands(reader: str, golden: Callable[[str], None]) -> None:
+    """A product with 16-bit numbers rounds what it reads; a sum does not."""
+    nest = nest_from_text(HEAD + MADE_AND_MULTIPLIED.replace("READER", reader))
+    golden(changes(nest, narrow_operands(nest)))
 
 
 def test_untie_kernels(golden: Callable[[str], None]) -> None:

@@ -42,6 +42,8 @@ UNGROUPED = 0.6
 BY_WORDS = 8e9
 """The bytes per second that a processor loads if rows are aligned to words only: number by number,
 and nothing ahead."""
+CUT, LONG_PIECE = 0.15, 512
+"""The share of time that a stream of short pieces of rows takes longer, and their bytes."""
 HIDDEN = 0.98
 """The share of the waiting for blocks, or of the rest, that the other hides."""
 CROWDED = 1.1
@@ -173,5 +175,8 @@ def _moving(
 
     parts = ((work.arrays, home), (others, cache), (common, first), (again, nearest))
     if work.multiplying:  # both memories are busy at a time
-        return max(work.arrays / rate(main), sum(size for size, _ in parts) / rate(cache))
+        from_main = work.arrays / rate(main)
+        if not work.products:  # a stream
+            from_main *= 1 + CUT * max(0.0, 1 - work.piece / LONG_PIECE)
+        return max(from_main, sum(size for size, _ in parts) / rate(cache))
     return sum(size / rate(memory) for size, memory in parts)

@@ -270,7 +270,7 @@ class Space:
         if self.streamed:
             others = dict.fromkeys(self.dims, GOOD_VECTORS[0])
             made.append(others | dict.fromkeys(self.streamed, GOOD_VECTORS[1]))
-        return [self.shortened(tiles) for tiles in made]
+        return [self.bounded(tiles) for tiles in made]
 
     def bounded(self, tiles: Mapping[Dim, int]) -> dict[Dim, int]:
         """Tiles no longer than their axes need."""

@@ -109,6 +109,8 @@ class Work:
     """The most bytes that one such step loads."""
     read_by_cores: float = 0.0
     """Bytes of shared memory that tensor cores read, as operands of products."""
+    piece: float = math.inf
+    """The bytes of the shortest pieces of rows that such a step loads."""
     by_words: float = 0.0
     """Bytes of such steps whose rows are aligned to words only, and are not copied in vectors."""
     held: float = 0.0
@@ -201,6 +203,7 @@ class _Count:
             work.staged = max(work.staged, sum(sizes) + twice)
             work.by_words += times * sum(n for s, n in pairs if not self.has_long_rows(s.source))
             work.is_mixed |= bool(mixed)
+            work.piece = min([work.piece, *(self.piece(s.source) for s in loads)])
             work.accumulated = max(work.accumulated, self.gathered)
         others = [self.elements(s.tile) for s in body if isinstance(s, Compute | Load)]
         work.held = max(work.held, self.gathered + max(others, default=0.0))
@@ -289,6 +292,12 @@ class _Count:
     def products(self, statement: Contract) -> float:
         """The products of two blocks before they are summed."""
         return math.prod(map(self.length, {*statement.left.spans, *statement.right.spans}))
+
+    def piece(self, access: Access) -> float:
+        """The bytes of a piece of a row; whole rows, and single rows, are not cut."""
+        if len(access.spans) < 2 or self.blocks(access.spans[-1].dim) == 1:
+            return math.inf
+        return self.length(access.spans[-1]) * access.buffer.dtype.bytes
 
     def has_long_rows(self, access: Access) -> bool:
         """True if rows of an array begin at multiples of 16 bytes, so that vectors are loaded."""
