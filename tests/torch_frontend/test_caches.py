@@ -127,6 +127,16 @@ def test_forms(form: str, target: str) -> None:
     assert not left(made)
 
 
+@pytest.mark.parametrize("function", [by_copy, by_index, by_one_place])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_one_row(function: Forward, batch: int) -> None:
+    """PyTorch leaves out the axes of one sequence and of one row where it assigns."""
+    made = Watched(function, library="never")
+    made.check(numbers(batch, 9, 5), numbers(batch, 1, 5), torch.tensor([6]))
+    assert len(scattered(made)) == 1
+    assert not left(made)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_dtypes(dtype: torch.dtype) -> None:
     made = Watched(by_copy, library="never")
