@@ -74,7 +74,7 @@ def by_index(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
 
 
 def by_one_place(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
-    cache[:, at[0]] = new[:, 0].tanh()
+    torch.ops.aten.index_put_(cache, [None, at[0]], new[:, 0].tanh())
     return cache.sum(1)
 
 
@@ -124,6 +124,17 @@ def test_forms(form: str, target: str) -> None:
     function, cache, new = FORMS[form]
     made = Watched(function, library="never", target=target)
     made.check(numbers(*cache), numbers(*new), torch.tensor(PLACES))
+    assert len(scattered(made)) == (target == "cpu")
+    assert not left(made)
+
+
+@pytest.mark.parametrize("function", [by_copy, by_index, by_one_place])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_one_row(function: Forward, batch: int) -> None:
+    """PyTorch leaves out the axes of one sequence and of one row where it assigns."""
+    made = Watched(function, library="never")
+    made.check(numbers(batch, 9, 5), numbers(batch, 1, 5), torch.tensor([6]))
+    assert len(scattered(made)) == 1
     assert not left(made)
 
 

@@ -131,7 +131,8 @@ class PartBuilder:
             return self.result(self.value(node), dtype, kept)
         scatter = self.analysis.scatters[node]
         base, places = (self.argument(n, is_table=True) for n in (operand(node), scatter.index))
-        rows = self.program.permute(self.value(node), [p for p in scatter.order if p is not None])
+        rows = self.value(node).with_rank(scatter.rank)
+        rows = self.program.permute(rows, [p for p in scatter.order if p is not None])
         if None in scatter.order:
             rows = self.program.insert(rows, scatter.axis)
         return self.program.placed(base, places, scatter.axis, rows, scatter.along)

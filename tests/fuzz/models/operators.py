@@ -773,6 +773,10 @@ def write(m: Maker) -> None:
             texts += [f"{x}.index_put_((torch.tensor([0]),), {x}[:1] + 1)"]
             texts += [f"{x}.index_copy_(0, torch.tensor([0]), {x}[-1:] * 3)"]
             texts += [f"{x}.index_fill_(0, torch.tensor([-1]), {k})"]
+            texts += [f"{x}.index_copy_(0, torch.tensor([0]), {y}[-1:])"] * 2
+            texts += [f"{x}[torch.tensor([-1])] = {y}[:1] * 2"] * 2
+        if value.shape[-1]:
+            texts += [f"{x}[..., torch.tensor([0])] = {y}[..., -1:] + 1"] * 2
     m.add(r.choice(texts), "write", Kind.WRITE)
 
 

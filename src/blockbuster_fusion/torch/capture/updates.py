@@ -71,7 +71,14 @@ class Scatter:
     along: tuple[int, ...]
     """For each position of the index, the position of the rows that it runs along."""
     order: tuple[int | None, ...]
-    """For each position of the input, that of the rows there; None if the rows have none."""
+    """For each position of the input, that of the rows there; None if the rows have none.
+
+    Rows may lack positions of length 1 in front, which count here."""
+
+    @property
+    def rank(self) -> int:
+        """The number of positions of the rows."""
+        return sum(position is not None for position in self.order)
 
 
 def scatter_of(update: Node) -> Scatter | None:
@@ -121,8 +128,9 @@ def _order(rank: int, given: Mapping[int, Node], home: Mapping[int, int]) -> tup
 
 def _fits(scatter: Scatter, shape: Sequence[Size], rows: Sequence[Size]) -> bool:
     """True if rows and places are of the shapes of their place: nothing is broadcast."""
-    if len(rows) != sum(p is not None for p in scatter.order):
+    if len(rows) > scatter.rank:
         return False
+    rows = [*[ONE] * (scatter.rank - len(rows)), *rows]
     found = [ONE if p is None else rows[p] for p in scatter.order]
     wanted = {a: n for a, n in enumerate(shape) if a != scatter.axis}
     wide = {a: n for n, a in zip(_sizes(scatter.index), scatter.along, strict=True) if n != ONE}
