@@ -6,7 +6,7 @@ the addresses of arrays differ, and what depends on sizes: C computes it by a tr
 """
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
@@ -111,8 +111,12 @@ class Launches:
         launches: Sequence[tuple[DriverLaunch | LibraryCall | None, Sequence[tuple[int, int]]]],
         device: int,
         names: Sequence[str],
+        given: Mapping[int, int] | None = None,
     ) -> None:
-        """None stands for a kernel without any form so far; `names` are those of the kernels."""
+        """None stands for a kernel without any form so far; `names` are those of the kernels.
+
+        `given` has the places of the lengths that calls of PyTorch's operators are given.
+        """
         self.names = [*names]
         self.device = device
         self.places = [places for _, places in launches]
@@ -124,7 +128,7 @@ class Launches:
         for at, (launch, places) in enumerate(launches):
             entry = self.entries[at]
             if isinstance(launch, LibraryCall):
-                call, held = library_calls.filled(launch, [*places])
+                call, held = library_calls.filled(launch, [*places], given or {})
                 self.held += [call, held]
                 entry.call = ctypes.addressof(call)
                 finalize(self, library.forget, call)
@@ -339,7 +343,7 @@ int64_t play(const struct entry *entries, int64_t count, const int64_t *addresse
     if (lost) return lost;
     for (int64_t i = 0; i < count; i++) {{
         if (entries[i].call) {{
-            if (called(entries[i].call, addresses)) return i * {_CODES} + {_REFUSED};
+            if (called(entries[i].call, addresses, numbers)) return i * {_CODES} + {_REFUSED};
             continue;
         }}
         const int64_t forms = __atomic_load_n(&entries[i].count, __ATOMIC_ACQUIRE);

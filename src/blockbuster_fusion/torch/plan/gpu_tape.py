@@ -32,11 +32,14 @@ class GpuTape:
 
         self.device, self.places = device, [places for _, places in launches]
         self.sized = {n: x for n, (x, _) in enumerate(launches) if isinstance(x, SizedGpuKernel)}
-        sizes = dict.fromkeys(slot for x in self.sized.values() for _, slot in x.sizes)
+        sizes = dict.fromkeys(slot for x in self.sized.values() for slot in x.slots)
+        calls = [x for x, _ in launches if isinstance(x, LibraryCall)]
+        sizes |= dict.fromkeys(slot for x in calls for slot in x.given)
         ranks = {slot: rank for x in self.sized.values() for slot, rank in x.ranks.items()}
         self.numbers = CallNumbers([*sizes], ranks)
         located = [(self.form(x), [(p.base, p.offset) for p in places]) for x, places in launches]
-        self.launches = Launches(located, device.index, [x.name for x, _ in launches])
+        names = [x.name for x, _ in launches]
+        self.launches = Launches(located, device.index, names, self.numbers.places)
 
     def form(
         self, launch: "DriverLaunch | SizedGpuKernel | LibraryCall"
@@ -57,7 +60,7 @@ class GpuTape:
     def run(
         self, addresses: Any, values: Sequence[Any], first: int = 0, count: int | None = None
     ) -> None:
-        numbers = self.numbers.read(values) if self.sized else None
+        numbers = self.numbers.read(values) if self.numbers.count else None
         end = len(self.places) if count is None else first + count
         while first < end:
             unfit = self.launches(addresses, first, end - first, numbers)
@@ -73,7 +76,8 @@ class GpuTape:
             problem = "an array begins at an address that it is not compiled for"
             raise LaunchFailed(name=self.launches.names[number], problem=problem)
         arrays = [(addresses[x.base] or 0) + x.offset for x in self.places[number]]
-        made = kernel.traced(kernel.run(numbers, places, arrays), places)
+        launch = kernel.run(numbers, places, arrays)
+        made = kernel.traced(launch, places, lambda slot: int(numbers[places[slot]]))
         if made is not None and all(at % ALIGNED == 0 for at in arrays):
             self.launches.add(number, made)
 

@@ -5,7 +5,7 @@ call are kept. Values that depend on sizes *vary*: they are tensors in every cal
 their strides. tape.py makes a tape of a recording.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from blockbuster_fusion.torch.plan.placement import (
     Untaped,
 )
 from blockbuster_fusion.torch.plan.products import product_of
+from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
 from blockbuster_fusion.torch.plan.steps import (
     AllocateStep,
     BoundAllocate,
@@ -44,6 +45,7 @@ from blockbuster_fusion.torch.plan.steps import (
 )
 from blockbuster_fusion.torch.plan.views import View, ViewChains, ViewStep
 
+RESHAPING = (torch.Tensor.reshape, torch.ops.aten.view.default, torch.ops.aten.reshape.default)
 MOST_KEPT = 1 << 16
 """The size in bytes of the largest tensor that is kept because it is the same in every call."""
 
@@ -79,10 +81,16 @@ class Recording:
         """The slots whose placements or numbers differ in other calls."""
         self.lengths: dict[Size, int] = {}
         """The slots of sizes."""
+        self.derived: list[Callable[[list[Any]], None]] = []
+        """Put numbers that follow from sizes into slots."""
+        self.numbers: dict[int, int] = {}
+        """The sizes, and the numbers that follow from them, in slots."""
         tensors = [x for x in given if isinstance(x, torch.Tensor) and is_plain(x)]
         self.storages = {x.untyped_storage()._cdata for x in tensors}
         self.anywhere: set[int] = set()
         """The slots of results that are parts of other memory."""
+        self.functions: dict[Hashable, Slot] = {}
+        """The slots of numbers, by the function and the arguments that they follow from."""
         self.actions: list[Launched | Ran] = []
         for slot, x in enumerate(given):
             if isinstance(x, torch.Tensor):
@@ -176,16 +184,34 @@ class Recording:
         return slot
 
     def number(self, function: Callable[..., int], *arguments: Any) -> Slot:
-        """Adds a function whose result is a number that depends on sizes."""
-        step = OperatorStep(function.__name__, function, arguments, {}, self.new_slot())
-        self.run(BoundOperator(step), tuple(step.reads), step.output)
-        return Slot(step.output)
+        """A function of sizes whose result is a number, computed when a call begins."""
+        key = (function, repr(arguments))
+        if key not in self.functions:
+            step = OperatorStep(function.__name__, function, arguments, {}, self.new_slot())
+            run = BoundOperator(step).run
+            now: list[Any] = [self.numbers.get(slot) for slot in range(self.slots)]
+            run(now)
+            self.numbers[step.output] = now[step.output]
+            self.varying.add(step.output)
+            self.derived.append(run)
+            self.functions[key] = Slot(step.output)
+        return self.functions[key]
+
+    def dense(self, slot: int, base: Base, shape: Sequence[SizedLength]) -> None:
+        """Notes that the tensor in a slot is all of a base, in a shape that depends on sizes."""
+        self.varying.add(slot)
+        self.placements[slot] = Placement(base, 0, tuple(shape), None, base.dtype)
+
+    def is_dense(self, slot: int) -> bool:
+        """True if the tensor in a slot is all of a base whose shape depends on sizes."""
+        return slot in self.placements and self.placements[slot].stride is None
 
     def length_at(self, size: Size) -> int:
         """The slot of a size."""
         if size not in self.lengths:
             self.lengths[size] = self.new_slot()
             self.varying.add(self.lengths[size])
+            self.numbers[self.lengths[size]] = self.length_now(size)
         return self.lengths[size]
 
     def knows(self, sizes: Iterable[Size]) -> bool:
@@ -270,7 +296,7 @@ class Recording:
                 self.views[step.output] = step
                 self.note_placement(step.output, made, source)
                 return
-        if is_tensor and not is_varied and self.product(step, made):
+        if is_tensor and (self.product(step, made) or self.reshaped(step)):
             return
         self.run(BoundOperator(step), reads, step.output)
         if is_varied and not (is_tensor and made.dim() == 0):
@@ -282,13 +308,28 @@ class Recording:
 
     def product(self, step: OperatorStep, made: torch.Tensor) -> bool:
         """Adds a product of matrices as a call from C, if it can be one."""
-        found = product_of(step, made, self.placements, self.device)
+        found = product_of(step, made, self)
         if found is not None:
-            call, places = found
-            base = Base(made.data_ptr(), None, tuple(made.shape), made.dtype)
-            self.note_placement(step.output, made, base)
+            call, shape, places = found
+            base = Base(made.data_ptr(), None, shape, made.dtype)
+            if base.is_sized:
+                self.dense(step.output, base, shape)
+            else:
+                self.note_placement(step.output, made, base)
             self.actions.append(Launched(step.name, call, ((base, 0), *places)))
         return found is not None
+
+    def reshaped(self, step: OperatorStep) -> bool:
+        """Notes another shape of a dense array, if a step is no more than that."""
+        if step.function not in RESHAPING or len(step.arguments) != 2 or step.options:
+            return False
+        source, shape = step.arguments
+        if not isinstance(source, Slot) or not self.is_dense(source.number):
+            return False
+        if not all(n.number in self.numbers if isinstance(n, Slot) else n >= 0 for n in shape):
+            return False
+        self.dense(step.output, self.placements[source.number].base, shape)
+        return True
 
     def is_kept(self, slot: int, x: torch.Tensor) -> bool:
         return slot not in self.exposed and is_plain(x) and x.nbytes <= MOST_KEPT
@@ -332,7 +373,10 @@ class Recording:
             return None
         if self.placements[at].dtype != found.dtype or at in self.varying:
             return None
-        return View(at, found.shape, found.stride, found.offset // found.dtype.itemsize)
+        if found.stride is None:
+            return None
+        shape = fixed_shape(found.shape)
+        return View(at, shape, found.stride, found.offset // found.dtype.itemsize)
 
     def is_allocated(self, slot: int) -> bool:
         """True if the tape allocates it, so that it is a tensor without running anything."""
