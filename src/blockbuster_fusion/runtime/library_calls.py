@@ -34,6 +34,8 @@ class Operand:
     dtype: torch.dtype
     given: tuple[int | None, ...] = ()
     """The keys of lengths that a call gives in place of those in the shape, if there are any."""
+    order: tuple[int, ...] = ()
+    """The dimensions of a dense array in the order of memory; () if they are in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Call(ctypes.Structure):
         ("shape", ctypes.c_void_p * MOST_OPERANDS),
         ("strides", ctypes.c_void_p * MOST_OPERANDS),
         ("given", ctypes.c_void_p * MOST_OPERANDS),
+        ("order", ctypes.c_void_p * MOST_OPERANDS),
         ("base", ctypes.c_int64 * MOST_OPERANDS),
         ("offset", ctypes.c_int64 * MOST_OPERANDS),
         ("dtype", ctypes.c_int32 * MOST_OPERANDS),
@@ -94,6 +97,7 @@ struct call {{
     void *function;
     int64_t count, rank[{MOST_OPERANDS}];
     const int64_t *shape[{MOST_OPERANDS}], *strides[{MOST_OPERANDS}], *given[{MOST_OPERANDS}];
+    const int64_t *order[{MOST_OPERANDS}];
     int64_t base[{MOST_OPERANDS}], offset[{MOST_OPERANDS}];
     int32_t dtype[{MOST_OPERANDS}], device[2];
     struct kept *kept[{MOST_OPERANDS}];
@@ -121,9 +125,12 @@ void forget(struct call *one) {{
 static struct kept *taken(struct call *one, int64_t i, int64_t address, const int64_t *numbers) {{
     const int64_t rank = one->rank[i], *given = one->given[i], *strides = one->strides[i];
     int64_t shape[{MOST_RANK}] = {{0}}, dense[{MOST_RANK}], step = 1;
-    for (int64_t j = rank; j-- > 0; step *= shape[j]) {{
+    for (int64_t j = 0; j < rank; j++)
         shape[j] = given && given[j] >= 0 ? numbers[given[j]] : one->shape[i][j];
-        dense[j] = step;
+    for (int64_t j = rank; j-- > 0;) {{
+        const int64_t at = one->order[i] ? one->order[i][j] : j;
+        dense[at] = step;
+        step *= shape[at];
     }}
     struct kept *found = __atomic_exchange_n(&one->kept[i], 0, __ATOMIC_ACQ_REL);
     if (found && found->address == address && !memcmp(found->shape, shape, sizeof(shape)))
@@ -178,6 +185,10 @@ def filled(
             strides = (ctypes.c_int64 * len(shape))(*operand.strides)
             held.append(strides)
             made.strides[at] = ctypes.addressof(strides)
+        if operand.order:
+            order = (ctypes.c_int64 * len(shape))(*operand.order)
+            held.append(order)
+            made.order[at] = ctypes.addressof(order)
         if operand.given:
             keys = [-1 if key is None else given[key] for key in operand.given]
             lengths = (ctypes.c_int64 * len(shape))(*keys)

@@ -48,7 +48,7 @@ class KernelBuffers:
     def __init__(self, recording: "Recording", step: KernelStep, program: Bound) -> None:
         self.recording, self.step, self.program = recording, step, program
         sizes = () if recording.is_fixed else step.sizes
-        self.sizes = [(axis, recording.length_at(size)) for axis, size in sizes]
+        self.sizes = [(axis, recording.sizes.at(size)) for axis, size in sizes]
         self.lengths = {axis.extent: slot for axis, slot in self.sizes}
         if not (recording.is_fixed or self.lengths.keys() >= program.extents.sizes.keys()):
             raise Untaped("an input alone tells a size")
@@ -69,16 +69,19 @@ class KernelBuffers:
         self.places[buffer] = self.recording.place(slot)
 
     def read(self, buffer: Buffer, slot: int, layout: FrameworkLayout) -> None:
+        is_dense = self.recording.is_dense(slot)
         self.places[buffer] = self.recording.place(slot)
-        if self.recording.is_dense(slot):
-            shape = atoms(layout, self.recording.length)
-            self.varied[buffer] = DenseStrides(tuple(shape), tuple(range(len(shape))))
+        order = self.recording.placements[slot].order if is_dense else ()
+        if is_dense and (layout.is_plain or not order):
+            shape = atoms(layout, self.recording.sizes.length)
+            order = order or tuple(range(len(shape)))
+            self.varied[buffer] = DenseStrides(tuple(shape[at] for at in order), order)
         elif slot in self.recording.varying:
             self.vary(buffer, slot if layout.is_plain else self.axes_of(slot, layout))
 
     def axes_of(self, slot: int, layout: FrameworkLayout) -> int:
         """The slot of a tensor with a dimension for each axis."""
-        shape = atoms(layout, self.recording.length)
+        shape = atoms(layout, self.recording.sizes.length)
         return self.recording.do(torch.Tensor.view, Slot(slot), shape)
 
     def stored(self, number: int, x: torch.Tensor) -> Iterator[OperatorStep]:
@@ -87,9 +90,11 @@ class KernelBuffers:
         buffer, order, is_first = self.program.owner.given_back[number]
         if buffer in self.places or not is_first:
             raise Untaped("a kernel gives one array twice, or what it was given")
-        is_known = recording.knows(size for position in layout.positions for size, _ in position)
+        is_known = recording.sizes.knows(
+            size for position in layout.positions for size, _ in position
+        )
         if piece is not None:
-            if piece.slot not in recording.varying and recording.knows(piece.lengths):
+            if piece.slot not in recording.varying and recording.sizes.knows(piece.lengths):
                 recording.note_placement(slot, x, recording.place(piece.slot)[0])
                 self.places[buffer] = recording.place(slot)
             else:
@@ -99,7 +104,7 @@ class KernelBuffers:
             raw = slot if layout.is_plain else recording.new_slot()
             base = self.allocate(buffer, raw)
             if all(has for position in layout.positions for _, has in position):
-                recording.dense(slot, base, merging(layout, recording.length)[2])
+                recording.dense(slot, base, merging(layout, recording.sizes.length)[2])
                 return
         else:
             base = Base(x.data_ptr(), None, self.rooms[buffer].shape, STORED[buffer.dtype])
@@ -111,7 +116,7 @@ class KernelBuffers:
             shape = fixed_shape(base.shape)
             recording.placements[raw] = Placement(base, 0, shape, contiguous(shape), base.dtype)
         if raw != slot:
-            arguments = (Slot(raw), *merging(layout, recording.length))
+            arguments = (Slot(raw), *merging(layout, recording.sizes.length))
             yield OperatorStep("merged", merged, arguments, {}, slot)
 
     def is_sized(self, buffer: Buffer) -> bool:
@@ -138,7 +143,9 @@ class KernelBuffers:
         extent = Slot(self.lengths[dim.axis.extent])
         if not is_cut:
             return extent
-        return self.recording.number(blocks, extent, None if dim.unit else tiling.starts(dim).step)
+        return self.recording.sizes.number(
+            blocks, extent, None if dim.unit else tiling.starts(dim).step
+        )
 
     def allocate_rest(self) -> None:
         """Allocates the buffers that only the kernels see."""
@@ -185,7 +192,7 @@ class KernelBuffers:
         if self.is_sized_launch(launch):
             if function.plan.scratch:
                 raise Untaped("a kernel has memory of its own that depends on sizes")
-            recorded = self.recording.numbers
+            recorded = self.recording.sizes.numbers
             kernel = SizedGpuKernel(launch, self.varied, self.sizes, recorded, device)
             return Launched(name, kernel, places)
         if not all(self.recording.is_aligned(base, offset) for base, offset in places):

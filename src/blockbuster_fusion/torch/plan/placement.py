@@ -67,8 +67,10 @@ class Placement:
     """In bytes."""
     shape: tuple[SizedLength, ...]
     stride: tuple[int, ...] | None
-    """None if it is all of its base in order, and its shape depends on sizes."""
+    """None if it is all of its base, and its shape depends on sizes."""
     dtype: torch.dtype
+    order: tuple[int, ...] = ()
+    """If it has no strides: its dimensions in the order of memory; () if they are in order."""
 
     @property
     def is_whole(self) -> bool:

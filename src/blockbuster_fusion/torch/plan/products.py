@@ -44,19 +44,19 @@ def product_of(step: OperatorStep, made: torch.Tensor, recording: "Recording") -
     if made_of is None:
         return None
     function, shape, flat, found = made_of
-    numbers = recording.numbers
-    operands = [_operand(x.shape, x.stride, x.dtype, numbers) for x in found]
-    result = _operand(flat, None, made.dtype, numbers)
+    numbers = recording.sizes.numbers
+    operands = [_operand(x, numbers) for x in found]
+    result = _operand(Placement(found[0].base, 0, flat, None, made.dtype), numbers)
     call = library_call(function, (result, *operands), recording.device)
     return None if call is None else (call, shape, [(x.base, x.offset) for x in found])
 
 
 def _known(recording: "Recording", slot: int, dtype: torch.dtype) -> Placement | None:
     """The placement of an operand, unless it is a tensor that has another one in each call."""
+    is_opaque = not recording.is_dense(slot) and slot in recording.varying
     found = recording.placements.get(slot)
     if found is None or found.dtype is not dtype:
         return None
-    is_opaque = slot in recording.varying and found.stride is not None
     return None if is_opaque or 0 in found.shape else found
 
 
@@ -77,7 +77,10 @@ def _layer(
         return None
     wide, columns = fixed_shape(weight.shape)
     if len(x.shape) != 2:
-        if x.stride is not None and x.stride != contiguous(fixed_shape(x.shape)):
+        is_dense = not x.order
+        if x.stride is not None:
+            is_dense = x.stride == contiguous(fixed_shape(x.shape))
+        if not is_dense:
             return None
         rows = _product(x.shape[:-1], recording)
         stride = None if x.stride is None else (columns, 1)
@@ -93,16 +96,12 @@ def _layer(
 
 def _product(shape: Sequence[SizedLength], recording: "Recording") -> SizedLength:
     if any(isinstance(n, Slot) for n in shape):
-        return shape[0] if len(shape) == 1 else recording.number(math.prod, [*shape])
+        return shape[0] if len(shape) == 1 else recording.sizes.number(math.prod, [*shape])
     return math.prod(fixed_shape(shape))
 
 
-def _operand(
-    shape: Sequence[SizedLength],
-    strides: tuple[int, ...] | None,
-    dtype: torch.dtype,
-    numbers: dict[int, int],
-) -> Operand:
-    now = tuple(numbers[n.number] if isinstance(n, Slot) else n for n in shape)
-    given = tuple(n.number if isinstance(n, Slot) else None for n in shape)
-    return Operand(now, strides, dtype, given if any(x is not None for x in given) else ())
+def _operand(x: Placement, numbers: dict[int, int]) -> Operand:
+    now = tuple(numbers[n.number] if isinstance(n, Slot) else n for n in x.shape)
+    slots = tuple(n.number if isinstance(n, Slot) else None for n in x.shape)
+    given = slots if any(slot is not None for slot in slots) else ()
+    return Operand(now, x.stride, x.dtype, given, x.order)

@@ -36,11 +36,17 @@ MOST_ARENA, MOST_ON_GPU = 4 << 20, 1 << 30
 """The size of the longest arena in bytes. Kernels over more take so long that a tape gains nothing,
 and arrays that are freed one by one take less memory."""
 
+
+def most_arena(device: torch.device) -> int:
+    """The bytes of the longest arena on a device."""
+    return MOST_ON_GPU if has_driver(device) else MOST_ARENA
+
+
 _ARENA = 0
 """The number of the base that is the arena."""
 
-_View = tuple[tuple[int, ...], tuple[int, ...], int] | tuple[SizedLength, ...]
-"""Shape, strides and offset; or the shape, if it depends on sizes."""
+_View = tuple[Any, ...]
+"""Shape, strides and offset; if the shape depends on sizes, that and the order in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,8 @@ class _Fresh:
             if view is None:
                 values[slot] = x
             elif self.is_sized:
-                values[slot] = x.view(_lengths(view, values))
+                own, order = view
+                values[slot] = _turned(x, own, order, values)
             else:
                 values[slot] = x.as_strided(*view)
         return x
@@ -92,21 +99,28 @@ class TensorTape:
         made = _Assembly(recording)
         self.parts, self.arena, self.regions = made.parts, made.arena, made.regions
         self.addresses, self.given = made.addresses, made.given
-        self.device = recording.device
+        self.device, self.most = recording.device, most_arena(recording.device)
         self.template = [recording.kept.get(slot) for slot in range(recording.slots)]
-        self.lengths = tuple(recording.lengths.items())
-        self.derived = tuple(recording.derived)
+        self.lengths = tuple(recording.sizes.slots.items())
+        self.derived = tuple(recording.sizes.derived)
         self.outputs = tuple(recording.outputs)
 
-    def __call__(self, given: Sequence[Any], length: Length) -> list[Any]:
-        """The results; `length` evaluates the sizes of this call."""
+    def __call__(self, given: Sequence[Any], length: Length) -> list[Any] | None:
+        """The results; `length` evaluates the sizes of this call.
+
+        None if arrays are empty, for which other kernels run, or if the arena would be large.
+        """
         values = [*given, *self.template[len(given) :]]
         for size, slot in self.lengths:
-            values[slot] = length(size)
+            values[slot] = found = length(size)
+            if not found:
+                return None
         for derive in self.derived:
             derive(values)
         addresses = type(self.addresses).from_buffer_copy(self.addresses)
         total = self.arena + self.regions.total(values)
+        if total > self.most:
+            return None
         if total:
             arena = torch.empty(total, dtype=torch.uint8, device=self.device)
             addresses[_ARENA] = start = arena.data_ptr()
@@ -154,7 +168,7 @@ class _Assembly:
         offsets, self.arena = packed([(base.bytes, *self.spans[base]) for base in hidden])
         self.device = recording.device
         self.arena = -(-self.arena // ALIGNED) * ALIGNED
-        if self.arena > (MOST_ON_GPU if has_driver(self.device) else MOST_ARENA):
+        if self.arena > most_arena(self.device):
             raise Untaped("its arrays are large")
         self.address = {base: Address(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
         launched = [base for a in self.actions if isinstance(a, Launched) for base, _ in a.places]
@@ -220,9 +234,10 @@ class _Assembly:
         """The tensor for a base, in the shape of a tensor that is all of it, if there is one."""
         shown = {slot: self.placements[slot] for slot in base.shown}
         if base.is_sized:
-            whole = next(iter(shown.values())).shape
-            shapes = tuple((slot, _reshaped(x.shape, whole)) for slot, x in shown.items())
-            return _Fresh(self.address[base].base, whole, base.dtype, shapes, True)
+            plain = [x.shape for x in shown.values() if not x.order]
+            whole = next(iter(plain), base.shape)
+            sized = tuple((slot, _dense_view(x, whole)) for slot, x in shown.items())
+            return _Fresh(self.address[base].base, whole, base.dtype, sized, True)
         shape = next((x.shape for x in shown.values() if x.is_whole), base.shape)
         views = tuple((slot, _view(x, shape)) for slot, x in shown.items())
         return _Fresh(self.address[base].base, shape, base.dtype, views, False)
@@ -235,10 +250,19 @@ def _view(x: Placement, shape: tuple[SizedLength, ...]) -> _View | None:
     return fixed_shape(x.shape), x.stride, x.offset // x.dtype.itemsize
 
 
-def _reshaped(
-    shape: tuple[SizedLength, ...], whole: tuple[SizedLength, ...]
-) -> tuple[SizedLength, ...] | None:
-    return None if shape == whole else shape
+def _dense_view(x: Placement, whole: tuple[SizedLength, ...]) -> _View | None:
+    return None if x.shape == whole and not x.order else (x.shape, x.order)
+
+
+def _turned(
+    x: torch.Tensor, shape: Sequence[SizedLength], order: Sequence[int], values: Sequence[Any]
+) -> torch.Tensor:
+    """All of a dense array in another shape, with its dimensions in some order in memory."""
+    lengths = _lengths(shape, values)
+    if not order:
+        return x.view(lengths)
+    found = x.view([lengths[at] for at in order])
+    return found.permute([order.index(at) for at in range(len(order))])
 
 
 def _lengths(shape: Sequence[Any], values: Sequence[Any]) -> list[int]:
