@@ -69,9 +69,9 @@ class ModelPlan:
         self.last_uses = _last_uses(self.steps, self.outputs)
         self.known = RecentlyUsed[list[BoundStep]](MOST_BINDINGS)
         self.tapes = RecentlyUsed[TensorTape | StepTape | Untaped](MOST_BINDINGS)
-        self.repeats = RecentlyUsed[int](MOST_BINDINGS)
-        """The number of calls with the same sizes. Those of many sizes are forgotten, as tapes
-        are: a tape would be gone before its sizes come again."""
+        self.repeats: dict[Hashable, int] = {}
+        """The number of calls with the same sizes. If there are more sizes than tapes, all are
+        forgotten: a tape would be gone before its sizes come again."""
 
     def __call__(self, *given: Any) -> list[Any]:
         values = [*given]
@@ -103,8 +103,10 @@ class ModelPlan:
 
     def is_repeated(self, key: Hashable) -> bool:
         """True if a call is like many before it."""
-        count = (self.repeats.get(key) or 0) + 1
-        self.repeats.put(key, count)
+        count = self.repeats.get(key, 0) + 1
+        if count == 1 and len(self.repeats) >= MOST_BINDINGS:
+            self.repeats.clear()
+        self.repeats[key] = count
         return count > (MOST_REPEATS_ON_GPU if self.device.type == "cuda" else MOST_REPEATS)
 
     def taped(self, recording: Recording) -> TensorTape | StepTape | Untaped:
