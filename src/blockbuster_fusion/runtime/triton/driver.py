@@ -16,10 +16,10 @@ from weakref import finalize
 import torch
 
 from blockbuster_fusion.errors import LaunchFailed
-from blockbuster_fusion.runtime import library_calls
+from blockbuster_fusion.runtime import library_calls, traced
 from blockbuster_fusion.runtime.c.kernels import loaded
 from blockbuster_fusion.runtime.library_calls import LibraryCall
-from blockbuster_fusion.runtime.traced import CODES, Number, Trace, Value, int_of
+from blockbuster_fusion.runtime.traced import Number, Trace, Value, int_of
 
 WHOLE = frozenset({"i1", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
 """The types of parameters that are integers: a driver reads as many of 64 bits as it needs."""
@@ -241,6 +241,7 @@ _REFUSED = _CODES - 2
 """The code that says that an operator of PyTorch's failed."""
 
 _SOURCE = f"""\
+{traced.SOURCE}
 {library_calls.SOURCE}
 #include <dlfcn.h>
 #include <string.h>
@@ -256,7 +257,6 @@ struct entry {{
     int64_t count;
     struct call *call;
 }};
-enum {{ {", ".join(name.upper() for name in CODES)} }};
 typedef unsigned u;
 typedef int (*launch_kernel)(void *, u, u, u, u, u, u, u, void *, void **, void **);
 typedef int (*clear_memory)(uint64_t, unsigned char, size_t, void *);
@@ -286,39 +286,12 @@ static int with_context(int number) {{
     return failed ? failed : set(context);
 }}
 
-static int64_t divided(int64_t a, int64_t b) {{
-    return a / b - (a % b != 0 && (a < 0) != (b < 0));
-}}
-
-/* Repeats a trace: 1 if all its guards hold. */
-int traced(const struct form *one, const int64_t *given, int64_t *made) {{
-    for (int64_t i = 0; i < one->code_count; i++) {{
-        const int64_t *at = one->code + 3 * i, a = at[1], b = at[2];
-        switch (at[0]) {{
-        case GIVEN: made[i] = given[a]; break;
-        case CONSTANT: made[i] = a; break;
-        case ADD: made[i] = made[a] + made[b]; break;
-        case MULTIPLY: made[i] = made[a] * made[b]; break;
-        case DIVIDE: made[i] = divided(made[a], made[b]); break;
-        case REMAINDER: made[i] = made[a] - made[b] * divided(made[a], made[b]); break;
-        case SHIFT: made[i] = made[a] << made[b]; break;
-        case BITS: made[i] = made[a] ? 64 - __builtin_clzll(made[a] < 0 ? -made[a] : made[a]) : 0;
-            break;
-        case EQUAL: if (made[a] != made[b]) return 0; break;
-        case DIFFERENT: if (made[a] == made[b]) return 0; break;
-        case LESS: if (made[a] >= made[b]) return 0; break;
-        case NOT_LESS: if (made[a] < made[b]) return 0; break;
-        }}
-    }}
-    return 1;
-}}
-
 /* Launches a kernel in one of its forms, if that fits. */
 static int launched(const struct form *one, const int64_t *addresses, const int64_t *numbers,
                     void *stream) {{
     int64_t parameters[one->parameter_count], made[one->code_count + 1], low = 0;
     void *pointers[one->parameter_count];
-    if (!traced(one, numbers, made)) return {_UNFIT};
+    if (!traced(one->code, one->code_count, numbers, made)) return {_UNFIT};
     memcpy(parameters, one->parameters, sizeof(parameters));
     for (int64_t j = 0; j < one->count; j++)
         low |= parameters[one->places[j]] = addresses[one->bases[j]] + one->offsets[j];

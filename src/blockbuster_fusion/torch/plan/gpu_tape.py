@@ -32,11 +32,8 @@ class GpuTape:
 
         self.device, self.places = device, [places for _, places in launches]
         self.sized = {n: x for n, (x, _) in enumerate(launches) if isinstance(x, SizedGpuKernel)}
-        sizes = dict.fromkeys(slot for x in self.sized.values() for slot in x.slots)
-        calls = [x for x, _ in launches if isinstance(x, LibraryCall)]
-        sizes |= dict.fromkeys(slot for x in calls for slot in x.given)
-        ranks = {slot: rank for x in self.sized.values() for slot, rank in x.ranks.items()}
-        self.numbers = CallNumbers([*sizes], ranks)
+        others = [slot for x, _ in launches if isinstance(x, LibraryCall) for slot in x.given]
+        self.numbers = CallNumbers([x.buffers for x in self.sized.values()], others)
         located = [(self.form(x), [(p.base, p.offset) for p in places]) for x, places in launches]
         names = [x.name for x, _ in launches]
         self.launches = Launches(located, device.index, names, self.numbers.places)
