@@ -16,10 +16,11 @@ from weakref import finalize
 import torch
 
 from blockbuster_fusion.errors import LaunchFailed
-from blockbuster_fusion.runtime import library_calls, traced
+from blockbuster_fusion.runtime import traced
 from blockbuster_fusion.runtime.c.kernels import loaded
-from blockbuster_fusion.runtime.library_calls import LibraryCall
 from blockbuster_fusion.runtime.traced import Number, Trace, Value, int_of
+from blockbuster_fusion.runtime.triton import library_calls
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
 
 WHOLE = frozenset({"i1", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
 """The types of parameters that are integers: a driver reads as many of 64 bits as it needs."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from blockbuster_fusion.errors import LaunchFailed
-from blockbuster_fusion.runtime.library_calls import LibraryCall
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
 from blockbuster_fusion.torch.plan.c_tape import Address
 from blockbuster_fusion.torch.plan.placement import ALIGNED
 from blockbuster_fusion.torch.plan.sized import CallNumbers, SizedGpuKernel

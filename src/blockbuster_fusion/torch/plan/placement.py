@@ -9,7 +9,7 @@ import torch
 
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
-from blockbuster_fusion.runtime.library_calls import LibraryCall
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
 from blockbuster_fusion.torch.plan.sized import (
     SizedGpuKernel,
     SizedKernel,

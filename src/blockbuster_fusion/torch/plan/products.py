@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from blockbuster_fusion.nest.shapes import contiguous
-from blockbuster_fusion.runtime.library_calls import LibraryCall, Operand, library_call
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall, Operand, library_call
 from blockbuster_fusion.torch.plan.placement import Base, Placement, has_driver
 from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
 from blockbuster_fusion.torch.plan.steps import OperatorStep, Slot
