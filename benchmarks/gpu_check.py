@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from library_steps import by_pytorch
 
 import blockbuster_fusion  # noqa: F401  (registers the backend)
 
@@ -302,6 +303,8 @@ class Changing:
     name: str
     function: Function
     inputs: Callable[[int], Sequence[torch.Tensor]]
+    by_library: bool = False
+    """True if PyTorch runs its products."""
 
 
 def changing() -> list[Changing]:
@@ -310,6 +313,14 @@ def changing() -> list[Changing]:
     def normed(x: torch.Tensor) -> torch.Tensor:
         h = F.layer_norm(F.gelu((x + x.softmax(-1)) @ up.to(x.dtype).mT), (128,))
         return F.linear(h, down.to(x.dtype)).softmax(0)
+
+    def multiplied(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = F.linear(F.linear(x, up.to(x.dtype), y).tanh() * 0.5, down.to(x.dtype))
+        return torch.bmm(h, h.mT).softmax(-1) + 1, h.sin()
+
+    def joined(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        first, second = multiplied(x, y)
+        return torch.cat((first.flatten(), second.flatten()))
 
     def grown(cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         cache = torch.cat((cache, new.tanh()), 1)
@@ -334,6 +345,12 @@ def changing() -> list[Changing]:
             mutated,
             lambda n: [randn(n, 48, seed=n), randn(n, 48, seed=n + 1)],
         ),
+        Changing(
+            "20 lengths, products by PyTorch",
+            joined,
+            lambda n: [randn(2, n, 64, seed=n), randn(128, seed=n + 1)],
+            by_library=True,
+        ),
         Changing("20 lengths, transposed", strided, lambda n: [randn(40, n, seed=n).mT]),
     ]
 
@@ -347,8 +364,14 @@ def run_changing(check: Changing) -> bool:
     torch._dynamo.reset()
     begin = time.perf_counter()
     worst, told = 0.0, ""
+    options = {"library": "auto" if check.by_library else "never", "time_model": False}
+    wanted = partial(is_product, wanted=check.by_library)
     try:
-        compiled = torch.compile(check.function, backend="blockbuster", dynamic=True)
+        compiled = torch.compile(
+            check.function, backend="blockbuster", dynamic=True, options=options
+        )
+        with by_pytorch(wanted):
+            compiled(*check.inputs(LENGTHS[0]))
 
         def checked(length: int, moved: Function = elsewhere, call: Function = compiled) -> float:
             """The error beyond what is allowed, in units of it."""
@@ -375,6 +398,10 @@ def run_changing(check: Changing) -> bool:
     seconds = time.perf_counter() - begin
     print(f"{word} {check.name}: {worst:.2g} of what is allowed, {seconds:.1f} s{told}", flush=True)
     return worst <= 1
+
+
+def is_product(nodes: Sequence[Any], *, wanted: bool) -> bool:
+    return wanted and any("mm" in str(n.target) or "linear" in str(n.target) for n in nodes)
 
 
 def captured(call: Function, *inputs: torch.Tensor) -> torch.Tensor:

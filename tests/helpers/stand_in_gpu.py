@@ -162,7 +162,7 @@ def installed() -> Iterator[StandIn]:
         ).value
         for where, name, what in (
             (driver, "LIBRARY", str(file)),
-            (driver, "Launches", lambda launches, _, names: found(launches, 0, names)),
+            (driver, "Launches", lambda launches, _, *rest: found(launches, 0, *rest)),
             (torch._C, "_cuda_getCurrentRawStream", lambda index: 0),
             (torch.cuda, "current_device", lambda: None),
             (kernel_buffers, "has_driver", lambda device: True),

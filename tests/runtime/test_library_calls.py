@@ -15,9 +15,9 @@ if sys.platform != "linux":
 
 from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime.c.compiler import compile_c
-from blockbuster_fusion.runtime.library_calls import Operand, library_call
 from blockbuster_fusion.runtime.triton import driver
 from blockbuster_fusion.runtime.triton.driver import Launches
+from blockbuster_fusion.runtime.triton.library_calls import Operand, library_call
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")

@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("triton")
-
 from blockbuster_fusion.nest.passes.cascade_sums import run_length
 from blockbuster_fusion.runtime.c.kernels import loaded
-from blockbuster_fusion.runtime.traced import Number, Trace, int_of
-from blockbuster_fusion.runtime.triton import driver
+from blockbuster_fusion.runtime.traced import SOURCE, Number, Trace, int_of
 
 
 def blocks(a: Any, b: Any) -> Any:
@@ -36,17 +33,15 @@ def counted(a: Any, b: Any) -> Any:
 
 
 FUNCTIONS = (blocks, kinds, ordered, counted)
-LIBRARY = loaded(driver._SOURCE)
+LIBRARY = loaded(SOURCE)
 sizes = st.integers(0, 300)
 
 
 def repeated(trace: Trace, result: Any, a: int, b: int) -> int | None:
     """The result for other integers, by C; None if a guard does not hold."""
-    form = driver._Form()
     code = (ctypes.c_int64 * (3 * len(trace.code)))(*(x for each in trace.code for x in each))
-    form.code, form.code_count = ctypes.addressof(code), len(trace.code)
     made = (ctypes.c_int64 * (len(trace.code) + 1))()
-    holds = LIBRARY.traced(ctypes.byref(form), (ctypes.c_int64 * 2)(a, b), made)
+    holds = LIBRARY.traced(code, ctypes.c_int64(len(trace.code)), (ctypes.c_int64 * 2)(a, b), made)
     if not holds:
         return None
     return made[result.register] if isinstance(result, Number) else result

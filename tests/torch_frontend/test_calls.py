@@ -276,6 +276,33 @@ def test_sizes_that_come_again_have_a_tape_of_their_own(monkeypatch: pytest.Monk
     assert not own.lengths
 
 
+def test_empty_and_large_arrays_of_changing_sizes_run_without_a_tape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def summed(x: Tensor) -> Tensor:
+        return (x.softmax(0).softmax(-1).softmax(0) * 2).sum(0)
+
+    made = compiled(summed, dynamic=True)
+    for length in (5, 7):
+        x = numbers(length, 4)
+        same(made(x), summed(x))
+    (graph,), (tape,) = made.graphs, tapes(made)
+    assert isinstance(tape, TensorTape)
+    assert tape.regions.bytes
+
+    def call(x: Tensor) -> Tensor:
+        sizes = iter(x.shape)
+        kinds = [isinstance(node.meta["val"], Tensor) for node in graph.analysis.inputs]
+        (found,) = graph.plan(*[x if is_tensor else next(sizes) for is_tensor in kinds])
+        return found
+
+    empty, longer = numbers(0, 4), numbers(2000, 4)
+    same(call(empty), summed(empty))
+    monkeypatch.setattr(tape, "most", 1 << 10)
+    same(call(longer), summed(longer))
+    assert len(tapes(made)) == 1
+
+
 def test_a_cache_that_grows() -> None:
     made = compiled(grown, dynamic=True)
     cache = numbers(2, 4, 8)
@@ -414,7 +441,7 @@ def test_addresses_that_a_gpu_is_compiled_for() -> None:
     x = torch.randn(64)
     halves = x.split(32)
     values = [x, halves, halves[0], x + 1]
-    recording = Recording((), (), values[:1], 3, lambda size: size.number, ())
+    recording = Recording((), (), values[:1], 3, lambda size: size.number, {})
     item = OperatorStep("item", operator.getitem, (Slot(1), 0), {}, 2)
     recording.operator(item, halves[0], values)
     sort = OperatorStep("sorted", torch.ops.aten.add.Tensor, (Slot(0), 1), {}, 3)

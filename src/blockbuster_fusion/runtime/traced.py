@@ -121,6 +121,40 @@ class Number:
         return hash(self.__index__())
 
 
+SOURCE = f"""\
+#include <stdint.h>
+
+enum {{ {", ".join(name.upper() for name in CODES)} }};
+
+static int64_t divided(int64_t a, int64_t b) {{
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}}
+
+/* Repeats a trace: 1 if all its guards hold. */
+int traced(const int64_t *code, int64_t count, const int64_t *given, int64_t *made) {{
+    for (int64_t i = 0; i < count; i++) {{
+        const int64_t *at = code + 3 * i, a = at[1], b = at[2];
+        switch (at[0]) {{
+        case GIVEN: made[i] = given[a]; break;
+        case CONSTANT: made[i] = a; break;
+        case ADD: made[i] = made[a] + made[b]; break;
+        case MULTIPLY: made[i] = made[a] * made[b]; break;
+        case DIVIDE: made[i] = divided(made[a], made[b]); break;
+        case REMAINDER: made[i] = made[a] - made[b] * divided(made[a], made[b]); break;
+        case SHIFT: made[i] = made[a] << made[b]; break;
+        case BITS: made[i] = made[a] ? 64 - __builtin_clzll(made[a] < 0 ? -made[a] : made[a]) : 0;
+            break;
+        case EQUAL: if (made[a] != made[b]) return 0; break;
+        case DIFFERENT: if (made[a] == made[b]) return 0; break;
+        case LESS: if (made[a] >= made[b]) return 0; break;
+        case NOT_LESS: if (made[a] < made[b]) return 0; break;
+        }}
+    }}
+    return 1;
+}}
+"""
+"""A function in C that repeats a trace."""
+
 Value = int | Number
 """An integer, known or of a trace."""
 

@@ -98,9 +98,12 @@ class CpuKernels:
     ) -> "CpuLaunch":
         """A launch for buffers with these strides; it takes their addresses."""
         threads = self.threads if elements > ALONE else self.for_small
-        flat = [stride for one in strides for stride in one]
-        values = [sizes[symbol] for symbol in self.symbols[kernel.name]]
+        flat, values = [stride for one in strides for stride in one], self.sizes(kernel, sizes)
         return CpuLaunch(kernel.name, self.functions[kernel.name], flat, values, threads)
+
+    def sizes(self, kernel: Kernel, sizes: Mapping[Symbol, int]) -> list[int]:
+        """The sizes that a kernel takes, in order."""
+        return [sizes[symbol] for symbol in self.symbols[kernel.name]]
 
 
 class CpuLaunch:

@@ -6,7 +6,7 @@ the addresses of arrays differ, and what depends on sizes: C computes it by a tr
 """
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
@@ -16,10 +16,11 @@ from weakref import finalize
 import torch
 
 from blockbuster_fusion.errors import LaunchFailed
-from blockbuster_fusion.runtime import library_calls
+from blockbuster_fusion.runtime import traced
 from blockbuster_fusion.runtime.c.kernels import loaded
-from blockbuster_fusion.runtime.library_calls import LibraryCall
-from blockbuster_fusion.runtime.traced import CODES, Number, Trace, Value, int_of
+from blockbuster_fusion.runtime.traced import Number, Trace, Value, int_of
+from blockbuster_fusion.runtime.triton import library_calls
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
 
 WHOLE = frozenset({"i1", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
 """The types of parameters that are integers: a driver reads as many of 64 bits as it needs."""
@@ -111,8 +112,12 @@ class Launches:
         launches: Sequence[tuple[DriverLaunch | LibraryCall | None, Sequence[tuple[int, int]]]],
         device: int,
         names: Sequence[str],
+        given: Mapping[int, int] | None = None,
     ) -> None:
-        """None stands for a kernel without any form so far; `names` are those of the kernels."""
+        """None stands for a kernel without any form so far; `names` are those of the kernels.
+
+        `given` has the places of the lengths that calls of PyTorch's operators are given.
+        """
         self.names = [*names]
         self.device = device
         self.places = [places for _, places in launches]
@@ -124,7 +129,7 @@ class Launches:
         for at, (launch, places) in enumerate(launches):
             entry = self.entries[at]
             if isinstance(launch, LibraryCall):
-                call, held = library_calls.filled(launch, [*places])
+                call, held = library_calls.filled(launch, [*places], given or {})
                 self.held += [call, held]
                 entry.call = ctypes.addressof(call)
                 finalize(self, library.forget, call)
@@ -237,6 +242,7 @@ _REFUSED = _CODES - 2
 """The code that says that an operator of PyTorch's failed."""
 
 _SOURCE = f"""\
+{traced.SOURCE}
 {library_calls.SOURCE}
 #include <dlfcn.h>
 #include <string.h>
@@ -252,7 +258,6 @@ struct entry {{
     int64_t count;
     struct call *call;
 }};
-enum {{ {", ".join(name.upper() for name in CODES)} }};
 typedef unsigned u;
 typedef int (*launch_kernel)(void *, u, u, u, u, u, u, u, void *, void **, void **);
 typedef int (*clear_memory)(uint64_t, unsigned char, size_t, void *);
@@ -282,39 +287,12 @@ static int with_context(int number) {{
     return failed ? failed : set(context);
 }}
 
-static int64_t divided(int64_t a, int64_t b) {{
-    return a / b - (a % b != 0 && (a < 0) != (b < 0));
-}}
-
-/* Repeats a trace: 1 if all its guards hold. */
-int traced(const struct form *one, const int64_t *given, int64_t *made) {{
-    for (int64_t i = 0; i < one->code_count; i++) {{
-        const int64_t *at = one->code + 3 * i, a = at[1], b = at[2];
-        switch (at[0]) {{
-        case GIVEN: made[i] = given[a]; break;
-        case CONSTANT: made[i] = a; break;
-        case ADD: made[i] = made[a] + made[b]; break;
-        case MULTIPLY: made[i] = made[a] * made[b]; break;
-        case DIVIDE: made[i] = divided(made[a], made[b]); break;
-        case REMAINDER: made[i] = made[a] - made[b] * divided(made[a], made[b]); break;
-        case SHIFT: made[i] = made[a] << made[b]; break;
-        case BITS: made[i] = made[a] ? 64 - __builtin_clzll(made[a] < 0 ? -made[a] : made[a]) : 0;
-            break;
-        case EQUAL: if (made[a] != made[b]) return 0; break;
-        case DIFFERENT: if (made[a] == made[b]) return 0; break;
-        case LESS: if (made[a] >= made[b]) return 0; break;
-        case NOT_LESS: if (made[a] < made[b]) return 0; break;
-        }}
-    }}
-    return 1;
-}}
-
 /* Launches a kernel in one of its forms, if that fits. */
 static int launched(const struct form *one, const int64_t *addresses, const int64_t *numbers,
                     void *stream) {{
     int64_t parameters[one->parameter_count], made[one->code_count + 1], low = 0;
     void *pointers[one->parameter_count];
-    if (!traced(one, numbers, made)) return {_UNFIT};
+    if (!traced(one->code, one->code_count, numbers, made)) return {_UNFIT};
     memcpy(parameters, one->parameters, sizeof(parameters));
     for (int64_t j = 0; j < one->count; j++)
         low |= parameters[one->places[j]] = addresses[one->bases[j]] + one->offsets[j];
@@ -339,7 +317,7 @@ int64_t play(const struct entry *entries, int64_t count, const int64_t *addresse
     if (lost) return lost;
     for (int64_t i = 0; i < count; i++) {{
         if (entries[i].call) {{
-            if (called(entries[i].call, addresses)) return i * {_CODES} + {_REFUSED};
+            if (called(entries[i].call, addresses, numbers)) return i * {_CODES} + {_REFUSED};
             continue;
         }}
         const int64_t forms = __atomic_load_n(&entries[i].count, __ATOMIC_ACQUIRE);

@@ -1,12 +1,14 @@
 """A tape of launches: one call runs many kernels, one after the other."""
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any
 
-from blockbuster_fusion.runtime.c.kernels import CpuLaunch, failure, loaded, most_threads
+from blockbuster_fusion.runtime import traced
+from blockbuster_fusion.runtime.c.kernels import ALONE, CpuLaunch, failure, loaded, most_threads
+from blockbuster_fusion.torch.plan.sized import CallNumbers, SizedKernel
 
 ALIGNED = 64
 """The alignment of arrays in an arena, in bytes."""
@@ -20,15 +22,6 @@ class Address:
     offset: int
 
 
-class SizedLaunch(Protocol):
-    """A kernel whose launch depends on the sizes of a call."""
-
-    name: str
-    function: Any
-
-    def launch(self, values: Sequence[Any]) -> CpuLaunch: ...
-
-
 class Tape:
     """Launches that one call runs in order.
 
@@ -37,57 +30,58 @@ class Tape:
     """
 
     def __init__(
-        self, launches: Sequence[tuple[CpuLaunch | SizedLaunch, Sequence[Address]]]
+        self, launches: Sequence[tuple[CpuLaunch | SizedKernel, Sequence[Address]]]
     ) -> None:
         self.launches = (_Launch * len(launches))()
-        self.sized: list[tuple[int, SizedLaunch]] = []
-        self.held: list[Any] = []  # the memory that the launches point to
-        for at, (launch, places) in enumerate(launches):
-            slot = self.launches[at]
-            bases = (ctypes.c_int64 * len(places))(*(place.base for place in places))
-            offsets = (ctypes.c_int64 * len(places))(*(place.offset for place in places))
-            self.held.append((launch, bases, offsets))
-            slot.bases, slot.offsets = ctypes.addressof(bases), ctypes.addressof(offsets)
+        self.names = [launch.name for launch, _ in launches]
+        sized = [x for x, _ in launches if isinstance(x, SizedKernel)]
+        self.numbers = CallNumbers([x.buffers for x in sized])
+        self.held: list[Any] = [launches]  # and the memory that the launches point to
+        for slot, (launch, places) in zip(self.launches, launches, strict=True):
+            slot.bases = self.kept(place.base for place in places)
+            slot.offsets = self.kept(place.offset for place in places)
             slot.function = ctypes.cast(launch.function, ctypes.c_void_p)
             slot.count = len(places)
             if isinstance(launch, CpuLaunch):
-                slot.fill(launch)
-            else:
-                self.sized.append((at, launch))
+                slot.strides = ctypes.addressof(launch.strides)
+                slot.sizes = ctypes.addressof(launch.sizes)
+                slot.threads = launch.threads
+                continue
+            made = launch.traced(self.numbers.places)
+            slot.threads, slot.few = launch.kernels.threads, launch.kernels.for_small
+            slot.code = self.kept(x for each in made.code for x in each)
+            slot.code_count = len(made.code)
+            slot.strides, slot.stride_count = self.kept(made.strides), len(made.strides)
+            slot.sizes, slot.size_count = self.kept(made.sizes), len(made.sizes)
+            (slot.elements,) = made.elements
         self.function = _player()
+
+    def kept(self, numbers: Iterable[int]) -> int:
+        """The address of some numbers, which are kept."""
+        values = [*numbers]
+        made = (ctypes.c_int64 * len(values))(*values)
+        self.held.append(made)
+        return ctypes.addressof(made)
 
     def __call__(
         self, addresses: "ctypes.Array[ctypes.c_void_p]", values: Sequence[Any] = ()
     ) -> None:
         """Runs the launches; `addresses` are those of the bases."""
-        launches, _made = self.filled(values)
-        failed = self.function(launches, len(launches), addresses, most_threads())
+        self.run(addresses, values, 0, len(self.launches))
+
+    def run(self, addresses: Any, values: Sequence[Any], first: int, count: int) -> None:
+        """Runs some of the launches."""
+        numbers = self.numbers.read(values) if self.numbers.count else None
+        launches = ctypes.byref(self.launches, first * _SIZE)
+        failed = self.function(launches, count, addresses, numbers, most_threads())
         if failed:
             at, code = divmod(failed, _CODES)
-            raise failure(code, self.held[at][0].name)
-
-    def filled(self, values: Sequence[Any]) -> tuple[Any, list[CpuLaunch]]:
-        """The launches with the sizes of a call, and the memory that they point to."""
-        launches = self.launches
-        made: list[CpuLaunch] = []
-        if self.sized:
-            launches = type(launches).from_buffer_copy(launches)
-            for at, sized in self.sized:
-                made.append(sized.launch(values))
-                launches[at].fill(made[-1])
-        return launches, made
+            raise failure(code, self.names[first + at])
 
     def apart(self, values: Sequence[Any] = ()) -> Iterator[Callable[[Any], None]]:
         """Each launch as a function of the addresses of the bases."""
-        launches, _made = self.filled(values)
-
-        def run(at: int, addresses: Any) -> None:
-            failed = self.function(ctypes.byref(launches[at]), 1, addresses, most_threads())
-            if failed:
-                raise failure(failed % _CODES, self.held[at][0].name)
-
-        for at in range(len(launches)):
-            yield partial(run, at)
+        for at in range(len(self.launches)):
+            yield partial(self.run, values=values, first=at, count=1)
 
 
 def packed(spans: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
@@ -112,44 +106,61 @@ def packed(spans: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
 
 
 class _Launch(ctypes.Structure):
+    """A launch; with code, the strides and sizes are registers of its trace."""
+
     _fields_ = (
         ("function", ctypes.c_void_p),
         ("strides", ctypes.c_void_p),
         ("sizes", ctypes.c_void_p),
         ("bases", ctypes.c_void_p),
         ("offsets", ctypes.c_void_p),
+        ("code", ctypes.c_void_p),
         ("count", ctypes.c_int64),
         ("threads", ctypes.c_int64),
+        ("few", ctypes.c_int64),
+        ("code_count", ctypes.c_int64),
+        ("stride_count", ctypes.c_int64),
+        ("size_count", ctypes.c_int64),
+        ("elements", ctypes.c_int64),
     )
 
-    def fill(self, launch: CpuLaunch) -> None:
-        """Sets the strides and sizes of a launch, which has to live as long as this."""
-        self.strides = ctypes.addressof(launch.strides)
-        self.sizes = ctypes.addressof(launch.sizes)
-        self.threads = launch.threads
 
-
+_SIZE = ctypes.sizeof(_Launch)
 _CODES = 256
 """An upper bound of the codes that a kernel returns."""
 
 _SOURCE = f"""\
-#include <stdint.h>
-
+{traced.SOURCE}
 struct launch {{
     int (*function)(void *const *, const int64_t *, const int64_t *, int);
-    const int64_t *strides, *sizes, *bases, *offsets;
-    int64_t count, threads;
+    const int64_t *strides, *sizes, *bases, *offsets, *code;
+    int64_t count, threads, few, code_count, stride_count, size_count, elements;
 }};
 
-int64_t play(const struct launch *launches, int64_t count, char *const *addresses, int64_t most)
+static int launched(const struct launch *one, void *const *buffers, const int64_t *numbers,
+                    int64_t most) {{
+    int64_t made[one->code_count + 1], strides[one->stride_count + 1], sizes[one->size_count + 1];
+    int64_t threads = one->threads;
+    if (one->code) {{
+        traced(one->code, one->code_count, numbers, made);
+        for (int64_t j = 0; j < one->stride_count; j++) strides[j] = made[one->strides[j]];
+        for (int64_t j = 0; j < one->size_count; j++) sizes[j] = made[one->sizes[j]];
+        if (made[one->elements] <= {ALONE}) threads = one->few;
+    }}
+    if (threads > most) threads = most;
+    return one->function(buffers, one->code ? strides : one->strides,
+                         one->code ? sizes : one->sizes, (int)threads);
+}}
+
+int64_t play(const struct launch *launches, int64_t count, char *const *addresses,
+             const int64_t *numbers, int64_t most)
 {{
     for (int64_t i = 0; i < count; i++) {{
         const struct launch *one = &launches[i];
-        void *buffers[one->count];
+        void *buffers[one->count + 1];
         for (int64_t j = 0; j < one->count; j++)
             buffers[j] = addresses[one->bases[j]] + one->offsets[j];
-        int64_t threads = one->threads < most ? one->threads : most;
-        int failed = one->function(buffers, one->strides, one->sizes, (int)threads);
+        int failed = launched(one, buffers, numbers, most);
         if (failed)
             return i * {_CODES} + failed;
     }}
@@ -161,6 +172,7 @@ int64_t play(const struct launch *launches, int64_t count, char *const *addresse
 @cache
 def _player() -> Any:
     function = loaded(_SOURCE).play
-    function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    function.argtypes = (pointer, number, pointer, pointer, number)
     function.restype = ctypes.c_int64
     return function

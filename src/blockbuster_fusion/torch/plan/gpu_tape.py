@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from blockbuster_fusion.errors import LaunchFailed
-from blockbuster_fusion.runtime.library_calls import LibraryCall
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
 from blockbuster_fusion.torch.plan.c_tape import Address
 from blockbuster_fusion.torch.plan.placement import ALIGNED
 from blockbuster_fusion.torch.plan.sized import CallNumbers, SizedGpuKernel
@@ -32,11 +32,11 @@ class GpuTape:
 
         self.device, self.places = device, [places for _, places in launches]
         self.sized = {n: x for n, (x, _) in enumerate(launches) if isinstance(x, SizedGpuKernel)}
-        sizes = dict.fromkeys(slot for x in self.sized.values() for _, slot in x.sizes)
-        ranks = {slot: rank for x in self.sized.values() for slot, rank in x.ranks.items()}
-        self.numbers = CallNumbers([*sizes], ranks)
+        others = [slot for x, _ in launches if isinstance(x, LibraryCall) for slot in x.given]
+        self.numbers = CallNumbers([x.buffers for x in self.sized.values()], others)
         located = [(self.form(x), [(p.base, p.offset) for p in places]) for x, places in launches]
-        self.launches = Launches(located, device.index, [x.name for x, _ in launches])
+        names = [x.name for x, _ in launches]
+        self.launches = Launches(located, device.index, names, self.numbers.places)
 
     def form(
         self, launch: "DriverLaunch | SizedGpuKernel | LibraryCall"
@@ -57,7 +57,7 @@ class GpuTape:
     def run(
         self, addresses: Any, values: Sequence[Any], first: int = 0, count: int | None = None
     ) -> None:
-        numbers = self.numbers.read(values) if self.sized else None
+        numbers = self.numbers.read(values) if self.numbers.count else None
         end = len(self.places) if count is None else first + count
         while first < end:
             unfit = self.launches(addresses, first, end - first, numbers)
@@ -73,7 +73,8 @@ class GpuTape:
             problem = "an array begins at an address that it is not compiled for"
             raise LaunchFailed(name=self.launches.names[number], problem=problem)
         arrays = [(addresses[x.base] or 0) + x.offset for x in self.places[number]]
-        made = kernel.traced(kernel.run(numbers, places, arrays), places)
+        launch = kernel.run(numbers, places, arrays)
+        made = kernel.traced(launch, places, lambda slot: int(numbers[places[slot]]))
         if made is not None and all(at % ALIGNED == 0 for at in arrays):
             self.launches.add(number, made)
 

@@ -9,8 +9,14 @@ import torch
 
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
-from blockbuster_fusion.runtime.library_calls import LibraryCall
-from blockbuster_fusion.torch.plan.sized import SizedGpuKernel, SizedKernel
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
+from blockbuster_fusion.torch.plan.sized import (
+    SizedGpuKernel,
+    SizedKernel,
+    SizedLength,
+    fixed_shape,
+)
+from blockbuster_fusion.torch.plan.steps import Slot
 
 if TYPE_CHECKING:  # it needs Triton
     from blockbuster_fusion.runtime.triton.driver import DriverLaunch
@@ -36,14 +42,20 @@ class Base:
     address: int
     """Its address in the recorded call."""
     slot: int | None
-    shape: tuple[int, ...] = ()
+    shape: tuple[SizedLength, ...] = ()
     dtype: torch.dtype = torch.uint8
     shown: dict[int, None] = field(default_factory=dict)
     """The slots in memory of the tape that others than kernels read."""
 
     @property
+    def is_sized(self) -> bool:
+        """True if its shape depends on the sizes of a call."""
+        return any(isinstance(n, Slot) for n in self.shape)
+
+    @property
     def bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+        """The bytes of one whose shape is known."""
+        return math.prod(fixed_shape(self.shape)) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +65,21 @@ class Placement:
     base: Base
     offset: int
     """In bytes."""
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    shape: tuple[SizedLength, ...]
+    stride: tuple[int, ...] | None
+    """None if it is all of its base, and its shape depends on sizes."""
     dtype: torch.dtype
+    order: tuple[int, ...] = ()
+    """If it has no strides: its dimensions in the order of memory; () if they are in order."""
 
     @property
     def is_whole(self) -> bool:
         """True if it is all of its base, in order."""
-        is_dense = contiguous(self.shape) == self.stride
-        return is_dense and not self.offset and math.prod(self.shape) == math.prod(self.base.shape)
+        if self.stride is None or self.base.is_sized:
+            return self.stride is None
+        shape, whole = fixed_shape(self.shape), fixed_shape(self.base.shape)
+        is_dense = contiguous(shape) == self.stride
+        return is_dense and not self.offset and math.prod(shape) == math.prod(whole)
 
 
 @dataclass(frozen=True, slots=True)

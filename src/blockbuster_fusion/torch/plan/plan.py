@@ -52,15 +52,15 @@ class ModelPlan:
         symbols: Sequence[SymbolSource],
         evaluate: Callable[[str, Mapping[str, int]], int],
         weights: Collection[int] = (),
-        varying: Collection[int] = (),
+        varying: Mapping[int, tuple[Size, ...] | None] | None = None,
     ) -> None:
         """`weights` are inputs with the same shapes, strides and addresses in each call;
-        `varying` are those with symbolic sizes or strides."""
+        `varying` are those with symbolic sizes or strides, with the shapes of tensors."""
         self.steps, self.outputs = tuple(steps), tuple(outputs)
         self.room = [None] * (slots - len(inputs))
         self.inputs, self.weights = len(inputs), frozenset(weights)
         self.changing = [slot for slot in inputs if slot not in weights]
-        self.varying = frozenset(self.changing).intersection(varying)
+        self.varying = {n: x for n, x in (varying or {}).items() if n not in weights}
         self.symbols, self.evaluate = tuple(symbols), evaluate
         self.device = device_of(steps)
         self.sized = [_Sized(step) for step in steps]
@@ -69,9 +69,9 @@ class ModelPlan:
         self.last_uses = _last_uses(self.steps, self.outputs)
         self.known = RecentlyUsed[list[BoundStep]](MOST_BINDINGS)
         self.tapes = RecentlyUsed[TensorTape | StepTape | Untaped](MOST_BINDINGS)
-        self.repeats = RecentlyUsed[int](MOST_BINDINGS)
-        """The number of calls with the same sizes. Those of many sizes are forgotten, as tapes
-        are: a tape would be gone before its sizes come again."""
+        self.repeats: dict[Hashable, int] = {}
+        """The number of calls with the same sizes. If there are more sizes than tapes, all are
+        forgotten: a tape would be gone before its sizes come again."""
 
     def __call__(self, *given: Any) -> list[Any]:
         values = [*given]
@@ -80,13 +80,14 @@ class ModelPlan:
                 values[slot] = values[slot].resolve_neg()
         key: Hashable = self.key(values)
         length = self.length(values)
-        varying = frozenset[int]()
+        varying: Mapping[int, tuple[Size, ...] | None] = {}
         tape = self.tapes.get(key)
         if tape is None and self.varying and not self.is_repeated(key):
             key, varying = self.form(values, length), self.varying
             tape = self.tapes.get(key)
         if isinstance(tape, TensorTape | StepTape):
-            return tape(values, length)
+            found = tape(values, length)
+            return self.run(values, length) if found is None else found
         if tape is not None or self.is_captured:
             return self.run(values, length)
         room = len(self.room)
@@ -102,8 +103,10 @@ class ModelPlan:
 
     def is_repeated(self, key: Hashable) -> bool:
         """True if a call is like many before it."""
-        count = (self.repeats.get(key) or 0) + 1
-        self.repeats.put(key, count)
+        count = self.repeats.get(key, 0) + 1
+        if count == 1 and len(self.repeats) >= MOST_BINDINGS:
+            self.repeats.clear()
+        self.repeats[key] = count
         return count > (MOST_REPEATS_ON_GPU if self.device.type == "cuda" else MOST_REPEATS)
 
     def taped(self, recording: Recording) -> TensorTape | StepTape | Untaped:
@@ -186,9 +189,10 @@ def _seen(x: Any) -> Hashable:
 
 
 def _kind(x: Any) -> Hashable:
-    """The rank, dtype and device of an input."""
+    """The rank, dtype and device of an input, and whether it is contiguous."""
     if isinstance(x, torch.Tensor):
-        return type(x), x.dim(), x.dtype, x.device, x.layout
+        is_dense = x.layout is torch.strided and type(x) in PLAIN and x.is_contiguous()
+        return type(x), x.dim(), x.dtype, x.device, x.layout, is_dense
     return type(x).__name__
 
 

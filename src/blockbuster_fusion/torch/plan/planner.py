@@ -94,7 +94,7 @@ class Planner:
         inputs = range(len(analysis.inputs))
         tensors = (p.tensor for p in self.placements if p is not None)
         table = SymbolTable(analysis, (s for t in tensors for s in t.stride()))
-        varying = [slot for slot, node in enumerate(analysis.inputs) if _varies(node)]
+        varying = {n: _shape(x) for n, x in enumerate(analysis.inputs) if _varies(x)}
         weights = [slot for slot, node in enumerate(analysis.inputs) if node in analysis.static]
         return ModelPlan(
             self.steps,
@@ -347,6 +347,13 @@ would, so that a view may have to copy."""
 def contiguous_sizes(shape: Sequence[Size]) -> tuple[Size, ...]:
     """The strides of a contiguous array."""
     return tuple(product(shape[at + 1 :]) for at in range(len(shape)))
+
+
+def _shape(node: Node) -> tuple[Size, ...] | None:
+    """The shape of an input, if it is a plain tensor."""
+    value = node.meta.get("val")
+    is_tensor = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return tuple(sizes_of(node)) if is_tensor else None
 
 
 def _varies(node: Node) -> bool:

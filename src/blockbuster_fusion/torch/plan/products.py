@@ -1,64 +1,107 @@
 """Products of matrices that PyTorch runs, as calls from C in a tape of a GPU."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from blockbuster_fusion.nest.shapes import contiguous
-from blockbuster_fusion.runtime.library_calls import LibraryCall, Operand, library_call
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall, Operand, library_call
 from blockbuster_fusion.torch.plan.placement import Base, Placement, has_driver
+from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
 from blockbuster_fusion.torch.plan.steps import OperatorStep, Slot
+
+if TYPE_CHECKING:
+    from blockbuster_fusion.torch.plan.recording import Recording
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-Places = list[tuple[Base, int]]
+MATRICES = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0, aten.baddbmm.default: 1}
+"""The place of the first factor among the operands."""
+
+Found = tuple[LibraryCall, tuple[SizedLength, ...], list[tuple[Base, int]]]
+"""A call, the shape of its result, and the bases and offsets of its operands."""
 
 
-def product_of(
-    step: OperatorStep,
-    made: torch.Tensor,
-    placements: Mapping[int, Placement],
-    device: torch.device,
-) -> tuple[LibraryCall, Places] | None:
-    """The call that a step is, with the bases and offsets of its operands; None if it is none.
+def product_of(step: OperatorStep, made: torch.Tensor, recording: "Recording") -> Found | None:
+    """The call that a step is; None if it is none.
 
-    `made` is the result, which the call writes into memory of the tape.
+    `made` is the result in the recorded call. The call writes it into memory of the tape.
     """
-    if not has_driver(device) or made.dtype not in DTYPES or step.options or not made.numel():
+    is_layer = step.function is aten.linear.default
+    if not (is_layer or step.function in MATRICES) or not has_driver(recording.device):
+        return None
+    if made.dtype not in DTYPES or not made.is_contiguous() or not made.numel() or step.options:
         return None
     slots = [x.number for x in step.arguments if isinstance(x, Slot)]
-    if len(slots) != sum(x is not None for x in step.arguments) or not made.is_contiguous():
+    if len(slots) != sum(x is not None for x in step.arguments):
         return None
-    given = [placements.get(slot) for slot in slots]
-    found = [x for x in given if x is not None and x.dtype is made.dtype and 0 not in x.shape]
+    found = [x for slot in slots if (x := _known(recording, slot, made.dtype)) is not None]
     if len(found) != len(slots):
         return None
-    result = Operand(tuple(made.shape), tuple(made.stride()), made.dtype)
-    operands = [Operand(x.shape, x.stride, x.dtype) for x in found]
-    function = step.function
-    if function is aten.linear.default:
-        layer = linear(result, *operands)
-        if layer is None:
-            return None
-        function, result, operands = layer
-        found = [found[2], found[0], found[1]] if len(found) == 3 else found
-    call = library_call(function, (result, *operands), device)
-    return None if call is None else (call, [(x.base, x.offset) for x in found])
-
-
-def linear(
-    result: Operand, x: Operand, weight: Operand, bias: Operand | None = None
-) -> tuple[torch._ops.OpOverload, Operand, list[Operand]] | None:
-    """A linear layer as a product of two matrices, if its input lies as one."""
-    columns = x.shape[-1]
-    rows = math.prod(x.shape[:-1])
-    if len(x.shape) != 2 and x.strides != contiguous(x.shape):
+    made_of = _layer(found, recording) if is_layer else _matrices(step.function, found)
+    if made_of is None:
         return None
-    flat = x if len(x.shape) == 2 else Operand((rows, columns), (columns, 1), x.dtype)
-    turned = Operand(weight.shape[::-1], weight.strides[::-1], weight.dtype)
-    wide = weight.shape[0]
-    made = Operand((rows, wide), (wide, 1), result.dtype)
-    if bias is None:
-        return aten.mm.default, made, [flat, turned]
-    return aten.addmm.default, made, [bias, flat, turned]
+    function, shape, flat, found = made_of
+    numbers = recording.sizes.numbers
+    operands = [_operand(x, numbers) for x in found]
+    result = _operand(Placement(found[0].base, 0, flat, None, made.dtype), numbers)
+    call = library_call(function, (result, *operands), recording.device)
+    return None if call is None else (call, shape, [(x.base, x.offset) for x in found])
+
+
+def _known(recording: "Recording", slot: int, dtype: torch.dtype) -> Placement | None:
+    """The placement of an operand, unless it is a tensor that has another one in each call."""
+    is_opaque = not recording.is_dense(slot) and slot in recording.varying
+    found = recording.placements.get(slot)
+    if found is None or found.dtype is not dtype:
+        return None
+    return None if is_opaque or 0 in found.shape else found
+
+
+def _matrices(
+    function: Any, found: Sequence[Placement]
+) -> tuple[Any, tuple[SizedLength, ...], tuple[SizedLength, ...], list[Placement]]:
+    left, right = found[MATRICES[function] :]
+    shape = (*left.shape[:-1], right.shape[-1])
+    return function, shape, shape, [*found]
+
+
+def _layer(
+    found: Sequence[Placement], recording: "Recording"
+) -> tuple[Any, tuple[SizedLength, ...], tuple[SizedLength, ...], list[Placement]] | None:
+    """A linear layer as a product of two matrices, if its input lies as one."""
+    x, weight, *bias = found
+    if weight.stride is None:
+        return None
+    wide, columns = fixed_shape(weight.shape)
+    if len(x.shape) != 2:
+        is_dense = not x.order
+        if x.stride is not None:
+            is_dense = x.stride == contiguous(fixed_shape(x.shape))
+        if not is_dense:
+            return None
+        rows = _product(x.shape[:-1], recording)
+        stride = None if x.stride is None else (columns, 1)
+        flat = Placement(x.base, x.offset, (rows, columns), stride, x.dtype)
+    else:
+        rows, flat = x.shape[0], x
+    turned = Placement(
+        weight.base, weight.offset, (columns, wide), weight.stride[::-1], weight.dtype
+    )
+    function = aten.addmm.default if bias else aten.mm.default
+    return function, (*x.shape[:-1], wide), (rows, wide), [*bias, flat, turned]
+
+
+def _product(shape: Sequence[SizedLength], recording: "Recording") -> SizedLength:
+    if any(isinstance(n, Slot) for n in shape):
+        return shape[0] if len(shape) == 1 else recording.sizes.number(math.prod, [*shape])
+    return math.prod(fixed_shape(shape))
+
+
+def _operand(x: Placement, numbers: dict[int, int]) -> Operand:
+    now = tuple(numbers[n.number] if isinstance(n, Slot) else n for n in x.shape)
+    slots = tuple(n.number if isinstance(n, Slot) else None for n in x.shape)
+    given = slots if any(slot is not None for slot in slots) else ()
+    return Operand(now, x.stride, x.dtype, given, x.order)

@@ -5,12 +5,14 @@ call are kept. Values that depend on sizes *vary*: they are tensors in every cal
 their strides. tape.py makes a tape of a recording.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from blockbuster_fusion.array.axes import Length, Size
+from blockbuster_fusion.torch.plan.call_sizes import CallSizes
+from blockbuster_fusion.torch.plan.dense import view_of
 from blockbuster_fusion.torch.plan.kernel_buffers import KernelBuffers
 from blockbuster_fusion.torch.plan.operator_properties import (
     SIZES,
@@ -28,6 +30,7 @@ from blockbuster_fusion.torch.plan.placement import (
     Untaped,
 )
 from blockbuster_fusion.torch.plan.products import product_of
+from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
 from blockbuster_fusion.torch.plan.steps import (
     AllocateStep,
     BoundAllocate,
@@ -58,14 +61,14 @@ class Recording:
         given: Sequence[Any],
         room: int,
         length: Length,
-        varying: Collection[int],
+        varying: Mapping[int, tuple[Size, ...] | None],
     ) -> None:
         """`given` are the inputs, of which those in `varying` have other sizes in other calls.
 
         If none varies, `length` evaluates all sizes. `room` is the number of other values.
         """
         self.chains = ViewChains(given)
-        self.length_now, self.is_fixed = length, not varying
+        self.is_fixed = not varying
         self.outputs, self.slots = outputs, len(given) + room
         self.device = device_of(steps)
         self.refusal: Untaped | None = None
@@ -77,8 +80,7 @@ class Recording:
         """Values that are the same in every call."""
         self.varying = {*varying}
         """The slots whose placements or numbers differ in other calls."""
-        self.lengths: dict[Size, int] = {}
-        """The slots of sizes."""
+        self.sizes = CallSizes(length, not varying, self.varying_slot)
         tensors = [x for x in given if isinstance(x, torch.Tensor) and is_plain(x)]
         self.storages = {x.untyped_storage()._cdata for x in tensors}
         self.anywhere: set[int] = set()
@@ -90,6 +92,12 @@ class Recording:
             elif isinstance(x, int) and slot not in varying:
                 self.kept[slot] = x
         self.given = tuple(self.placements)
+        self.shapes = {
+            slot: shape
+            for slot, shape in varying.items()
+            if shape is not None and slot in self.placements and given[slot].is_contiguous()
+        }
+        """The shapes of inputs that are dense, in calls like this one."""
 
     def note(self, bound: BoundStep, values: list[Any]) -> None:
         """Adds a step that has just been run."""
@@ -105,8 +113,8 @@ class Recording:
             case BoundKernel():
                 self.kernel(bound, values)
             case BoundOperator():
-                self.operator(bound.step.sized(self.length), values[bound.output], values)
-            case BoundAllocate() if not self.knows(bound.step.lengths):
+                self.operator(bound.step.sized(self.sizes.length), values[bound.output], values)
+            case BoundAllocate() if not self.sizes.knows(bound.step.lengths):
                 self.allocate(bound.step)
             case BoundAllocate():
                 room = values[bound.slot]
@@ -154,6 +162,12 @@ class Recording:
         self.slots += 1
         return self.slots - 1
 
+    def varying_slot(self) -> int:
+        """A slot whose value differs in other calls."""
+        slot = self.new_slot()
+        self.varying.add(slot)
+        return slot
+
     # ---------------------------------------------------------------- what depends on sizes
 
     def varies(self, slot: int) -> None:
@@ -175,42 +189,41 @@ class Recording:
         self.varies(slot)
         return slot
 
-    def number(self, function: Callable[..., int], *arguments: Any) -> Slot:
-        """Adds a function whose result is a number that depends on sizes."""
-        step = OperatorStep(function.__name__, function, arguments, {}, self.new_slot())
-        self.run(BoundOperator(step), tuple(step.reads), step.output)
-        return Slot(step.output)
+    def dense(
+        self, slot: int, base: Base, shape: Sequence[SizedLength], order: tuple[int, ...] = ()
+    ) -> None:
+        """Notes that the tensor in a slot is all of a base, in a shape that depends on sizes."""
+        self.varying.add(slot)
+        self.placements[slot] = Placement(base, 0, tuple(shape), None, base.dtype, order)
 
-    def length_at(self, size: Size) -> int:
-        """The slot of a size."""
-        if size not in self.lengths:
-            self.lengths[size] = self.new_slot()
-            self.varying.add(self.lengths[size])
-        return self.lengths[size]
-
-    def knows(self, sizes: Iterable[Size]) -> bool:
-        """True if sizes are the same in every call."""
-        return self.is_fixed or all(size.is_known for size in sizes)
-
-    def length(self, size: Size) -> int | Slot:
-        """A size as an argument."""
-        return self.length_now(size) if self.knows([size]) else Slot(self.length_at(size))
+    def is_dense(self, slot: int) -> bool:
+        """True if the tensor in a slot is all of a base whose shape depends on sizes."""
+        shape = self.shapes.pop(slot, None)
+        if shape is not None:
+            base = self.placements[slot].base
+            base.shape, base.dtype = (
+                tuple(map(self.sizes.length, shape)),
+                self.placements[slot].dtype,
+            )
+            if base.is_sized:
+                self.dense(slot, base, base.shape)
+        return slot in self.placements and self.placements[slot].stride is None
 
     def allocate(self, step: AllocateStep) -> None:
-        shape = [self.length(size) for size in step.shape]
+        shape = [self.sizes.length(size) for size in step.shape]
         kind: dict[str, Any] = {"dtype": step.dtype, "device": step.device}
         if step.strides is None:
             self.do(torch.empty, shape, output=step.slot, **kind)
         else:
-            strides = [self.length(size) for size in step.strides]
+            strides = [self.sizes.length(size) for size in step.strides]
             self.do(torch.empty_strided, shape, strides, output=step.slot, **kind)
 
     def narrowed(self, piece: Piece, output: int | None = None) -> int:
         """The slot of a piece of an array."""
-        before = [self.length(size) for size in piece.before]
+        before = [self.sizes.length(size) for size in piece.before]
         known = [n for n in before if isinstance(n, int)]
-        start = sum(known) if len(known) == len(before) else self.number(sum, before)
-        where = start, self.length(piece.length)
+        start = sum(known) if len(known) == len(before) else self.sizes.number(sum, before)
+        where = start, self.sizes.length(piece.length)
         return self.do(torch.narrow, Slot(piece.slot), piece.dim, *where, output=output)
 
     # ---------------------------------------------------------------- kernels
@@ -270,7 +283,7 @@ class Recording:
                 self.views[step.output] = step
                 self.note_placement(step.output, made, source)
                 return
-        if is_tensor and not is_varied and self.product(step, made):
+        if is_tensor and (self.product(step, made) or self.viewed(step)):
             return
         self.run(BoundOperator(step), reads, step.output)
         if is_varied and not (is_tensor and made.dim() == 0):
@@ -282,12 +295,27 @@ class Recording:
 
     def product(self, step: OperatorStep, made: torch.Tensor) -> bool:
         """Adds a product of matrices as a call from C, if it can be one."""
-        found = product_of(step, made, self.placements, self.device)
+        found = product_of(step, made, self)
         if found is not None:
-            call, places = found
-            base = Base(made.data_ptr(), None, tuple(made.shape), made.dtype)
-            self.note_placement(step.output, made, base)
+            call, shape, places = found
+            base = Base(made.data_ptr(), None, shape, made.dtype)
+            if base.is_sized:
+                self.dense(step.output, base, shape)
+            else:
+                self.note_placement(step.output, made, base)
             self.actions.append(Launched(step.name, call, ((base, 0), *places)))
+        return found is not None
+
+    def viewed(self, step: OperatorStep) -> bool:
+        """Notes another shape of a dense array, if a step is no more than that."""
+        source = step.arguments[0] if step.arguments else None
+        if not isinstance(source, Slot) or not self.is_dense(source.number):
+            return False
+        sizes = {slot: size for size, slot in self.sizes.slots.items()}
+        found = view_of(step, self.placements[source.number], sizes)
+        if found is not None:
+            self.dense(step.output, self.placements[source.number].base, *found)
+            self.views[step.output] = step
         return found is not None
 
     def is_kept(self, slot: int, x: torch.Tensor) -> bool:
@@ -332,7 +360,10 @@ class Recording:
             return None
         if self.placements[at].dtype != found.dtype or at in self.varying:
             return None
-        return View(at, found.shape, found.stride, found.offset // found.dtype.itemsize)
+        if found.stride is None:
+            return None
+        shape = fixed_shape(found.shape)
+        return View(at, shape, found.stride, found.offset // found.dtype.itemsize)
 
     def is_allocated(self, slot: int) -> bool:
         """True if the tape allocates it, so that it is a tensor without running anything."""

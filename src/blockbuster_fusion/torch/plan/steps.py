@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.autograd import profiler
 
 from blockbuster_fusion.array.axes import Length, Size, product
@@ -17,6 +16,7 @@ from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import library_on
+from blockbuster_fusion.torch.plan.bindings import fastest
 from blockbuster_fusion.torch.plan.straight import StraightProgram, straight
 
 named_range = torch._C._profiler._RecordFunctionFast
@@ -190,8 +190,7 @@ def runner(step: Callable[[list[Any]], None]) -> Callable[[list[Any]], None]:
 
 def _run_of(step: OperatorStep) -> Callable[[list[Any]], None]:
     """A function that puts the operator's result among the values; from text, which is fastest."""
-    function = step.function._op if isinstance(step.function, OpOverload) else step.function
-    names: dict[str, Any] = {"function": function}
+    names: dict[str, Any] = {"function": fastest(step.function)}
 
     def text(argument: Any) -> str:
         if isinstance(argument, Slot):

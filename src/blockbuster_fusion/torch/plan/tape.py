@@ -17,7 +17,7 @@ from torch.autograd import profiler
 
 from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
-from blockbuster_fusion.torch.plan.c_tape import Address, Tape, packed
+from blockbuster_fusion.torch.plan.c_tape import ALIGNED, Address, Tape, packed
 from blockbuster_fusion.torch.plan.gpu_tape import GpuTape
 from blockbuster_fusion.torch.plan.placement import (
     Base,
@@ -28,17 +28,25 @@ from blockbuster_fusion.torch.plan.placement import (
     has_driver,
 )
 from blockbuster_fusion.torch.plan.recording import Recording
+from blockbuster_fusion.torch.plan.regions import Regions
+from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
 from blockbuster_fusion.torch.plan.steps import Slot, named_range, runner
 
 MOST_ARENA, MOST_ON_GPU = 4 << 20, 1 << 30
 """The size of the longest arena in bytes. Kernels over more take so long that a tape gains nothing,
 and arrays that are freed one by one take less memory."""
 
+
+def most_arena(device: torch.device) -> int:
+    """The bytes of the longest arena on a device."""
+    return MOST_ON_GPU if has_driver(device) else MOST_ARENA
+
+
 _ARENA = 0
 """The number of the base that is the arena."""
 
-_View = tuple[tuple[int, ...], tuple[int, ...], int]
-"""Shape, strides and offset."""
+_View = tuple[Any, ...]
+"""Shape, strides and offset; if the shape depends on sizes, that and the order in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +54,24 @@ class _Fresh:
     """A tensor to allocate, and the slots that it, or a view of it, is put into."""
 
     base: int
-    shape: tuple[int, ...]
+    shape: tuple[SizedLength, ...]
     dtype: torch.dtype
     shown: tuple[tuple[int, _View | None], ...]
+    is_sized: bool
+
+    def made(self, values: list[Any], device: torch.device) -> torch.Tensor:
+        """The tensor, which is put into its slots."""
+        shape: Any = _lengths(self.shape, values) if self.is_sized else self.shape
+        x = torch.empty(shape, dtype=self.dtype, device=device)
+        for slot, view in self.shown:
+            if view is None:
+                values[slot] = x
+            elif self.is_sized:
+                own, order = view
+                values[slot] = _turned(x, own, order, values)
+            else:
+                values[slot] = x.as_strided(*view)
+        return x
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +97,40 @@ class TensorTape:
     def __init__(self, recording: Recording) -> None:
         """The tape of a recorded call, or Untaped."""
         made = _Assembly(recording)
-        self.parts, self.arena = made.parts, made.arena
+        self.parts, self.arena, self.regions = made.parts, made.arena, made.regions
         self.addresses, self.given = made.addresses, made.given
-        self.device = recording.device
+        self.device, self.most = recording.device, most_arena(recording.device)
         self.template = [recording.kept.get(slot) for slot in range(recording.slots)]
-        self.lengths = tuple(recording.lengths.items())
+        self.lengths = tuple(recording.sizes.slots.items())
+        self.derived = tuple(recording.sizes.derived)
         self.outputs = tuple(recording.outputs)
 
-    def __call__(self, given: Sequence[Any], length: Length) -> list[Any]:
-        """The results; `length` evaluates the sizes of this call."""
+    def __call__(self, given: Sequence[Any], length: Length) -> list[Any] | None:
+        """The results; `length` evaluates the sizes of this call.
+
+        None if arrays are empty, for which other kernels run, or if the arena would be large.
+        """
         values = [*given, *self.template[len(given) :]]
         for size, slot in self.lengths:
-            values[slot] = length(size)
+            values[slot] = found = length(size)
+            if not found:
+                return None
+        for derive in self.derived:
+            derive(values)
         addresses = type(self.addresses).from_buffer_copy(self.addresses)
-        if self.arena:
-            arena = torch.empty(self.arena, dtype=torch.uint8, device=self.device)
-            addresses[_ARENA] = arena.data_ptr()
+        total = self.arena + self.regions.total(values)
+        if total > self.most:
+            return None
+        if total:
+            arena = torch.empty(total, dtype=torch.uint8, device=self.device)
+            addresses[_ARENA] = start = arena.data_ptr()
+            self.regions.place(addresses, start + self.arena, values)
         for slot, base in self.given:
             found = values[slot].data_ptr()
             addresses[base] = found if found >= LOW else checked_address(values[slot], found)
         for part in self.parts:
             for fresh in part.fresh:
-                x = torch.empty(fresh.shape, dtype=fresh.dtype, device=self.device)
-                addresses[fresh.base] = x.data_ptr()
-                for slot, view in fresh.shown:
-                    values[slot] = x if view is None else x.as_strided(*view)
+                addresses[fresh.base] = fresh.made(values, self.device).data_ptr()
             if part.tape is not None and profiler._is_profiler_enabled:
                 for name, launch in zip(part.names, part.tape.apart(values), strict=True):
                     with named_range(name):
@@ -130,16 +162,22 @@ class _Assembly:
                 self.spans[thing] = (self.spans.get(thing, (at, at))[0], at)
         bases = [base for base in self.spans if isinstance(base, Base)]
         shown = dict.fromkeys(x.base for x in self.placements.values() if x.base.shown)
-        hidden = [base for base in bases if base.slot is None and not base.shown]
+        own = [base for base in bases if base.slot is None and not base.shown]
+        hidden = [base for base in own if not base.is_sized]
+        sized = [base for base in own if base.is_sized]
         offsets, self.arena = packed([(base.bytes, *self.spans[base]) for base in hidden])
         self.device = recording.device
-        if self.arena > (MOST_ON_GPU if has_driver(self.device) else MOST_ARENA):
+        self.arena = -(-self.arena // ALIGNED) * ALIGNED
+        if self.arena > most_arena(self.device):
             raise Untaped("its arrays are large")
         self.address = {base: Address(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
         launched = [base for a in self.actions if isinstance(a, Launched) for base, _ in a.places]
         others = dict.fromkeys([*shown, *(base for base in launched if base.slot is not None)])
         self.address |= {base: Address(n, 0) for n, base in enumerate(others, start=_ARENA + 1)}
-        self.addresses = (ctypes.c_void_p * (len(others) + 1))()
+        first = len(others) + 1
+        self.regions = Regions([(base, *self.spans[base]) for base in sized], first)
+        self.address |= {base: Address(self.regions.numbers[base], 0) for base in sized}
+        self.addresses = (ctypes.c_void_p * (first + len(self.regions.bytes)))()
         for slot, x in recording.kept.items():  # these never change
             for _, base in self.held_at(slot):
                 self.addresses[base] = x.data_ptr()
@@ -195,15 +233,41 @@ class _Assembly:
     def fresh(self, base: Base) -> _Fresh:
         """The tensor for a base, in the shape of a tensor that is all of it, if there is one."""
         shown = {slot: self.placements[slot] for slot in base.shown}
+        if base.is_sized:
+            plain = [x.shape for x in shown.values() if not x.order]
+            whole = next(iter(plain), base.shape)
+            sized = tuple((slot, _dense_view(x, whole)) for slot, x in shown.items())
+            return _Fresh(self.address[base].base, whole, base.dtype, sized, True)
         shape = next((x.shape for x in shown.values() if x.is_whole), base.shape)
         views = tuple((slot, _view(x, shape)) for slot, x in shown.items())
-        return _Fresh(self.address[base].base, shape, base.dtype, views)
+        return _Fresh(self.address[base].base, shape, base.dtype, views, False)
 
 
-def _view(x: Placement, shape: tuple[int, ...]) -> _View | None:
+def _view(x: Placement, shape: tuple[SizedLength, ...]) -> _View | None:
     if x.is_whole and x.shape == shape:
         return None
-    return x.shape, x.stride, x.offset // x.dtype.itemsize
+    assert x.stride is not None
+    return fixed_shape(x.shape), x.stride, x.offset // x.dtype.itemsize
+
+
+def _dense_view(x: Placement, whole: tuple[SizedLength, ...]) -> _View | None:
+    return None if x.shape == whole and not x.order else (x.shape, x.order)
+
+
+def _turned(
+    x: torch.Tensor, shape: Sequence[SizedLength], order: Sequence[int], values: Sequence[Any]
+) -> torch.Tensor:
+    """All of a dense array in another shape, with its dimensions in some order in memory."""
+    lengths = _lengths(shape, values)
+    if not order:
+        return x.view(lengths)
+    found = x.view([lengths[at] for at in order])
+    return found.permute([order.index(at) for at in range(len(order))])
+
+
+def _lengths(shape: Sequence[Any], values: Sequence[Any]) -> list[int]:
+    """A shape in a call."""
+    return [values[n.number] if isinstance(n, Slot) else n for n in shape]
 
 
 def _rows(actions: Sequence[Launched | Ran]) -> list[list[Launched | Ran]]:

@@ -6,6 +6,7 @@ it uses it, so that threads never share one. The handles own no memory.
 """
 
 import ctypes
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,7 @@ PRODUCTS = {
     torch.ops.aten.baddbmm.default: "baddbmm_out",
 }
 """The operators, and their functions that write the result into a given tensor."""
-MOST_OPERANDS = 4
+MOST_OPERANDS, MOST_RANK = 4, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,13 @@ class Operand:
     """The shape, strides and dtype of a tensor."""
 
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    """None for a dense array."""
     dtype: torch.dtype
+    given: tuple[int | None, ...] = ()
+    """The keys of lengths that a call gives in place of those in the shape, if there are any."""
+    order: tuple[int, ...] = ()
+    """The dimensions of a dense array in the order of memory; () if they are in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,11 @@ class LibraryCall:
     """The address of the function in C."""
     operands: tuple[Operand, ...]
     device: torch.device
+
+    @property
+    def given(self) -> list[int]:
+        """The keys of the lengths that a call gives."""
+        return [key for x in self.operands for key in x.given if key is not None]
 
 
 def library_call(
@@ -63,6 +74,8 @@ class Call(ctypes.Structure):
         ("rank", ctypes.c_int64 * MOST_OPERANDS),
         ("shape", ctypes.c_void_p * MOST_OPERANDS),
         ("strides", ctypes.c_void_p * MOST_OPERANDS),
+        ("given", ctypes.c_void_p * MOST_OPERANDS),
+        ("order", ctypes.c_void_p * MOST_OPERANDS),
         ("base", ctypes.c_int64 * MOST_OPERANDS),
         ("offset", ctypes.c_int64 * MOST_OPERANDS),
         ("dtype", ctypes.c_int32 * MOST_OPERANDS),
@@ -74,15 +87,17 @@ class Call(ctypes.Structure):
 SOURCE = f"""\
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct kept {{
-    int64_t address;
+    int64_t address, shape[{MOST_RANK}];
     void *handle;
 }};
 struct call {{
     void *function;
     int64_t count, rank[{MOST_OPERANDS}];
-    const int64_t *shape[{MOST_OPERANDS}], *strides[{MOST_OPERANDS}];
+    const int64_t *shape[{MOST_OPERANDS}], *strides[{MOST_OPERANDS}], *given[{MOST_OPERANDS}];
+    const int64_t *order[{MOST_OPERANDS}];
     int64_t base[{MOST_OPERANDS}], offset[{MOST_OPERANDS}];
     int32_t dtype[{MOST_OPERANDS}], device[2];
     struct kept *kept[{MOST_OPERANDS}];
@@ -107,26 +122,37 @@ void forget(struct call *one) {{
 }}
 
 /* The handle of an operand at an address, which no other thread has. */
-static struct kept *taken(struct call *one, int64_t i, int64_t address) {{
+static struct kept *taken(struct call *one, int64_t i, int64_t address, const int64_t *numbers) {{
+    const int64_t rank = one->rank[i], *given = one->given[i], *strides = one->strides[i];
+    int64_t shape[{MOST_RANK}] = {{0}}, dense[{MOST_RANK}], step = 1;
+    for (int64_t j = 0; j < rank; j++)
+        shape[j] = given && given[j] >= 0 ? numbers[given[j]] : one->shape[i][j];
+    for (int64_t j = rank; j-- > 0;) {{
+        const int64_t at = one->order[i] ? one->order[i][j] : j;
+        dense[at] = step;
+        step *= shape[at];
+    }}
     struct kept *found = __atomic_exchange_n(&one->kept[i], 0, __ATOMIC_ACQ_REL);
-    if (found && found->address == address) return found;
+    if (found && found->address == address && !memcmp(found->shape, shape, sizeof(shape)))
+        return found;
     dropped(found);
     found = calloc(1, sizeof(*found));
     if (!found) return 0;
     found->address = address;
-    if (!make_tensor((void *)address, one->rank[i], one->shape[i], one->strides[i], 0,
-                     one->dtype[i], one->device[0], one->device[1], &found->handle))
+    memcpy(found->shape, shape, sizeof(shape));
+    if (!make_tensor((void *)address, rank, shape, strides ? strides : dense, 0, one->dtype[i],
+                     one->device[0], one->device[1], &found->handle))
         return found;
     free(found);
     return 0;
 }}
 
-static int called(struct call *one, const int64_t *addresses) {{
+static int called(struct call *one, const int64_t *addresses, const int64_t *numbers) {{
     struct kept *kept[{MOST_OPERANDS}] = {{0}};
     void *h[{MOST_OPERANDS}] = {{0}};
     int failed = 0;
     for (int64_t i = 0; i < one->count && !failed; i++) {{
-        kept[i] = taken(one, i, addresses[one->base[i]] + one->offset[i]);
+        kept[i] = taken(one, i, addresses[one->base[i]] + one->offset[i], numbers);
         if (kept[i]) h[i] = kept[i]->handle;
         else failed = 1;
     }}
@@ -142,15 +168,32 @@ static int called(struct call *one, const int64_t *addresses) {{
 """
 
 
-def filled(call: LibraryCall, places: list[tuple[int, int]]) -> tuple[Call, list[Any]]:
-    """A call as C has it, and the memory that it points to; `places` are bases and offsets."""
+def filled(
+    call: LibraryCall, places: list[tuple[int, int]], given: Mapping[int, int]
+) -> tuple[Call, list[Any]]:
+    """A call as C has it, and the memory that it points to.
+
+    `places` are bases and offsets, and `given` has the places of given lengths.
+    """
     made, held = Call(), list[Any]()
     made.function, made.count = call.function, len(call.operands)
     for at, (operand, (base, offset)) in enumerate(zip(call.operands, places, strict=True)):
         shape = (ctypes.c_int64 * len(operand.shape))(*operand.shape)
-        strides = (ctypes.c_int64 * len(operand.strides))(*operand.strides)
-        held += [shape, strides]
-        made.shape[at], made.strides[at] = ctypes.addressof(shape), ctypes.addressof(strides)
+        held.append(shape)
+        made.shape[at] = ctypes.addressof(shape)
+        if operand.strides is not None:
+            strides = (ctypes.c_int64 * len(shape))(*operand.strides)
+            held.append(strides)
+            made.strides[at] = ctypes.addressof(strides)
+        if operand.order:
+            order = (ctypes.c_int64 * len(shape))(*operand.order)
+            held.append(order)
+            made.order[at] = ctypes.addressof(order)
+        if operand.given:
+            keys = [-1 if key is None else given[key] for key in operand.given]
+            lengths = (ctypes.c_int64 * len(shape))(*keys)
+            held.append(lengths)
+            made.given[at] = ctypes.addressof(lengths)
         made.rank[at], made.base[at], made.offset[at] = len(shape), base, offset
         made.dtype[at] = _number(f"dtype_{str(operand.dtype).removeprefix('torch.')}")
     made.device[:] = [_number(f"device_type_{call.device.type}"), call.device.index or 0]
