@@ -23,8 +23,9 @@ import torch
 import torch.nn.functional as F
 from library_steps import by_pytorch
 
-import blockbuster_fusion  # noqa: F401  (registers the backend)
+import blockbuster_fusion as bb
 
+bb.register_backend()  # the package may lie in a checkout
 os.environ.setdefault("BLOCKBUSTER_LIBRARY", "never")  # kernels are measured, faster or not
 
 Function = Callable[..., Any]

@@ -409,5 +409,10 @@ class Space:
         return True
 
     def length(self, dim: Dim, tiles: Mapping[Dim, int]) -> int:
+        """The elements of a block; a GPU multiplies whole ones, also of shorter axes."""
         extent = self.extents.of(dim.axis)
-        return extent if dim.unit else min(extent, tiles.get(dim, 1)) if dim.packed else 1
+        if dim.unit or not dim.packed:
+            return extent if dim.unit else 1
+        tile = tiles.get(dim, 1)
+        is_whole = self.machine.target == "cuda" and dim in self.multiplied
+        return tile if is_whole else min(extent, tile)

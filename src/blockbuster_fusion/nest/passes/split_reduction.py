@@ -34,6 +34,7 @@ from blockbuster_fusion.nest.nest import (
     walk,
 )
 from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
+from blockbuster_fusion.nest.passes.unroll_short_loops import MOST_BLOCKS
 from blockbuster_fusion.nest.rewrite import FreshNames, rebuilt
 
 
@@ -80,8 +81,13 @@ class _Split:
         axis = Axis(f"{loop.index.dim.name}_parts", parts)
         self.share = Share(Index(f"{loop.index.name}_part", Dim(axis, 0, packed=False)), parts)
         in_blocks = all(is_foldable(combiner) for combiner, _ in loop.gathered)
+        matrices = any(len(tile.spans) > 1 for _, some in loop.gathered for tile in some)
+        in_blocks = in_blocks and not (matrices and parts <= MOST_BLOCKS)
         self.all = Index(f"{loop.index.name}_parts", Dim(axis, 1, packed=in_blocks))
-        """The index over all shares: in blocks, or one by one if they cannot be folded."""
+        """The index over all shares: in blocks, or one by one if they cannot be folded.
+
+        A few matrices are combined one by one as well: they fill registers, and the loop is
+        unrolled, so that it waits for memory once (unroll_short_loops.py)."""
         self.buffers = {
             tile: self.buffer(tile) for _, gathered in loop.gathered for tile in gathered
         }
