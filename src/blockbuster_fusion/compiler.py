@@ -245,11 +245,11 @@ def choose(request: Request) -> list[Choice]:
     if request.snapshot is None or config is not None:  # one that tuning has chosen from all
         snapshots = snapshots.with_base()
     graphs = snapshots.graphs
-    is_config = config is not None
+    of_kernels = config is not None
     given = [
-        given_tiles([*g.dims, *graph.dims], request.tiles, of_kernels=is_config) for g in graphs
+        given_tiles([*g.dims, *graph.dims], request.tiles, of_kernels=of_kernels) for g in graphs
     ]
-    tiles = [{**own, **default_tiles(g, target, own)} for g, own in zip(graphs, given, strict=True)]
+    tiles = [default_tiles(g, target, own) for g, own in zip(graphs, given, strict=True)]
     numbers = snapshots.wanted(
         request.snapshot, lambda: by_estimate(graphs, tiles, target, snapshots.own)
     )
@@ -257,7 +257,7 @@ def choose(request: Request) -> list[Choice]:
         Choice(
             graphs[n],
             n,
-            tiles[n],
+            tiles[n] if config is None else {**given[n], **tiles[n]},
             target,
             title,
             request.schedule or Schedule(grid="outer" if target == "cpu" else "all"),
