@@ -21,6 +21,7 @@ from blockbuster_fusion.ir.tiling import Tiles, given_extents, given_tiles
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.passes.split_reduction import axis_of_parts
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, shared_limit
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.rules.sets import RuleSet
@@ -245,11 +246,14 @@ def choose(request: Request) -> list[Choice]:
     if request.snapshot is None or config is not None:  # one that tuning has chosen from all
         snapshots = snapshots.with_base()
     graphs = snapshots.graphs
-    is_config = config is not None
+    of_kernels = config is not None
+    shares = [] if config is None else config.schedule.split.items()
+    parts = [Dim(axis_of_parts(axis, count)) for axis, count in shares]
     given = [
-        given_tiles([*g.dims, *graph.dims], request.tiles, of_kernels=is_config) for g in graphs
+        given_tiles([*g.dims, *graph.dims, *parts], request.tiles, of_kernels=of_kernels)
+        for g in graphs
     ]
-    tiles = [{**own, **default_tiles(g, target, own)} for g, own in zip(graphs, given, strict=True)]
+    tiles = [default_tiles(g, target, own) for g, own in zip(graphs, given, strict=True)]
     numbers = snapshots.wanted(
         request.snapshot, lambda: by_estimate(graphs, tiles, target, snapshots.own)
     )
@@ -257,7 +261,7 @@ def choose(request: Request) -> list[Choice]:
         Choice(
             graphs[n],
             n,
-            tiles[n],
+            tiles[n] if config is None else {**given[n], **tiles[n]},
             target,
             title,
             request.schedule or Schedule(grid="outer" if target == "cpu" else "all"),

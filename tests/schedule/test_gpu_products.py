@@ -94,6 +94,17 @@ def test_rows_that_are_not_aligned_cost_more() -> None:
     assert odd > 1.2 * even
 
 
+def test_tiles_of_single_kernels_are_part_of_a_configuration() -> None:
+    """The rows of one product, which the next one sums, have two tiles."""
+    program = bb.trace(lambda W, X, V: V @ (W @ X), "N K", "K", "J N")
+    sizes = {"N": 2048, "K": 4096, "J": 4096}
+    request = Request(program, target="cuda", sizes=sizes, dtype="bfloat16", capability=90)
+    choice = Improver(choose(request), H200).best(())[0]
+    assert choice.config.tiles["N.0"] < choice.config.tiles["N.1"]
+    config = Config.from_data(choice.config.data())
+    assert choose(replace(request, config=config))[0].config == choice.config
+
+
 def recorded() -> list[dict[str, Any]]:
     """Kernels with products whose configurations were measured on an H200."""
     found = json.loads(RESULTS.read_text(encoding="utf-8"))

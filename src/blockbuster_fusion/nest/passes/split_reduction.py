@@ -56,6 +56,11 @@ def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) 
     return replace(nest, steps=tuple(steps), between=tuple(between))
 
 
+def axis_of_parts(axis: str, parts: int) -> Axis:
+    """The axis of the programs that share the reduction over another axis."""
+    return Axis(f"{axis}_parts", parts)
+
+
 def _reduction(kernel: Kernel, axis: str) -> tuple[int, For] | None:
     """The first loop over an axis in the kernel's body that gathers, with its position."""
     for at, statement in enumerate(kernel.body):
@@ -78,7 +83,7 @@ class _Split:
         if atomic and any(combiner is not ADD for combiner, _ in loop.gathered):
             what = f"{kernel.name} gathers more than sums along {loop.index.dim.name}"
             raise NoKernel(what=what, remedy="split it without atomic additions")
-        axis = Axis(f"{loop.index.dim.name}_parts", parts)
+        axis = axis_of_parts(loop.index.dim.name, parts)
         self.share = Share(Index(f"{loop.index.name}_part", Dim(axis, 0, packed=False)), parts)
         in_blocks = all(is_foldable(combiner) for combiner, _ in loop.gathered)
         matrices = any(len(tile.spans) > 1 for _, some in loop.gathered for tile in some)
