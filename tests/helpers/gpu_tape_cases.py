@@ -106,6 +106,14 @@ def strides() -> Watched:
     return made
 
 
+def aligned() -> Watched:
+    """Full blocks and multiples of 16 have a form of their own."""
+    made = compiled(softmax)
+    for length in (33, 16, 20, 32, 48, 7, 64, 33):
+        check(made, numbers(length, 16))
+    return made
+
+
 def odd_addresses() -> Watched:
     made = compiled(softmax)
     for number, length in enumerate(LENGTHS):
@@ -236,7 +244,10 @@ def _arguments(graph: Any, x: Tensor) -> Iterator[Any]:
 
 CASES: dict[str, Callable[[], Watched]] = {
     **{f.__name__: plain(f) for f in (softmax, product, broadcast, turned, cut)},
-    **{f.__name__: f for f in (strides, odd_addresses, caches, mutated, inference, threads)},
+    **{
+        f.__name__: f
+        for f in (strides, aligned, odd_addresses, caches, mutated, inference, threads)
+    },
     **{f.__name__: f for f in (library_steps, library_steps_of_any_size)},
 }
 

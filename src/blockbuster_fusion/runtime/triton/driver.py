@@ -134,7 +134,8 @@ class Launches:
                 entry.call = ctypes.addressof(call)
                 finalize(self, library.forget, call)
                 continue
-            forms = (_Form * MOST_FORMS)()
+            is_fixed = launch is not None and launch.trace is None
+            forms = (_Form * (1 if is_fixed else MOST_FORMS))()
             self.held.append(forms)
             entry.forms = ctypes.addressof(forms)
             if launch is not None:
@@ -146,7 +147,7 @@ class Launches:
             entry = self.entries[at]
             if entry.count == MOST_FORMS:
                 return False
-            form = (_Form * MOST_FORMS).from_address(entry.forms)[entry.count]
+            form = _Form.from_address(entry.forms + entry.count * ctypes.sizeof(_Form))
             self.fill(form, launch, self.places[at])
             self.held.append(launch)
             self.publish(ctypes.byref(entry))
@@ -231,8 +232,8 @@ class _Entry(ctypes.Structure):
 
 
 _SIZE = ctypes.sizeof(_Entry)
-MOST_FORMS = 16
-"""The number of forms of one kernel. A kernel has few: its blocks are full or not."""
+MOST_FORMS = 32
+"""The number of forms of one kernel. A kernel has few: the blocks of each dim are full or not."""
 _CODES = 2048
 """An upper bound of the codes of the driver's errors."""
 _UNFIT = _CODES - 1
