@@ -94,8 +94,15 @@ SEEDS = range(3)
 
 
 def tiles_of(nest: Nest, length: int) -> dict[Dim, int]:
-    """Blocks of one length for every dim that has several."""
-    return {d: length for k in nest.kernels for d in k.dims if d.packed and not d.unit}
+    """Blocks of one length for every dim that has several, but no longer than its axis needs."""
+
+    def tile(dim: Dim) -> int:
+        extent = dim.axis.extent
+        return length if not isinstance(extent, int) else 1 << (extent - 1).bit_length()
+
+    dims = [d for k in nest.kernels for d in k.dims if d.packed and not d.unit]
+    many = len(set(dims)) > 3  # blocks of more axes would not end
+    return {d: min(length, tile(d)) if many else length for d in dims}
 
 
 def nests(name: str, dtype: DType, schedule: str = "plain") -> Iterator[Nest]:

@@ -7,6 +7,7 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.array.arrays import elementwise
 from blockbuster_fusion.errors import NoKernel
+from blockbuster_fusion.ir.expr import call
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.printers.triton.helpers import HELPERS
 from blockbuster_fusion.printers.triton.kernel import kernels_in_triton, print_triton
@@ -82,6 +83,7 @@ def test_every_example_is_printed_as_python() -> None:
         (lambda x: x**-2, "1 / whole_power(t1, 2)"),
         (lambda x: (x + 1) ** 0, "((t1 + 1) * 0 + 1)"),
         (lambda x: (x + 1) ** 2, "square(t1 + 1)"),
+        (lambda x: call("pow", 10.0, x), "tl.exp2(t1 * 3.321928094887362)"),
         (bb.ops.tanh, "tanh(t1)"),
     ],
 )

@@ -205,8 +205,10 @@ def _dtype_of_call(node: Expr, operands: Sequence[DType | None], result: DType |
 
 
 def _power(node: Expr, base: str) -> TextForm | None:
-    """The form of a power with a constant exponent."""
-    exponent = node.args[1]
+    """The form of a power with a constant exponent, or of a constant above 0."""
+    first, exponent = node.args
+    if first.op == "const" and first.number > 0:
+        return TextForm(f"tl.exp2({{1}} * {math.log2(first.number)!r})", needs=(0, TIMES))
     value = exponent.value if exponent.op == "const" else None
     if exponent.op == "neg" and exponent.args[0].op == "const":
         value = -exponent.args[0].number
