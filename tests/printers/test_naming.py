@@ -259,6 +259,8 @@ EVALUATES = {
     "cli/programs.py": "the user's own file, which the command line names",
     "torch/from_array_program.py": "the text of torch_source, whose names are made by naming",
     "torch/plan/steps.py": "numbered names only",
+    "torch/plan/sized.py": "numbered names only",
+    "torch/plan/regions.py": "numbers only",
     "runtime/triton/launch.py": "the text of print_triton",
 }
 
