@@ -408,3 +408,15 @@ def test_a_machine_that_cannot_be_measured_does_not_stop_a_model(
     torch.testing.assert_close(made(x), (x * 3 - 1).softmax(-1))
     assert "kernels are not weighed: NoCompiler" in caplog.text
     machines._cpu.cache_clear()
+
+
+def test_products_that_c_calls_cost_the_host_a_launch() -> None:
+    """On a GPU, PyTorch's products are called between kernels; others go through Python."""
+    spent, gpu = Seconds(10e-6, 40e-6), torch.device("cuda")
+    aten = torch.ops.aten
+    for function in (aten.mm.default, aten.linear.default):
+        assert library.in_a_plan(function, spent, gpu) == Seconds(
+            10e-6, machines.machine_for("cuda").launch
+        )
+        assert library.in_a_plan(function, spent, torch.device("cpu")) == spent
+    assert library.in_a_plan(aten.add.Tensor, spent, gpu) == spent

@@ -19,6 +19,8 @@ aten = torch.ops.aten
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MATRICES = {aten.mm.default: 0, aten.addmm.default: 1, aten.bmm.default: 0, aten.baddbmm.default: 1}
 """The place of the first factor among the operands."""
+CALLED_FROM_C = frozenset({*MATRICES, aten.linear.default})
+"""The operators that C calls between kernels."""
 
 Found = tuple[LibraryCall, tuple[SizedLength, ...], list[tuple[Base, int]]]
 """A call, the shape of its result, and the bases and offsets of its operands."""
@@ -30,7 +32,7 @@ def product_of(step: OperatorStep, made: torch.Tensor, recording: "Recording") -
     `made` is the result in the recorded call. The call writes it into memory of the tape.
     """
     is_layer = step.function is aten.linear.default
-    if not (is_layer or step.function in MATRICES) or not has_driver(recording.device):
+    if step.function not in CALLED_FROM_C or not has_driver(recording.device):
         return None
     if made.dtype not in DTYPES or not made.is_contiguous() or not made.numel() or step.options:
         return None

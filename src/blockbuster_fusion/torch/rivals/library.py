@@ -18,6 +18,7 @@ from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.capture.updates import IN_PLACE
 from blockbuster_fusion.torch.machines import machine_for
+from blockbuster_fusion.torch.plan.products import CALLED_FROM_C
 from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.timing import measured
 from blockbuster_fusion.torch.tuned import versions
@@ -78,7 +79,8 @@ class LibraryTimes:
             return lambda: function(*given, **named)
 
         seen = self._described((node.args, tuple(node.kwargs.items())))
-        return self._timed(str(function), seen, call, tensor_of(node).device)
+        device = tensor_of(node).device
+        return in_a_plan(function, self._timed(str(function), seen, call, device), device)
 
     def composite(self, found: Composite) -> Seconds:
         """The time of PyTorch's one operator for a composite."""
@@ -89,7 +91,8 @@ class LibraryTimes:
             return lambda: found.run(*given)
 
         seen = self._described((found.operands, found.form))
-        return self._timed(str(found.operator), seen, call, tensor_of(found.result).device)
+        operator, device = found.operator, tensor_of(found.result).device
+        return in_a_plan(operator, self._timed(str(operator), seen, call, device), device)
 
     def _timed(
         self, name: str, seen: tuple[Any, ...], call: Callable[[], Call], device: torch.device
@@ -141,6 +144,13 @@ class LibraryTimes:
         made = torch.empty_strided(shape, strides, dtype=fake.dtype, device=fake.device)
         is_integer = not fake.dtype.is_floating_point and fake.dtype is not torch.bool
         return made.fill_(fill if is_integer else 1)
+
+
+def in_a_plan(function: object, spent: Seconds, device: torch.device) -> Seconds:
+    """The time of an operator within a plan: C calls products on a GPU, as it launches kernels."""
+    if device.type != "cuda" or function not in CALLED_FROM_C:
+        return spent
+    return Seconds(spent.device, min(spent.host, machine_for(device.type).launch))
 
 
 def _apart(measure: Callable[[], Seconds], device: torch.device) -> Seconds:
