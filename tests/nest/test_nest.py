@@ -193,3 +193,17 @@ def test_accumulators_begin():
     assert readers
     with pytest.raises(InvalidNest, match="is read before it is written"):
         verify_nest(changed(kernel, fill))
+
+
+@pytest.mark.parametrize("unit", [(), ("M",), ("M", "N")])
+def test_one_program_computes_light_items_where_their_sources_are(unit):
+    """Items that are cheap to compute again may be made of what the same program picks."""
+
+    def scaled(X, s):
+        total = bb.ops.sum(X * X, (-2, -1), keepdims=True)
+        return X * bb.ops.exp(s), X * bb.ops.sum(X, -1, keepdims=True) * bb.ops.sqrt(total + s)
+
+    program = bb.trace(scaled, X="M N", s="")
+    for graph in bb.fuse(bb.lower(program), unit=unit).snapshots:
+        (kernel,) = scheduled(graph, "k", Schedule(grid="one")).kernels
+        assert kernel.grid == ()

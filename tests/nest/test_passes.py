@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+import blockbuster_fusion as bb
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
-from blockbuster_fusion.nest.nest import For, Nest
+from blockbuster_fusion.nest.nest import Along, Fold, For, Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
@@ -21,6 +23,7 @@ from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.schedule.schedule import Schedule, nest_passes
 
+OUTER = Schedule(grid="outer")
 HEAD = """
 M = Axis(Symbol("MM"))
 N = Axis(Symbol("NN"))
@@ -564,3 +567,50 @@ Nest("f", [Kernel("f", [m], [
 def test_once_per_row(golden: Callable[[str], None]) -> None:
     nest = nest_from_text(HEAD + LOG_OF_A_SUM)
     golden(changes(nest, replace(nest, steps=tuple(once_per_row(k) for k in nest.kernels))))
+
+
+FOLDED_AFTER_A_STORE = """
+Y = Buffer([BufferAxis(M0), BufferAxis(D_all)], float32)
+y = Tile([M0[m], D_all[0]], float32)
+z = Tile([M0[m], D_all[0]], float32)
+Nest("f", [
+    Kernel("f_1", [m], [
+        Load(q, Q[M0[m], D_all[0]]),
+        Compute(y, x0 + 1.0, [q]),
+        Store(Y[M0[m], D_all[0]], y),
+    ]),
+    Kernel("f_2", [m], [
+        Load(z, Y[M0[m], D_all[0]]),
+        Fold(r, z, D_all[0], add, tail_masked=False),
+        Store(O[M0[m]], r),
+    ]),
+], [Q], [View(O, [M])], between=[Y])
+"""
+
+
+def test_a_fold_that_continues_a_kernel_is_masked() -> None:
+    """A load ends in zeros; the tile that takes its place holds anything beyond the axis."""
+    nest = nest_from_text(HEAD + FOLDED_AFTER_A_STORE)
+    (kernel,) = merge_kernels(nest, {}).kernels
+    (fold,) = [s for s in kernel.statements if isinstance(s, Fold)]
+    assert fold.tail_masked
+
+
+def test_kernels_stay_tied_by_their_scratch_memory() -> None:
+    """A buffer for one block has the length of its dim's blocks."""
+
+    def norms(X, s, w, V):  # type: ignore[no-untyped-def]
+        d = X - bb.ops.mean(X, (-2,), keepdims=True)
+        z = d * (bb.ops.mean(d**2, (-2,), keepdims=True) + 1e-5) ** -0.5
+        return {"P": (z * s) @ V, "L": bb.ops.layernorm(z, w, w, axis=-1)}
+
+    program = bb.trace(norms, "M N", (), "N", "N E")
+    sizes = {"M": 70, "N": 100, "E": 100}
+    (choice, *_) = choose(Request(program, target="cuda", sizes=sizes, schedule=OUTER))
+    nest, _ = choice.scheduled()
+    for kernel in nest.kernels:
+        own = {index.dim for index in kernel.grid}
+        own |= {s.index.dim for s in kernel.statements if isinstance(s, For)}
+        for buffer in kernel.buffers:
+            blocks = {a.dim for a in buffer.axes if a.along is not Along.AXIS and a.dim.packed}
+            assert blocks <= own

@@ -65,7 +65,7 @@ class _Program:
     def __init__(self, graph: Graph, name: str, grid: str) -> None:
         self.graph, self.name, self.grid = graph, word(name, "kernel"), grid
         self.names = Names(graph)
-        self.light = _light(graph)
+        self.light = _light(graph) if grid != "one" else frozenset()
         self.places: dict[Value, Placement] = {}
         self.steps: list[NestStep] = []
 

@@ -155,7 +155,7 @@ class Renaming:
         edges = (window.low, window.high)
         low, high = (self.tile(edge) if isinstance(edge, Tile) else edge for edge in edges)
         seen = None if window.seen is None else tuple(map(self.tile, window.seen))
-        return Window(rows, low, high, seen)
+        return replace(window, rows=rows, low=low, high=high, seen=seen)
 
     def tile(self, old: Tile) -> Tile:
         if old not in self.tiles:

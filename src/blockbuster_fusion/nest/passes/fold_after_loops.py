@@ -111,6 +111,8 @@ def _chain(loop: For, combiner: Combiner, tile: Tile) -> _Chain | None:
         return None
     if update.operands[0] is not tile or _readers(loop, tile) != [update]:
         return None
+    if loop.window is not None and tile in loop.window.tiles:
+        return None  # the loop itself asks for it
     folds: list[Fold] = []
     operand = update.operands[1]
     reader: Statement = update

@@ -76,8 +76,8 @@ def _levels(nest: Nest) -> dict[str, int]:
 
 
 def _tied(nest: Nest) -> set[Dim]:
-    """The dims whose blocks arrays in memory depend on."""
-    buffers = {b for kernel in nest.kernels for b in kernel.global_buffers}
+    """The dims whose blocks arrays in memory depend on; scratch memory keeps its dims as well."""
+    buffers = {b for kernel in nest.kernels for b in kernel.buffers}
     axes = [axis for buffer in buffers for axis in buffer.axes if axis.along is not Along.AXIS]
     return {axis.dim for axis in axes}
 

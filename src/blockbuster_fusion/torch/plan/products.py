@@ -75,7 +75,7 @@ def _layer(
 ) -> tuple[Any, tuple[SizedLength, ...], tuple[SizedLength, ...], list[Placement]] | None:
     """A linear layer as a product of two matrices, if its input lies as one."""
     x, weight, *bias = found
-    if weight.stride is None:
+    if weight.stride is None or len(weight.shape) != 2:
         return None
     wide, columns = fixed_shape(weight.shape)
     if len(x.shape) != 2:
