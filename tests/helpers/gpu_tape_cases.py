@@ -236,7 +236,7 @@ def library_steps_of_any_size() -> Watched:
 
 
 def _arguments(graph: Any, x: Tensor) -> Iterator[Any]:
-    """What a graph of one tensor is called with: the sizes that it takes, and the tensor."""
+    """The arguments of a graph of one tensor: the sizes that it takes, and the tensor."""
     sizes = iter(x.shape)
     for node in graph.analysis.inputs:
         yield x if isinstance(node.meta["val"], Tensor) else next(sizes)

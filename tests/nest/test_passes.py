@@ -473,7 +473,7 @@ def test_narrow_operands(reader: str, golden: Callable[[str], None]) -> None:
 
 
 def test_untie_kernels(golden: Callable[[str], None]) -> None:
-    """What one kernel stores, another iterates in blocks of its own; equal levels share dims."""
+    """A kernel iterates what another stores in blocks of its own; equal levels share dims."""
     nest = nest_from_text(HEAD + MADE_AND_READ)
     golden(changes(nest, untie_kernels(nest)))
 
