@@ -142,12 +142,9 @@ def installed() -> Iterator[StandIn]:
             before(self, tensors)
             device = tensors[0].device
             if device not in self.compiled and not any(x.data_ptr() % 16 for x in tensors):
-                arguments = [*self.template]
-                for at, number in self.pointers:
-                    arguments[at] = tensors[number]
-                for at, buffer, _ in self.scratch:
-                    arguments[at] = torch.empty(1, dtype=launch.TORCH[buffer.dtype])
-                self.compiled[device] = Compiled(gpu, self.function, arguments)
+                dtypes = [launch.TORCH[buffer.dtype] for buffer, _ in self.plan.scratch]
+                arrays = [*tensors, *(torch.empty(1, dtype=dtype) for dtype in dtypes)]
+                self.compiled[device] = Compiled(gpu, self.function, self.arguments(arrays))
 
     def met(self: Any, *arguments: Any) -> None:
         gpu.met += 1

@@ -21,7 +21,13 @@ from triton.runtime.driver import driver
 
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.tensors import TorchArrays
-from blockbuster_fusion.runtime.triton.ahead import KernelJob, _Target, kernel_jobs, serve
+from blockbuster_fusion.runtime.triton.ahead import (
+    KernelJob,
+    _Target,
+    kernel_jobs,
+    launches_of,
+    serve,
+)
 from blockbuster_fusion.runtime.triton.launch import TritonKernels
 from blockbuster_fusion.torch.rivals import workers
 from blockbuster_fusion.torch.rivals.workers import Workers
@@ -99,6 +105,18 @@ def test_launches_find_what_workers_have_compiled(
     assert len(made) >= 2
     for one in choices:
         launch(compiled(one), given)
+    assert {file.name for file in cache.iterdir()} == made
+
+
+def test_launches_find_what_is_compiled_in_this_process(cache: Path) -> None:
+    runner = compiled(chosen("softmax"))
+    given = inputs(runner)
+    driver.set_active(_Target(CAPABILITY))
+    for one in launches_of(runner, given, ()):
+        one.compile()
+    made = {file.name for file in cache.iterdir()}
+    assert made
+    launch(runner, given)
     assert {file.name for file in cache.iterdir()} == made
 
 

@@ -14,10 +14,12 @@ import torch
 if sys.platform != "linux":
     pytest.skip("Triton is for Linux alone", allow_module_level=True)
 
+from triton.runtime.errors import OutOfResources
+
 from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.triton import driver
-from blockbuster_fusion.runtime.triton.driver import Launches, cleared, driver_launch
+from blockbuster_fusion.runtime.triton.driver import Launches, cleared, driver_launch, single
 
 DRIVER = """\
 #include <stdint.h>
@@ -101,6 +103,53 @@ def test_a_kernel_gets_its_numbers_and_addresses(notes: Any) -> None:
     Launches([(launch, places)], 0, ["kernel"])((ctypes.c_void_p * 3)(1600, 2400, 3200))
     head = [7, 5, 6, 1, 128, 1, 1, 512, STREAM]
     assert noted(notes) == [*head, 3200, 100, 2416, -3, 1632, 0, 0]
+
+
+class Kernel:
+    """A compiled kernel that is not loaded yet."""
+
+    def __init__(self, **about: int) -> None:
+        made = compiled({"X": "*fp32"}, 0, **about)
+        self.name, self.kernel, self.function = made.name, b"binary", None
+        self.metadata, self.src = made.metadata, made.src
+
+
+def gpu(asked: list[tuple[Any, ...]], threads: int = 1024) -> Any:
+    """Triton's driver, which notes what it loads."""
+
+    def load(*given: Any) -> tuple[int, ...]:
+        asked.append(given)
+        return 5, 3, 40, 0, threads
+
+    properties = {"max_shared_mem": 1000}
+    utils = SimpleNamespace(get_device_properties=lambda device: properties, load_binary=load)
+    return SimpleNamespace(utils=utils, get_current_device=lambda: 0)
+
+
+def test_a_kernel_is_loaded_once_and_launched_without_triton(
+    notes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(driver.driver, "_active", gpu(asked))
+    kernel = Kernel()
+    for _ in range(2):
+        launch = driver_launch(kernel, (5,), [None], [(0, 1)])
+        assert launch is not None
+        single(launch, 0, 2)([1600, 3200])
+    assert asked == [("kernel", b"binary", 512, 0)]
+    assert kernel.function is None  # Triton itself can still load it
+    assert noted(notes) == [3, 5, 1, 1, 128, 1, 1, 512, STREAM, 3200, 0, 0] * 2
+
+
+@pytest.mark.parametrize(
+    ("about", "words"), [({"shared": 1001}, "shared memory"), ({"num_warps": 32}, "threads")]
+)
+def test_a_kernel_that_takes_too_much_is_refused(
+    about: dict[str, int], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver.driver, "_active", gpu([], threads=512))
+    with pytest.raises(OutOfResources, match=words):
+        driver_launch(Kernel(**about), (1,), [None], [(0, 0)])
 
 
 def test_launches_run_in_order_and_some_alone(notes: Any) -> None:

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ if sys.platform != "linux":
 import torch
 from triton.compiler import CompiledKernel
 from triton.runtime.errors import OutOfResources
+from triton.runtime.jit import JITFunction
 
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan
 from blockbuster_fusion.runtime.triton.launch import BoundLaunch, Launcher, TritonKernels
@@ -121,33 +123,41 @@ class Compiled(CompiledKernel):  # type: ignore[misc]
 
     def __init__(self, notes: list[tuple[Any, ...]]) -> None:
         self.notes = notes
+        self.metadata = SimpleNamespace(num_ctas=2)  # so the driver's plain launch does not do
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return lambda *arguments: self.notes.append((grid, *arguments))
 
 
+class Function(JITFunction[Any]):  # type: ignore[misc]
+    """Stands in for a function that Triton compiles; notes what it is compiled for or run with."""
+
+    def __init__(self, notes: list[tuple[Any, ...]]) -> None:
+        object.__setattr__(self, "compiled", [])
+        object.__setattr__(self, "run_with", [])
+        object.__setattr__(self, "direct", notes)
+
+    def warmup(self, *arguments: Any, grid: Any, **options: int) -> Compiled:
+        self.compiled.append(arguments)
+        return Compiled(self.direct)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        return lambda *arguments, **options: self.run_with.append(arguments)
+
+
 def test_later_launches_call_the_compiled_kernel_itself() -> None:
     """With addresses; unless an array is not aligned as Triton took it for granted."""
-    looked_up: list[tuple[Any, ...]] = []
     direct: list[tuple[Any, ...]] = []
-
-    class Function:
-        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
-            def run(*arguments: Any, **options: int) -> Any:
-                looked_up.append(arguments)
-                return Compiled(direct)
-
-            return run
-
+    function = Function(direct)
     plan = LaunchPlan((3, 1, 1), (), {}, {"num_warps": 4})
-    launch = BoundLaunch(Function(), [None, 7, None], plan, [0, None, 2], [])
+    launch = BoundLaunch(function, [None, 7, None], plan, [0, None, 2], [])
     whole = torch.zeros(65)
     aligned, unaligned = whole[:64], whole[1:]
     launch([aligned, aligned, aligned])
-    launch([aligned, aligned, aligned])
-    assert len(looked_up) == 1
-    assert direct == [((3, 1, 1), aligned.data_ptr(), 7, aligned.data_ptr())]
+    launch([aligned, unaligned, aligned])  # the second one is no argument
+    assert len(function.compiled) == 1
+    assert direct == [((3, 1, 1), aligned.data_ptr(), 7, aligned.data_ptr())] * 2
     launch([aligned, aligned, unaligned])
-    assert len(looked_up) == 2
-    assert looked_up[1][2] is unaligned
-    assert len(direct) == 1
+    assert function.run_with[0][2] is unaligned
+    assert len(function.compiled) == 1
+    assert len(direct) == 2

@@ -1,7 +1,8 @@
 """Forms of Triton kernels: calls with new sizes need none that is not compiled yet."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,14 +41,22 @@ class Compiler:
         self.launched: list[Form] = []
         kind = type(_kernels(1)[1].function)
 
-        def warmup(function: Any, *values: Any, grid: object, **options: int) -> None:
-            self.compiled.add(form(function, values, options))
-
-        def launcher(function: Any, grid: object) -> Any:
-            return lambda *values, **options: self.launched.append(form(function, values, options))
+        def warmup(function: Any, *values: Any, grid: object, **options: int) -> "Made":
+            made = form(function, values, options)
+            self.compiled.add(made)
+            return Made(lambda *values: self.launched.append(made))
 
         monkeypatch.setattr(kind, "warmup", warmup)
-        monkeypatch.setattr(kind, "__getitem__", launcher)
+
+
+class Made:
+    """A compiled kernel that Triton launches, as a cluster of programs."""
+
+    def __init__(self, launch: Callable[..., None]) -> None:
+        self.launch, self.metadata = launch, SimpleNamespace(num_ctas=2)
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return self.launch
 
 
 def _kernels(width: int | str) -> tuple[TritonKernels, Launcher]:

@@ -1,7 +1,9 @@
 """Compiles the parts of a graph, each to kernels; what is left to PyTorch has a reason."""
 
 import contextlib
+import os
 from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import torch
@@ -51,6 +53,7 @@ _COMPILED = RecentlyUsed[Executable](MOST_COMPILED)
 _CHOSEN = RecentlyUsed["Candidates"](MOST_COMPILED)
 """Snapshots with tiles and schedules, by what they compute."""
 
+PROCESSORS = os.cpu_count() or 1
 MOST_LETTERS = 48
 """The length of the longest name of a part."""
 
@@ -95,6 +98,10 @@ class PartCompiler:
         """The choices for other sizes, by part."""
         self.later: dict[Hashable, tuple[Seconds, str, float]] = {}
         """The times of kernels for other sizes, with their configurations and errors."""
+        self.programs: dict[tuple[Node, ...], PartProgram] = {}
+        """The programs of the parts that threads build."""
+        self.built: dict[Hashable, Future[Executable]] = {}
+        """The kernels that threads build, by part."""
         self._expected: tuple[Analysis, ExpectedSizes] | None = None
 
     def compiled(self) -> list[Group]:
@@ -106,7 +113,8 @@ class PartCompiler:
         copies = {*analysis.updates.values()}
         parts = [nodes for nodes in self.parts() if nodes[0] not in copies]
         groups: list[Group] = []
-        with doing("parts", len(parts)) as task:
+        with doing("parts", len(parts)) as task, ThreadPoolExecutor(PROCESSORS) as pool:
+            self.build([x for x in parts if self.is_computed(x[0])], pool)
             for nodes in parts:
                 if analysis.is_join(nodes[0]):
                     groups.append(Joined(nodes[0], analysis.regions[nodes[0]]))
@@ -115,7 +123,26 @@ class PartCompiler:
                 else:
                     groups += self.fused(nodes)
                 task.step()
+        self.programs.clear()
+        self.built.clear()
         return groups
+
+    def is_computed(self, node: Node) -> bool:
+        """True if kernels are meant to compute a node."""
+        return not self.analysis.is_join(node) and self.analysis.kind(node) is not Kind.MISC
+
+    def build(self, parts: Sequence[list[Node]], pool: ThreadPoolExecutor) -> None:
+        """Has threads build the kernels of all parts: compilers take most of the time.
+
+        A part that fails here fails again in its turn, where it is dealt with.
+        """
+        for nodes in parts:
+            with contextlib.suppress(Exception):
+                part, target = self.program(nodes), self.options.target_of(nodes)
+                self.programs[(*nodes,)], key = part, self.key(part, target)
+                if _COMPILED.get(key) is None and key not in self.built:
+                    job = (part, target, device_of(nodes), *self.chosen(part, target))
+                    self.built[key] = pool.submit(self.executable, *job)
 
     def parts(self) -> list[list[Node]]:
         """The operators in parts, in an order in which they can be run."""
@@ -203,17 +230,45 @@ class PartCompiler:
 
     def compile_part(self, nodes: list[Node]) -> Fused:
         """Nodes as one program with its kernels, compiled or known from an equal part."""
-        part = self.program(nodes)
-        target, threads = self.options.target_of(nodes), self.threads
+        part = self.programs.get((*nodes,)) or self.program(nodes)
+        target, device = self.options.target_of(nodes), device_of(nodes)
         key = self.key(part, target)
         executable = _COMPILED.get(key)
         if executable is None:
-            choices, elsewhere = self.choices(part, target), self.elsewhere(part, target)
-            executable = executable_of(choices, threads if target == "cpu" else None, elsewhere)
-            if target == "cuda":  # Triton compiles when a kernel is first launched
-                self.try_out(part, executable, device_of(nodes))
+            built = self.built.pop(key, None)
+            if built is not None:
+                executable = built.result()
+            else:
+                executable = self.executable(part, target, device, *self.chosen(part, target))
+            if target == "cuda":
+                self.try_out(part, executable, device)
             _COMPILED.put(key, executable)
         return Fused(part, self.analysis.regions[nodes[0]], executable)
+
+    def chosen(self, part: PartProgram, target: str) -> tuple[list[Choice], Elsewhere]:
+        """The choices for a part, and those for other sizes."""
+        return self.choices(part, target), self.elsewhere(part, target)
+
+    def executable(
+        self,
+        part: PartProgram,
+        target: str,
+        device: torch.device,
+        choices: Sequence[Choice],
+        elsewhere: Elsewhere,
+    ) -> Executable:
+        """The compiled kernels of a part; any thread may make them."""
+        executable = executable_of(choices, self.threads if target == "cpu" else None, elsewhere)
+        runner = executable.runner
+        if target == "cuda" and isinstance(runner, Compiled):
+            from blockbuster_fusion.runtime.triton.ahead import compile_ahead
+
+            runs = [
+                self.examples(part, torch.device("meta"), length)
+                for length in self.trials(part, executable)
+            ]
+            compile_ahead(runner, runs, device)
+        return executable
 
     @property
     def threads(self) -> int:
@@ -313,19 +368,23 @@ class PartCompiler:
 
     def try_out(self, part: PartProgram, executable: Executable, device: torch.device) -> None:
         """Runs a part once on zeros in each range of sizes, so that a failing kernel fails now."""
-        runner, lengths = executable.runner, [self.expected.captured]
-        if isinstance(runner, Compiled) and runner.ranges.scales:
-            others = (x for name in self.expected.lengths for x in self.expected.along(name))
-            served = {runner.ranges.number(self.extents(part, x).sizes): x for x in [*others][::-1]}
-            lengths = [*(served | {0: lengths[0]}).values()]
         with _disable_current_modes(), torch.no_grad():
-            for length in lengths:
+            for length in self.trials(part, executable):
                 try:
                     given, sizes = self.examples(part, device, length)
-                    runner.run(given, sizes, library_on(device))
+                    executable.runner.run(given, sizes, library_on(device))
                 except torch.OutOfMemoryError:  # such sizes need never come
                     if length is self.expected.captured:
                         raise
+
+    def trials(self, part: PartProgram, executable: Executable) -> list[Length]:
+        """Lengths of which each range of sizes has one; those of the captured call come last."""
+        runner, captured = executable.runner, self.expected.captured
+        if not isinstance(runner, Compiled) or not runner.ranges.scales:
+            return [captured]
+        others = [x for name in self.expected.lengths for x in self.expected.along(name)]
+        served = {runner.ranges.number(self.extents(part, x).sizes): x for x in others[::-1]}
+        return [*(served | {0: captured}).values()]
 
     def examples(
         self, part: PartProgram, device: torch.device, length: Length | None = None

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TextIO
 
@@ -20,7 +21,7 @@ from triton.runtime.driver import driver
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Kernel
-from blockbuster_fusion.runtime.bound import Bound, ScratchPool
+from blockbuster_fusion.runtime.bound import Bound, Kernels, ScratchPool
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tensors import STORED, TorchArrays
@@ -74,32 +75,72 @@ class _Target:
         return 0
 
 
-# ------------------------------------------------------------------------ jobs of a program
+# ------------------------------------------------------------------------ the kernels of a program
+
+
+def launches_of(
+    compiled: Compiled, inputs: Sequence[torch.Tensor], sizes: Sizes
+) -> list[FittingLaunch]:
+    """The launches of a program in a run with such inputs; nothing is run.
+
+    There are none for a program with operators on the host: sizes may depend on their results.
+    """
+    if not compiled.is_static or not isinstance(compiled.kernels, TritonKernels):
+        return []
+    library = _Shapes()
+    given = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in inputs]
+    number = compiled.ranges.number(Bound(compiled.program, library, given, sizes).extents.sizes)
+    program = compiled.programs[number]
+    recorder = _Recorder(program.kernels)
+    program = replace(program, kernels=recorder, scratch=ScratchPool())
+    Bound(program, library, given, sizes).launched(library, given, {}, {})
+    return recorder.launches
+
+
+def compile_ahead(
+    compiled: Compiled,
+    runs: Sequence[tuple[Sequence[torch.Tensor], Sizes]],
+    device: torch.device,
+) -> None:
+    """Compiles the kernels of some runs at the same time, and launches none."""
+    launches = [x for inputs, sizes in runs for x in launches_of(compiled, inputs, sizes)]
+
+    def compile_one(launch: FittingLaunch) -> None:
+        with torch.cuda.device(device):  # a thread has one of its own
+            launch.compile()
+
+    if device.type == "cuda":
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(compile_one, launches))
 
 
 def kernel_jobs(
     compiled: Compiled, inputs: Sequence[torch.Tensor], sizes: Sizes, capability: int
 ) -> list[KernelJob]:
-    """The kernels of a program as a run with such inputs launches them; nothing is run.
+    """The kernels of a program as a run with such inputs launches them."""
+    return [_job(x, compiled.source, capability) for x in launches_of(compiled, inputs, sizes)]
 
-    There are none for a program with operators on the host: sizes may depend on their results.
-    """
-    kernels = compiled.kernels
-    if not compiled.is_static or not isinstance(kernels, TritonKernels):
-        return []
-    recorder, library = _Recorder(kernels, capability), _Shapes()
-    program = replace(compiled.program, kernels=recorder, scratch=ScratchPool())
-    given = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for x in inputs]
-    Bound(program, library, given, sizes).launched(library, given, {}, {})
-    return recorder.jobs
+
+def _job(launch: FittingLaunch, source: str, capability: int) -> KernelJob:
+    """The kernel of a launch, with dtypes in place of tensors."""
+    launcher, plan = launch.launcher, launch.plan
+    function, arguments = launcher.form(plan, launch.strides)
+    scratch = [buffer for buffer, _ in plan.scratch]
+    places = [*launcher.pointers, *launcher.scratch]
+    for at, buffer in zip(places, [*launcher.buffers, *scratch], strict=True):
+        if at is not None:
+            arguments[at] = str(buffer.dtype)
+    taken = [p.name for p in function.params if p.do_not_specialize]
+    name, options = launcher.kernel.name, dict(plan.options)
+    return KernelJob(source, name, arguments, options, capability, taken)
 
 
 class _Recorder:
     """Notes launches instead of making them."""
 
-    def __init__(self, kernels: TritonKernels, capability: int) -> None:
-        self.kernels, self.source, self.capability = kernels, kernels.source, capability
-        self.jobs: list[KernelJob] = []
+    def __init__(self, kernels: Kernels) -> None:
+        self.kernels, self.source = kernels, kernels.source
+        self.launches: list[FittingLaunch] = []
 
     def bind(
         self,
@@ -111,21 +152,8 @@ class _Recorder:
     ) -> Callable[[Sequence[Any]], None]:
         launch = self.kernels.bind(kernel, strides, sizes, elements=elements)
         if isinstance(launch, FittingLaunch) and launch.plan.grid[0]:
-            self.jobs.append(self.job(launch))
+            self.launches.append(launch)
         return lambda tensors: None
-
-    def job(self, launch: FittingLaunch) -> KernelJob:
-        """The kernel of a launch, with dtypes in place of tensors."""
-        launcher, plan = launch.launcher, launch.plan
-        function, arguments = launcher.form(plan, launch.strides)
-        scratch = [buffer for buffer, _ in plan.scratch]
-        places = [*launcher.pointers, *launcher.scratch]
-        for at, buffer in zip(places, [*launcher.buffers, *scratch], strict=True):
-            if at is not None:
-                arguments[at] = str(buffer.dtype)
-        taken = [p.name for p in function.params if p.do_not_specialize]
-        name, options = launcher.kernel.name, dict(plan.options)
-        return KernelJob(self.source, name, arguments, options, self.capability, taken)
 
 
 class _Shapes(TorchArrays):

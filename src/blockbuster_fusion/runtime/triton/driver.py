@@ -6,14 +6,16 @@ the addresses of arrays differ, and what depends on sizes: C computes it by a tr
 """
 
 import ctypes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
 from typing import Any
-from weakref import finalize
+from weakref import WeakKeyDictionary, finalize
 
 import torch
+from triton.runtime.driver import driver
+from triton.runtime.errors import OutOfResources
 
 from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime import traced
@@ -84,7 +86,7 @@ def driver_launch(
     x, y, z = (*grid, 1, 1)[:3]
     return DriverLaunch(
         compiled.name,
-        compiled.function,
+        function_of(compiled),
         (x, y, z),
         32 * about.num_warps,
         about.shared,
@@ -94,6 +96,32 @@ def driver_launch(
         kernel=compiled,
         trace=trace,
     )
+
+
+_FUNCTIONS = WeakKeyDictionary[Any, int]()
+"""The functions of kernels, which Triton compiles for each GPU apart."""
+
+
+def function_of(compiled: Any) -> int:
+    """The function of a kernel on the current GPU, loaded if need be, or OutOfResources.
+
+    Triton itself would also build a launcher for each kernel, with a C compiler: 0.2 s each.
+    """
+    if compiled.function is not None:
+        return int(compiled.function)
+    found = _FUNCTIONS.get(compiled)
+    if found is None:
+        about, active = compiled.metadata, driver.active
+        device = active.get_current_device()
+        most = active.utils.get_device_properties(device)["max_shared_mem"]
+        if about.shared > most:
+            raise OutOfResources(about.shared, most, "shared memory")
+        loaded = active.utils.load_binary(compiled.name, compiled.kernel, about.shared, device)
+        _, found, _, _, *threads = loaded
+        if threads and about.num_warps * 32 > threads[0]:
+            raise OutOfResources(about.num_warps * 32, threads[0], "threads")
+        _FUNCTIONS[compiled] = found
+    return int(found)
 
 
 def _plain(x: Any) -> Value:
@@ -200,6 +228,13 @@ class Launches:
         if code == _REFUSED:
             problem = "PyTorch refuses its operands, or lacks memory"
         raise LaunchFailed(name=self.names[first + at], problem=problem)
+
+
+def single(launch: DriverLaunch, device: int, count: int) -> Callable[[Sequence[int]], object]:
+    """A launch by itself: a function of the addresses of its arrays, which are that many."""
+    launches = Launches([(launch, [(at, 0) for at in range(count)])], device, [launch.name])
+    addresses = ctypes.c_int64 * count
+    return lambda given: launches(addresses(*given))
 
 
 class _Form(ctypes.Structure):

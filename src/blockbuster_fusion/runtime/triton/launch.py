@@ -14,6 +14,7 @@ import torch
 import triton
 from triton.compiler import CompiledKernel
 from triton.runtime.errors import OutOfResources
+from triton.runtime.jit import JITFunction
 
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
@@ -26,7 +27,7 @@ from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
 from blockbuster_fusion.runtime.disk_cache import cached, digest, usable_folder
 from blockbuster_fusion.runtime.process_folder import process_folder
 from blockbuster_fusion.runtime.traced import Number, Trace
-from blockbuster_fusion.runtime.triton.driver import DriverLaunch, driver_launch
+from blockbuster_fusion.runtime.triton.driver import DriverLaunch, driver_launch, single
 from blockbuster_fusion.runtime.triton.variants import ALIGNED, Arguments, Variants, placeholder
 from blockbuster_fusion.runtime.trust import distrust
 
@@ -171,13 +172,17 @@ class Launcher(LaunchPlanner):
         strides: Sequence[Sequence[int]],
     ) -> None:
         """Compiles all forms that calls with other sizes need, unless that is done."""
-        arrays = {n: placeholder(TORCH[b.dtype]) for b, n in self.names.pointers.items()}
         for length in (None, SHORT, LONG):
             own = sizes if length is None else dict.fromkeys(sizes, length)
             plan = self.plan(own, tiles, options)
             for function, numbers in self.variants.all_forms(*self.numbers(plan, strides)):
-                values = [arrays.get(name, numbers.get(name)) for name in self.parameters]
-                self.variants.compile(function, values, plan.options)
+                self.compile_form(function, numbers, plan.options)
+
+    def compile_form(self, function: Any, numbers: Arguments, options: Mapping[str, int]) -> None:
+        """Compiles a function for some numbers, unless that is done."""
+        arrays = {n: placeholder(TORCH[b.dtype]) for b, n in self.names.pointers.items()}
+        values = [arrays.get(name, numbers.get(name)) for name in self.parameters]
+        self.variants.compile(function, values, options)
 
     def bound(
         self, plan: LaunchPlan, strides: Sequence[Sequence[int]]
@@ -213,7 +218,7 @@ class BoundLaunch:
 
     In each call Triton looks at all arguments, to find the kernel that was compiled for such. Here
     only addresses differ. So the kernel that a first call found serves all later ones on the same
-    device, if arrays are aligned as Triton took it for granted.
+    device, if arrays are aligned as Triton took it for granted. The driver launches it.
     """
 
     def __init__(
@@ -226,10 +231,11 @@ class BoundLaunch:
     ) -> None:
         """`pointers` and `scratch` are the places of arrays among the arguments."""
         self.function, self.template, self.plan = function, template, plan
-        self.count = len(pointers)
-        self.pointers = [(at, number) for number, at in enumerate(pointers) if at is not None]
-        self.scratch = [(at, *found) for at, found in zip(scratch, plan.scratch, strict=True)]
-        self.known: dict[torch.device, Callable[..., None]] = {}
+        places = (*pointers, *scratch)
+        self.given = [(at, number) for number, at in enumerate(places) if at is not None]
+        """The places of arrays, with the numbers of the arrays; scratch comes last."""
+        self.known: dict[torch.device, Callable[[Sequence[int]], object]] = {}
+        """The launches of compiled kernels, which take the addresses of arrays."""
         self.compiled: dict[torch.device, CompiledKernel] = {}
 
     def by_driver(
@@ -246,35 +252,49 @@ class BoundLaunch:
         compiled = self.compiled.get(device)
         if compiled is None:
             return None
-        places = [(at, self.count + number) for number, (at, _, _) in enumerate(self.scratch)]
-        shapes = [(shape, TORCH[buffer.dtype]) for _, buffer, shape in self.scratch]
-        given = [*self.pointers, *places]
+        shapes = [(shape, TORCH[buffer.dtype]) for buffer, shape in self.plan.scratch]
         grid, template = grid or self.plan.grid, template or self.template
-        return driver_launch(compiled, grid, template, given, shapes, trace)
+        return driver_launch(compiled, grid, template, self.given, shapes, trace)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
         device = tensors[0].device
         if device.type == "cuda" and device.index != torch.cuda.current_device():
-            with torch.cuda.device(device):  # Triton launches on the current one
+            with torch.cuda.device(device):  # kernels are launched on the current one
                 self(tensors)
             return
-        arrays = [(at, tensors[number]) for at, number in self.pointers]
-        arrays += [(at, _scratch(b, shape, device)) for at, b, shape in self.scratch]
-        arguments = [*self.template]
-        low = 0
-        for at, array in arrays:
-            arguments[at] = address = array.data_ptr()
-            low |= address
-        known = self.known.get(device) if low % ALIGNED == 0 else None
-        if known is not None:
-            known(*arguments)
-            return
-        for at, array in arrays:
-            arguments[at] = array
-        compiled = self.function[self.plan.grid](*arguments, **self.plan.options)
-        if isinstance(compiled, CompiledKernel) and low % ALIGNED == 0:
-            self.known[device] = compiled[self.plan.grid]
-            self.compiled[device] = compiled
+        arrays = [*tensors, *(_scratch(b, shape, device) for b, shape in self.plan.scratch)]
+        addresses = [array.data_ptr() for array in arrays]
+        launch = None
+        if not any(addresses[number] % ALIGNED for _, number in self.given):
+            launch = self.known.get(device) or self.found(arrays, device)
+        if launch is None:
+            self.function[self.plan.grid](*self.arguments(arrays), **self.plan.options)
+        else:
+            launch(addresses)
+
+    def arguments(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arguments of the function, with arrays or their addresses among them."""
+        made = [*self.template]
+        for at, number in self.given:
+            made[at] = arrays[number]
+        return made
+
+    def found(
+        self, arrays: Sequence[torch.Tensor], device: torch.device
+    ) -> Callable[[Sequence[int]], object] | None:
+        """The launch of the kernel that is compiled for such arrays; none by an interpreter."""
+        if not isinstance(self.function, JITFunction):
+            return None
+        given, grid = self.arguments(arrays), self.plan.grid
+        compiled = self.function.warmup(*given, grid=grid, **self.plan.options)
+        self.compiled[device] = compiled
+        launch = self.by_driver(device)
+        if launch is None:
+            by_triton = compiled[grid]
+            self.known[device] = lambda addresses: by_triton(*self.arguments(addresses))
+        else:
+            self.known[device] = single(launch, device.index, len(arrays))
+        return self.known[device]
 
 
 class FittingLaunch:
@@ -308,6 +328,15 @@ class FittingLaunch:
                 self.make_smaller(error)
             else:
                 return
+
+    def compile(self) -> None:
+        """Compiles all forms of the kernel, and launches none."""
+        launcher = self.launcher
+        if self.has_all_forms:
+            form = launcher.variants.fitting(*launcher.numbers(self.plan, self.strides))
+            launcher.compile_form(*form, self.plan.options)
+        else:
+            launcher.compile_forms(self.sizes, self.tiles, self.options, self.strides)
 
     def by_driver(self, device: torch.device) -> DriverLaunch | None:
         """The launch as the driver takes it, if it has run on a device."""
