@@ -21,7 +21,7 @@ SIZES = (
 """Operators that depend on the shape and strides of an array, and not on its contents."""
 _PURE = (
     *(torch.Tensor.reshape, torch.Tensor.permute, torch.Tensor.unsqueeze, torch.Tensor.expand),
-    *(torch.Tensor.clone, as_tensor, with_strides),
+    *(torch.Tensor.clone, torch.Tensor.contiguous, as_tensor, with_strides),
 )
 
 

@@ -63,6 +63,8 @@ class Planner:
         self.placements, self.names = placements, names
         self.strides = self.strides_of_results()
         """The strides in eager mode of results, and of what they are views of."""
+        self.wanted = self.strides_for_operators()
+        """The strides in eager mode of what kernels compute for PyTorch's operators."""
         self.has_strides: set[Node] = set()
         """Nodes whose values are known to have the strides of eager mode."""
         self.steps: list[PlanStep] = []
@@ -187,6 +189,26 @@ class Planner:
                 found[node] = strides
         return found
 
+    def strides_for_operators(self) -> dict[Node, tuple[Size, ...]]:
+        """The strides of what kernels compute and PyTorch's operators read, where not contiguous.
+
+        PyTorch's operators are timed with such operands, and results often lie as operands do.
+        """
+        parts = (group.part for group in self.groups if isinstance(group, Fused))
+        computed = {node for part in parts for node in part.results}
+        read = (
+            self.analysis.base(source)
+            for group in self.groups
+            if isinstance(group, Library | Unfused)
+            for source in group.node.all_input_nodes
+        )
+        found: dict[Node, tuple[Size, ...]] = {}
+        for node in dict.fromkeys(x for x in read if x in computed):
+            strides, shape = strides_of(tensor_of(node)), tuple(sizes_of(node))
+            if strides and strides != contiguous_sizes(shape) and is_dense(strides, shape):
+                found[node] = strides
+        return found
+
     def result(self, given: Any) -> Any:
         """A result of the graph, with the strides that it has in eager mode."""
         if not isinstance(given, Node) or not tensors_of(given) or given.op == "placeholder":
@@ -285,12 +307,29 @@ class Planner:
                 return None
             return Piece(self.allocate(node, strides), 0, (), shape[0])
         if node not in self.pieces or self.analysis.has_returned_view(node):
-            return None
+            wanted = self.wanted.get(node)
+            if wanted is None:
+                return None
+            return Piece(self.allocate(node, wanted), 0, (), sizes_of(node)[0])
         join, piece = self.pieces[node]
         self.stored.add(node)
         return replace(piece, slot=self.allocated(join))
 
     # ---------------------------------------------------------------- PyTorch's operators
+
+    def is_order(self, node: Node) -> bool:
+        """True for a copy that is there to lie in order: it can share an array that does.
+
+        Nobody sees that the two share memory, if neither is a result, an input or written into.
+        """
+        if node.target is not torch.ops.aten.clone.default or node in self.strides:
+            return False
+        source = self.analysis.base(operand(node))
+        effects = [n.args[0] for n in self.analysis.operators if has_effect(n)]
+        written = {storage_of(x) for x in (*effects, *self.analysis.updates) if isinstance(x, Node)}
+        is_in_order = node.kwargs.get("memory_format") is torch.contiguous_format
+        memories = {storage_of(node), storage_of(source)} & written
+        return is_in_order and not memories and source.op != "placeholder"
 
     def operate(self, node: Node) -> None:
         """Adds the step of an operator that PyTorch runs."""
@@ -313,6 +352,8 @@ class Planner:
                 self.apply(with_strides, source, strides)
         elif node in self.in_place:
             function = IN_PLACE[node.target]
+        elif self.is_order(node):
+            function, options = torch.Tensor.contiguous, {}
         assert callable(function)
         filled = tuple(self.argument(a) for a in arguments)
         named = {k: self.argument(v) for k, v in options.items()}
@@ -322,6 +363,18 @@ class Planner:
         self.operated.append(node)
         if self.analysis.kind(node) is not Kind.VIEW and len(tensors_of(node)) == 1:
             self.restride(node)
+
+
+def is_dense(strides: Sequence[Size], shape: Sequence[Size]) -> bool:
+    """True if strides are those of a contiguous array with its dimensions in some order."""
+    left, made = [*range(len(shape))], Size(1)
+    while left:
+        at = next((at for at in reversed(left) if strides[at] == made), None)
+        if at is None:
+            return all(shape[n] == Size(1) for n in left)
+        left.remove(at)
+        made = product((made, shape[at]))
+    return True
 
 
 def _pieces(join: Node, slot: int) -> list[tuple[Node, Piece]]:
