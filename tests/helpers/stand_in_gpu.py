@@ -173,9 +173,9 @@ def installed() -> Iterator[StandIn]:
             (gpu_tape.GpuTape, "meet", met),
         ):
             stack.enter_context(mock.patch.object(where, name, what, create=True))
-        driver._library.cache_clear()
+        driver.load_library.cache_clear()
         yield gpu
-        driver._library.cache_clear()
+        driver.load_library.cache_clear()
 
 
 def _library_on(device: torch.device) -> TorchArrays:

@@ -31,9 +31,9 @@ def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     file.write_bytes(compile_c(DRIVER).content)
     monkeypatch.setattr(driver, "LIBRARY", str(file))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
-    driver._library.cache_clear()
+    driver.load_library.cache_clear()
     yield
-    driver._library.cache_clear()
+    driver.load_library.cache_clear()
 
 
 def numbers(*shape: int) -> Tensor:

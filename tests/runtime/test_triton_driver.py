@@ -70,9 +70,9 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     file.write_bytes(compile_c(DRIVER).content)
     monkeypatch.setattr(driver, "LIBRARY", str(file))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
-    driver._library.cache_clear()
+    driver.load_library.cache_clear()
     yield ctypes.CDLL(str(file))
-    driver._library.cache_clear()
+    driver.load_library.cache_clear()
 
 
 def noted(library: Any) -> list[int]:

@@ -1,5 +1,6 @@
 """`torch.compile(model, backend="blockbuster")`."""
 
+import contextlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,6 +63,7 @@ def backend(
         return module.forward
     terms = Weighing(thorough=thorough, beside=beside)
     captured = _Captured(module, examples, mode, chosen, terms, watches=watcher is not None)
+    captured.start()
     made = captured.compiled(frozenset())
     times = chosen.library != "never" and chosen.time_model
     if times and (made.gains or captured.replays):
@@ -125,6 +127,15 @@ class _Captured:
     def replays(self) -> bool:
         """True if calls are replayed from CUDA graphs."""
         return self.mode in REPLAYING and self.gpu is not None
+
+    def start(self) -> None:
+        """Has Triton start while the model is captured and weighed, if it is for a GPU."""
+        if self.gpu is None or self.options.target not in (None, "cuda"):
+            return
+        with contextlib.suppress(ImportError):  # a part tells that Triton is missing
+            from blockbuster_fusion.runtime.triton.ahead import start
+
+            start()
 
     def compiled(self, given_up: frozenset[str]) -> Attempt:
         """The model compiled, without kernels for the kinds of parts that are given up."""

@@ -5,12 +5,15 @@ itself makes the key of its cache from them, so no GPU is needed. This file is a
 worker process: it reads a job from each line, and answers with a line.
 """
 
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from threading import Thread
 from typing import Any, TextIO
 
 import torch
@@ -25,6 +28,7 @@ from blockbuster_fusion.runtime.bound import Bound, Kernels, ScratchPool
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tensors import STORED, TorchArrays
+from blockbuster_fusion.runtime.triton.driver import load_library
 from blockbuster_fusion.runtime.triton.launch import FittingLaunch, TritonKernels, load
 
 
@@ -97,6 +101,34 @@ def launches_of(
     return recorder.launches
 
 
+_SMALLEST = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def smallest(x):
+    tl.store(x, 0.0)
+"""
+
+
+@cache
+def start() -> Thread:
+    """Has a thread start Triton, its driver and ours, which takes more than a second.
+
+    Threads that compile at the same time would each do much of that by themselves.
+    """
+    thread = Thread(target=_start, daemon=True)
+    thread.start()
+    return thread
+
+
+def _start() -> None:
+    with contextlib.suppress(Exception):  # a kernel that is needed tells what is wrong
+        load(_SMALLEST).smallest.warmup(torch.float32, grid=(1,))
+        load_library()
+
+
 def compile_ahead(
     compiled: Compiled,
     runs: Sequence[tuple[Sequence[torch.Tensor], Sizes]],
@@ -110,6 +142,7 @@ def compile_ahead(
             launch.compile()
 
     if device.type == "cuda":
+        start().join()
         with ThreadPoolExecutor() as pool:
             list(pool.map(compile_one, launches))
 

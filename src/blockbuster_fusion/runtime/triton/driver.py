@@ -152,7 +152,7 @@ class Launches:
         self.entries = (_Entry * len(launches))()
         self.held: list[Any] = []  # the memory that the entries point to
         self.lock = Lock()
-        library = _library()
+        library = load_library()
         self.play, self.publish = library.play, library.publish
         for at, (launch, places) in enumerate(launches):
             entry = self.entries[at]
@@ -368,7 +368,8 @@ int64_t play(const struct entry *entries, int64_t count, const int64_t *addresse
 
 
 @cache
-def _library() -> Any:
+def load_library() -> Any:
+    """The functions that launch kernels, compiled and loaded."""
     library = loaded(_SOURCE)
     library.find.argtypes, library.find.restype = (ctypes.c_char_p,), ctypes.c_int
     if library.find(LIBRARY.encode()):
