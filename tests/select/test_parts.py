@@ -57,6 +57,19 @@ def test_nothing_gives_nothing() -> None:
     assert parts() == []
 
 
+def test_on_a_gpu_a_norm_goes_with_the_sum_of_the_layer_before() -> None:
+    """Where PyTorch runs the product; the next layer begins a part, as on a CPU."""
+    norm = [reduction(1, region="2"), pointwise(1, 2, region="2")]
+    model = [misc(region="1"), pointwise(0, region="1"), *norm, pointwise(3, region="3")]
+    assert Layerwise(apart=True).parts(model) == [[0], [1, 2, 3], [4]]
+    assert parts(*model) == [[0], [1], [2, 3], [4]]
+
+
+def test_on_a_gpu_tables_are_looked_up_before_the_first_layer() -> None:
+    model = [pointwise(region="0"), reduction(0, region="1")]
+    assert Layerwise(apart=True).parts(model) == [[0], [1]]
+
+
 def test_parts_never_reach_across_a_region() -> None:
     assert parts(pointwise(region="layers.0"), pointwise(0, region="layers.1")) == [[0], [1]]
     assert parts(pointwise(region="layers.0"), pointwise(0, region="layers.0")) == [[0, 1]]

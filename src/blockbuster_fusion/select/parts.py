@@ -3,7 +3,9 @@
 Front ends call a `Selection`. `Layerwise` is the policy until an exact one replaces it; it
 looks at the kind of each operator alone:
 
-- Parts never reach across a region (a layer of the model, or the operators between two layers).
+- Parts stay in a region (a layer of the model, or the operators between two layers). On a GPU, a
+  norm at the beginning of a layer goes with the sum that ends the layer before it, if PyTorch runs
+  the product between.
 - An operator joins the part that made its latest operand, if it may; else it begins a part.
 - A pointwise operator may always. It does not if an operand has to lie in memory anyway, because
   a slice of it is read.
@@ -130,7 +132,9 @@ class _Partition:
 
     def may_join(self, i: int, op: OperatorInfo, part: int) -> bool:
         members = [self.operators[v] for v in self.members[part]]
-        if members[0].kind is Kind.MISC or members[0].region != op.region:
+        if members[0].kind is Kind.MISC:
+            return False
+        if members[-1].region != op.region and not self.may_cross(op, members):
             return False
         products = [m for m in members if m.kind is Kind.CONTRACTION]
         match op.kind:
@@ -149,6 +153,12 @@ class _Partition:
             return len(set(op.operands)) == 1
         inner = [v for v in self.before(i, part) if self.operators[v].kind is Kind.CONTRACTION]
         return len(products) == 1 and len(inner) == 1 and not products[0].has_weight
+
+    def may_cross(self, op: OperatorInfo, members: Sequence[OperatorInfo]) -> bool:
+        """True if an operator may join a part of the region before its own."""
+        rows = (Kind.POINTWISE, Kind.REDUCTION)
+        is_end = all(m.kind is Kind.POINTWISE for m in members) and any(m.operands for m in members)
+        return self.apart and is_end and op.kind in rows
 
     def fetch(self, i: int, op: OperatorInfo) -> None:
         """Takes over the parts that only this operator reads, if they are a product and no more."""
