@@ -124,6 +124,8 @@ def sums() -> Iterator[GpuCase]:
 
 def pointwise() -> Iterator[GpuCase]:
     shape = (8192, 4096)
+    for m, n in ((16384, 1000), (200_000, 100), shape, (16384, 8192)):  # what a copy reaches
+        yield GpuCase(named("negation", m, n), torch.neg, ((m, n),))
     yield GpuCase(named("gelu", *shape), F.gelu, (shape,))
     yield GpuCase(named("silu gate", *shape), lambda x, y: F.silu(x) * y, (shape, shape))
     for m in (4096, 8192):
