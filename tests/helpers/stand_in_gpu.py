@@ -166,6 +166,7 @@ def installed() -> Iterator[StandIn]:
             (tape, "has_driver", lambda device: True),
             (products, "has_driver", lambda device: True),
             (steps, "library_on", _library_on),
+            (kernel_buffers, "library_on", _library_on),
             (compile_parts, "_COMPILED", RecentlyUsed(256)),
             (compile_parts.PartCompiler, "try_out", lambda *_: None),
             (sized, "AddressedArray", array_at),

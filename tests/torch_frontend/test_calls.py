@@ -1,6 +1,5 @@
 """Calls with inputs of the same layout as before: they run on a tape, and nothing else changes."""
 
-import operator
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,12 +13,10 @@ from blockbuster_fusion import improve
 from blockbuster_fusion.errors import PlaceOutside
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch import compile_parts
+from blockbuster_fusion.torch.plan import assembling as torch_assembling
 from blockbuster_fusion.torch.plan import plan as torch_plan
-from blockbuster_fusion.torch.plan import recording as torch_recording
 from blockbuster_fusion.torch.plan import tape as torch_tape
-from blockbuster_fusion.torch.plan.placement import Base, Untaped
-from blockbuster_fusion.torch.plan.recording import Recording
-from blockbuster_fusion.torch.plan.steps import OperatorStep, Slot
+from blockbuster_fusion.torch.plan.placement import Untaped
 from blockbuster_fusion.torch.plan.tape import TensorTape
 from helpers.torch_running import CALLS, Watched
 
@@ -367,7 +364,7 @@ def test_lookups_of_any_number_outside_of_a_table_raise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "limit"), [(torch_tape, "MOST_ARENA"), (torch_recording, "MOST_KEPT")]
+    ("owner", "limit"), [(torch_tape, "MOST_ARENA"), (torch_assembling, "MOST_KEPT")]
 )
 def test_large_arrays_are_freed(monkeypatch: pytest.MonkeyPatch, owner: Any, limit: str) -> None:
     """Large tensors are not kept, and a call whose arena would be large has no tape."""
@@ -434,24 +431,3 @@ def test_what_is_negated_where_it_is_read(function: Callable[..., Any]) -> None:
     watched = Watched(function)
     for _ in range(2):
         watched.check(torch.randn(4, 2))
-
-
-def test_addresses_that_a_gpu_is_compiled_for() -> None:
-    """Views may begin anywhere, and so may parts of an input that PyTorch's operators give."""
-    x = torch.randn(64)
-    halves = x.split(32)
-    values = [x, halves, halves[0], x + 1]
-    recording = Recording((), (), values[:1], 3, lambda size: size.number, {})
-    item = OperatorStep("item", operator.getitem, (Slot(1), 0), {}, 2)
-    recording.operator(item, halves[0], values)
-    sort = OperatorStep("sorted", torch.ops.aten.add.Tensor, (Slot(0), 1), {}, 3)
-    recording.operator(sort, values[3], values)
-    given, part, made = (recording.place(slot)[0] for slot in (0, 2, 3))
-    start = given.address % 16
-    assert recording.is_aligned(given, -start)
-    assert not recording.is_aligned(given, 4 - start)
-    assert not recording.is_aligned(part, 0)
-    assert recording.is_aligned(made, -(made.address % 16))
-    arena = Base(0, None, (8,), torch.float32)
-    assert recording.is_aligned(arena, 32)
-    assert not recording.is_aligned(arena, 8)

@@ -15,7 +15,8 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.plan.cuda_graph import _why_not
 from blockbuster_fusion.torch.plan.steps import OperatorStep
-from blockbuster_fusion.torch.plan.views import StepTape, ViewStep
+from blockbuster_fusion.torch.plan.tape import TensorTape
+from blockbuster_fusion.torch.plan.views import ViewStep
 from blockbuster_fusion.torch.rivals import choose, library
 from helpers.effort import part
 
@@ -42,7 +43,7 @@ def _fast_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compiled(model: Callable[..., Any], *inputs: Any) -> tuple[Any, Any]:
-    """A compiled model, and its plan, which has been called twice: the second call is taped."""
+    """A compiled model, and its plan, which has been called."""
     with torch.no_grad():
         made = bb.compile(model, *inputs, library="auto", dynamic=False)
         made(*inputs)
@@ -171,7 +172,7 @@ def test_weights_may_change() -> None:
             torch.testing.assert_close(made(x), model(x))
 
 
-def test_plans_without_a_tape_of_addresses_have_one_of_steps() -> None:
+def test_plans_without_kernels_have_a_tape() -> None:
     """Nothing here is a kernel in C, so that steps are run one by one, views composed."""
 
     def function(x: Tensor) -> Tensor:
@@ -183,8 +184,8 @@ def test_plans_without_a_tape_of_addresses_have_one_of_steps() -> None:
         made(x)
         plan = made.graphs[0].plan
         (tape,) = plan.tapes.values()
-        assert isinstance(tape, StepTape)
-        assert sum(isinstance(step, ViewStep) for step, _ in tape.steps) <= 2  # one is the result
+        assert isinstance(tape, TensorTape)
+        assert sum(isinstance(x.step, ViewStep) for x in tape.parts) <= 2  # one is the result
         for _ in range(2):
             x = torch.randn(12, 8)
             torch.testing.assert_close(made(x), function(x))
@@ -199,8 +200,9 @@ def test_a_tape_calls_operators_as_plain_functions() -> None:
     x = torch.randn(12, 8)
     with torch.no_grad():
         made = bb.compile(function, x, library="never")
+        made(x)
         (tape,) = made.graphs[0].plan.tapes.values()
-    operators = [run for run, _ in tape.runs if not isinstance(run, ViewStep)]
+    operators = [part.run for part in tape.parts if not isinstance(part.run, ViewStep)]
     assert len(operators) == 2
     assert all(isinstance(run, FunctionType) for run in operators)
     assert torch.cumsum in [run.__globals__["function"] for run in operators]

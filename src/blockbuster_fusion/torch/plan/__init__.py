@@ -1,5 +1,5 @@
 """The plan of a graph: made by planner.py, and run by the other modules.
 
-A plan is a list of steps over numbered slots (steps.py). Its first call is recorded (recording.py),
-and later calls replay the recording on a tape (tape.py, c_tape.py) or as a CUDA graph.
+A plan is a list of steps over numbered slots (steps.py). What a call does is assembled from the
+shapes and strides of its inputs (assembling.py), as a tape (tape.py, c_tape.py, gpu_tape.py).
 """

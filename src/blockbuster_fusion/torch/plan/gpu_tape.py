@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
 from blockbuster_fusion.torch.plan.c_tape import Address
 from blockbuster_fusion.torch.plan.placement import ALIGNED
-from blockbuster_fusion.torch.plan.sized import CallNumbers, SizedGpuKernel
+from blockbuster_fusion.torch.plan.sized import CallNumbers, GpuKernel
 
 if TYPE_CHECKING:  # it needs Triton
     from blockbuster_fusion.runtime.triton.driver import DriverLaunch
@@ -19,32 +18,27 @@ if TYPE_CHECKING:  # it needs Triton
 class GpuTape:
     """Launches that one call runs in order; `Tape` is that of a CPU.
 
-    A kernel whose sizes change gets its numbers from the values of a call. The first call in which
-    none of its forms fits launches it by Triton, and adds a form.
+    A call in which none of a kernel's forms fits launches it by Triton, and adds a form: that is
+    the first call, and the first with numbers that Triton compiles another kernel for.
     """
 
     def __init__(
         self,
-        launches: "Sequence[tuple[DriverLaunch | SizedGpuKernel | LibraryCall, Sequence[Address]]]",
+        launches: "Sequence[tuple[DriverLaunch | GpuKernel | LibraryCall, Sequence[Address]]]",
         device: torch.device,
     ) -> None:
         from blockbuster_fusion.runtime.triton.driver import Launches
 
         self.device, self.places = device, [places for _, places in launches]
-        self.sized = {n: x for n, (x, _) in enumerate(launches) if isinstance(x, SizedGpuKernel)}
+        self.kernels = {n: x for n, (x, _) in enumerate(launches) if isinstance(x, GpuKernel)}
         others = [slot for x, _ in launches if isinstance(x, LibraryCall) for slot in x.given]
-        self.numbers = CallNumbers([x.buffers for x in self.sized.values()], others)
-        located = [(self.form(x), [(p.base, p.offset) for p in places]) for x, places in launches]
+        self.numbers = CallNumbers([x.buffers for x in self.kernels.values()], others)
+        located = [
+            (None if isinstance(x, GpuKernel) else x, [(p.base, p.offset) for p in places])
+            for x, places in launches
+        ]
         names = [x.name for x, _ in launches]
         self.launches = Launches(located, device.index, names, self.numbers.places)
-
-    def form(
-        self, launch: "DriverLaunch | SizedGpuKernel | LibraryCall"
-    ) -> "DriverLaunch | LibraryCall | None":
-        """The launch in the form that was recorded."""
-        if isinstance(launch, SizedGpuKernel):
-            return launch.traced(launch.recorded, self.numbers.places)
-        return launch
 
     def __call__(self, addresses: Any, values: Sequence[Any] = ()) -> None:
         """Runs the launches; `addresses` are those of the bases."""
@@ -68,15 +62,14 @@ class GpuTape:
 
     def meet(self, number: int, addresses: Any, numbers: Any) -> None:
         """Runs a launch for numbers that none of its forms fits, and adds a form for such."""
-        kernel, places = self.sized.get(number), self.numbers.places
-        if kernel is None:
-            problem = "an array begins at an address that it is not compiled for"
-            raise LaunchFailed(name=self.launches.names[number], problem=problem)
-        arrays = [(addresses[x.base] or 0) + x.offset for x in self.places[number]]
-        launch = kernel.run(numbers, places, arrays)
-        made = kernel.traced(launch, places, lambda slot: int(numbers[places[slot]]))
-        if made is not None and all(at % ALIGNED == 0 for at in arrays):
-            self.launches.add(number, made)
+        kernel, places = self.kernels[number], self.numbers.places
+        found = [(addresses[x.base] or 0) + x.offset for x in self.places[number]]
+        own = found[: len(kernel.dtypes)]
+        launch = kernel.launch(numbers, places)
+        launch(kernel.arrays(own))
+        form = kernel.form(launch, numbers, places)
+        if form is not None and all(at % ALIGNED == 0 for at in own):
+            self.launches.add(number, form)
 
     def apart(self, values: Sequence[Any] = ()) -> Iterator[Callable[[Any], None]]:
         """Each launch as a function of the addresses of the bases."""

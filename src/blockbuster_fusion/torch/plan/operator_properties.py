@@ -32,10 +32,11 @@ def depends_on_data(function: Any) -> bool:
 
 
 def picks_by_mask(step: OperatorStep, values: Sequence[Any]) -> bool:
+    """True if a step picks elements by a mask, or by what may be one."""
     if step.function is not INDEX:
         return False
     indices = [values[x.number] for x in step.arguments[1] if isinstance(x, Slot)]
-    return any(x.dtype in (torch.bool, torch.uint8) for x in indices)
+    return any(getattr(x, "dtype", torch.bool) in (torch.bool, torch.uint8) for x in indices)
 
 
 def is_pure(function: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Data types of a recorded call: its actions and memory placements."""
+"""Data types of an assembled call: its actions and memory placements."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
 from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
 from blockbuster_fusion.torch.plan.sized import (
-    SizedGpuKernel,
+    GpuKernel,
     SizedKernel,
     SizedLength,
     fixed_shape,
@@ -39,11 +39,11 @@ class Untaped(Exception):
 class Base:
     """A range of memory: that of a tensor in a slot, or one that the tape allocates."""
 
-    address: int
-    """Its address in the recorded call."""
     slot: int | None
     shape: tuple[SizedLength, ...] = ()
     dtype: torch.dtype = torch.uint8
+    start: int = 0
+    """The bytes before it in the storage of its tensor, in the call that was assembled."""
     shown: dict[int, None] = field(default_factory=dict)
     """The slots in memory of the tape that others than kernels read."""
 
@@ -84,17 +84,17 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A kernel that was launched, with the base and offset of each buffer."""
+    """A kernel to launch, with the base and offset of each buffer."""
 
     name: str
     """The kernel's name in the model."""
-    launch: "CpuLaunch | SizedKernel | DriverLaunch | SizedGpuKernel | LibraryCall"
+    launch: "CpuLaunch | SizedKernel | DriverLaunch | GpuKernel | LibraryCall"
     places: tuple[tuple[Base, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A step that PyTorch ran."""
+    """A step that PyTorch runs."""
 
     step: Callable[[list[Any]], None]
     reads: tuple[int, ...]

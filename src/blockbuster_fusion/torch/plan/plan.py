@@ -14,12 +14,11 @@ from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.ranges import Ranges
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
+from blockbuster_fusion.torch.plan.assembling import Assembly, device_of
 from blockbuster_fusion.torch.plan.operator_properties import PLAIN
-from blockbuster_fusion.torch.plan.placement import ALIGNED, Untaped
-from blockbuster_fusion.torch.plan.recording import Recording, device_of
+from blockbuster_fusion.torch.plan.placement import Untaped
 from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, PlanStep, Slot, bound
 from blockbuster_fusion.torch.plan.tape import TensorTape
-from blockbuster_fusion.torch.plan.views import StepTape
 
 MOST_BINDINGS = 64
 """The number of different sizes for which a plan, and each of its steps, keeps what it derived."""
@@ -38,9 +37,9 @@ class Noting(Protocol):
 class ModelPlan:
     """The steps of a graph, ready to be called with its inputs, which are in the first slots.
 
-    The first call with inputs of one form runs step by step and is recorded. Later ones run on its
-    tape, whatever their sizes. Sizes that are repeated are recorded once more, for a tape that
-    derives nothing from sizes. Without a tape, calls run step by step.
+    Calls with inputs of one form run on a tape, whatever their sizes. It is assembled from the
+    form when that comes first. Sizes that are repeated get a tape of their own, which derives
+    nothing from sizes. Without a tape, calls run step by step.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class ModelPlan:
         """The steps that run other kernels in other ranges of sizes."""
         self.last_uses = _last_uses(self.steps, self.outputs)
         self.known = RecentlyUsed[list[BoundStep]](MOST_BINDINGS)
-        self.tapes = RecentlyUsed[TensorTape | StepTape | Untaped](MOST_BINDINGS)
+        self.tapes = RecentlyUsed[TensorTape | Untaped](MOST_BINDINGS)
         self.repeats: dict[Hashable, int] = {}
         """The number of calls with the same sizes. If there are more sizes than tapes, all are
         forgotten: a tape would be gone before its sizes come again."""
@@ -85,16 +84,11 @@ class ModelPlan:
         if tape is None and self.varying and not self.is_repeated(key):
             key, varying = self.form(values, length), self.varying
             tape = self.tapes.get(key)
-        if isinstance(tape, TensorTape | StepTape):
-            found = tape(values, length)
-            return self.run(values, length) if found is None else found
-        if tape is not None or self.is_captured:
-            return self.run(values, length)
-        room = len(self.room)
-        recording = Recording(self.steps, self.outputs, values, room, length, varying)
-        made = self.run(values, length, recording)
-        self.tapes.put(key, self.taped(recording))
-        return made
+        if tape is None and not self.is_captured:
+            tape = self.assembled(values, length, varying)
+            self.tapes.put(key, tape)
+        found = tape(values, length) if isinstance(tape, TensorTape) else None
+        return self.run(values, length) if found is None else found
 
     @property
     def is_captured(self) -> bool:
@@ -109,20 +103,25 @@ class ModelPlan:
         self.repeats[key] = count
         return count > (MOST_REPEATS_ON_GPU if self.device.type == "cuda" else MOST_REPEATS)
 
-    def taped(self, recording: Recording) -> TensorTape | StepTape | Untaped:
-        """The tape of a recorded call, or the reason why there is none."""
-        if recording.kept and self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # other streams read what is kept
+    def assembled(
+        self,
+        given: Sequence[Any],
+        length: Length,
+        varying: Mapping[int, tuple[Size, ...] | None],
+    ) -> TensorTape | Untaped:
+        """The tape of calls with inputs like these, or the reason why there is none."""
         try:
-            return TensorTape(recording)
+            room = len(self.room)
+            assembly = Assembly(self.steps, self.outputs, given, room, length, varying)
         except Untaped as reason:
             log.debug("a plan has no tape: %s", reason)
-            if recording.is_fixed and recording.chains.is_regular:
-                return StepTape(recording.chains, self.outputs, self.inputs + len(self.room))
             return reason
+        if assembly.kept and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # other streams read what is kept
+        return TensorTape(assembly)
 
     def run(
-        self, given: Sequence[Any], length: Length, recording: Noting | None = None
+        self, given: Sequence[Any], length: Length, observer: Noting | None = None
     ) -> list[Any]:
         """The results, computed step by step."""
         values, sizes = [*given, *self.room], tuple(self.sizes(given))
@@ -132,8 +131,8 @@ class ModelPlan:
             self.known.put(sizes, steps)
         for step, dead in zip(steps, self.last_uses, strict=True):
             step(values)
-            if recording is not None:
-                recording.note(step, values)
+            if observer is not None:
+                observer.note(step, values)
             for slot in dead:
                 values[slot] = None
         return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
@@ -179,10 +178,9 @@ def _number(size: Size) -> int:
 
 
 def _seen(x: Any) -> Hashable:
-    """The shape, strides, dtype and device of an input, and whether a GPU's is aligned."""
+    """The shape, strides, dtype and device of an input."""
     if isinstance(x, torch.Tensor):
-        is_odd = x.is_cuda and type(x) in PLAIN and x.data_ptr() % ALIGNED != 0
-        return type(x), x.shape, x.stride(), x.dtype, x.device, is_odd
+        return type(x), x.shape, x.stride(), x.dtype, x.device
     if isinstance(x, int):
         return x
     return type(x).__name__

@@ -13,7 +13,7 @@ from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
 from blockbuster_fusion.torch.plan.steps import OperatorStep, Slot
 
 if TYPE_CHECKING:
-    from blockbuster_fusion.torch.plan.recording import Recording
+    from blockbuster_fusion.torch.plan.assembling import Assembly
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -26,37 +26,37 @@ Found = tuple[LibraryCall, tuple[SizedLength, ...], list[tuple[Base, int]]]
 """A call, the shape of its result, and the bases and offsets of its operands."""
 
 
-def product_of(step: OperatorStep, made: torch.Tensor, recording: "Recording") -> Found | None:
+def product_of(step: OperatorStep, made: torch.Tensor, assembly: "Assembly") -> Found | None:
     """The call that a step is; None if it is none.
 
-    `made` is the result in the recorded call. The call writes it into memory of the tape.
+    `made` is the result, without its contents. The call writes it into memory of the tape.
     """
     is_layer = step.function is aten.linear.default
-    if step.function not in CALLED_FROM_C or not has_driver(recording.device):
+    if step.function not in CALLED_FROM_C or not has_driver(assembly.device):
         return None
     if made.dtype not in DTYPES or not made.is_contiguous() or not made.numel() or step.options:
         return None
     slots = [x.number for x in step.arguments if isinstance(x, Slot)]
     if len(slots) != sum(x is not None for x in step.arguments):
         return None
-    found = [x for slot in slots if (x := _known(recording, slot, made.dtype)) is not None]
+    found = [x for slot in slots if (x := _known(assembly, slot, made.dtype)) is not None]
     if len(found) != len(slots):
         return None
-    made_of = _layer(found, recording) if is_layer else _matrices(step.function, found)
+    made_of = _layer(found, assembly) if is_layer else _matrices(step.function, found)
     if made_of is None:
         return None
     function, shape, flat, found = made_of
-    numbers = recording.sizes.numbers
+    numbers = assembly.layouts.values
     operands = [_operand(x, numbers) for x in found]
     result = _operand(Placement(found[0].base, 0, flat, None, made.dtype), numbers)
-    call = library_call(function, (result, *operands), recording.device)
+    call = library_call(function, (result, *operands), assembly.device)
     return None if call is None else (call, shape, [(x.base, x.offset) for x in found])
 
 
-def _known(recording: "Recording", slot: int, dtype: torch.dtype) -> Placement | None:
+def _known(assembly: "Assembly", slot: int, dtype: torch.dtype) -> Placement | None:
     """The placement of an operand, unless it is a tensor that has another one in each call."""
-    is_opaque = not recording.is_dense(slot) and slot in recording.varying
-    found = recording.placements.get(slot)
+    is_opaque = not assembly.is_dense(slot) and slot in assembly.varying
+    found = assembly.placements.get(slot)
     if found is None or found.dtype is not dtype:
         return None
     return None if is_opaque or 0 in found.shape else found
@@ -71,7 +71,7 @@ def _matrices(
 
 
 def _layer(
-    found: Sequence[Placement], recording: "Recording"
+    found: Sequence[Placement], assembly: "Assembly"
 ) -> tuple[Any, tuple[SizedLength, ...], tuple[SizedLength, ...], list[Placement]] | None:
     """A linear layer as a product of two matrices, if its input lies as one."""
     x, weight, *bias = found
@@ -84,7 +84,7 @@ def _layer(
             is_dense = x.stride == contiguous(fixed_shape(x.shape))
         if not is_dense:
             return None
-        rows = _product(x.shape[:-1], recording)
+        rows = _product(x.shape[:-1], assembly)
         stride = None if x.stride is None else (columns, 1)
         flat = Placement(x.base, x.offset, (rows, columns), stride, x.dtype)
     else:
@@ -96,13 +96,13 @@ def _layer(
     return function, (*x.shape[:-1], wide), (rows, wide), [*bias, flat, turned]
 
 
-def _product(shape: Sequence[SizedLength], recording: "Recording") -> SizedLength:
+def _product(shape: Sequence[SizedLength], assembly: "Assembly") -> SizedLength:
     if any(isinstance(n, Slot) for n in shape):
-        return shape[0] if len(shape) == 1 else recording.sizes.number(math.prod, [*shape])
+        return shape[0] if len(shape) == 1 else assembly.sizes.number(math.prod, [*shape])
     return math.prod(fixed_shape(shape))
 
 
-def _operand(x: Placement, numbers: dict[int, int]) -> Operand:
+def _operand(x: Placement, numbers: Sequence[int]) -> Operand:
     now = tuple(numbers[n.number] if isinstance(n, Slot) else n for n in x.shape)
     slots = tuple(n.number if isinstance(n, Slot) else None for n in x.shape)
     given = slots if any(slot is not None for slot in slots) else ()

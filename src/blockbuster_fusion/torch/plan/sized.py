@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from blockbuster_fusion.ir.axis import Axis, Symbol
-from blockbuster_fusion.nest.nest import Buffer, Kernel
+from blockbuster_fusion.ir.axis import Symbol
+from blockbuster_fusion.nest.nest import Kernel
 from blockbuster_fusion.nest.shapes import buffer_shape, contiguous
 from blockbuster_fusion.runtime.bound import Launch
-from blockbuster_fusion.runtime.c.kernels import CpuKernels, CpuLaunch
+from blockbuster_fusion.runtime.c.kernels import CpuKernels
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED
 from blockbuster_fusion.runtime.traced import Number, Trace, Value
@@ -71,10 +71,15 @@ def blocks(extent: int, tile: int | None) -> int:
 class SizedBuffers:
     """The sizes and the strides of a kernel, of which some differ between calls."""
 
-    sizes: tuple[tuple[Symbol, int], ...]
-    """The symbols, each with the slot of its size."""
+    sizes: tuple[tuple[Symbol, SizedLength], ...]
+    """The symbols, each with its size."""
     strides: tuple[tuple[Varied | None, tuple[int, ...]], ...]
     """For each buffer what tells its strides in a call, if they vary, and its strides."""
+
+    @property
+    def is_sized(self) -> bool:
+        """True if anything differs between calls."""
+        return bool(self.ranks or self.slots)
 
     @property
     def ranks(self) -> dict[int, int]:
@@ -85,7 +90,11 @@ class SizedBuffers:
     def slots(self) -> list[int]:
         """The slots of lengths."""
         dense = (slot for x, _ in self.strides if isinstance(x, DenseStrides) for slot in x.slots)
-        return [*(slot for _, slot in self.sizes), *dense]
+        return [*(n.number for _, n in self.sizes if isinstance(n, Slot)), *dense]
+
+    def sizes_in(self, number: Callable[[int, int], Any]) -> dict[Symbol, Any]:
+        """The sizes in a call; `number` gives the integers of a slot."""
+        return {s: number(n.number, 0) if isinstance(n, Slot) else n for s, n in self.sizes}
 
     def strides_in(self, number: Callable[[int, int], Any]) -> list[tuple[Any, ...]]:
         """The strides in a call; `number` gives the integers of a slot, the first of a length."""
@@ -100,34 +109,17 @@ class SizedBuffers:
         return made
 
 
-def sized_buffers(
-    launch: Launch,
-    strides: Iterable[Sequence[int]],
-    varied: Mapping[Buffer, Varied],
-    sizes: Sequence[tuple[Axis, int]],
-) -> SizedBuffers:
-    """The buffers of a launch, whose strides in the recorded call are given."""
-    symbols = [(x.extent, slot) for x, slot in sizes if isinstance(x.extent, Symbol)]
-    pairs = zip(launch.buffers, strides, strict=True)
-    return SizedBuffers(tuple(symbols), tuple((varied.get(b), tuple(x)) for b, x in pairs))
-
-
 class SizedKernel:
     """A kernel on a CPU whose sizes or strides are known in a call."""
 
-    def __init__(
-        self, launch: Launch, varied: Mapping[Buffer, Varied], sizes: Sequence[tuple[Axis, int]]
-    ) -> None:
+    def __init__(self, launch: Launch, buffers: SizedBuffers) -> None:
         assert isinstance(launch.step, Kernel)
-        assert isinstance(launch.function, CpuLaunch)
         kernels = launch.bound.owner.kernels
         assert isinstance(kernels, CpuKernels)
-        self.kernel, self.kernels = launch.step, kernels
-        self.name, self.function = launch.step.name, launch.function.function
-        known = iter(launch.function.strides)
-        strides = [[next(known) for _ in buffer.axes] for buffer in launch.buffers]
-        self.buffers = sized_buffers(launch, strides, varied, sizes)
-        fixed = (buffer for buffer in launch.buffers if buffer not in varied)
+        self.kernel, self.kernels, self.buffers = launch.step, kernels, buffers
+        self.name, self.function = launch.step.name, kernels.functions[launch.step.name]
+        pairs = zip(launch.buffers, buffers.strides, strict=True)
+        fixed = (buffer for buffer, (varied, _) in pairs if varied is None)
         self.elements = sum(math.prod(buffer_shape(b, launch.bound.tiling)) for b in fixed)
         """The elements of the buffers of known shapes."""
 
@@ -145,7 +137,7 @@ class SizedKernel:
                 elements = math.prod(varied.lengths(given)) + elements
             elif varied is not None:
                 elements = given(varied, len(fixed)) + elements
-        sizes: Any = {symbol: given(slot) for symbol, slot in self.buffers.sizes}
+        sizes = self.buffers.sizes_in(given)
         made = [x for one in strides for x in one], self.kernels.sizes(self.kernel, sizes)
         registers = [[trace.register(x) for x in numbers] for numbers in (*made, [elements])]
         return TracedArguments(trace.code, *registers)
@@ -187,65 +179,55 @@ class CallNumbers:
         """The integers, from the values of a call."""
 
 
-class SizedGpuKernel:
-    """A kernel on a GPU whose sizes or strides are known in a call."""
+class GpuKernel:
+    """A kernel on a GPU, of which some sizes or strides may be known in a call only."""
 
-    def __init__(
-        self,
-        launch: Launch,
-        varied: Mapping[Buffer, Varied],
-        sizes: Sequence[tuple[Axis, int]],
-        recorded: Mapping[int, int],
-        device: torch.device,
-    ) -> None:
-        """`recorded` are the lengths in slots in the recorded call."""
+    def __init__(self, launch: Launch, buffers: SizedBuffers, device: torch.device) -> None:
         assert isinstance(launch.step, Kernel)
         self.kernel, self.kernels = launch.step, launch.bound.owner.kernels
-        self.name, self.device = launch.step.name, device
-        function: Any = launch.function
-        self.recorded: FittingLaunch = function
-        self.lengths = recorded
-        self.buffers = sized_buffers(launch, function.strides, varied, sizes)
+        self.name, self.device, self.buffers = launch.step.name, device, buffers
         self.dtypes = [STORED[buffer.dtype] for buffer in launch.buffers]
         self.launches = RecentlyUsed[Any](MOST_LAUNCHES)
+        self.scratch: list[tuple[tuple[int, ...], torch.dtype]] = []
+        """The shapes and dtypes of arrays of its own, if all is known before."""
+        if not buffers.is_sized:
+            found = self.launch((), {}).plan.scratch
+            self.scratch = [(shape, STORED[buffer.dtype]) for buffer, shape in found]
 
-    def traced(
-        self,
-        launch: "FittingLaunch",
-        places: Mapping[int, int],
-        length: Callable[[int], int] | None = None,
+    def form(
+        self, launch: "FittingLaunch", numbers: Sequence[int], places: Mapping[int, int]
     ) -> "DriverLaunch | None":
-        """The form of a launch that has run, for numbers that are given at some places.
-
-        `length` gives the lengths in slots; by default, those of the recorded call.
-        """
-        trace, length = Trace(), length or self.lengths.__getitem__
-        pairs = zip(self.buffers.strides, launch.strides, strict=True)
-        found = {slot: strides for (slot, _), strides in pairs if isinstance(slot, int)}
+        """The form of a launch that has run for these numbers; None if the driver has none."""
+        if not self.buffers.is_sized:
+            made = launch.by_driver(self.device)
+            return made if made is not None and [*made.scratch] == self.scratch else None
+        trace = Trace()
 
         def given(slot: int, at: int = 0) -> Number:
-            value = found[slot][at] if slot in found else length(slot)
-            return trace.given(places[slot] + at, value)
+            return trace.given(places[slot] + at, int(numbers[places[slot] + at]))
 
-        sizes = {symbol.name: given(slot) for symbol, slot in self.buffers.sizes}
+        sizes = {symbol.name: x for symbol, x in self.buffers.sizes_in(given).items()}
         return launch.traced(self.device, trace, sizes, self.buffers.strides_in(given))
 
-    def run(
-        self, numbers: Sequence[int], places: Mapping[int, int], addresses: Sequence[int]
-    ) -> "FittingLaunch":
-        """Launches the kernel by Triton, for the numbers of a call."""
-        sizes = {symbol: numbers[places[slot]] for symbol, slot in self.buffers.sizes}
-        strides = self.buffers.strides_in(lambda slot, at: numbers[places[slot] + at])
+    def launch(self, numbers: Sequence[int], places: Mapping[int, int]) -> "FittingLaunch":
+        """The launch by Triton for the numbers of a call."""
+
+        def given(slot: int, at: int) -> int:
+            return numbers[places[slot] + at]
+
+        sizes, strides = self.buffers.sizes_in(given), self.buffers.strides_in(given)
         key = (*sizes.values(), *strides)
-        launch: FittingLaunch | None = self.launches.get(key)
-        if launch is None:
+        found: FittingLaunch | None = self.launches.get(key)
+        if found is None:
             made: Any = self.kernels.bind(self.kernel, strides, sizes, elements=0)
-            launch = made
-            self.launches.put(key, launch)
+            found = made
+            self.launches.put(key, found)
+        return found
+
+    def arrays(self, addresses: Sequence[int]) -> list[Any]:
+        """The arguments of a launch by Triton."""
         pairs = zip(addresses, self.dtypes, strict=True)
-        arrays: Any = [AddressedArray(at, dtype, self.device) for at, dtype in pairs]
-        launch(arrays)
-        return launch
+        return [AddressedArray(at, dtype, self.device) for at, dtype in pairs]
 
 
 @dataclass(frozen=True, slots=True)

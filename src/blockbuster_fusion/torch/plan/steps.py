@@ -17,7 +17,6 @@ from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import library_on
 from blockbuster_fusion.torch.plan.bindings import fastest
-from blockbuster_fusion.torch.plan.straight import StraightProgram, straight
 
 named_range = torch._C._profiler._RecordFunctionFast
 """A range of time with a name that torch.profiler shows."""
@@ -174,10 +173,10 @@ PlanStep = KernelStep | OperatorStep | AllocateStep | CopyStep
 class BoundOperator:
     """An operator, called with the values in its slots."""
 
-    def __init__(self, step: OperatorStep, length: Length | None = None) -> None:
-        """`length` evaluates the sizes among the step's arguments, if there are any."""
+    def __init__(self, step: OperatorStep, strides: tuple[int, ...] | None = None) -> None:
+        """`strides` are those that its result is to have; None leaves them as they are."""
         self.step, self.output = step, step.output
-        self.run = _run_of(step if length is None else step.sized(length))
+        self.run = _run_of(step, strides)
 
     def __call__(self, values: list[Any]) -> None:
         self.run(values)
@@ -188,9 +187,9 @@ def runner(step: Callable[[list[Any]], None]) -> Callable[[list[Any]], None]:
     return step.run if isinstance(step, BoundOperator) else step
 
 
-def _run_of(step: OperatorStep) -> Callable[[list[Any]], None]:
+def _run_of(step: OperatorStep, strides: tuple[int, ...] | None) -> Callable[[list[Any]], None]:
     """A function that puts the operator's result among the values; from text, which is fastest."""
-    names: dict[str, Any] = {"function": fastest(step.function)}
+    names: dict[str, Any] = {"function": fastest(step.function), "with_strides": with_strides}
 
     def text(argument: Any) -> str:
         if isinstance(argument, Slot):
@@ -206,7 +205,11 @@ def _run_of(step: OperatorStep) -> Callable[[list[Any]], None]:
     if step.options:
         options = ", ".join(f"{name!r}: {text(x)}" for name, x in step.options.items())
         given.append(f"**{{{options}}}")
-    exec(f"def run(values): values[{step.output}] = function({', '.join(given)})", names)
+    made_at = f"values[{step.output}]"
+    lines = ["def run(values):", f"    {made_at} = x = function({', '.join(given)})"]
+    if strides is not None:
+        lines.append(f"    if x.stride() != {strides}: {made_at} = with_strides(x, {strides})")
+    exec("\n".join(lines), names)
     made: Callable[[list[Any]], None] = names["run"]
     return made
 
@@ -226,12 +229,6 @@ class BoundAllocate:
         values[self.slot] = torch.empty_strided(
             self.shape, self.strides, dtype=self.dtype, device=self.device
         )
-
-    @property
-    def span(self) -> int:
-        """The number of elements from the first to the last one in memory."""
-        pairs = zip(self.shape, self.strides, strict=True)
-        return 1 + sum((n - 1) * step for n, step in pairs) if all(self.shape) else 0
 
 
 class BoundPiece:
@@ -339,22 +336,6 @@ class BoundKernel:
             if not program.is_empty:
                 self.programs.put(_strides(given, into), program)
 
-    def straight(self, values: list[Any]) -> StraightProgram | None:
-        """What the call that has just been run did; None on a CPU, where a tape has it."""
-        is_plain = (
-            not self.pieces
-            and not self.step.updates
-            and all(dtype is None and not values[slot].is_neg() for slot, _, dtype in self.inputs)
-        )
-        program = self.program(values) if self.step.device.type == "cuda" and is_plain else None
-        return None if program is None else straight(program, self.library)
-
-    def program(self, values: list[Any]) -> Bound | None:
-        """The program that has just been run."""
-        places = {number: place(values) for number, (place, _) in self.pieces.items()}
-        given = self.given(values)
-        return self.programs.get(_strides(given, self.into(given, places)))
-
 
 def _strides(given: Sequence[torch.Tensor], into: Mapping[int, torch.Tensor]) -> Hashable:
     return tuple([x.stride() for x in (*given, *into.values())])
@@ -391,7 +372,7 @@ def bound(step: PlanStep, length: Length) -> BoundStep:
         case KernelStep():
             return BoundKernel(step, length)
         case OperatorStep():
-            return BoundOperator(step, length)
+            return BoundOperator(step.sized(length))
         case AllocateStep():
             return BoundAllocate(step, length)
         case CopyStep():

@@ -1,4 +1,4 @@
-"""Replays a recorded call, for inputs with the shapes and strides of the recorded ones.
+"""Runs an assembled call, for inputs with the shapes and strides that it was assembled for.
 
 Inputs whose sizes vary may have any placement: what depends on them is computed in each call.
 
@@ -16,7 +16,9 @@ import torch
 from torch.autograd import profiler
 
 from blockbuster_fusion.array.axes import Length
+from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
+from blockbuster_fusion.torch.plan.assembling import Assembly
 from blockbuster_fusion.torch.plan.c_tape import ALIGNED, Address, Tape, packed
 from blockbuster_fusion.torch.plan.gpu_tape import GpuTape
 from blockbuster_fusion.torch.plan.placement import (
@@ -24,17 +26,15 @@ from blockbuster_fusion.torch.plan.placement import (
     Launched,
     Placement,
     Ran,
-    Untaped,
     has_driver,
 )
-from blockbuster_fusion.torch.plan.recording import Recording
 from blockbuster_fusion.torch.plan.regions import Regions
 from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
 from blockbuster_fusion.torch.plan.steps import Slot, named_range, runner
 
 MOST_ARENA, MOST_ON_GPU = 4 << 20, 1 << 30
-"""The size of the longest arena in bytes. Kernels over more take so long that a tape gains nothing,
-and arrays that are freed one by one take less memory."""
+"""The size of the longest arena in bytes. Kernels over more take so long that an arena gains
+nothing, and arrays that are freed one by one take less memory."""
 
 
 def most_arena(device: torch.device) -> int:
@@ -94,16 +94,15 @@ class _Part:
 class TensorTape:
     """A plan for inputs with given shapes and strides: called with them, it gives results."""
 
-    def __init__(self, recording: Recording) -> None:
-        """The tape of a recorded call, or Untaped."""
-        made = _Assembly(recording)
+    def __init__(self, assembly: Assembly) -> None:
+        made = _Parts(assembly)
         self.parts, self.arena, self.regions = made.parts, made.arena, made.regions
         self.addresses, self.given = made.addresses, made.given
-        self.device, self.most = recording.device, most_arena(recording.device)
-        self.template = [recording.kept.get(slot) for slot in range(recording.slots)]
-        self.lengths = tuple(recording.sizes.slots.items())
-        self.derived = tuple(recording.sizes.derived)
-        self.outputs = tuple(recording.outputs)
+        self.device, self.most = assembly.device, most_arena(assembly.device)
+        self.template = [assembly.kept.get(slot) for slot in range(len(assembly.layouts.values))]
+        self.lengths = tuple(assembly.sizes.slots.items())
+        self.derived = tuple(assembly.sizes.derived)
+        self.outputs = tuple(assembly.outputs)
 
     def __call__(self, given: Sequence[Any], length: Length) -> list[Any] | None:
         """The results; `length` evaluates the sizes of this call.
@@ -146,30 +145,28 @@ class TensorTape:
         return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
 
 
-class _Assembly:
+class _Parts:
     """The parts of a tape in the making."""
 
-    def __init__(self, recording: Recording) -> None:
-        self.placements = recording.placements
-        results = recording.finish()
-        self.actions = recording.actions
-        if not any(isinstance(action, Launched) for action in self.actions):
-            raise Untaped("no kernel runs")
+    def __init__(self, assembly: Assembly) -> None:
+        self.placements = assembly.placements
+        self.actions, self.device = assembly.actions, assembly.device
         self.spans: dict[Base | int, tuple[int, int]] = {}
         """The first and the last action that use each base or slot."""
         for at, action in enumerate(self.actions):
             for thing in self.used(action):
                 self.spans[thing] = (self.spans.get(thing, (at, at))[0], at)
-        bases = [base for base in self.spans if isinstance(base, Base)]
+        own = [base for base in self.spans if isinstance(base, Base) and base.slot is None]
+        sized = [base for base in own if base.is_sized and not base.shown]
+        hidden = [base for base in own if not base.is_sized and not base.shown]
+        offsets, end = packed([(base.bytes, *self.spans[base]) for base in hidden])
+        self.is_large = end > most_arena(self.device)
+        if self.is_large:
+            for large in hidden:
+                self.show(large, assembly.layouts.new_slot())
+            hidden, offsets, end = [], [], 0
+        self.arena = -(-end // ALIGNED) * ALIGNED
         shown = dict.fromkeys(x.base for x in self.placements.values() if x.base.shown)
-        own = [base for base in bases if base.slot is None and not base.shown]
-        hidden = [base for base in own if not base.is_sized]
-        sized = [base for base in own if base.is_sized]
-        offsets, self.arena = packed([(base.bytes, *self.spans[base]) for base in hidden])
-        self.device = recording.device
-        self.arena = -(-self.arena // ALIGNED) * ALIGNED
-        if self.arena > most_arena(self.device):
-            raise Untaped("its arrays are large")
         self.address = {base: Address(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
         launched = [base for a in self.actions if isinstance(a, Launched) for base, _ in a.places]
         others = dict.fromkeys([*shown, *(base for base in launched if base.slot is not None)])
@@ -178,11 +175,18 @@ class _Assembly:
         self.regions = Regions([(base, *self.spans[base]) for base in sized], first)
         self.address |= {base: Address(self.regions.numbers[base], 0) for base in sized}
         self.addresses = (ctypes.c_void_p * (first + len(self.regions.bytes)))()
-        for slot, x in recording.kept.items():  # these never change
+        for slot, x in assembly.kept.items():  # these never change
             for _, base in self.held_at(slot):
                 self.addresses[base] = x.data_ptr()
-        self.given = [pair for slot in recording.given for pair in self.held_at(slot)]
-        self.parts = [*self.assembled([*shown], {*results, *recording.given, *recording.kept})]
+        self.given = [pair for slot in assembly.given for pair in self.held_at(slot)]
+        stay = {*assembly.results, *assembly.given, *assembly.kept}
+        self.parts = [*self.assembled([*shown], stay)]
+
+    def show(self, base: Base, slot: int) -> None:
+        """Makes a base a tensor of its own, in a slot."""
+        shape = fixed_shape(base.shape)
+        self.placements[slot] = Placement(base, 0, shape, contiguous(shape), base.dtype)
+        base.shown[slot] = None
 
     def used(self, action: Launched | Ran) -> Iterator[Base | int]:
         if isinstance(action, Launched):
@@ -208,7 +212,7 @@ class _Assembly:
         begins = {base: self.spans.get(base, (0, 0))[0] for base in shown}
         ends = {slot: self.spans[self.thing(slot)][1] for slot in held if slot not in stay}
         start = 0
-        for row in _rows(self.actions):
+        for row in [[x] for x in self.actions] if self.is_large else _rows(self.actions):
             now = range(start, start + len(row))
             start = now.stop
             fresh = tuple(self.fresh(base) for base, at in begins.items() if at in now)

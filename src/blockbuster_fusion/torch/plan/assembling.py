@@ -1,8 +1,8 @@
-"""Records one call of a plan: the kernels that ran, and the placement of their arrays.
+"""Assembles the actions of a plan's call, from the shapes and strides of its inputs alone.
 
-Views that only kernels read are offsets and are not run again. Values that are the same in every
-call are kept. Values that depend on sizes *vary*: they are tensors in every call, and kernels get
-their strides. tape.py makes a tape of a recording.
+Views that only kernels read are offsets, and are not run. Values that are the same in every call
+are computed once. Values that depend on sizes *vary*: they are tensors in every call, and kernels
+get their strides. tape.py makes a tape of the actions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,30 +14,20 @@ from blockbuster_fusion.array.axes import Length, Size
 from blockbuster_fusion.torch.plan.call_sizes import CallSizes
 from blockbuster_fusion.torch.plan.dense import view_of
 from blockbuster_fusion.torch.plan.kernel_buffers import KernelBuffers
+from blockbuster_fusion.torch.plan.layouts import UNKNOWN, Layouts, evaluated
 from blockbuster_fusion.torch.plan.operator_properties import (
     SIZES,
     depends_on_data,
-    is_plain,
     is_pure,
     picks_by_mask,
 )
-from blockbuster_fusion.torch.plan.placement import (
-    ALIGNED,
-    Base,
-    Launched,
-    Placement,
-    Ran,
-    Untaped,
-)
+from blockbuster_fusion.torch.plan.placement import Base, Launched, Placement, Ran, Untaped
 from blockbuster_fusion.torch.plan.products import product_of
 from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
 from blockbuster_fusion.torch.plan.steps import (
     AllocateStep,
-    BoundAllocate,
-    BoundCopy,
-    BoundKernel,
     BoundOperator,
-    BoundStep,
+    CopyStep,
     KernelStep,
     OperatorStep,
     Piece,
@@ -45,14 +35,14 @@ from blockbuster_fusion.torch.plan.steps import (
     Slot,
     as_tensor,
 )
-from blockbuster_fusion.torch.plan.views import View, ViewChains, ViewStep
+from blockbuster_fusion.torch.plan.views import ViewStep
 
 MOST_KEPT = 1 << 16
 """The size in bytes of the largest tensor that is kept because it is the same in every call."""
 
 
-class Recording:
-    """The actions of one call of a plan, added step by step."""
+class Assembly:
+    """The actions of a call, for inputs that lie in memory as given ones do."""
 
     def __init__(
         self,
@@ -66,12 +56,11 @@ class Recording:
         """`given` are the inputs, of which those in `varying` have other sizes in other calls.
 
         If none varies, `length` evaluates all sizes. `room` is the number of other values.
+        Untaped if data decides what a call does.
         """
-        self.chains = ViewChains(given)
+        self.layouts = Layouts(given, room)
         self.is_fixed = not varying
-        self.outputs, self.slots = outputs, len(given) + room
-        self.device = device_of(steps)
-        self.refusal: Untaped | None = None
+        self.outputs, self.device = outputs, device_of(steps)
         self.exposed = _exposed(steps, outputs)
         self.placements: dict[int, Placement] = {}
         self.views: dict[int, OperatorStep] = {}
@@ -80,15 +69,11 @@ class Recording:
         """Values that are the same in every call."""
         self.varying = {*varying}
         """The slots whose placements or numbers differ in other calls."""
-        self.sizes = CallSizes(length, not varying, self.varying_slot)
-        tensors = [x for x in given if isinstance(x, torch.Tensor) and is_plain(x)]
-        self.storages = {x.untyped_storage()._cdata for x in tensors}
-        self.anywhere: set[int] = set()
-        """The slots of results that are parts of other memory."""
+        self.sizes = CallSizes(length, not varying, self.layouts.values, self.varying_slot)
         self.actions: list[Launched | Ran] = []
         for slot, x in enumerate(given):
             if isinstance(x, torch.Tensor):
-                self.note_placement(slot, x)
+                self.note_placement(slot)
             elif isinstance(x, int) and slot not in varying:
                 self.kept[slot] = x
         self.given = tuple(self.placements)
@@ -98,49 +83,33 @@ class Recording:
             if shape is not None and slot in self.placements and given[slot].is_contiguous()
         }
         """The shapes of inputs that are dense, in calls like this one."""
-
-    def note(self, bound: BoundStep, values: list[Any]) -> None:
-        """Adds a step that has just been run."""
-        self.chains.note(bound, values)
-        if self.refusal is None:
-            try:
-                self.add(bound, values)
-            except Untaped as refusal:
-                self.refusal = refusal
-
-    def add(self, bound: BoundStep, values: list[Any]) -> None:
-        match bound:
-            case BoundKernel():
-                self.kernel(bound, values)
-            case BoundOperator():
-                self.operator(bound.step.sized(self.sizes.length), values[bound.output], values)
-            case BoundAllocate() if not self.sizes.knows(bound.step.lengths):
-                self.allocate(bound.step)
-            case BoundAllocate():
-                room = values[bound.slot]
-                self.note_placement(
-                    bound.slot, room, Base(room.data_ptr(), None, (bound.span,), bound.dtype)
-                )
-            case BoundCopy():
-                place = self.narrowed(bound.step.piece)
-                self.do(torch.Tensor.copy_, Slot(place), Slot(bound.source))
-
-    def finish(self) -> list[int]:
-        """The slots of the results, which are tensors; or Untaped."""
-        if self.refusal is not None:
-            raise self.refusal
-        results = [x.number for x in self.outputs if isinstance(x, Slot)]
-        for slot in results:
+        for step in steps:
+            self.add(step)
+        self.results = [x.number for x in outputs if isinstance(x, Slot)]
+        """The slots of the results, which are tensors."""
+        for slot in self.results:
             self.materialize(slot)
-        return results
+
+    def add(self, step: PlanStep) -> None:
+        match step:
+            case KernelStep():
+                self.kernel(step)
+            case OperatorStep():
+                self.operator(step.sized(self.sizes.length))
+            case AllocateStep():
+                self.allocate(step)
+            case CopyStep():
+                self.do(torch.Tensor.copy_, Slot(self.narrowed(step.piece)), Slot(step.source))
 
     # ---------------------------------------------------------------- placements
 
-    def note_placement(self, slot: int, x: torch.Tensor, base: Base | None = None) -> None:
-        """Notes the placement of a tensor; without a base, it is one."""
-        if is_plain(x) and x.device == self.device:
-            base = base or Base(x.data_ptr(), slot)
-            offset = x.data_ptr() - base.address if x.numel() else 0
+    def note_placement(self, slot: int, base: Base | None = None) -> None:
+        """Notes the placement of the tensor in a slot; without a base, it is one."""
+        x = self.layouts.tensor(slot)
+        if x is not None and self.layouts.devices.get(slot) == self.device:
+            start = int(x.storage_offset()) * x.dtype.itemsize
+            base = base or Base(slot, start=start)
+            offset = start - base.start if x.numel() else 0
             self.placements[slot] = Placement(
                 base, offset, tuple(x.shape), tuple(x.stride()), x.dtype
             )
@@ -150,30 +119,13 @@ class Recording:
             raise Untaped("a kernel takes what is no plain tensor")
         return self.placements[slot].base, self.placements[slot].offset
 
-    def is_aligned(self, base: Base, offset: int) -> bool:
-        """True if an address is a multiple of 16 bytes, in calls like this one.
-
-        Views that PyTorch makes may begin anywhere in memory of an input.
-        """
-        is_own = base.slot is None or base.slot not in self.anywhere
-        return is_own and (base.address * (base.slot is not None) + offset) % ALIGNED == 0
-
-    def new_slot(self) -> int:
-        self.slots += 1
-        return self.slots - 1
-
-    def varying_slot(self) -> int:
-        """A slot whose value differs in other calls."""
-        slot = self.new_slot()
+    def varying_slot(self, value: Any = None) -> int:
+        """A slot whose value differs in other calls; the value is that of one call."""
+        slot = self.layouts.new_slot(value)
         self.varying.add(slot)
         return slot
 
     # ---------------------------------------------------------------- what depends on sizes
-
-    def varies(self, slot: int) -> None:
-        """Notes that the tensor in a slot has another placement in other calls."""
-        self.varying.add(slot)
-        self.placements[slot] = Placement(Base(0, slot), 0, (), (), torch.uint8)
 
     def do(
         self,
@@ -183,10 +135,12 @@ class Recording:
         **options: Any,
     ) -> int:
         """Adds a function whose result is a tensor that varies, and returns its slot."""
-        slot = self.new_slot() if output is None else output
+        slot = self.layouts.new_slot() if output is None else output
         step = OperatorStep(function.__name__, function, arguments, options, slot)
+        self.layouts.evaluate(step)
         self.run(BoundOperator(step), tuple(step.reads), slot)
-        self.varies(slot)
+        self.varying.add(slot)
+        self.placements[slot] = Placement(Base(slot), 0, (), (), torch.uint8)
         return slot
 
     def dense(
@@ -211,36 +165,34 @@ class Recording:
 
     def allocate(self, step: AllocateStep) -> None:
         shape = [self.sizes.length(size) for size in step.shape]
+        strides = None if step.strides is None else [*map(self.sizes.length, step.strides)]
         kind: dict[str, Any] = {"dtype": step.dtype, "device": step.device}
-        if step.strides is None:
-            self.do(torch.empty, shape, output=step.slot, **kind)
-        else:
-            strides = [self.sizes.length(size) for size in step.strides]
-            self.do(torch.empty_strided, shape, strides, output=step.slot, **kind)
+        made = (torch.empty, shape) if strides is None else (torch.empty_strided, shape, strides)
+        if not self.sizes.knows(step.lengths):
+            self.do(*made, output=step.slot, **kind)
+            return
+        room = self.layouts.evaluate(OperatorStep("empty", made[0], made[1:], kind, step.slot))
+        span = room.untyped_storage().nbytes() // step.dtype.itemsize
+        self.note_placement(step.slot, Base(None, (span,), step.dtype))
 
     def narrowed(self, piece: Piece, output: int | None = None) -> int:
         """The slot of a piece of an array."""
+        return self.do(torch.narrow, *self.cut(piece), output=output)
+
+    def cut(self, piece: Piece) -> tuple[Any, ...]:
+        """The arguments that cut a piece out of an array."""
         before = [self.sizes.length(size) for size in piece.before]
         known = [n for n in before if isinstance(n, int)]
         start = sum(known) if len(known) == len(before) else self.sizes.number(sum, before)
-        where = start, self.sizes.length(piece.length)
-        return self.do(torch.narrow, Slot(piece.slot), piece.dim, *where, output=output)
+        return Slot(piece.slot), piece.dim, start, self.sizes.length(piece.length)
 
     # ---------------------------------------------------------------- kernels
 
-    def kernel(self, bound: BoundKernel, values: list[Any]) -> None:
-        program = bound.program(values)
-        if program is None:
-            raise Untaped("its kernels are not compiled")
-        buffers = KernelBuffers(self, bound.step, program)
-        for buffer, (given, layout, dtype) in zip(
-            program.owner.nest.inputs, bound.step.inputs, strict=True
-        ):
-            buffers.read(buffer, self.converted(given, dtype, values), layout)
+    def kernel(self, step: KernelStep) -> None:
+        given = [self.converted(slot, dtype) for slot, _, dtype in step.inputs]
+        buffers = KernelBuffers(self, step, given)
         merges = [
-            merge
-            for number, (slot, _, _) in enumerate(bound.step.outputs)
-            for merge in buffers.stored(number, values[slot])
+            merge for number, _ in enumerate(step.outputs) for merge in buffers.stored(number)
         ]
         buffers.allocate_rest()
         for launch in buffers.launches:
@@ -249,60 +201,60 @@ class Recording:
                 self.actions.append(buffers.launched(launch))
             else:
                 self.do(torch.Tensor.zero_, Slot(cleared))
-        for step in merges:
-            self.operator(step, values[step.output], values)
+        for merge in merges:
+            self.operator(merge)
 
-    def converted(self, slot: int, dtype: torch.dtype | None, values: list[Any]) -> int:
+    def converted(self, slot: int, dtype: torch.dtype | None) -> int:
         """The slot of an input, as a tensor of the dtype that a kernel wants."""
         if dtype is None:
             return slot
-        wanted = (dtype, self.device)
-        step = OperatorStep("convert", as_tensor, (Slot(slot), *wanted), {}, self.new_slot())
-        self.operator(step, as_tensor(values[slot], *wanted), values)
-        return step.output
+        arguments, made = (Slot(slot), dtype, self.device), self.layouts.new_slot()
+        self.operator(OperatorStep("convert", as_tensor, arguments, {}, made))
+        return made
 
     # ---------------------------------------------------------------- operators
 
-    def operator(self, step: OperatorStep, made: Any, values: list[Any]) -> None:
+    def operator(self, step: OperatorStep) -> None:
         reads = tuple(step.reads)
-        if depends_on_data(step.function) or picks_by_mask(step, values):
+        if depends_on_data(step.function) or picks_by_mask(step, self.layouts.values):
             raise Untaped(f"data decides how much {step.name} gives")
+        made = self.layouts.evaluate(step)
         is_tensor = isinstance(made, torch.Tensor)
         if is_tensor and (made.is_neg() or made.is_conj()):
             raise Untaped(f"what {step.name} gives is negated where it is read")
         is_varied = not self.varying.isdisjoint(reads)
-        if is_pure(step.function) and not is_varied:
+        if is_pure(step.function) and not is_varied and made is not UNKNOWN:
             is_same = step.function in SIZES or all(slot in self.kept for slot in reads)
             if is_same and (not is_tensor or self.is_kept(step.output, made)):
-                self.kept[step.output] = made
-                if is_tensor:
-                    self.note_placement(step.output, made)
+                is_size = step.function in SIZES
+                value = made if is_size else evaluated(step.function, step, self.kept.__getitem__)
+                self.kept[step.output] = value
+                self.note_placement(step.output)
                 return
-            source = self.source(made, reads, values) if is_tensor else None
+            source = self.source(made, reads) if is_tensor else None
             if source is not None:
                 self.views[step.output] = step
-                self.note_placement(step.output, made, source)
+                self.note_placement(step.output, source)
                 return
         if is_tensor and (self.product(step, made) or self.viewed(step)):
             return
-        self.run(BoundOperator(step), reads, step.output)
-        if is_varied and not (is_tensor and made.dim() == 0):
+        is_varied = is_varied and not (is_tensor and made.dim() == 0)
+        is_known = is_tensor and not is_varied
+        self.run(BoundOperator(step, made.stride() if is_known else None), reads, step.output)
+        if is_varied:
             self.varying.add(step.output)
-        if is_tensor:
-            self.note_placement(step.output, made)
-            if made.storage_offset() or made.untyped_storage()._cdata in self.storages:
-                self.anywhere.add(step.output)
+        self.note_placement(step.output)
 
     def product(self, step: OperatorStep, made: torch.Tensor) -> bool:
         """Adds a product of matrices as a call from C, if it can be one."""
         found = product_of(step, made, self)
         if found is not None:
             call, shape, places = found
-            base = Base(made.data_ptr(), None, shape, made.dtype)
+            base = Base(None, shape, made.dtype)
             if base.is_sized:
                 self.dense(step.output, base, shape)
             else:
-                self.note_placement(step.output, made, base)
+                self.note_placement(step.output, base)
             self.actions.append(Launched(step.name, call, ((base, 0), *places)))
         return found is not None
 
@@ -319,15 +271,15 @@ class Recording:
         return found is not None
 
     def is_kept(self, slot: int, x: torch.Tensor) -> bool:
-        return slot not in self.exposed and is_plain(x) and x.nbytes <= MOST_KEPT
+        return slot not in self.exposed and x.nbytes <= MOST_KEPT
 
-    def source(self, x: torch.Tensor, reads: Iterable[int], values: list[Any]) -> Base | None:
+    def source(self, x: torch.Tensor, reads: Iterable[int]) -> Base | None:
         """The base of the operand that the result of an operator is a view of, or None."""
-        if not is_plain(x):
-            return None
         storage = x.untyped_storage()._cdata
         for slot in reads:
-            if slot in self.placements and values[slot].untyped_storage()._cdata == storage:
+            operand = self.layouts.tensor(slot)
+            is_placed = operand is not None and slot in self.placements
+            if operand is not None and is_placed and operand.untyped_storage()._cdata == storage:
                 return self.placements[slot].base
         return None
 
@@ -350,9 +302,9 @@ class Recording:
                 if root is None:
                     self.actions.append(Ran(BoundOperator(step), tuple(step.reads), (at,)))
                 else:
-                    self.actions.append(Ran(ViewStep(root, at), (root.root,), (at,)))
+                    self.actions.append(Ran(root, (root.root,), (at,)))
 
-    def root(self, slot: int) -> View | None:
+    def root(self, slot: int) -> ViewStep | None:
         """The view of a tensor in another slot that a slot holds, if it has the same dtype."""
         found = self.placements.get(slot)
         at = None if found is None else found.base.slot
@@ -363,7 +315,7 @@ class Recording:
         if found.stride is None:
             return None
         shape = fixed_shape(found.shape)
-        return View(at, shape, found.stride, found.offset // found.dtype.itemsize)
+        return ViewStep(at, shape, found.stride, found.offset // found.dtype.itemsize, slot)
 
     def is_allocated(self, slot: int) -> bool:
         """True if the tape allocates it, so that it is a tensor without running anything."""
