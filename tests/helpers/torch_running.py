@@ -46,7 +46,7 @@ class Watched:
                 same(x, y, tolerance or TOLERANCE)
 
 
-CALLS = ("recorded", "on a tape", "on a tape again")
+CALLS = ("on a new tape", "on a tape", "on a tape again")
 """The first calls with inputs of the same shapes and strides."""
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}

@@ -67,7 +67,9 @@ def same(found: Any, wanted: Any) -> None:
     torch.testing.assert_close(found, wanted)
 
 
-def test_the_second_call_runs_on_a_tape() -> None:
+def test_all_calls_run_on_a_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one too: no call has to run before there is a tape."""
+    monkeypatch.delattr(torch_plan.ModelPlan, "run")
     model = Block().eval()
     made = compiled(model)
     x = numbers(3, 16)
@@ -367,7 +369,7 @@ def test_lookups_of_any_number_outside_of_a_table_raise() -> None:
     ("owner", "limit"), [(torch_tape, "MOST_ARENA"), (torch_assembling, "MOST_KEPT")]
 )
 def test_large_arrays_are_freed(monkeypatch: pytest.MonkeyPatch, owner: Any, limit: str) -> None:
-    """Large tensors are not kept, and a call whose arena would be large has no tape."""
+    """Large tensors are not kept, and a call whose arena would be large has none."""
 
     def weighed(x: Tensor) -> Tensor:
         return (x * torch.arange(8).cumsum(0)).cumsum(0).tanh() @ x.softmax(-1).t()
@@ -377,6 +379,9 @@ def test_large_arrays_are_freed(monkeypatch: pytest.MonkeyPatch, owner: Any, lim
     x = numbers(8, 8)
     for _ in CALLS:
         same(made(x), weighed(x))
+    (tape,) = tapes(made)
+    assert isinstance(tape, TensorTape)
+    assert (tape.arena == 0) == (limit == "MOST_ARENA")
 
 
 def test_picking_by_places_and_by_a_mask() -> None:

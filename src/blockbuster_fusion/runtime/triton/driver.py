@@ -137,18 +137,20 @@ class Launches:
 
     def __init__(
         self,
-        launches: Sequence[tuple[DriverLaunch | LibraryCall | None, Sequence[tuple[int, int]]]],
+        launches: Sequence[tuple[DriverLaunch | LibraryCall | int, Sequence[tuple[int, int]]]],
         device: int,
         names: Sequence[str],
         given: Mapping[int, int] | None = None,
     ) -> None:
-        """None stands for a kernel without any form so far; `names` are those of the kernels.
+        """A number stands for a kernel without any form so far: it is the most that it may have.
 
-        `given` has the places of the lengths that calls of PyTorch's operators are given.
+        `names` are those of the kernels. `given` has the places of the lengths that calls of
+        PyTorch's operators are given.
         """
         self.names = [*names]
         self.device = device
         self.places = [places for _, places in launches]
+        self.rooms = [x if isinstance(x, int) else 1 for x, _ in launches]
         self.entries = (_Entry * len(launches))()
         self.held: list[Any] = []  # the memory that the entries point to
         self.lock = Lock()
@@ -162,18 +164,17 @@ class Launches:
                 entry.call = ctypes.addressof(call)
                 finalize(self, library.forget, call)
                 continue
-            is_fixed = launch is not None and launch.trace is None
-            forms = (_Form * (1 if is_fixed else MOST_FORMS))()
+            forms = (_Form * self.rooms[at])()
             self.held.append(forms)
             entry.forms = ctypes.addressof(forms)
-            if launch is not None:
+            if isinstance(launch, DriverLaunch):
                 self.add(at, launch)
 
     def add(self, at: int, launch: DriverLaunch) -> bool:
         """Adds a form to an entry, also while other threads run it; False if it has too many."""
         with self.lock:
             entry = self.entries[at]
-            if entry.count == MOST_FORMS:
+            if entry.count == self.rooms[at]:
                 return False
             form = _Form.from_address(entry.forms + entry.count * ctypes.sizeof(_Form))
             self.fill(form, launch, self.places[at])
@@ -268,7 +269,8 @@ class _Entry(ctypes.Structure):
 
 _SIZE = ctypes.sizeof(_Entry)
 MOST_FORMS = 32
-"""The number of forms of one kernel. A kernel has few: the blocks of each dim are full or not."""
+"""The number of forms of a kernel whose sizes change. It has few: the blocks of each dim are full
+or not."""
 _CODES = 2048
 """An upper bound of the codes of the driver's errors."""
 _UNFIT = _CODES - 1

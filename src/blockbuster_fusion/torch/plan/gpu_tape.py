@@ -34,7 +34,7 @@ class GpuTape:
         others = [slot for x, _ in launches if isinstance(x, LibraryCall) for slot in x.given]
         self.numbers = CallNumbers([x.buffers for x in self.kernels.values()], others)
         located = [
-            (None if isinstance(x, GpuKernel) else x, [(p.base, p.offset) for p in places])
+            (_forms(x) if isinstance(x, GpuKernel) else x, [(p.base, p.offset) for p in places])
             for x, places in launches
         ]
         names = [x.name for x, _ in launches]
@@ -75,3 +75,10 @@ class GpuTape:
         """Each launch as a function of the addresses of the bases."""
         for at in range(len(self.places)):
             yield partial(self.run, values=values, first=at, count=1)
+
+
+def _forms(kernel: GpuKernel) -> int:
+    """The most forms that a kernel may have."""
+    from blockbuster_fusion.runtime.triton.driver import MOST_FORMS
+
+    return MOST_FORMS if kernel.buffers.is_sized else 1
