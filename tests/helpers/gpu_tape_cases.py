@@ -214,6 +214,43 @@ def layers(*, dynamic: bool) -> Watched:
     return made
 
 
+# ---------------------------------------------------------------- operators that C calls by name
+
+
+def scattered(x: Tensor, new: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Elements of an input are added to, which no kernel does; its rows are joined with others."""
+    x.index_put_((rows, columns), new.tanh(), accumulate=True)
+    joined = torch.cat((x, x.flip(0), new.exp()[None, :4]))
+    return (x @ x.mT).softmax(-1), joined.cumsum(0)
+
+
+def writes(*, dynamic: bool) -> Watched:
+    made = Watched(scattered, dynamic=dynamic, target="cuda", library="never")
+    for call in range(5):
+        length = 6 + call * dynamic
+        at = torch.arange(length) % 3
+        check(made, numbers(length, 4), numbers(length), at, at + 1)
+    return made
+
+
+def operators_by_name() -> Watched:
+    made = writes(dynamic=False)
+    tape = next(iter(made.graphs[0].plan.tapes.values()))
+    names = [name for part in tape.parts for name in part.names]
+    steps = [part.step for part in tape.parts if part.step is not None]
+    assert any("index_put_" in name for name in names), (names, steps)
+    assert any("copy_" in name or "cat" in name for name in names), (names, steps)
+    held = [numbers(6, 4), numbers(6), torch.arange(6) % 3, torch.arange(6) % 2]
+    with torch.inference_mode():
+        check(made, *held)
+    check(made, *held)
+    return made
+
+
+def operators_by_name_of_any_size() -> Watched:
+    return writes(dynamic=True)
+
+
 def library_steps() -> Watched:
     made = layers(dynamic=False)
     tape = next(iter(made.graphs[0].plan.tapes.values()))
@@ -249,6 +286,7 @@ CASES: dict[str, Callable[[], Watched]] = {
         for f in (strides, aligned, odd_addresses, caches, mutated, inference, threads)
     },
     **{f.__name__: f for f in (library_steps, library_steps_of_any_size)},
+    **{f.__name__: f for f in (operators_by_name, operators_by_name_of_any_size)},
 }
 
 

@@ -23,7 +23,15 @@ from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import TorchArrays
 from blockbuster_fusion.runtime.triton import driver, launch
 from blockbuster_fusion.torch import compile_parts
-from blockbuster_fusion.torch.plan import gpu_tape, kernel_buffers, products, sized, steps, tape
+from blockbuster_fusion.torch.plan import (
+    gpu_tape,
+    kernel_buffers,
+    products,
+    sized,
+    steps,
+    tape,
+    writes,
+)
 
 LIBRARY = """\
 #include <stddef.h>
@@ -165,6 +173,7 @@ def installed() -> Iterator[StandIn]:
             (kernel_buffers, "has_driver", lambda device: True),
             (tape, "has_driver", lambda device: True),
             (products, "has_driver", lambda device: True),
+            (writes, "has_driver", lambda device: True),
             (steps, "library_on", _library_on),
             (kernel_buffers, "library_on", _library_on),
             (compile_parts, "_COMPILED", RecentlyUsed(256)),

@@ -14,8 +14,11 @@ SCRIPT = Path(__file__).parents[1] / "helpers" / "gpu_tape_cases.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 
 PLAIN = ("softmax", "product", "broadcast", "turned", "caches", "mutated", "inference")
-LIBRARY = ("library_steps", "library_steps_of_any_size")
-"""Models of which PyTorch runs the products."""
+LIBRARY = (
+    *("library_steps", "library_steps_of_any_size"),
+    *("operators_by_name", "operators_by_name_of_any_size"),
+)
+"""Models of which PyTorch runs the products, or updates of inputs and concatenations."""
 ODD_OR_MANY = ("cut", "strides", "aligned", "odd_addresses", "threads")
 """Cases with arrays at odd addresses, with many strides, or with several threads."""
 

@@ -219,7 +219,8 @@ class Launches:
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         count = len(self.entries) - first if count is None else count
         entries = ctypes.byref(self.entries, first * _SIZE)
-        failed = self.play(entries, count, addresses, numbers, stream, self.device)
+        mode = torch.is_inference_mode_enabled()
+        failed = self.play(entries, count, addresses, numbers, stream, self.device, mode)
         if not failed:
             return None
         at, code = divmod(failed, _CODES)
@@ -350,12 +351,12 @@ void publish(struct entry *one) {{
 }}
 
 int64_t play(const struct entry *entries, int64_t count, const int64_t *addresses,
-             const int64_t *numbers, void *stream, int device) {{
+             const int64_t *numbers, void *stream, int device, int mode) {{
     const int lost = with_context(device);
     if (lost) return lost;
     for (int64_t i = 0; i < count; i++) {{
         if (entries[i].call) {{
-            if (called(entries[i].call, addresses, numbers)) return i * {_CODES} + {_REFUSED};
+            if (called(entries[i].call, addresses, numbers, mode)) return i * {_CODES} + {_REFUSED};
             continue;
         }}
         const int64_t forms = __atomic_load_n(&entries[i].count, __ATOMIC_ACQUIRE);
@@ -377,10 +378,12 @@ def load_library() -> Any:
     if library.find(LIBRARY.encode()):
         raise LaunchFailed(name="the GPU's driver", problem=f"{LIBRARY} cannot be loaded")
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    library.play.argtypes = (pointer, number, pointer, pointer, pointer, ctypes.c_int)
+    library.play.argtypes = (pointer, number, *[pointer] * 3, ctypes.c_int, ctypes.c_int)
     library.play.restype = ctypes.c_int64
     library.use_tensors.argtypes, library.use_tensors.restype = (pointer, pointer), None
     library.use_tensors(*library_calls.makers())
+    library.use_operators.argtypes, library.use_operators.restype = (pointer,) * 5, None
+    library.use_operators(*library_calls.callers())
     library.forget.argtypes, library.forget.restype = (ctypes.POINTER(library_calls.Call),), None
     library.publish.argtypes, library.publish.restype = (pointer,), None
     return library

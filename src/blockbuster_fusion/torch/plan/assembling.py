@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from blockbuster_fusion.array.axes import Length, Size
 from blockbuster_fusion.torch.plan.call_sizes import CallSizes
@@ -36,6 +37,9 @@ from blockbuster_fusion.torch.plan.steps import (
     as_tensor,
 )
 from blockbuster_fusion.torch.plan.views import ViewStep
+from blockbuster_fusion.torch.plan.writes import UPDATING, write_of
+
+aten = torch.ops.aten
 
 MOST_KEPT = 1 << 16
 """The size in bytes of the largest tensor that is kept because it is the same in every call."""
@@ -99,7 +103,7 @@ class Assembly:
             case AllocateStep():
                 self.allocate(step)
             case CopyStep():
-                self.do(torch.Tensor.copy_, Slot(self.narrowed(step.piece)), Slot(step.source))
+                self.copy(step)
 
     # ---------------------------------------------------------------- placements
 
@@ -175,16 +179,25 @@ class Assembly:
         span = room.untyped_storage().nbytes() // step.dtype.itemsize
         self.note_placement(step.slot, Base(None, (span,), step.dtype))
 
-    def narrowed(self, piece: Piece, output: int | None = None) -> int:
-        """The slot of a piece of an array."""
-        return self.do(torch.narrow, *self.cut(piece), output=output)
+    def copy(self, step: CopyStep) -> None:
+        """Adds the copy of a piece to its place."""
+        slot = self.piece(step.piece)
+        if not self.writes(aten.copy_.default, (Slot(slot), Slot(step.source))):
+            self.do(torch.Tensor.copy_, Slot(slot), Slot(step.source))
 
-    def cut(self, piece: Piece) -> tuple[Any, ...]:
-        """The arguments that cut a piece out of an array."""
+    def piece(self, piece: Piece, output: int | None = None) -> int:
+        """The slot of a piece of an array."""
         before = [self.sizes.length(size) for size in piece.before]
         known = [n for n in before if isinstance(n, int)]
         start = sum(known) if len(known) == len(before) else self.sizes.number(sum, before)
-        return Slot(piece.slot), piece.dim, start, self.sizes.length(piece.length)
+        cut = Slot(piece.slot), piece.dim, start, self.sizes.length(piece.length)
+        is_placed = piece.slot in self.placements and piece.slot not in self.varying
+        if not is_placed or not self.sizes.knows(piece.lengths):
+            return self.do(torch.narrow, *cut, output=output)
+        slot = self.layouts.new_slot() if output is None else output
+        self.layouts.evaluate(OperatorStep("narrow", torch.narrow, cut, {}, slot))
+        self.note_placement(slot, self.place(piece.slot)[0])
+        return slot
 
     # ---------------------------------------------------------------- kernels
 
@@ -236,7 +249,7 @@ class Assembly:
                 self.views[step.output] = step
                 self.note_placement(step.output, source)
                 return
-        if is_tensor and (self.product(step, made) or self.viewed(step)):
+        if is_tensor and (self.product(step, made) or self.viewed(step) or self.written(step)):
             return
         is_varied = is_varied and not (is_tensor and made.dim() == 0)
         is_known = is_tensor and not is_varied
@@ -256,6 +269,32 @@ class Assembly:
             else:
                 self.note_placement(step.output, base)
             self.actions.append(Launched(step.name, call, ((base, 0), *places)))
+        return found is not None
+
+    def written(self, step: OperatorStep) -> bool:
+        """Adds an update of an array, or a concatenation, as a call from C, if it can be one."""
+        if step.options or not isinstance(step.function, OpOverload):
+            return False
+        if step.function is aten.cat.default and self.varying.isdisjoint(step.reads):
+            made: torch.Tensor = self.layouts.values[step.output]
+            self.note_placement(step.output, Base(None, tuple(made.shape), made.dtype))
+            dim = step.arguments[1] if len(step.arguments) > 1 else 0
+            is_dense = made.is_contiguous()
+            joined = (step.arguments[0], dim, Slot(step.output))
+            return is_dense and self.writes(aten.cat.out, joined)
+        if step.function not in UPDATING or not self.writes(step.function, step.arguments):
+            return False
+        (target, *_), slot = step.arguments, step.output
+        self.placements[slot] = self.placements[target.number]
+        self.varying |= {slot} if target.number in self.varying else set()
+        self.views[slot] = OperatorStep(step.name, _itself, (target,), {}, slot)
+        return True
+
+    def writes(self, operator: OpOverload, arguments: Sequence[Any]) -> bool:
+        """Adds an operator that writes into an operand as a call from C, if it can be one."""
+        found = write_of(operator, arguments, self)
+        if found is not None:
+            self.actions.append(found)
         return found is not None
 
     def viewed(self, step: OperatorStep) -> bool:
@@ -321,6 +360,10 @@ class Assembly:
         """True if the tape allocates it, so that it is a tensor without running anything."""
         found = self.placements.get(slot)
         return found is not None and found.base.slot is None and found.base.dtype is found.dtype
+
+
+def _itself(x: torch.Tensor) -> torch.Tensor:
+    return x
 
 
 def device_of(steps: Sequence[PlanStep]) -> torch.device:

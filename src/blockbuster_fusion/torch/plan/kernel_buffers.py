@@ -153,14 +153,11 @@ class KernelBuffers:
         self, buffer: Buffer, slot: int, layout: FrameworkLayout, piece: Piece, order: Sequence[int]
     ) -> None:
         """Notes that an output is stored into a piece of a larger array."""
-        assembly = self.assembly
-        if piece.slot in assembly.varying or not assembly.sizes.knows(piece.lengths):
-            self.vary(buffer, self.axes_of(assembly.narrowed(piece, slot), layout), order)
+        self.assembly.piece(piece, slot)
+        if slot in self.assembly.varying:
+            self.vary(buffer, self.axes_of(slot, layout), order)
             return
-        cut = OperatorStep("piece", torch.narrow, assembly.cut(piece), {}, slot)
-        assembly.layouts.evaluate(cut)
-        assembly.note_placement(slot, assembly.place(piece.slot)[0])
-        self.places[buffer] = assembly.place(slot)
+        self.places[buffer] = self.assembly.place(slot)
         self.strides[buffer] = _turned(self.seen(slot, layout).stride(), _back(order))
 
     def is_sized(self, buffer: Buffer) -> bool:

@@ -39,27 +39,25 @@ def product_of(step: OperatorStep, made: torch.Tensor, assembly: "Assembly") -> 
     slots = [x.number for x in step.arguments if isinstance(x, Slot)]
     if len(slots) != sum(x is not None for x in step.arguments):
         return None
-    found = [x for slot in slots if (x := _known(assembly, slot, made.dtype)) is not None]
-    if len(found) != len(slots):
+    found = [x for slot in slots if (x := known_placement(assembly, slot)) is not None]
+    if len(found) != len(slots) or any(x.dtype is not made.dtype for x in found):
         return None
     made_of = _layer(found, assembly) if is_layer else _matrices(step.function, found)
     if made_of is None:
         return None
     function, shape, flat, found = made_of
     numbers = assembly.layouts.values
-    operands = [_operand(x, numbers) for x in found]
-    result = _operand(Placement(found[0].base, 0, flat, None, made.dtype), numbers)
+    operands = [operand_of(x, numbers) for x in found]
+    result = operand_of(Placement(found[0].base, 0, flat, None, made.dtype), numbers)
     call = library_call(function, (result, *operands), assembly.device)
     return None if call is None else (call, shape, [(x.base, x.offset) for x in found])
 
 
-def _known(assembly: "Assembly", slot: int, dtype: torch.dtype) -> Placement | None:
+def known_placement(assembly: "Assembly", slot: int) -> Placement | None:
     """The placement of an operand, unless it is a tensor that has another one in each call."""
     is_opaque = not assembly.is_dense(slot) and slot in assembly.varying
     found = assembly.placements.get(slot)
-    if found is None or found.dtype is not dtype:
-        return None
-    return None if is_opaque or 0 in found.shape else found
+    return None if found is None or is_opaque or 0 in found.shape else found
 
 
 def _matrices(
@@ -102,7 +100,8 @@ def _product(shape: Sequence[SizedLength], assembly: "Assembly") -> SizedLength:
     return math.prod(fixed_shape(shape))
 
 
-def _operand(x: Placement, numbers: Sequence[int]) -> Operand:
+def operand_of(x: Placement, numbers: Sequence[int]) -> Operand:
+    """An operand of a call from C; `numbers` are the values in slots in one call."""
     now = tuple(numbers[n.number] if isinstance(n, Slot) else n for n in x.shape)
     slots = tuple(n.number if isinstance(n, Slot) else None for n in x.shape)
     given = slots if any(slot is not None for slot in slots) else ()
