@@ -39,6 +39,11 @@ def product(x: Tensor) -> Tensor:
     return (x.tanh() @ x.mT).relu()
 
 
+def scored(x: Tensor) -> Tensor:
+    """The kernel has an array of its own, which depends on sizes."""
+    return (x @ x.mT).softmax(-1)
+
+
 def broadcast(x: Tensor) -> tuple[Tensor, Tensor]:
     n = x.shape[0]
     means = x.mean(0).expand(n, 4)
@@ -280,7 +285,7 @@ def _arguments(graph: Any, x: Tensor) -> Iterator[Any]:
 
 
 CASES: dict[str, Callable[[], Watched]] = {
-    **{f.__name__: plain(f) for f in (softmax, product, broadcast, turned, cut)},
+    **{f.__name__: plain(f) for f in (softmax, product, scored, broadcast, turned, cut)},
     **{
         f.__name__: f
         for f in (strides, aligned, odd_addresses, caches, mutated, inference, threads)

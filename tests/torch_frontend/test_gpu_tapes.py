@@ -13,7 +13,7 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "helpers" / "gpu_tape_cases.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 
-PLAIN = ("softmax", "product", "broadcast", "turned", "caches", "mutated", "inference")
+PLAIN = ("softmax", "product", "scored", "broadcast", "turned", "caches", "mutated", "inference")
 LIBRARY = (
     *("library_steps", "library_steps_of_any_size"),
     *("operators_by_name", "operators_by_name_of_any_size"),

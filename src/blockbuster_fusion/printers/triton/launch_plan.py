@@ -108,12 +108,8 @@ class LaunchPlanner:
     def plan(
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]
     ) -> LaunchPlan:
-        counts = [block_count(index.dim, sizes, tiles) for index in self.kernel.grid]
-        programs = math.prod(counts)
-        scratch = tuple(
-            (buffer, (programs, *(axis_length(a, sizes, tiles) for a in buffer.axes)))
-            for buffer in self.names.copies
-        )
+        programs = self.programs(sizes, tiles)
+        scratch = self.scratch_shapes(sizes, tiles)
         warps = options.get("num_warps") or self.warps(sizes, tiles)
         chosen = {"num_warps": warps, **OPTIONS, "group": self.group(sizes, tiles), **options}
         if "num_stages" not in options:
@@ -123,6 +119,20 @@ class LaunchPlanner:
         if self.kernel.programs:
             programs = constants["PROGRAMS"] = min(programs, self.kernel.programs)
         return LaunchPlan((programs, 1, 1), scratch, constants, chosen)
+
+    def programs(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+        """The number of blocks of the grid."""
+        return math.prod(block_count(index.dim, sizes, tiles) for index in self.kernel.grid)
+
+    def scratch_shapes(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]
+    ) -> tuple[tuple[Buffer, tuple[int, ...]], ...]:
+        """The shapes of arrays that the kernel has for itself, with a part for each program."""
+        programs = self.programs(sizes, tiles)
+        return tuple(
+            (buffer, (programs, *(axis_length(a, sizes, tiles) for a in buffer.axes)))
+            for buffer in self.names.copies
+        )
 
     def group(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """The blocks of rows whose programs run together: so many that they share most columns.

@@ -353,7 +353,7 @@ class FittingLaunch:
 
         The sizes and strides have the values of this launch, which has run on the device.
         """
-        if not isinstance(self.launch, BoundLaunch) or self.plan.scratch:
+        if not isinstance(self.launch, BoundLaunch):
             return None
         plan = self.launcher.plan(sizes, self.tiles, self.options)
         template = self.launcher.traced(plan, strides)

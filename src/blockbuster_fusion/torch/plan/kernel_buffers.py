@@ -226,8 +226,7 @@ class KernelBuffers:
         buffers = self.sized_buffers(launch)
         if has_driver(device):
             kernel = GpuKernel(launch, buffers, device)
-            own = [(Base(None, shape, dtype), 0) for shape, dtype in kernel.scratch]
-            return Launched(name, kernel, (*places, *own))
+            return Launched(name, kernel, (*places, *self.scratch(kernel)))
         if not isinstance(kernels, CpuKernels):
             raise Untaped("its kernels are not launched by address")
         if buffers.is_sized:
@@ -235,6 +234,15 @@ class KernelBuffers:
         strides, sizes = [x for _, x in buffers.strides], self.program.extents.sizes
         elements = sum(math.prod(buffer_shape(b, self.program.tiling)) for b in launch.buffers)
         return Launched(name, kernels.bind(step, strides, sizes, elements=elements), places)
+
+    def scratch(self, kernel: GpuKernel) -> Iterator[tuple[Base, int]]:
+        """The places of the arrays that a kernel has for itself."""
+        sizes = [n for _, n in kernel.buffers.sizes]
+        for at, (buffer, shape) in enumerate(kernel.scratch):
+            lengths: tuple[int | Slot, ...] = shape
+            if any(isinstance(n, Slot) for n in sizes):
+                lengths = (self.assembly.sizes.number(kernel.scratch_elements, at, *sizes),)
+            yield Base(None, lengths, STORED[buffer.dtype]), 0
 
     def sized_buffers(self, launch: Launch) -> SizedBuffers:
         """The sizes and strides of a launch."""

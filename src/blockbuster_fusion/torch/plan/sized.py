@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from blockbuster_fusion.ir.axis import Symbol
-from blockbuster_fusion.nest.nest import Kernel
+from blockbuster_fusion.nest.nest import Buffer, Kernel
 from blockbuster_fusion.nest.shapes import buffer_shape, contiguous
 from blockbuster_fusion.runtime.bound import Launch
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
@@ -188,19 +188,29 @@ class GpuKernel:
         self.name, self.device, self.buffers = launch.step.name, device, buffers
         self.dtypes = [STORED[buffer.dtype] for buffer in launch.buffers]
         self.launches = RecentlyUsed[Any](MOST_LAUNCHES)
-        self.scratch: list[tuple[tuple[int, ...], torch.dtype]] = []
-        """The shapes and dtypes of arrays of its own, if all is known before."""
-        if not buffers.is_sized:
-            found = self.launch((), {}).plan.scratch
-            self.scratch = [(shape, STORED[buffer.dtype]) for buffer, shape in found]
+        sizes, strides = launch.bound.extents.sizes, [x for _, x in buffers.strides]
+        first: Any = self.kernels.bind(self.kernel, strides, sizes, elements=0)
+        self.launcher, self.tiles = first.launcher, dict(first.tiles)
+        self.scratch: tuple[tuple[Buffer, tuple[int, ...]], ...] = first.plan.scratch
+        """The arrays of its own, with their shapes for the sizes of one call."""
+
+    def scratch_elements(self, at: int, *sizes: int) -> int:
+        """The number of elements of an array of its own, for the sizes of a call."""
+        pairs = zip(self.buffers.sizes, sizes, strict=True)
+        named = {symbol.name: size for (symbol, _), size in pairs}
+        return math.prod(self.launcher.scratch_shapes(named, self.tiles)[at][1])
 
     def form(
         self, launch: "FittingLaunch", numbers: Sequence[int], places: Mapping[int, int]
     ) -> "DriverLaunch | None":
-        """The form of a launch that has run for these numbers; None if the driver has none."""
+        """The form of a launch that has run for these numbers; None if the driver has none.
+
+        A launch that had to be made smaller may need more memory of its own.
+        """
+        if self.scratch and launch.tiles != self.tiles:
+            return None
         if not self.buffers.is_sized:
-            made = launch.by_driver(self.device)
-            return made if made is not None and [*made.scratch] == self.scratch else None
+            return launch.by_driver(self.device)
         trace = Trace()
 
         def given(slot: int, at: int = 0) -> Number:
