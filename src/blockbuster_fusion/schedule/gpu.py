@@ -53,7 +53,8 @@ WORD = 4
 CUT, LONG_PIECE = 0.15, 512
 """The share of time that a stream of short pieces of rows takes longer, and their bytes."""
 HIDDEN = {False: 0.8, True: 0.98}
-"""The share of the waiting for blocks, or of the rest, that the other hides, if loads run ahead."""
+"""The share of the waiting for blocks, or of the rest, that the other hides: by whether several
+blocks are being loaded at a time."""
 CROWDED = 1.1
 """The factor for a launch that asks for more stages than shared memory holds: it gets fewer."""
 TOGETHER = 0.93
@@ -146,7 +147,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     stages = max(1, here.stages - 1) if in_time else 1
     ahead = rounds * work.multiplying * arriving / stages
     is_serial = work.is_mixed or (here.stages == 1 and bool(work.products))
-    hidden = 0.0 if is_serial else HIDDEN[in_time] * min(longer, ahead)
+    hidden = 0.0 if is_serial else HIDDEN[stages > 1] * min(longer, ahead)
     longer = longer + ahead - hidden
     starts = START / rounds if schedule.programs else START
     folding = 0.0 if work.multiplying else work.folding * FOLDING

@@ -457,13 +457,21 @@ class _Count:
 
 
 def mixed_tiles(body: Body) -> set[Tile]:
-    """The operands of dots that arithmetic of the same step reads, or makes of loaded blocks."""
+    """The operands of dots that arithmetic of the same step reads, or makes of loaded blocks.
+
+    What is made of products of the same step does not count.
+    """
     loaded = {s.tile for s in body if isinstance(s, Load | Lookup)}
-    computed = [s for s in body if isinstance(s, Compute | Fold)]
-    sources = {tile for s in computed for tile in read(s)} & loaded
-    made = {s.tile for s in computed if sources.intersection(read(s))}
     dots = [s for s in body if isinstance(s, Contract) and is_dot(s)]
-    return {side for s in dots for side in (s.left, s.right)} & (sources | made)
+    multiplied = {s.tile for s in body if isinstance(s, Contract)}
+    made: set[Tile] = set()
+    for s in body:
+        if isinstance(s, Compute | Fold):
+            if multiplied.intersection(read(s)):
+                multiplied.add(s.tile)
+            elif (loaded | made).intersection(read(s)):
+                made |= {s.tile, *loaded.intersection(read(s))}
+    return {side for s in dots for side in (s.left, s.right)} & made
 
 
 def weight(expr: Expr, weights: Mapping[str, float]) -> float:
