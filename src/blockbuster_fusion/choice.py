@@ -7,6 +7,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
+from blockbuster_fusion.nest.passes.join_rows import join_rows
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
@@ -90,6 +91,7 @@ FOR_ROWS = (
 
 BETWEEN: tuple[Pass[Nest, Nest], ...] = (
     Pass("narrow_operands", "Stores what products round in 16 bits, on a GPU.", narrow_operands),
+    Pass("join_rows", "Goes through short rows again rather than in a second kernel.", join_rows),
     Pass("untie_kernels", "Gives kernels that read others' results own dims.", untie_kernels),
 )
 """The passes over arrays between kernels of a GPU."""

@@ -42,6 +42,7 @@ from blockbuster_fusion.safety.storage import stored_as
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from blockbuster_fusion.tools.check.judge import relative_error
 from helpers.attention_forms import FORMS, inputs_of
+from helpers.joined_rows import joined_errors, joined_resources
 from helpers.lookup_programs import FORMS as LOOKUPS
 from helpers.lookup_programs import inputs_of as lookup_inputs
 from helpers.lookup_programs import traced
@@ -610,6 +611,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_vectors": vector_errors,
     "run_padded": padded_errors,
     "run_turns": turn_errors,
+    "run_joined": joined_errors,
     "run_edges": edge_results,
     "run_exponentials": exponential_errors,
     "run_outside": lookups_outside,
@@ -624,6 +626,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_padded": padded_resources,
     "compile_rows": row_resources,
     "compile_turns": turn_resources,
+    "compile_joined": joined_resources,
     "compile_short": lambda capability: short_resources(int(capability)),
 }
 

@@ -13,6 +13,7 @@ from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
 from blockbuster_fusion.nest.nest import Along, Fold, For, Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
+from blockbuster_fusion.nest.passes.join_rows import join_rows
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
@@ -476,6 +477,57 @@ def test_untie_kernels(golden: Callable[[str], None]) -> None:
     """A kernel iterates what another stores in blocks of its own; equal levels share dims."""
     nest = nest_from_text(HEAD + MADE_AND_READ)
     golden(changes(nest, untie_kernels(nest)))
+
+
+STATISTICS = """
+R = Axis(40)
+R0 = Dim(R, 0)
+j = Index(R0)
+l = Index(M0)
+w = Index(R0)
+X = Buffer([BufferAxis(M0), BufferAxis(R0)], float32)
+Y = Buffer([BufferAxis(M0), BufferAxis(R0)], float32)
+T = Buffer([BufferAxis(M0)], float32)
+e = Tile([M0[m], R0[j]], float32)
+t = Tile([M0[l]], float32)
+y = Tile([M0[l], R0[w]], float32)
+Nest("f", [Kernel("f1", [m], [
+    Fill(a, 0),
+    For(j, [
+        Load(e, X[M0[m], R0[j]]),
+        Fold(r, e, R0[j], add),
+        Compute(a, x0 + x1, [a, r]),
+    ]),
+    Store(T[M0[m]], a),
+]), Kernel("f2", [l, w], [
+    Load(y, X[M0[l], R0[w]]),
+    Load(t, T[M0[l]]),
+    Compute(y, x0 / x1, [y, t]),
+    Store(Y[M0[l], R0[w]], y),
+])], [X], [View(Y, [M, R])], between=[T])
+"""
+
+
+def test_join_rows(golden: Callable[[str], None]) -> None:
+    """A kernel that divides rows by their sums goes on where the sums were made."""
+    nest = nest_from_text(HEAD + STATISTICS)
+    golden(changes(nest, join_rows(nest)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("R = Axis(40)", "R = Axis(40000)"),
+        ("R = Axis(40)", 'R = Axis(Symbol("RR"))'),
+        ("Load(t, T[M0[l]])", "Load(t, O[M0[l]])"),
+        ("[l, w]", "[w, l]"),
+        ("Store(Y[M0[l], R0[w]], y)", "Store(X[M0[l], R0[w]], y)"),
+    ],
+    ids=["long", "unknown", "independent", "other grid", "in place"],
+)
+def test_rows_that_are_not_joined(old: str, new: str) -> None:
+    nest = nest_from_text(HEAD + STATISTICS.replace(old, new))
+    assert len(join_rows(nest).kernels) == 2
 
 
 def divided(body: str) -> tuple[Nest, Nest]:

@@ -12,6 +12,7 @@ import pytest
 from blockbuster_fusion.printers.triton.memory import SHARED
 from helpers import triton_cases
 from helpers.effort import FULL
+from helpers.joined_rows import JOINED
 from helpers.padded_products import PADDED
 from helpers.triton_cases import (
     DIVIDED,
@@ -36,6 +37,7 @@ COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
     *("compile_padded", "compile_turns", "compile_rows", "compile_divided", "compile:90:float32"),
+    "compile_joined",
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
 )
@@ -203,6 +205,21 @@ def test_programs_take_turns() -> None:
     assert large["wgmma"]
     assert not large["spilled"]
     assert large["shared"] <= SHARED[90]
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_a_norm_before_a_product_is_one_kernel(name: str) -> None:
+    """Statistics, and the rows that were made from them, were two kernels."""
+    rows = [row for row in found("run_joined") if row["case"] == name]
+    assert len(rows) == 3
+    assert not [row for row in rows if not row["error"] <= 2 * row["torch"]], rows
+
+
+def test_joined_rows_are_loaded_once() -> None:
+    rows = {row["case"]: row for row in found("compile_joined")}
+    assert set(rows) == set(JOINED)
+    assert not [row for row in rows.values() if row["spilled"] or not row["wgmma"]], rows
+    assert {rows[name]["loads"] for name in ("softmax", "heads")} == {2}, rows  # of 16 bytes
 
 
 def test_products_with_copies_load_vectors_alone() -> None:

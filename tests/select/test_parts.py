@@ -34,6 +34,11 @@ def product(*operands: int, region: str = "") -> OperatorInfo:
     return OperatorInfo(Kind.CONTRACTION, operands, region)
 
 
+def of(op: OperatorInfo, *factors: str) -> OperatorInfo:
+    """A product of some arrays."""
+    return replace(op, factors=frozenset(factors))
+
+
 def misc(*operands: int, region: str = "") -> OperatorInfo:
     return OperatorInfo(Kind.MISC, operands, region)
 
@@ -180,6 +185,42 @@ def test_a_product_of_which_one_side_is_computed_by_no_product_joins() -> None:
     assert parts(output(pointwise()), output(pointwise()), product(0, 1)) == [[0, 1], [2]]
 
 
+# ------------------------------------------------------------------------ on a GPU
+
+
+def on_a_gpu(*operators: OperatorInfo) -> list[list[int]]:
+    return Layerwise(apart=True).parts(operators)
+
+
+def test_projections_begin_parts_on_a_gpu() -> None:
+    queries, keys = of(projection(2), "x", "q"), of(projection(2), "x", "k")
+    assert on_a_gpu(*NORM, queries, keys) == [[0, 1, 2], [3], [4]]
+
+
+def test_two_products_of_one_array_meet_on_a_gpu() -> None:
+    """Both halves of a gated perceptron; not two products of different arrays, and no layers."""
+    gate, up = of(projection(2), "x", "w"), of(projection(2), "x", "v")
+    down = of(projection(6), "h", "u")
+    model = [*NORM, gate, pointwise(3), up, pointwise(4, 5), down]
+    assert on_a_gpu(*model) == [[0, 1, 2], [3, 4, 5, 6], [7]]
+    model[5] = of(projection(2), "y", "v")
+    assert on_a_gpu(*model) == [[0, 1, 2], [3, 4], [5, 6], [7]]
+    second = of(projection(1), "x", "v")
+    assert on_a_gpu(of(projection(), "x", "w"), pointwise(0), second, pointwise(1, 2)) == [
+        [0, 1],
+        [2, 3],
+    ]
+
+
+def test_a_norm_comes_along_if_only_both_products_read_it() -> None:
+    """Arrays that are no weights: the norm is in the part of the first product."""
+    gate, up = of(product(2), "x", "w"), of(product(2), "x", "v")
+    model = [*NORM, gate, pointwise(3), up, pointwise(4, 5)]
+    assert on_a_gpu(*model) == [[0, 1, 2, 3, 4, 5, 6]]
+    shown = [*model[:2], output(model[2]), *model[3:]]
+    assert on_a_gpu(*shown) == [[0, 1, 2, 3, 4], [5, 6]]
+
+
 # ------------------------------------------------------------------------ sinking
 
 
@@ -225,21 +266,22 @@ def models(draw: st.DrawFn) -> list[OperatorInfo]:
                 has_weight=draw(st.booleans()),
                 is_stored=draw(st.integers(0, 5)) == 0,
                 is_output=draw(st.integers(0, 7)) == 0,
+                factors=frozenset(draw(st.sets(st.sampled_from("xyz"), max_size=2))),
             )
         )
     return made
 
 
 @settings(deadline=None, max_examples=150)
-@given(models())
-def test_parts_cover_all_once_and_run_in_order(model: list[OperatorInfo]) -> None:
-    made = Layerwise().parts(model)
+@given(models(), st.booleans())
+def test_parts_cover_all_once_and_run_in_order(model: list[OperatorInfo], apart: bool) -> None:
+    made = Layerwise(apart).parts(model)
     assert sorted(i for part in made for i in part) == [*range(len(model))]
     assert all(made), "no part is empty"
     assert all(part == sorted(part) for part in made)
     check_order(model, made)
     for part in made:
-        assert len({model[i].region for i in part}) == 1
+        assert apart or len({model[i].region for i in part}) == 1
         assert len(part) == 1 or all(model[i].kind is not Kind.MISC for i in part)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.machine.machine import Machine, Memory
 from blockbuster_fusion.schedule.schedule import Schedule
-from blockbuster_fusion.schedule.work import Work
+from blockbuster_fusion.schedule.work import VECTOR_BYTES, Work
 
 MOST_WARPS, MOST_PROGRAMS = 64, 32
 """The warps and programs that a processor holds."""
@@ -33,25 +33,40 @@ KEPT_BUSY = 15
 """The warps with which a processor computes at its full rate."""
 KEPT_BUSY_BY_PRODUCTS = 8
 """The same for programs with accumulators: each thread has many elements."""
-AHEAD = {False: 2.6, True: 3.6}
-"""The waiting for the first bytes of a block that is loaded ahead, in steps, by `Work.is_grouped`.
+AHEAD, FAR = 3.6, 1.3
+"""The waiting for the first bytes of a block that is loaded ahead, in steps; and how much longer it
+is if they come from main memory.
 
 It is hidden behind products, unless operands are computed with in the same step."""
+BLOCKS = 4.0
+"""A step waits for the main memory if one of its blocks comes from there: as often as a byte does,
+times this number."""
+LATE = 2.6
+"""The waiting for a vector that is not loaded ahead, which most programs read from a cache."""
 UNGROUPED = 0.6
 """The share of the rate of tensor cores with fewer than 64 rows."""
 BY_WORDS = 8e9
 """The bytes per second that a processor loads if rows are aligned to words only: number by number,
 and nothing ahead."""
+WORD = 4
+"""The bytes that a thread copies ahead at least."""
 CUT, LONG_PIECE = 0.15, 512
 """The share of time that a stream of short pieces of rows takes longer, and their bytes."""
-HIDDEN = 0.98
-"""The share of the waiting for blocks, or of the rest, that the other hides."""
+HIDDEN = {False: 0.8, True: 0.98}
+"""The share of the waiting for blocks, or of the rest, that the other hides: by whether several
+blocks are being loaded at a time."""
 CROWDED = 1.1
 """The factor for a launch that asks for more stages than shared memory holds: it gets fewer."""
 TOGETHER = 0.93
 """The share of the shorter time of tensor cores and of their memory that is hidden."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
+FIRST = 0.7
+"""The share of the waiting for the first block of a program with products that nothing hides."""
+STORING = 2.0
+"""The waiting of a step for the product that it stores, in steps."""
+EACH_START = 4e-10
+"""The seconds between the starts of two programs, while the processors are filled."""
 FOLDING = 0.3
 """The waiting of threads for each other in a fold, in steps."""
 COMMON = 0.3
@@ -83,20 +98,32 @@ def stream_warps(largest: float) -> int:
 
 def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     """The programs of a kernel that a processor runs at a time."""
-    room = machine.memories[0].size
+    room = machine.memories[0].size - work.kept
     usual = 8 if work.held > ACCUMULATED * 32 * 4 else 4
     multiplies = work.multiplying or work.products
     warps = schedule.warps or (usual if multiplies else stream_warps(work.largest))
-    stages = schedule.stages or STAGES
+    stages = (schedule.stages or STAGES) if work.multiplying > 1 else 1  # one step has none ahead
     if work.staged:
         stages = max(1, min(stages, int(room // work.staged)))
     each = work.held / (32 * warps)
     own = work.accumulated / (32 * warps) + BESIDE if work.accumulated else 0.0
     registers = min(MOST_REGISTERS, max(own, USED + each * PER_ELEMENT))
     limits = [MOST_PROGRAMS, MOST_WARPS // warps, int(REGISTERS // (32 * warps * registers))]
-    limits += [int(room // (work.staged * stages))] if work.staged else []
+    shared = work.staged * stages + work.kept
+    limits += [int(machine.memories[0].size // shared)] if shared else []
     spilled = max(1.0, (USED + each) / MOST_REGISTERS)
-    return Residents(max(1, min(limits)), warps, stages, work.staged * stages, spilled)
+    return Residents(max(1, min(limits)), warps, stages, shared, spilled)
+
+
+def runs_ahead(work: Work, warps: int) -> bool:
+    """True if the loads of steps with products run ahead.
+
+    A vector across the rows of a block does not, if a thread has less than a word of it: the
+    threads share it out, or each has that of its own rows.
+    """
+    threads = 32 * warps
+    of_rows = min(threads, work.along / VECTOR_BYTES)
+    return work.across >= WORD * (threads if of_rows < threads else 1)
 
 
 def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
@@ -113,17 +140,25 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     longer, shorter = max(moving, computing), min(moving, computing)
     rounds = programs / (machine.processors * here.programs)
     rounds = math.ceil(rounds) if rounds < 4 else rounds
-    arriving = AHEAD[work.is_grouped] * machine.latency
+    in_time = runs_ahead(work, here.warps)
+    far = min(1.0, BLOCKS * work.arrays / max(work.moved, 1.0))
+    arriving = (AHEAD + FAR * far if in_time else LATE) * machine.latency
     arriving += work.staged * at_a_time / machine.memories[-2].each
-    ahead = rounds * work.multiplying * arriving / max(1, here.stages - 1)
-    hidden = 0.0 if work.is_mixed else HIDDEN * min(longer, ahead)
+    stages = max(1, here.stages - 1) if in_time else 1
+    ahead = rounds * work.multiplying * arriving / stages
+    is_serial = work.is_mixed or (here.stages == 1 and bool(work.products))
+    hidden = 0.0 if is_serial else HIDDEN[stages > 1] * min(longer, ahead)
     longer = longer + ahead - hidden
     starts = START / rounds if schedule.programs else START
     folding = 0.0 if work.multiplying else work.folding * FOLDING
-    waiting = rounds * (work.steps - work.multiplying + folding + starts) * machine.latency
+    alone = work.steps - work.multiplying + STORING * work.storing
+    waiting = rounds * (alone + folding + starts) * machine.latency
+    if work.products and not schedule.programs:
+        waiting += rounds * FIRST * arriving
+    waiting += EACH_START * min(programs, machine.processors * here.programs)
     if work.multiplying and not schedule.programs:  # while a program stores, it loads nothing
         waiting += rounds * work.written / programs / machine.memories[-2].each / at_a_time
-    wanted = work.staged * (schedule.stages or 1)
+    wanted = work.staged * (schedule.stages or 1) + work.kept
     crowded = CROWDED if wanted > machine.memories[0].size else 1.0
     return (longer + (1 - OVERLAP) * shorter + waiting) * here.spilled**3 * crowded
 

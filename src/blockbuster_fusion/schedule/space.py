@@ -7,6 +7,7 @@ data: it prints, compares, and can be given to `compile`. Nothing is searched he
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeGuard
 
@@ -394,19 +395,25 @@ class Space:
         made = dict.fromkeys(replace(schedule, **change) for change in changes)
         yield from (other for other in made if other != schedule)
 
-    def fits(self, tiles: Mapping[Dim, int]) -> bool:
-        """True if no tile is larger than registers, or the second cache, can hold."""
-        target = self.machine.target
+    @cached_property
+    def blocks_of_tiles(self) -> tuple[tuple[tuple[Dim, ...], int], ...]:
+        """The dims of each tile, with the bytes that it may have."""
+        target, found = self.machine.target, dict[tuple[tuple[Dim, ...], int], None]()
         for kernel in self.nest.kernels:
             multiplies = any(self.is_product(s) for s in kernel.statements)
             most = MOST_PRODUCT_BYTES if multiplies and target == "cuda" else MOST_BYTES[target]
             for statement in kernel.statements:
                 made = getattr(statement, "tile", None)
                 if made is not None and made not in self.in_place:
-                    lengths = (self.length(span.dim, tiles) for span in made.spans)
-                    if math.prod(lengths) * 4 > most:
-                        return False
-        return True
+                    found[tuple(span.dim for span in made.spans), most] = None
+        return tuple(found)
+
+    def fits(self, tiles: Mapping[Dim, int]) -> bool:
+        """True if no tile is larger than registers, or the second cache, can hold."""
+        return all(
+            math.prod(self.length(dim, tiles) for dim in dims) * 4 <= most
+            for dims, most in self.blocks_of_tiles
+        )
 
     def length(self, dim: Dim, tiles: Mapping[Dim, int]) -> int:
         """The elements of a block; a GPU multiplies whole ones, also of shorter axes."""

@@ -70,6 +70,9 @@ SIMPLE = 6.0
 """The most additions that an instruction stands for; functions have more."""
 WIDENED = 2.0
 """The additions that a product of two numbers of a block takes, with the conversion of one."""
+PASSED_ON = 8.0
+"""The additions that a number takes for each product with few rows, if it is computed with in the
+same step: it goes from registers to shared memory, and back to each warp."""
 GROUPED, WARPS = 64, 4
 """The rows that a group of four warps multiplies at a time."""
 VECTOR_BYTES = 16
@@ -105,10 +108,19 @@ class Work:
     """Folds of tiles in one program, for which its threads wait for each other."""
     multiplying: float = 0.0
     """The steps among them that multiply matrices; their loads may run ahead."""
+    storing: float = 0.0
+    """The steps among these that also store something, as what they have just multiplied."""
     staged: float = 0.0
     """The most bytes that one such step loads."""
     read_by_cores: float = 0.0
     """Bytes of shared memory that tensor cores read, as operands of products."""
+    kept: float = 0.0
+    """Bytes of operands of products that a program keeps in shared memory beside those."""
+    across: float = math.inf
+    """The bytes of the shortest vector that such a step multiplies with rows of a block, all of one
+    row with one number."""
+    along: float = math.inf
+    """The bytes of these rows."""
     piece: float = math.inf
     """The bytes of the shortest pieces of rows that such a step loads."""
     by_words: float = 0.0
@@ -164,6 +176,7 @@ class _Count:
         self.results: list[list[Dim]] = []
         self.gathered = 0.0
         self.loaded: dict[Tile, Access] = {}
+        self.mixed: set[Tile] = set()
 
     def of(self, kernel: Kernel) -> Work:
         work = self.work
@@ -178,6 +191,7 @@ class _Count:
         work.arrays = sum(self.seen.values())
         work.steps /= work.programs * work.busy
         work.multiplying /= work.programs * work.busy
+        work.storing /= work.programs * work.busy
         work.folding /= work.programs * work.busy
         work.own = sum(self.own.values())
         work.common = sum(size for buffer, size in self.own.items() if buffer in self.common)
@@ -196,6 +210,7 @@ class _Count:
         work.steps += times * bool(loads)
         if loads and any(isinstance(s, Contract) for s in body):
             work.multiplying += times
+            work.storing += times * any(isinstance(s, Store) for s in body)
             sizes = [self.elements(s.tile) * s.source.buffer.dtype.bytes for s in loads]
             pairs = [*zip(loads, sizes, strict=True)]
             mixed = mixed_tiles(body)
@@ -203,8 +218,11 @@ class _Count:
             work.staged = max(work.staged, sum(sizes) + twice)
             work.by_words += times * sum(n for s, n in pairs if not self.has_long_rows(s.source))
             work.is_mixed |= bool(mixed)
+            self.mixed |= mixed
             work.piece = min([work.piece, *(self.piece(s.source) for s in loads)])
             work.accumulated = max(work.accumulated, self.gathered)
+            for contract in (s for s in body if isinstance(s, Contract)):
+                self.beside(contract, {s.tile: s.source for s in loads if isinstance(s, Load)})
         others = [self.elements(s.tile) for s in body if isinstance(s, Compute | Load)]
         work.held = max(work.held, self.gathered + max(others, default=0.0))
         for statement in body:
@@ -265,6 +283,21 @@ class _Count:
             case Fill(tile):
                 work.operations += 0.25 * self.elements(tile) * times
 
+    def beside(self, statement: Contract, loaded: Mapping[Tile, Access]) -> None:
+        """Notes operands that no load of the same step makes, and vectors across the rows."""
+        sides = (statement.left, statement.right)
+        if is_dot(statement):
+            own = self.types.of(statement).bytes if self.has_tensor_cores else 0
+            others = [side for side in sides if side not in loaded and side in self.loaded]
+            self.work.kept = max(self.work.kept, sum(self.elements(s) * own for s in others))
+            return
+        for vector, block in (sides, sides[::-1]):
+            spans = loaded[block].spans if vector in loaded and block in loaded else ()
+            if len(vector.spans) == 1 < len(spans) and vector.spans[0] in spans[:-1]:
+                sizes = loaded[vector].buffer.dtype.bytes, loaded[block].buffer.dtype.bytes
+                self.work.across = min(self.work.across, self.elements(vector) * sizes[0])
+                self.work.along = min(self.work.along, self.length(spans[-1]) * sizes[1])
+
     def multiply(self, statement: Contract, times: float) -> None:
         """Adds the work of a product on a GPU: that of tensor cores, or of others with vectors.
 
@@ -288,6 +321,9 @@ class _Count:
         read = rows + columns * rows / GROUPED if is_grouped else rows * WARPS + columns
         work.read_by_cores += batch * depth * own.bytes * read * times
         work.is_grouped &= is_grouped
+        if not is_grouped:
+            passed = self.mixed & {statement.left, statement.right}
+            work.operations += PASSED_ON * times * sum(map(self.elements, passed))
 
     def products(self, statement: Contract) -> float:
         """The products of two blocks before they are summed."""
@@ -421,13 +457,21 @@ class _Count:
 
 
 def mixed_tiles(body: Body) -> set[Tile]:
-    """The operands of dots that arithmetic of the same step reads, or makes of loaded blocks."""
+    """The operands of dots that arithmetic of the same step reads, or makes of loaded blocks.
+
+    What is made of products of the same step does not count.
+    """
     loaded = {s.tile for s in body if isinstance(s, Load | Lookup)}
-    computed = [s for s in body if isinstance(s, Compute | Fold)]
-    sources = {tile for s in computed for tile in read(s)} & loaded
-    made = {s.tile for s in computed if sources.intersection(read(s))}
     dots = [s for s in body if isinstance(s, Contract) and is_dot(s)]
-    return {side for s in dots for side in (s.left, s.right)} & (sources | made)
+    multiplied = {s.tile for s in body if isinstance(s, Contract)}
+    made: set[Tile] = set()
+    for s in body:
+        if isinstance(s, Compute | Fold):
+            if multiplied.intersection(read(s)):
+                multiplied.add(s.tile)
+            elif (loaded | made).intersection(read(s)):
+                made |= {s.tile, *loaded.intersection(read(s))}
+    return {side for s in dots for side in (s.left, s.right)} & made
 
 
 def weight(expr: Expr, weights: Mapping[str, float]) -> float:

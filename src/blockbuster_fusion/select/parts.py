@@ -18,8 +18,10 @@ looks at the kind of each operator alone:
 - A product of two computed arrays begins a part, but for the second of two, one of which makes an
   operand of the other: attention. Where only one side is computed, and by no product, it may join.
 - A pointwise operator takes over a part that it alone reads, if that is one product of computed
-  arrays: scores wait for a bias that is made after them. On a CPU, a part of products with weights
-  takes over another product with a weight: the two halves of a gated perceptron.
+  arrays: scores wait for a bias that is made after them. The two halves of a gated perceptron
+  meet so as well. On a CPU, a part of products with weights takes over another product with a
+  weight. On a GPU, a product takes over another one of the same array, with the norm before it if
+  only these two read that: one kernel multiplies each block of rows with both weights.
 - At last, a pointwise operator that only a later part reads moves there, if what it reads is stored
   anyway: half a norm does not stay behind.
 """
@@ -58,6 +60,8 @@ class OperatorInfo:
     is_stored: bool = False
     """True if its result has to lie in memory: a slice of it, or a misc operator, reads it."""
     is_output: bool = False
+    factors: frozenset[str] = frozenset()
+    """The arrays that a contraction multiplies, seen through views, by name."""
 
 
 class Selection(Protocol):
@@ -72,7 +76,8 @@ class Layerwise:
     """The policy that this module describes."""
 
     apart: bool = False
-    """True if every product with a weight begins a part, as on a GPU."""
+    """True if every product with a weight begins a part, as on a GPU; a pointwise operator joins
+    two of one array."""
 
     def parts(self, operators: Sequence[OperatorInfo]) -> list[list[int]]:
         """The parts in an order in which they can be run; a misc operator is one of its own."""
@@ -161,7 +166,7 @@ class _Partition:
         return self.apart and is_end and op.kind in rows
 
     def fetch(self, i: int, op: OperatorInfo) -> None:
-        """Takes over the parts that only this operator reads, if they are a product and no more."""
+        """Takes over the parts that only this operator's part reads, if they have one product."""
         own = self.part[i]
         for part in sorted({self.part[v] for v in op.operands} - {own}, reverse=True):
             products = [v for v in self.members[own] if self.operators[v].kind is Kind.CONTRACTION]
@@ -178,13 +183,21 @@ class _Partition:
             return not self.operators[lone].has_weight
         every = [self.operators[v] for v in (*products, lone)]
         is_chain = any(lone in self.before(v, part, self.part[v]) for v in products)
-        return not self.apart and not is_chain and all(op.has_weight for op in every)
+        if self.apart:
+            shared = frozenset.intersection(*(op.factors for op in every))
+            return not is_chain and bool(shared)
+        return not is_chain and all(op.has_weight for op in every)
 
     def is_lone_product(self, part: int, reader: int, region: str) -> bool:
-        """True if a part is one product and what follows, and only one other part reads it."""
+        """True if a part is one product and what follows, and only one other part reads it.
+
+        On a GPU a norm may come before the product.
+        """
         members = self.members[part]
         kinds = [self.operators[v].kind for v in members]
-        if kinds.count(Kind.CONTRACTION) != 1 or set(kinds) > {Kind.CONTRACTION, Kind.POINTWISE}:
+        others = {*kinds} - {Kind.CONTRACTION, Kind.POINTWISE}
+        allowed = {Kind.REDUCTION} if self.apart else set[Kind]()
+        if kinds.count(Kind.CONTRACTION) != 1 or others - allowed:
             return False
         users = {self.part[u] for v in members for u in self.users[v] if u < len(self.part)}
         waiting = any(u >= len(self.part) for v in members for u in self.users[v])

@@ -62,7 +62,7 @@ def _length(kernel: Kernel) -> int:
 def _on_grid_of(first: Kernel, second: Kernel, blocks: Mapping[Dim, int]) -> Body | None:
     """The second kernel on the grid of the first, if one program may run both."""
     grids = [[_form(index, blocks) for index in kernel.grid] for kernel in (first, second)]
-    if grids[0] != grids[1] or not _is_straight(second):
+    if grids[0] != grids[1] or not is_straight(second):
         return None
     names = FreshNames(first)
     taken = {tile.name for s in first.statements for tile in tiles(s)}
@@ -72,12 +72,12 @@ def _on_grid_of(first: Kernel, second: Kernel, blocks: Mapping[Dim, int]) -> Bod
 
     indices = dict(zip(second.grid, first.grid, strict=True))
     moved = Renaming(indices, {}, free).body(second.body)
-    if not _meet(first, second):
-        return moved if _is_straight(first) else None
-    return _continued(first, moved)
+    if not meet(first, second):
+        return moved if is_straight(first) else None
+    return continued(first, moved)
 
 
-def _continued(first: Kernel, body: Body) -> Body | None:
+def continued(first: Kernel, body: Body) -> Body | None:
     """The statements after those of a kernel whose blocks they read, or None if they cannot be."""
     read, made = _touched(first)
     also = {s.target.buffer for s in body if isinstance(s, Store)}
@@ -140,11 +140,11 @@ def _form(index: Index, blocks: Mapping[Dim, int]) -> Hashable:
     return dim.axis.extent, dim.packed, dim.unit, blocks.get(dim)
 
 
-def _is_straight(kernel: Kernel) -> bool:
+def is_straight(kernel: Kernel) -> bool:
     return all(isinstance(s, Straight) for s in kernel.statements)
 
 
-def _meet(first: Kernel, second: Kernel) -> bool:
+def meet(first: Kernel, second: Kernel) -> bool:
     """True if one kernel writes a buffer that the other reads or writes."""
     (one, made), (other, also) = _touched(first), _touched(second)
     return not made.isdisjoint(other | also) or not also.isdisjoint(one)

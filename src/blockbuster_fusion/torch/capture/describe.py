@@ -22,9 +22,17 @@ def described(analysis: Analysis) -> list[OperatorInfo]:
                 has_weight=analysis.has_weight(node),
                 is_stored=node in stored,
                 is_output=node in analysis.outputs or analysis.has_returned_view(node),
+                factors=_factors(analysis, node),
             )
         )
     return found
+
+
+def _factors(analysis: Analysis, node: Node) -> frozenset[str]:
+    """The names of the arrays that a product multiplies, seen through views."""
+    if analysis.kind(node) is not Kind.CONTRACTION:
+        return frozenset()
+    return frozenset(analysis.base(n).name for n in node.all_input_nodes[-2:])
 
 
 def _stored(analysis: Analysis) -> set[Node]:
