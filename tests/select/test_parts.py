@@ -71,8 +71,8 @@ def test_on_a_gpu_a_norm_goes_with_the_sum_of_the_layer_before() -> None:
 
 
 def test_on_a_gpu_tables_are_looked_up_before_the_first_layer() -> None:
-    model = [pointwise(region="0"), reduction(0, region="1")]
-    assert Layerwise(apart=True).parts(model) == [[0], [1]]
+    model = [pointwise(region="0"), pointwise(0, region="0"), reduction(1, region="1")]
+    assert Layerwise(apart=True).parts(model) == [[0, 1], [2]]
 
 
 def test_parts_never_reach_across_a_region() -> None:

@@ -139,7 +139,7 @@ class _Partition:
         members = [self.operators[v] for v in self.members[part]]
         if members[0].kind is Kind.MISC:
             return False
-        if members[-1].region != op.region and not self.may_cross(op, members):
+        if members[-1].region != op.region and not self.may_cross(op, part):
             return False
         products = [m for m in members if m.kind is Kind.CONTRACTION]
         match op.kind:
@@ -159,11 +159,13 @@ class _Partition:
         inner = [v for v in self.before(i, part) if self.operators[v].kind is Kind.CONTRACTION]
         return len(products) == 1 and len(inner) == 1 and not products[0].has_weight
 
-    def may_cross(self, op: OperatorInfo, members: Sequence[OperatorInfo]) -> bool:
-        """True if an operator may join a part of the region before its own."""
-        rows = (Kind.POINTWISE, Kind.REDUCTION)
-        is_end = all(m.kind is Kind.POINTWISE for m in members) and any(m.operands for m in members)
-        return self.apart and is_end and op.kind in rows
+    def may_cross(self, op: OperatorInfo, part: int) -> bool:
+        """True if an operator may join a part of the region before its own: the end of that."""
+        members = [self.operators[v] for v in self.members[part]]
+        is_end = any(self.part[v] != part for m in members for v in m.operands)
+        is_pointwise = all(m.kind is Kind.POINTWISE for m in members)
+        joins = op.kind in (Kind.POINTWISE, Kind.REDUCTION)
+        return self.apart and is_end and is_pointwise and joins
 
     def fetch(self, i: int, op: OperatorInfo) -> None:
         """Takes over the parts that only this operator's part reads, if they have one product."""

@@ -1,8 +1,10 @@
 """The times of PyTorch's own operators, measured for the shapes of a captured graph."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -30,6 +32,8 @@ COPIES = ("clone", "contiguous")
 """Views of a captured graph that are copies in eager mode."""
 HOST = 1.5
 """The factor by which the host is slower in a model than where it repeats one operator."""
+MOST_COPIES = 64
+"""The number of weights that calls take in turns, so that each comes from memory."""
 _KNOWN: dict[tuple[Any, ...], Seconds] = {}
 """The times of this process, by operator, shapes, dtypes, device and threads."""
 
@@ -71,28 +75,57 @@ class LibraryTimes:
         function: Any = node.target
         if node in self.analysis.updates:
             function = IN_PLACE[function]
+        device = tensor_of(node).device
+        copies = self.copies_of_weights(node.all_input_nodes, device)
 
         def call() -> Call:
-            fill = 0 if short_name(node) in LOOKUPS else 1
-            given = self._real(node.args, fill)
-            named = {name: self._real(x, fill) for name, x in node.kwargs.items()}
-            return lambda: function(*given, **named)
+            arrays = _Arrays(self, 0 if short_name(node) in LOOKUPS else 1)
+
+            def once() -> Call:
+                given = self._real(node.args, arrays)
+                named = {name: self._real(x, arrays) for name, x in node.kwargs.items()}
+                return lambda: function(*given, **named)
+
+            return _in_turns(once, arrays, copies)
 
         seen = self._described((node.args, tuple(node.kwargs.items())))
-        device = tensor_of(node).device
+        seen = seen if copies == 1 else (*seen, copies)
         return in_a_plan(function, self._timed(str(function), seen, call, device), device)
 
     def composite(self, found: Composite) -> Seconds:
         """The time of PyTorch's one operator for a composite."""
 
+        operator, device = found.operator, tensor_of(found.result).device
+        operands = [n for n in found.operands if n is not None]
+        copies = self.copies_of_weights(operands, device)
+
         def call() -> Call:
-            arrays = [n if n is None else self._array(n) for n in found.operands]
-            given = found.prepared(*arrays)
-            return lambda: found.run(*given)
+            arrays = _Arrays(self, 1)
+
+            def once() -> Call:
+                given = found.prepared(*(n if n is None else arrays(n) for n in found.operands))
+                return lambda: found.run(*given)
+
+            return _in_turns(once, arrays, copies)
 
         seen = self._described((found.operands, found.form))
-        operator, device = found.operator, tensor_of(found.result).device
+        seen = seen if copies == 1 else (*seen, copies)
         return in_a_plan(operator, self._timed(str(operator), seen, call, device), device)
+
+    def is_weight(self, node: Node) -> bool:
+        return self.analysis.base(node) in self.analysis.static
+
+    def copies_of_weights(self, nodes: Iterable[Node], device: torch.device) -> int:
+        """The number of copies of weights that a GPU's cache does not hold together.
+
+        A call that is repeated would find its weight there, and a model finds it in memory.
+        """
+        if device.type != "cuda":
+            return 1
+        tensors = [tensor_of(n) for n in nodes if tensors_of(n) and self.is_weight(n)]
+        size = sum(math.prod(map(self._number, t.shape)) * t.dtype.itemsize for t in tensors)
+        room = 2 * machine_for(device.type).memories[-2].size
+        return min(MOST_COPIES, 1 + int(room // size)) if 0 < size < room else 1
 
     def _timed(
         self, name: str, seen: tuple[Any, ...], call: Callable[[], Call], device: torch.device
@@ -125,25 +158,52 @@ class LibraryTimes:
             return tuple(self._described(x) for x in given)
         return str(self._number(given.meta["val"] if isinstance(given, Node) else given))
 
-    def _real(self, given: Any, fill: int) -> Any:
+    def _real(self, given: Any, arrays: "_Arrays") -> Any:
         """An argument with arrays in place of nodes, and numbers in place of sizes."""
         if isinstance(given, Node):
-            is_array = bool(tensors_of(given))
-            return self._array(given, fill) if is_array else self._number(given.meta["val"])
+            return arrays(given) if tensors_of(given) else self._number(given.meta["val"])
         if isinstance(given, list | tuple):
-            return type(given)(self._real(x, fill) for x in given)
+            return type(given)(self._real(x, arrays) for x in given)
         return self._number(given)
 
     def _number(self, given: Any) -> Any:
         return self.length(as_size(given)) if isinstance(given, torch.SymInt) else given
 
-    def _array(self, node: Node, fill: int = 1) -> torch.Tensor:
+    def array(self, node: Node, fill: int = 1) -> torch.Tensor:
         """An array like the fake one of a node: ones, or what integers are to be filled with."""
         fake = tensor_of(node)
         shape, strides = ([*map(self._number, x)] for x in (fake.shape, fake.stride()))
         made = torch.empty_strided(shape, strides, dtype=fake.dtype, device=fake.device)
         is_integer = not fake.dtype.is_floating_point and fake.dtype is not torch.bool
         return made.fill_(fill if is_integer else 1)
+
+
+class _Arrays:
+    """The arrays of calls of one operator, which differ in their weights alone."""
+
+    def __init__(self, times: LibraryTimes, fill: int) -> None:
+        self.times, self.fill = times, fill
+        self.made: dict[Node, torch.Tensor] = {}
+
+    def __call__(self, node: Node) -> torch.Tensor:
+        if node not in self.made:
+            self.made[node] = self.times.array(node, self.fill)
+        return self.made[node]
+
+    def forget_weights(self) -> None:
+        self.made = {n: x for n, x in self.made.items() if not self.times.is_weight(n)}
+
+
+def _in_turns(once: Callable[[], Call], arrays: _Arrays, count: int) -> Call:
+    """A call that takes other weights each time, of that many."""
+    calls = []
+    for _ in range(count):
+        calls.append(once())
+        arrays.forget_weights()
+    if count == 1:
+        return calls[0]
+    turn = cycle(calls)
+    return lambda: next(turn)()
 
 
 def in_a_plan(function: object, spent: Seconds, device: torch.device) -> Seconds:
