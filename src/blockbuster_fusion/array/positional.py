@@ -30,6 +30,7 @@ from blockbuster_fusion.array.primitives import (
     Given,
     Pointwise,
     Primitive,
+    RunningSummary,
     Summary,
     TableLookup,
 )
@@ -162,6 +163,19 @@ class PositionalBuilder:
         return self.recorder.record(
             made, (x.record,), axes, x.dtype, result.positions, result.sizes
         )
+
+    def scan(self, combiner: Combiner, x: PositionalArray, at: int) -> PositionalArray:
+        """`x` with each element combined with those before it along a position."""
+        x = self.as_array(x)
+        if combiner in (ADD, MUL) and x.dtype in (DType.bool_, DType.int32):
+            x = self.elementwise(lambda t: cast(t, DType.int64), x, dtype=DType.int64)
+        factors, have = self.axes.atoms(x.positions[at]), self.recorder.axes_of(x.record)
+        if not factors:
+            return x
+        if len(factors) > 1 or factors[0] not in have:
+            raise NotExpressible(what="a scan along several axes, or along a broadcast axis")
+        made = RunningSummary(factors, combiner)
+        return self.recorder.record(made, (x.record,), have, x.dtype, x.positions, x.sizes)
 
     def present(self, x: PositionalArray, at: Iterable[int]) -> list[Factor]:
         """The axes at some positions along which `x` is not broadcast."""

@@ -1,5 +1,6 @@
 """Combiners: the monoids of reductions of lists and loops."""
 
+import math
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.expr import Expr, arg, call
@@ -32,10 +33,24 @@ ADD = Combiner("add", (0.0,), (arg(0) + arg(1),))
 MUL = Combiner("mul", (1.0,), (arg(0) * arg(1),))
 MAX = Combiner("max", (float("-inf"),), (call("maximum", arg(0), arg(1)),))
 MIN = Combiner("min", (float("inf"),), (call("minimum", arg(0), arg(1)),))
+LOGADDEXP = Combiner(
+    "logaddexp",
+    (float("-inf"),),
+    (
+        call(
+            "where",
+            call("eq", arg(0), arg(1)),
+            arg(0) + math.log(2),
+            call("maximum", arg(0), arg(1))
+            + call("log1p", call("exp", -call("abs", arg(0) - arg(1)))),
+        ),
+    ),
+)
+"""log(exp(x) + exp(y)). Equal infinities have no difference."""
 ANY = Combiner("any", (0.0,), (arg(1),))
 """Every iteration yields the same value: keep one."""
 
-SIMPLE = {c.name: c for c in (ADD, MUL, MAX, MIN, ANY)}
+SIMPLE = {c.name: c for c in (ADD, MUL, MAX, MIN, LOGADDEXP, ANY)}
 """The combiners that are known by name; a tuple combiner carries its own expressions."""
 
 

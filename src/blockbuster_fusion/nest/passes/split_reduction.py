@@ -64,7 +64,7 @@ def axis_of_parts(axis: str, parts: int) -> Axis:
 def _reduction(kernel: Kernel, axis: str) -> tuple[int, For] | None:
     """The first loop over an axis in the kernel's body that gathers, with its position."""
     for at, statement in enumerate(kernel.body):
-        if not isinstance(statement, For) or not statement.gathered:
+        if not isinstance(statement, For) or not statement.gathered or statement.carried:
             continue
         if any(isinstance(s, Store) for s in walk(statement.body)):
             continue  # the second kernel could not see it

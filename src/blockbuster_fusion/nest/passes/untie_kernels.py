@@ -20,6 +20,7 @@ from blockbuster_fusion.nest.nest import (
     Kernel,
     Nest,
     NestStep,
+    RunningFold,
     Space,
     Store,
 )
@@ -29,7 +30,7 @@ from blockbuster_fusion.nest.rewrite import Renaming
 def untie_kernels(nest: Nest) -> Nest:
     """A nest whose kernels share the dims of loops only with those that they do not depend on."""
     statements = [s for kernel in nest.kernels for s in kernel.statements]
-    if not any(isinstance(s, Contract | Fold) for s in statements):
+    if not any(isinstance(s, Contract | Fold | RunningFold) for s in statements):
         return nest  # one tile suits all kernels that compute element by element
     levels = _levels(nest)
     tied = _tied(nest)

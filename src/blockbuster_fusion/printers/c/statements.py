@@ -14,6 +14,7 @@ from blockbuster_fusion.nest.nest import (
     Load,
     Lookup,
     Positions,
+    RunningFold,
     Statement,
     Store,
 )
@@ -25,6 +26,7 @@ from blockbuster_fusion.printers.c.loops import looping
 from blockbuster_fusion.printers.c.moves import write_load, write_lookup, write_store
 from blockbuster_fusion.printers.c.panel_text import write_panel
 from blockbuster_fusion.printers.c.reductions import write_compute, write_fold
+from blockbuster_fusion.printers.c.scans import write_running_fold
 from blockbuster_fusion.printers.c.stream_text import write_stream
 
 
@@ -104,6 +106,8 @@ def _write_statement(out: KernelText, statement: Statement) -> None:
                 out.line(f"{layout.at(statement.tile, variables)} = {bare(value)};")
         case Fold():
             write_fold(out, statement)
+        case RunningFold():
+            write_running_fold(out, statement)
         case Contract():
             write_contract(out, statement)
 

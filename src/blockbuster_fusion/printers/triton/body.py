@@ -19,12 +19,18 @@ from blockbuster_fusion.nest.nest import (
     Load,
     Lookup,
     Positions,
+    RunningFold,
     Statement,
     Store,
     accesses,
     written,
 )
-from blockbuster_fusion.printers.operators import TRITON_REDUCTIONS, TRITON_TYPES, TextForm
+from blockbuster_fusion.printers.operators import (
+    TRITON_REDUCTIONS,
+    TRITON_SCANS,
+    TRITON_TYPES,
+    TextForm,
+)
 from blockbuster_fusion.printers.triton.barriers import Barriers
 from blockbuster_fusion.printers.triton.contractions import (
     contract,
@@ -92,6 +98,8 @@ class BodyPrinter:
                 return []
             case Fold():
                 return [f"{statement.tile} = {self.fold(statement)}"]
+            case RunningFold():
+                return [f"{statement.tile} = {self.running_fold(statement)}"]
             case Contract() if statement in self.spread:
                 return [spread(self.values, statement)]
             case Contract():
@@ -144,6 +152,15 @@ class BodyPrinter:
         left = tuple(s for s in operand.spans if s != span)
         made = aligned(made, left, statement.tile.spans)
         return f"{made} != 0" if is_truth else made
+
+    def running_fold(self, statement: RunningFold) -> str:
+        operand, combiner = statement.operand, statement.combiner
+        text = self.values.value(operand)
+        if operand.dtype is DType.int64:
+            text = f"tl.cast({text}, tl.int64)"  # what comes of positions may be narrow
+        axis = operand.spans.index(statement.span)
+        made = self.variables.expr.reduction(TRITON_SCANS[combiner], text, axis=axis)
+        return aligned(made, operand.spans, statement.tile.spans)
 
     def loop(self, loop: For) -> list[str]:
         self.barriers.enter(loop.body)
