@@ -18,6 +18,7 @@ from blockbuster_fusion.nest.nest import (
     Fold,
     For,
     Kernel,
+    Last,
     Load,
     Lookup,
     Nest,
@@ -114,6 +115,9 @@ def _statement(statement: Statement, known: set[Tile]) -> str:
             word = f"scan_{statement.combiner.name}"
             scanned = f"{word}({statement.operand}, over {statement.span.dim})"
             return f"{_typed(statement.tile, known)} = {scanned}"
+        case Last():
+            last = f"last({statement.operand}, over {statement.span.dim})"
+            return f"{_typed(statement.tile, known)} = {last}"
         case Contract():
             sides = (statement.left, statement.right)
             named = zip(sides, statement.tail_masked, strict=True)

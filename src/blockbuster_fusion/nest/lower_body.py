@@ -41,6 +41,7 @@ from blockbuster_fusion.nest.nest import (
     Fold,
     For,
     Index,
+    Last,
     Load,
     Lookup,
     Positions,
@@ -302,13 +303,8 @@ class BodyBuilder:
         if op.dim.unit:
             return tile
         rest = [other for other in operand.spans if other != span]
-        carry, total = (self.new_tile(rest, kind.dtype) for _ in range(2))
-        made = self.new_tile(tile.spans, kind.dtype)
-        self.block += [
-            Compute(made, combine, (carry, tile)),
-            Fold(total, operand, span, op.combiner),
-            Compute(carry, combine, (carry, total)),
-        ]
+        carry, made = self.new_tile(rest, kind.dtype), self.new_tile(tile.spans, kind.dtype)
+        self.block += [Compute(made, combine, (carry, tile)), Last(carry, made, span)]
         self.carried.append((op.combiner, carry))
         return made
 

@@ -201,6 +201,18 @@ class RunningFold:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Last:
+    """The last elements of a tile along one of its axes, which a scan carries to the next block.
+
+    Those of the last block of an axis are not defined: nothing comes after it.
+    """
+
+    tile: Tile
+    operand: Tile
+    span: Span
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Contract:
     """Adds `left · right`, summed over a span of both, to a tile that has been filled before.
 
@@ -294,7 +306,7 @@ class Cascade:
     inside: bool = False
 
 
-Writing = Load | Lookup | Compute | Positions | Fold | RunningFold | Contract | Fill
+Writing = Load | Lookup | Compute | Positions | Fold | RunningFold | Last | Contract | Fill
 """Statements that write a tile."""
 Statement = Writing | Store | For | Cascade
 Body = tuple[Statement, ...]
@@ -447,7 +459,7 @@ def read(statement: Statement) -> tuple[Tile, ...]:
             return (statement.places,)
         case Compute():
             return statement.operands
-        case Fold() | RunningFold():
+        case Fold() | RunningFold() | Last():
             return (statement.operand,)
         case Contract():
             return (statement.left, statement.right, statement.tile)

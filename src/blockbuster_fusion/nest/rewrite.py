@@ -15,6 +15,7 @@ from blockbuster_fusion.nest.nest import (
     For,
     Index,
     Kernel,
+    Last,
     Load,
     Lookup,
     Positions,
@@ -61,7 +62,7 @@ def reading(statement: Statement, old: Tile, new: Tile) -> Statement:
             return replace(statement, places=other(statement.places))
         case Compute():
             return replace(statement, operands=tuple(other(t) for t in statement.operands))
-        case Fold() | RunningFold():
+        case Fold() | RunningFold() | Last():
             return replace(statement, operand=other(statement.operand))
         case Contract():
             return replace(statement, left=other(statement.left), right=other(statement.right))
@@ -131,7 +132,7 @@ class Renaming:
                 return replace(s, tile=tile(s.tile), operands=tuple(map(tile, s.operands)))
             case Positions():
                 return replace(s, tile=tile(s.tile), span=self.span(s.span))
-            case Fold() | RunningFold():
+            case Fold() | RunningFold() | Last():
                 operand, span = tile(s.operand), self.span(s.span)
                 return replace(s, tile=tile(s.tile), operand=operand, span=span)
             case Contract():

@@ -17,6 +17,7 @@ from blockbuster_fusion.nest.nest import (
     For,
     Index,
     Kernel,
+    Last,
     Load,
     Lookup,
     Nest,
@@ -87,7 +88,7 @@ class _Kernel:
                 for operand in statement.operands:
                     if not own.issuperset(operand.spans):
                         self.fail(statement, f"{operand} has axes that {statement.tile} lacks")
-            case Fold():
+            case Fold() | Last():
                 left = [s for s in statement.operand.spans if s != statement.span]
                 self.contained(statement, statement.span, statement.operand)
                 self.same(statement, statement.tile.spans, left)
@@ -173,6 +174,6 @@ def _spans(statement: Statement) -> list[Span]:
     spans = [span for access in accesses(statement) for span in access.spans]
     made = written(statement)
     spans += [] if made is None else list(made.spans)
-    if isinstance(statement, Positions | Fold | RunningFold | Contract):
+    if isinstance(statement, Positions | Fold | RunningFold | Last | Contract):
         spans.append(statement.span)
     return spans

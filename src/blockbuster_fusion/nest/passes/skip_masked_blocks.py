@@ -51,6 +51,7 @@ from blockbuster_fusion.nest.nest import (
     For,
     Index,
     Kernel,
+    Last,
     Load,
     Lookup,
     Positions,
@@ -311,7 +312,7 @@ class _Beyond:
                 case For():
                     if not self.loop(statement, state):
                         return False
-                case Load() | Lookup() | Positions() | RunningFold():
+                case Load() | Lookup() | Positions() | RunningFold() | Last():
                     state[statement.tile] = ANY
         return True
 

@@ -2,7 +2,7 @@
 
 from blockbuster_fusion.ir.combiner import ADD, MUL
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.nest import RunningFold
+from blockbuster_fusion.nest.nest import Last, RunningFold
 from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.operators import C_TYPES
@@ -14,6 +14,14 @@ def write_running_fold(out: KernelText, statement: RunningFold) -> None:
         _write_along(out, statement)
     else:
         _write_across(out, statement)
+
+
+def write_last(out: KernelText, statement: Last) -> None:
+    """Writes the last elements of a tile."""
+    layout, span = out.layout, statement.span
+    with out.over(layout.order(statement.tile)) as variables:
+        last = layout.at(statement.operand, variables | {span: f"({layout.length(span)} - 1)"})
+        out.line(f"{layout.at(statement.tile, variables)} = {last};")
 
 
 def _write_along(out: KernelText, statement: RunningFold) -> None:

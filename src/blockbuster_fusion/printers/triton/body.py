@@ -16,6 +16,7 @@ from blockbuster_fusion.nest.nest import (
     Fold,
     For,
     Kernel,
+    Last,
     Load,
     Lookup,
     Positions,
@@ -39,7 +40,7 @@ from blockbuster_fusion.printers.triton.contractions import (
     spread_end,
 )
 from blockbuster_fusion.printers.triton.expressions import number_text
-from blockbuster_fusion.printers.triton.layout import aligned
+from blockbuster_fusion.printers.triton.layout import aligned, position
 from blockbuster_fusion.printers.triton.loops import loop_lines
 from blockbuster_fusion.printers.triton.maxima import seen_maxima
 from blockbuster_fusion.printers.triton.moves import load, store
@@ -100,6 +101,8 @@ class BodyPrinter:
                 return [f"{statement.tile} = {self.fold(statement)}"]
             case RunningFold():
                 return [f"{statement.tile} = {self.running_fold(statement)}"]
+            case Last():
+                return [f"{statement.tile} = {self.last(statement)}"]
             case Contract() if statement in self.spread:
                 return [spread(self.values, statement)]
             case Contract():
@@ -161,6 +164,16 @@ class BodyPrinter:
         axis = operand.spans.index(statement.span)
         made = self.variables.expr.reduction(TRITON_SCANS[combiner], text, axis=axis)
         return aligned(made, operand.spans, statement.tile.spans)
+
+    def last(self, statement: Last) -> str:
+        """The sum of the last elements and zeros: an element is not read by its place."""
+        operand, span = statement.operand, statement.span
+        block = self.variables.block(span.dim)
+        there = f"(tl.arange(0, {block}) == {block} - 1){position(operand.spans, span)}"
+        text = f"tl.where({there}, {self.values.value(operand)}, 0)"
+        left = tuple(s for s in operand.spans if s != span)
+        made = f"tl.sum({text}, {operand.spans.index(span)})"
+        return aligned(made, left, statement.tile.spans)
 
     def loop(self, loop: For) -> list[str]:
         self.barriers.enter(loop.body)
