@@ -152,8 +152,8 @@ class BodyBuilder:
         self.grid, self.around = grid, around
         self.block: list[Statement] = []
         self.grid_indices: list[Index] = []
-        self.carried: list[tuple[Combiner, Tile]] = []
-        """What scans carry from block to block of the loop."""
+        self.carried: list[tuple[Combiner, Last]] = []
+        """What scans carry from block to block of the loop, taken at the end of its body."""
         self.homes: dict[Value, InMemory] = {}
         self.stores: dict[Value, list[InMemory]] = {}
         self.loaded: dict[Access | tuple[Access, Tile], Tile] = {}
@@ -304,8 +304,8 @@ class BodyBuilder:
             return tile
         rest = [other for other in operand.spans if other != span]
         carry, made = self.new_tile(rest, kind.dtype), self.new_tile(tile.spans, kind.dtype)
-        self.block += [Compute(made, combine, (carry, tile)), Last(carry, made, span)]
-        self.carried.append((op.combiner, carry))
+        self.block.append(Compute(made, combine, (carry, tile)))
+        self.carried.append((op.combiner, Last(carry, made, span)))
         return made
 
     def dot(self, node: Node, op: Dot) -> Tile:
@@ -412,10 +412,12 @@ class BodyBuilder:
             return
         accumulators = inner.accumulate(index, coming)
         self.block += [fill for group in accumulators for fill in group.fills]
-        self.block += [Fill(carry, combiner.identity[0]) for combiner, carry in inner.carried]
+        carried = tuple((combiner, last.tile) for combiner, last in inner.carried)
+        self.block += [Fill(carry, combiner.identity[0]) for combiner, carry in carried]
+        inner.block += [last for _, last in inner.carried]
         gathered = tuple((group.combiner, group.tiles) for group in accumulators)
         loop = For(index, tuple(inner.block), op.first, gathered=gathered)
-        self.block.append(replace(loop, carried=tuple(inner.carried)))
+        self.block.append(replace(loop, carried=carried))
         tiles = iter([tile for group in accumulators for tile in group.tiles])
         for port, mode in enumerate(op.modes):
             if mode is not None:

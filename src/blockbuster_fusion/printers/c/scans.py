@@ -1,43 +1,73 @@
 """Scans of tiles as C."""
 
-from blockbuster_fusion.ir.combiner import ADD, MUL
+from collections.abc import Mapping
+
+from blockbuster_fusion.ir.combiner import ADD, LOGADDEXP, MUL
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.nest import Last, RunningFold
+from blockbuster_fusion.nest.nest import Last, RunningFold, Span
 from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.operators import C_TYPES
 
+RUN = 8
+"""The elements that are scanned by themselves, so that only one in so many waits for the total."""
+
 
 def write_running_fold(out: KernelText, statement: RunningFold) -> None:
-    """Writes a scan: along the vectors element by element, or across them row upon row."""
-    if out.layout.order(statement.tile)[-1] == statement.span:
-        _write_along(out, statement)
-    else:
+    """Writes a scan: along the vectors row by row, or across them row upon row."""
+    order = out.layout.order(statement.tile)
+    if order[-1] != statement.span:
         _write_across(out, statement)
+        return
+    with out.over(order[:-1], simd="") as outer:
+        write_row_scan(out, statement, outer)
+
+
+def write_row_scan(out: KernelText, statement: RunningFold, row: Mapping[Span, str]) -> None:
+    """Writes the scan of one row; running sums and products of float32 are kept in float64."""
+    layout, combiner, dtype = out.layout, statement.combiner, statement.tile.dtype
+    if dtype is DType.float32 and combiner in (ADD, MUL):
+        dtype = DType.float64
+    expr, length = combiner.combine[0], layout.length(statement.span)
+
+    def combined(first: str, second: str) -> str:
+        return bare(out.writer.combined(expr, [first, second], dtype))
+
+    def x(at: str) -> str:
+        return layout.at(statement.operand, {**row, statement.span: at})
+
+    def made(at: str) -> str:
+        return layout.at(statement.tile, {**row, statement.span: at})
+
+    with out.braces(""):
+        out.line(f"{C_TYPES[dtype]} total = {number(combiner.identity[0], dtype)};")
+        out.line("int64_t at = 0;")
+        if combiner is not LOGADDEXP:  # which takes too long to be computed twice
+            with out.braces(f"for (; at + {RUN} <= {length}; at += {RUN})"):
+                out.line(f"{C_TYPES[dtype]} part[{RUN}];")
+                out.line(f"part[0] = {x('at')};")
+                step = combined("part[w - 1]", x("(at + w)"))
+                out.line(f"for (int w = 1; w < {RUN}; w++) part[w] = {step};")
+                step = combined("total", "part[w]")
+                out.line("#pragma omp simd")
+                out.line(f"for (int w = 0; w < {RUN}; w++) {made('(at + w)')} = {step};")
+                out.line(f"total = {combined('total', f'part[{RUN - 1}]')};")
+        with out.braces(f"for (; at < {length}; at++)"):
+            out.line(f"total = {combined('total', x('at'))};")
+            out.line(f"{made('at')} = total;")
 
 
 def write_last(out: KernelText, statement: Last) -> None:
     """Writes the last elements of a tile."""
+    with out.over(out.layout.order(statement.tile)) as variables:
+        write_row_last(out, statement, variables)
+
+
+def write_row_last(out: KernelText, statement: Last, row: Mapping[Span, str]) -> None:
+    """Writes the last element of one row."""
     layout, span = out.layout, statement.span
-    with out.over(layout.order(statement.tile)) as variables:
-        last = layout.at(statement.operand, variables | {span: f"({layout.length(span)} - 1)"})
-        out.line(f"{layout.at(statement.tile, variables)} = {last};")
-
-
-def _write_along(out: KernelText, statement: RunningFold) -> None:
-    """Writes scans of rows; running sums and products of float32 are kept in float64."""
-    layout, combiner, dtype = out.layout, statement.combiner, statement.tile.dtype
-    if dtype is DType.float32 and combiner in (ADD, MUL):
-        dtype = DType.float64
-    order = layout.order(statement.tile)
-    with out.over(order[:-1], simd="") as outer, out.braces(""):
-        identity = number(combiner.identity[0], dtype)
-        out.line(f"{C_TYPES[dtype]} total = {identity};")
-        with out.over(order[-1:], simd="", around=len(order) - 1) as inner:
-            x = layout.at(statement.operand, outer | inner)
-            made = out.writer.combined(combiner.combine[0], ["total", x], dtype)
-            out.line(f"total = {bare(made)};")
-            out.line(f"{layout.at(statement.tile, outer | inner)} = total;")
+    last = layout.at(statement.operand, {**row, span: f"({layout.length(span)} - 1)"})
+    out.line(f"{layout.at(statement.tile, row)} = {last};")
 
 
 def _write_across(out: KernelText, statement: RunningFold) -> None:
