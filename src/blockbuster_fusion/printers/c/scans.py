@@ -11,6 +11,8 @@ from blockbuster_fusion.printers.operators import C_TYPES
 
 RUN = 8
 """The elements that are scanned by themselves, so that only one in so many waits for the total."""
+COLUMNS = 64
+"""The columns that are scanned at a time, so that their totals stay near."""
 
 
 def write_running_fold(out: KernelText, statement: RunningFold) -> None:
@@ -24,10 +26,8 @@ def write_running_fold(out: KernelText, statement: RunningFold) -> None:
 
 
 def write_row_scan(out: KernelText, statement: RunningFold, row: Mapping[Span, str]) -> None:
-    """Writes the scan of one row; running sums and products of float32 are kept in float64."""
-    layout, combiner, dtype = out.layout, statement.combiner, statement.tile.dtype
-    if dtype is DType.float32 and combiner in (ADD, MUL):
-        dtype = DType.float64
+    """Writes the scan of one row."""
+    layout, combiner, dtype = out.layout, statement.combiner, _kept(statement)
     expr, length = combiner.combine[0], layout.length(statement.span)
 
     def combined(first: str, second: str) -> str:
@@ -71,19 +71,28 @@ def write_row_last(out: KernelText, statement: Last, row: Mapping[Span, str]) ->
 
 
 def _write_across(out: KernelText, statement: RunningFold) -> None:
-    """Writes a scan row upon row: each row is combined with the one before it."""
-    layout, span, expr = out.layout, statement.span, statement.combiner.combine[0]
-    order = layout.order(statement.tile)
-    at = order.index(span) + 1
-    with out.over(order[:at], simd="") as outer:
-        i = outer[span]
-        for head in (f"if ({i} == 0)", "else"):
-            with out.braces(head), out.over(order[at:], around=at) as inner:
-                variables = outer | inner
-                x, made = (layout.at(t, variables) for t in (statement.operand, statement.tile))
-                if head != "else":
-                    out.line(f"{made} = {x};")
-                    continue
-                before = layout.at(statement.tile, variables | {span: f"({i} - 1)"})
-                combined = out.writer.combined(expr, [before, x], statement.tile.dtype)
-                out.line(f"{made} = {bare(combined)};")
+    """Writes a scan across rows: for some columns at a time, row upon row."""
+    layout, span, combiner = out.layout, statement.span, statement.combiner
+    dtype, expr = _kept(statement), combiner.combine[0]
+    *outer, last = [s for s in layout.order(statement.tile) if s != span]
+    with out.over(outer, simd="") as variables:
+        i, length = f"i{len(outer) + 1}", layout.length(last)
+        with out.braces(f"for (int64_t at = 0; at < {length}; at += {COLUMNS})"):
+            out.line(f"const int wide = (int)MIN({COLUMNS}, {length} - at);")
+            out.line(f"{C_TYPES[dtype]} total[{COLUMNS}];")
+            start = number(combiner.identity[0], dtype)
+            out.line(f"for (int w = 0; w < wide; w++) total[w] = {start};")
+            with out.braces(f"for (int64_t {i} = 0; {i} < {layout.length(span)}; {i}++)"):
+                place = {**variables, span: i, last: "(at + w)"}
+                x, made = (layout.at(t, place) for t in (statement.operand, statement.tile))
+                out.line("#pragma omp simd")
+                with out.braces("for (int w = 0; w < wide; w++)"):
+                    combined = out.writer.combined(expr, ["total[w]", x], dtype)
+                    out.line(f"total[w] = {bare(combined)};")
+                    out.line(f"{made} = total[w];")
+
+
+def _kept(statement: RunningFold) -> DType:
+    """The dtype of a running total: that of running sums and products of float32 is float64."""
+    is_wide = statement.tile.dtype is DType.float32 and statement.combiner in (ADD, MUL)
+    return DType.float64 if is_wide else statement.tile.dtype
