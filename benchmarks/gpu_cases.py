@@ -110,6 +110,11 @@ def rows() -> Iterator[GpuCase]:
         yield GpuCase(name, F.cross_entropy, ((m, n), (m,)), classes=n)
     for m, n in ((1000, 10_000), (50_000, 100), (4, 1_000_000)):
         yield GpuCase(named("cumsum of rows", m, n), lambda x: x.cumsum(-1), ((m, n),))
+    yield GpuCase(named("cumsum of columns", 8192, 4096), lambda x: x.cumsum(0), ((8192, 4096),))
+    name = named("cumsum of a softmax", 64, 128_256)
+    yield GpuCase(name, lambda x: x.softmax(-1).cumsum(-1), ((64, 128_256),))
+    name, shape = named("cumsum between", 8192, 4096), (8192, 4096)
+    yield GpuCase(name, lambda x, y, z: (x * y).cumsum(-1) + z, (shape, shape, shape))
 
 
 def sums() -> Iterator[GpuCase]:

@@ -195,6 +195,43 @@ def sums() -> list[Check]:
     ]
 
 
+def scans() -> list[Check]:
+    """Rows in one block, in blocks with a carry, and in shares; columns; other combiners."""
+    narrow, inf, nan = torch.bfloat16, math.inf, math.nan
+    special = randn(6, 40)
+    special[0, 3], special[1, 5], special[2, 7], special[3] = inf, -inf, nan, -inf
+    return [
+        Check("running sums", lambda x: x.cumsum(-1), [rand(1000, 10_000)]),
+        Check("running sums of odd rows", lambda x: x.cumsum(-1), [rand(333, 5921)]),
+        Check("running sums of short rows", lambda x: x.cumsum(-1), [rand(50_000, 100)]),
+        Check("running sums of few rows", lambda x: x.cumsum(-1), [rand(4, 1_000_001)]),
+        Check("running sums of rows of 40,001", lambda x: x.cumsum(-1), [rand(700, 40_001)]),
+        Check("running sums of a vector", lambda x: x.cumsum(0), [rand(3_000_001)]),
+        Check("running sums of columns", lambda x: x.cumsum(0), [rand(8192, 1000)]),
+        Check("running sums along the middle", lambda x: x.cumsum(1), [rand(7, 1000, 33)]),
+        Check("running sums in bfloat16", lambda x: x.cumsum(-1), [rand(64, 999, dtype=narrow)]),
+        Check(
+            "running sums of probabilities",
+            lambda x: x.softmax(-1).cumsum(-1),
+            [randn(64, 128_256)],
+            size=4,
+        ),
+        Check(
+            "a mask by running sums",
+            lambda x: torch.where(x.softmax(-1).cumsum(-1) < 2.0, x * 2, -inf),
+            [randn(512, 4096)],
+        ),
+        Check("running sums between", lambda x, y: (x * y).cumsum(-1) + y, [rand(99, 4096)] * 2),
+        Check("running products", lambda x: x.cumprod(-1), [1 + rand(99, 999) / 1000], size=999),
+        Check("running maxima", lambda x: x.cummax(-1).values, [randn(99, 20_001)]),
+        Check("running minima with NaN", lambda x: x.cummin(-1).values, [special]),
+        Check("logcumsumexp", lambda x: x.logcumsumexp(-1), [randn(99, 9999)], size=4),
+        Check("logcumsumexp with inf and NaN", lambda x: x.logcumsumexp(-1), [special], size=4),
+        Check("counts", lambda x: (x > 0).cumsum(-1), [randn(99, 20_001)]),
+        Check("a scan of a scan", lambda x: x.cummax(-1).values.cumsum(-1), [rand(3, 40_001)]),
+    ]
+
+
 def edges() -> list[Check]:
     inf, nan = math.inf, math.nan
     zeros = torch.tensor([1.0, -1.0, 0.0, -0.0, nan, inf, -inf], device="cuda")
@@ -291,7 +328,7 @@ def caches() -> list[Check]:
     return found
 
 
-CHECKS = (losses, integers, models, caches, concatenations, sums, edges)
+CHECKS = (losses, integers, models, caches, concatenations, sums, scans, edges)
 
 
 # ---------------------------------------------------------------- sizes that change

@@ -100,10 +100,20 @@ def test_every_operator_is_tested_here() -> None:
     """Whoever adds an operator to `bb.ops` adds its test: name it in one of these lists."""
     elsewhere = (
         "where clip cast sum prod max min mean softmax log_softmax rmsnorm layernorm index size "
-        "elementwise matmul misc sort cumsum transpose swapaxes expand_dims squeeze registered "
+        "elementwise matmul misc sort cumsum cumprod cummax cummin logcumsumexp transpose swapaxes "
+        "expand_dims squeeze registered "
         "take take_along_axis"
     )
-    internal = {"call", "is_scalar", "apply", "broadcast", "of_masks", "one_trace", "reduce"}
+    internal = {
+        "call",
+        "is_scalar",
+        "apply",
+        "broadcast",
+        "of_masks",
+        "one_trace",
+        "reduce",
+        "scan",
+    }
     internal |= {"numpy_take"}
     public = {n for n, f in vars(ops).items() if isinstance(f, FunctionType) and n[0] != "_"}
     assert public - internal == {*UNARY, *BINARY, *elsewhere.split()}
@@ -251,6 +261,7 @@ NUMPY: dict[Any, list[Function]] = {
     ],
     np.squeeze: [lambda x: np.squeeze(x[:, None]), lambda x: np.squeeze(x[None, ..., None], 0)],
     np.sort: [lambda x: np.sort(x), lambda x: np.sort(x, axis=0)],
+    np.cumprod: [lambda x: np.cumprod(x, 1), lambda x: np.cumprod(x, axis=-1)],
     np.cumsum: [lambda x: np.cumsum(x, 1), lambda x: np.cumsum(x, axis=-1)],
     np.take: [lambda x: np.take(x, (x.sum(0) > 0).astype(np.int64), axis=1)],
     np.take_along_axis: [lambda x: np.take_along_axis(x, (x > 0).astype(np.int64), -1)],
@@ -642,7 +653,7 @@ def test_what_misc_operators_refuse() -> None:
     refused(lambda x: ops.misc("numpy", "sort", x, axes=[x.axes[0]] * 2), "an axis twice: M, M")
     refused(lambda x: ops.misc("numpy", "sort", x, axes=["M,K"]), "'M,K' is no axis")
     refused(lambda x: ops.misc("numpy", "sort", x, dtype="int8"), "'int8' is not one of float64")
-    refused(lambda x: ops.cumsum(x), r"cumsum: say along which axis of Array\[M K\]")
+    refused(lambda x: ops.cumsum(x), r"scan by add: say along which axis of Array\[M K\]")
     refused(lambda x: ops.sort(x, 2), "there is no axis 2")
 
 

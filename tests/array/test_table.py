@@ -16,6 +16,7 @@ from blockbuster_fusion.array.primitives import (
     Primitives,
     Ref,
     Renaming,
+    RunningSummary,
     Summary,
     TableLookup,
 )
@@ -58,6 +59,8 @@ def written(name: str, /, *kinds: ArrayType, **attributes: Any) -> list[str]:
                 words.append(str(expr))
             case Summary(axis, combiner):
                 words.append(f"{combiner} over {axis}")
+            case RunningSummary(axis, combiner):
+                words.append(f"scan {combiner} along {axis}")
             case Contraction(axis):
                 words.append(f"contract {axis}")
             case TableLookup(axis):
@@ -75,6 +78,7 @@ ENTRIES: dict[str, tuple[list[ArrayType], dict[str, Any], list[str]]] = {
     "elementwise": ([array(M, K)], {"expr": call("exp", arg(0))}, ["exp(x0)"]),
     "matmul": ([array(M, K), array(K, N)], {"axis": K}, ["contract K"]),
     "reduce": ([array(M, K)], {"axis": K, "combiner": MAX}, ["max over K"]),
+    "scan": ([array(M, K)], {"axis": K, "combiner": ADD}, ["scan add along K"]),
     "mean": ([array(M, K)], {"axes": (K, M)}, ["add over K", "add over M", "x0/(KK*MM)"]),
     "softmax": ([array(M, K)], {"axis": K}, ["exp(x0)", "add over K", "1/x0", "x0*x1"]),
     "log_softmax": ([array(M, K)], {"axis": K}, ["exp(x0)", "add over K", "-log(x0)", "x0+x1"]),

@@ -373,6 +373,16 @@ class Writer:
         few = self.without(x, at)
         return self.write(kind, f"o.{kind}({{0}}, {at}, keepdims=True)", x, axes=few)
 
+    def running(self, x: str) -> str:
+        """A scan: running sums of a value, or of the shares that a softmax gives."""
+        at = self.along(x)
+        if at is None:
+            return self.gate(x)
+        kind = self.random.choice(["cumsum", "cumsum", "cummax", "logcumsumexp"])
+        if kind == "cumsum" and self.random.random() < 0.3:
+            x = self.write("softmax", f"o.softmax({{0}}, {at})", x)
+        return self.write(kind, f"o.{kind}({{0}}, {at})", x)
+
     # ---------------------------------------------------------------- the whole
 
     def program(self) -> Program:
@@ -393,6 +403,7 @@ class Writer:
             *[self.matmul] * 3,
             self.attention,
             self.reduction,
+            self.running,
         ]
         last = self.inputs[0][0]
         for _ in range(self.random.randint(1, 5)):

@@ -172,9 +172,9 @@ def running_sums_by_their_sum() -> Graph:
     """The list that is read twice is made of the results of several misc operators."""
 
     def program(X: Array) -> Array:
-        e = ops.cumsum(X, axis=0)
+        e = ops.sort(X, axis=0)
         for factor in (2.0, 3.0, 4.0):
-            e = e * ops.cumsum(X * factor, axis=0)
+            e = e * ops.sort(X * factor, axis=0)
         return e * ops.exp(-e.sum())
 
     return lowered(program, X="M")

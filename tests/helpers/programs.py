@@ -16,7 +16,7 @@ from blockbuster_fusion.array.program import (
 )
 from blockbuster_fusion.array.table import expand
 from blockbuster_fusion.ir.axis import Axis, Symbol
-from blockbuster_fusion.ir.combiner import ADD, MAX
+from blockbuster_fusion.ir.combiner import ADD, LOGADDEXP, MAX
 from blockbuster_fusion.ir.expr import Expr, arg, call, size
 from blockbuster_fusion.ir.types import DType
 
@@ -62,6 +62,8 @@ class RandomProgram:
         self.random = random.Random(seed)
         self.pairing = random.Random(f"pairs {seed}")
         """Decides where values are paired, so that programs without pairs stay the same."""
+        self.scanning = random.Random(f"scans {seed}")
+        """Decides which operators of NumPy are scans of block programs instead."""
         self.inputs: list[ArrayInput] = []
         self.operators: list[tuple[str, tuple[int, ...], dict[str, object], ArrayType]] = []
         self.values: dict[int, ArrayType] = {}
@@ -338,6 +340,9 @@ class RandomProgram:
         kind = self.values[x]
         layout = list(kind.axes)
         self.random.shuffle(layout)
+        if self.scanning.random() < 0.7:
+            combiner = self.scanning.choice([ADD, ADD, MAX, LOGADDEXP])
+            return self.apply("scan", x, axis=axis, combiner=combiner)
         return self.apply(
             "misc",
             x,

@@ -50,6 +50,7 @@ from helpers.padded_products import padded_errors, padded_resources, turn_errors
 from helpers.placed_programs import PLACED
 from helpers.placed_programs import inputs_of as placed_inputs
 from helpers.triton_rows import row_errors, row_resources
+from helpers.triton_scans import scan_errors, scan_resources
 from helpers.vector_products import vector_errors, vector_resources
 
 UNITS = {
@@ -616,6 +617,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_exponentials": exponential_errors,
     "run_outside": lookups_outside,
     "run_rows": row_errors,
+    "run_scans": scan_errors,
     "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
     "compile_masks": masked_resources,
     "compile_divided": divided_resources,
@@ -625,6 +627,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_vectors": vector_resources,
     "compile_padded": padded_resources,
     "compile_rows": row_resources,
+    "compile_scans": scan_resources,
     "compile_turns": turn_resources,
     "compile_joined": joined_resources,
     "compile_short": lambda capability: short_resources(int(capability)),

@@ -1,6 +1,6 @@
 """Rows, columns and sums on a GPU: printed kernels with the configurations that are chosen."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -57,13 +57,19 @@ def program_of(function: Function, axes: tuple[str, ...]) -> ArrayProgram:
     return bb.trace(function, name="rows", **dict(zip(names, axes, strict=True)))
 
 
-def choices(dtype: str) -> Iterator[tuple[str, ArrayProgram, dict[str, int], Choice]]:
+Rows = Mapping[str, tuple[Function, tuple[str, ...], dict[str, int]]]
+Forced = Mapping[str, tuple[Function, tuple[str, ...], dict[str, int], Schedule]]
+
+
+def choices(
+    dtype: str, rows: Rows = ROWS, scheduled: Forced = FORCED
+) -> Iterator[tuple[str, ArrayProgram, dict[str, int], Choice]]:
     """The choice for each of the programs, with a search or with a schedule."""
-    for name, (function, axes, sizes) in ROWS.items():
+    for name, (function, axes, sizes) in rows.items():
         program = program_of(function, axes)
         request = Request(program, target="cuda", dtype=dtype, sizes=sizes, capability=90)
         yield name, program, sizes, improved(choose(request), (), H200)[0]
-    for name, (function, axes, sizes, schedule) in FORCED.items():
+    for name, (function, axes, sizes, schedule) in scheduled.items():
         program = program_of(function, axes)
         request = Request(program, target="cuda", dtype=dtype, sizes=sizes, capability=90)
         forced = [replace(choice, schedule=schedule) for choice in choose(request)]
@@ -105,12 +111,12 @@ def row_errors() -> Iterator[dict[str, object]]:
         }
 
 
-def row_resources() -> Iterator[dict[str, object]]:
+def row_resources(rows: Rows = ROWS, scheduled: Forced = FORCED) -> Iterator[dict[str, object]]:
     """The resources of each kernel in bfloat16, and the widest load of its inputs in bytes."""
     from blockbuster_fusion.printers.triton.kernel import print_triton
     from blockbuster_fusion.runtime.triton.resources import compile_for
 
-    for name, _, _, choice in choices("bfloat16"):
+    for name, _, _, choice in choices("bfloat16", rows, scheduled):
         nest, tiles = choice.scheduled()
         options = choice.schedule.launch
         made = compile_for(nest, print_triton(nest), 90, sizes={}, tiles=tiles, options=options)

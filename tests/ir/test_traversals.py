@@ -36,6 +36,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Scan,
     Take,
 )
 from blockbuster_fusion.ir.types import DType, Type
@@ -57,6 +58,7 @@ OPS: list[Op] = [
     Input("x", BLOCK),
     Elementwise(arg(0) / size(K)),
     BlockReduce(k, SIZED),
+    Scan(k, SIZED),
     Dot(k),
     Take(K),
     Map(k, body(), (True,), (Reduced(SIZED),)),

@@ -27,6 +27,7 @@ from helpers.triton_cases import (
     UNITS,
 )
 from helpers.triton_rows import FORCED, ROWS
+from helpers.triton_scans import LARGE, SCANS, SPLIT_SCANS
 from helpers.vector_products import VECTORS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
@@ -36,8 +37,8 @@ SHORT = (80, 86, 90) if FULL else (86,)
 COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
-    *("compile_padded", "compile_turns", "compile_rows", "compile_divided", "compile:90:float32"),
-    "compile_joined",
+    *("compile_padded", "compile_turns", "compile_rows", "compile_scans", "compile_divided"),
+    *("compile_joined", "compile:90:float32"),
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
 )
@@ -147,6 +148,25 @@ def test_rows_are_loaded_once_in_wide_words() -> None:
     assert not [row for row in rows.values() if row["spilled"]], rows
     assert {rows[name]["kernels"] for name in ("softmax", "layer norm", "rms norm")} == {1}
     assert all(rows[name]["wide"] for name in ("softmax", "rms norm")), rows
+
+
+def test_scans_are_as_exact_as_float32() -> None:
+    """In one block, in a loop with a carry, and shared among programs."""
+    rows = found("run_scans")
+    assert [row["case"] for row in rows] == [*SCANS, *SPLIT_SCANS]
+    assert not [row for row in rows if not row["error"] <= 2 * row["usual"] + 2.0**-22], rows
+    kernels = {row["case"]: row["kernels"] for row in rows}
+    assert {kernels[name] for name in SPLIT_SCANS if "split" in name} == {2, 3}
+    assert {kernels[name] for name in SPLIT_SCANS if "serial" in name} == {1}
+
+
+def test_scans_spill_no_registers() -> None:
+    rows = {row["case"]: row for row in found("compile_scans")}
+    assert [*rows] == [*SCANS, *LARGE, *SPLIT_SCANS]
+    assert not [row for row in rows.values() if row["spilled"]], rows
+    assert all(rows[name]["wide"] for name in LARGE if name != "50000 x 100"), rows
+    assert {rows[name]["kernels"] for name in ("1000 x 10000", "50000 x 100")} == {1}
+    assert rows["4 x 1000000"]["kernels"] == 2
 
 
 def test_long_sums_compile() -> None:

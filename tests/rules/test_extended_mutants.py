@@ -56,9 +56,24 @@ def running_sums_into_columns() -> Graph:
 
     def program(X: Array, Y: Array) -> Array:
         e = ops.exp(X)
-        return (e @ Y.T) + ops.cumsum(e) @ Y.T
+        return (e @ Y.T) + ops.sort(e) @ Y.T
 
     return exhaust(lowered(program, X="K", Y="N K"), *bb.RULE_SETS["paper"].local)
+
+
+def running_totals_into_columns() -> Graph:
+    """A scan along the loop around stands between the map and the node that could move into it."""
+
+    def program(X: Array, Y: Array, W: Array) -> Array:
+        e = ops.exp(X[:, None] * Y)
+        return (e @ W.T) * ops.cumsum(e.sum(axis=1))[:, None]
+
+    return exhaust(lowered(program, X="K", Y="N", W="M N"), *bb.RULE_SETS["paper"].local)
+
+
+def sums_of_running_sums() -> Graph:
+    """The loops of a scan could change places for the sum along the other axis."""
+    return lowered(lambda X: ops.cumsum(X, axis=1).sum(axis=0), X="M K")
 
 
 CAUGHT: dict[tuple[str, str], tuple[Callable[[], Graph], str]] = {
@@ -67,6 +82,7 @@ CAUGHT: dict[tuple[str, str], tuple[Callable[[], Graph], str]] = {
         "error",
     ),
     ("extend_map_over_producers", "moves_no_misc"): (running_sums_into_columns, "waste"),
+    ("extend_map_over_producers", "moves_no_scan"): (running_totals_into_columns, "unsound"),
     ("extend_map_over_producers", "only_items_escape"): (
         lambda: exp_into_columns(again=True),
         "unsound",
@@ -88,6 +104,7 @@ CAUGHT: dict[tuple[str, str], tuple[Callable[[], Graph], str]] = {
     ("swap_row_column_scale", "same_dtypes"): (large_whole_numbers_weighted, "wrong"),
     ("swap_row_column_scale", "within"): (weighted_by_a_wider_list, "unsound"),
     ("interchange_loops", "only_stacks"): (lambda: columns_of_two(turned=True), "wrong"),
+    ("interchange_loops", "scans_nothing"): (sums_of_running_sums, "unsound"),
     ("interchange_loops", "iterated_by_all"): (rows_and_columns, "endless"),
     ("drop_softmax_shift", "used_once"): (lambda: shifted_softmax(again="shifted"), "unsound"),
     ("drop_softmax_shift", "normalised_exp"): (lambda: shifted_softmax(again="e"), "wrong"),

@@ -90,7 +90,7 @@ def two_sums_with_indices() -> Graph:
 
 
 def times_running_sums() -> Graph:
-    return lowered(lambda X: X * ops.cumsum(ops.exp(X), axis=0), X="M")
+    return lowered(lambda X: X * ops.sort(ops.exp(X), axis=0), X="M")
 
 
 def online_from_two_maps() -> Graph:
@@ -204,9 +204,27 @@ def beside_running_sums() -> Graph:
 
     def program(X: Array, Y: Array) -> Array:
         e = ops.exp(X)
-        return (e @ Y.T) * ops.cumsum(e).sum()
+        return (e @ Y.T) * ops.sort(e).sum()
 
     return exhaust(lowered(program, X="K", Y="N K"), *PAPER.local)
+
+
+def into_columns_of_running_sums() -> Graph:
+    """The scan that could move into the map over N goes on along the loop around both."""
+
+    def program(X: Array, Y: Array, W: Array) -> Array:
+        return ops.exp(ops.cumsum(X)[:, None] * Y) @ W.T
+
+    return exhaust(lowered(program, X="K", Y="N", W="M N"), *PAPER.local)
+
+
+def columns_of_running_sums() -> Graph:
+    """The map over K scans, and inside it is a loop over a list that is made beside it."""
+
+    def program(X: Array, Y: Array) -> Array:
+        return ops.cumsum(X)[:, None] * ops.exp(Y)
+
+    return exhaust(lowered(program, X="K", Y="N"), *PAPER.local)
 
 
 def a_loop_in_a_loop() -> Graph:
@@ -286,7 +304,9 @@ CAUGHT: dict[tuple[int, str], tuple[Callable[[], Graph], str]] = {
     (6, "yields_all_outputs"): (with_two_results, "unsound"),
     (6, "iterates_only_inputs"): (over_shares_of_a_sum, "unsound"),
     (6, "moves_no_misc"): (beside_running_sums, "endless"),
+    (6, "moves_no_scan"): (into_columns_of_running_sums, "unsound"),
     (7, "starts_at_zero"): (sum_of_squares, "wrong"),
+    (7, "scans_nothing"): (columns_of_running_sums, "unsound"),
     (8, "several_uses"): (lambda: before_a_dot(scale), "endless"),
     (8, "one_operand"): (dotted(TIMES, SUM, ports=2), "endless"),
     (8, "nothing_but_the_dot"): (relu_in_the_loop(scale, products=2), "waste"),

@@ -123,11 +123,11 @@ def test_results_without_axes_are_rounded(dtype: DType) -> None:
 @narrow
 def test_other_operators_get_what_they_declare(dtype: DType) -> None:
     """A misc operator may compute in any dtype; its result is stored like other lists."""
-    made = stored_as(lowered(lambda X: ops.exp(ops.cumsum(X, axis=1)), X="M N"), dtype)
+    made = stored_as(lowered(lambda X: ops.exp(ops.sort(X, axis=1)), X="M N"), dtype)
     bb.verify(made)
     x = np.float32(np.random.default_rng(0).integers(-2, 3, (3, 4)) / 4)
     (found,) = bb.interpret(made, {"X": x})
-    np.testing.assert_allclose(np.float32(found), np.exp(np.cumsum(x, 1)), rtol=ROUNDING[dtype])
+    np.testing.assert_allclose(np.float32(found), np.exp(np.sort(x, 1)), rtol=ROUNDING[dtype])
 
 
 @narrow

@@ -405,7 +405,33 @@ CHANNELS = Group(
     ),
 )  # fmt: skip
 
+SCANS = Group(
+    "scans",
+    {"x": numbers(5, 6, 4), "i": wholes(5, 7), "p": truths(5, 7), "one": numbers(1, 3)},
+    (
+        *(
+            case(f"aten.{name}", "x", call=lambda x, n=name, d=d: getattr(aten, n)(x, d))
+            for name in ("cumsum", "cumprod", "logcumsumexp")
+            for d in (0, 1, -1)
+        ),
+        *(
+            case(f"aten.{name}", "x", call=lambda x, n=name, d=d: getattr(aten, n)(x, d)[0])
+            for name in ("cummax", "cummin")
+            for d in (0, 1, -1)
+        ),
+        case("aten.cumsum", "i", call=lambda i: aten.cumsum(i, 1)),
+        case("aten.cumsum", "i", call=lambda i: aten.cumsum(i, 0, dtype=torch.float32)),
+        case("aten.cumsum", "p", call=lambda p: aten.cumsum(p, -1)),
+        case("aten.cumprod", "i", call=lambda i: aten.cumprod(i, 1)),
+        case("aten.cummax", "i", call=lambda i: aten.cummax(i, 0)[0]),
+        case("aten.cumsum", "one", call=lambda x: aten.cumsum(x, 0)),
+        case("aten.cumsum", "one", call=lambda x: aten.cumsum(x.expand(4, 3), 0)),
+        case("aten.cummax", "one", call=lambda x: aten.cummax(x.expand(4, 3), 0)[0]),
+    ),
+)  # fmt: skip
+
 SUMS = {
+    "aten.cumsum", "aten.cumprod", "aten.logcumsumexp",
     "aten.sum", "aten.mean", "aten.prod", "aten._softmax", "aten.softmax", "aten._log_softmax",
     "aten.log_softmax", "aten.var.default", "aten.var.correction",
     "aten.var.dim", "aten.var_mean.correction", "aten.var_mean.dim", "aten.var_mean.default",
@@ -571,7 +597,7 @@ PADDED = Group(
 )
 
 GROUPS = (
-    UNARY, BINARY, CHOICES, DTYPES, REDUCTIONS, LOSSES, CHANNELS, PRODUCTS, PATCHES, VIEWS,
+    UNARY, BINARY, CHOICES, DTYPES, REDUCTIONS, SCANS, LOSSES, CHANNELS, PRODUCTS, PATCHES, VIEWS,
     GENERATED, LOOKUPS, PADDED,
 )  # fmt: skip
 

@@ -467,6 +467,19 @@ def reduce(x: Array, combiner: Combiner, axis: AxisNumbers = None, keepdims: boo
     return x if keepdims else _without(x, places)
 
 
+def scan(x: Array, combiner: Combiner, axis: int | None = None) -> Array:
+    """Each element combined with those before it along an axis; the only one may be left out."""
+    tracing = one_trace(f"scan by {combiner}", x)
+    if axis is None and x.ndim != 1:
+        raise TraceError(op=f"scan by {combiner}", problem=f"say along which axis of {x}")
+    if combiner in (ADD, MUL) and x.dtype in (DType.bool_, DType.int32):
+        x = x.astype(DType.int64)  # as NumPy does: a sum of bools counts
+    along = x.axes[x.position(axis or 0, f"scan by {combiner}")]
+    if along is None:
+        return x
+    return Array(tracing, tracing.record("scan", [x], axis=along, combiner=combiner), x.axes)
+
+
 def mean(x: Array, axis: AxisNumbers = None, keepdims: bool = False) -> Array:
     """The mean along one axis, several, or all of them."""
     tracing = one_trace("mean", x)

@@ -18,6 +18,7 @@ from blockbuster_fusion.array.primitives import (
     PrimitiveStep,
     Ref,
     Renaming,
+    RunningSummary,
     Summary,
     TableLookup,
 )
@@ -38,6 +39,7 @@ from blockbuster_fusion.ir.ops import (
     Misc,
     Reduce,
     Rename,
+    Scan,
     Take,
     Value,
 )
@@ -123,14 +125,18 @@ def other_names(steps: Sequence[PrimitiveStep]) -> dict[Axis, set[Axis]]:
 
 
 def reduced_axes(steps: Sequence[PrimitiveStep]) -> set[Axis]:
-    """The axes that some step sums over or contracts."""
-    return {s.primitive.axis for s in steps if isinstance(s.primitive, Summary | Contraction)}
+    """The axes that some step sums over, scans or contracts."""
+    return {
+        s.primitive.axis
+        for s in steps
+        if isinstance(s.primitive, Summary | RunningSummary | Contraction)
+    }
 
 
 def loop_order(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> dict[Axis, int]:
     """One order of axes for the whole program, in which every nest runs its parallel loops.
 
-    A step that reduces an axis prefers it inside its parallel loops. A lookup of rows of a
+    A step that reduces or scans an axis prefers it inside its parallel loops. A lookup of rows of a
     computed table prefers whole rows. A greedy order violates few of these preferences; ties are
     broken by the program's outputs, then by first appearance. Batch axes of the user come first.
     """
@@ -140,8 +146,8 @@ def loop_order(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> dict[Ax
     wishes: Counter[Axis] = Counter()
     inside: defaultdict[Axis, Counter[Axis]] = defaultdict(Counter)
     for s in steps:
-        if isinstance(s.primitive, Summary | Contraction):
-            for outer in s.type.axes:
+        if isinstance(s.primitive, Summary | RunningSummary | Contraction):
+            for outer in _parallel(s):
                 inside[outer][s.primitive.axis] += 1
                 wishes[s.primitive.axis] += 1
         elif isinstance(s.primitive, TableLookup) and _has_loops(steps[s.operands[0]]):
@@ -161,8 +167,8 @@ def loop_order(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> dict[Ax
 def packed_axes(program: ArrayProgram, steps: Sequence[PrimitiveStep]) -> set[Axis]:
     """The axes that stay in blocks; loops over the others (batch, heads) take one index at a time.
 
-    Packed are the axes that are reduced, and of each contraction the last axis that belongs to
-    one operand alone, its rows and columns, unless one of these is packed for another contraction:
+    Packed are the axes that are reduced or scanned, and of each contraction the last axis that
+    belongs to one operand alone, its rows and columns, unless one of these is packed for another:
     heads in groups are walked one by one, in whatever order their axes stand. An array with fewer
     than two of these packs its last axes as well, unless they are batch axes of a contraction, or
     the array is a part of a larger one, as row sums are of rows. Arrays that outputs are written
@@ -240,7 +246,15 @@ def _tie_loops(steps: Sequence[PrimitiveStep], packed: set[Axis]) -> dict[_Loop,
 
 
 def _has_loops(step: PrimitiveStep) -> bool:
-    return isinstance(step.primitive, Pointwise | Summary | Contraction | TableLookup)
+    return isinstance(
+        step.primitive, Pointwise | Summary | RunningSummary | Contraction | TableLookup
+    )
+
+
+def _parallel(step: PrimitiveStep) -> list[Axis]:
+    """The axes of a step's result along which its elements are computed independently."""
+    scanned = step.primitive.axis if isinstance(step.primitive, RunningSummary) else None
+    return [axis for axis in step.type.axes if axis is not scanned]
 
 
 def _loops(steps: Sequence[PrimitiveStep], step: PrimitiveStep) -> list[Axis]:
@@ -284,7 +298,7 @@ class _Lowering:
                 op = Misc(namespace, name, attributes, results, layouts)
                 made = self.builder.one(op, *operands)
             case _:
-                axes = sorted(step.type.axes, key=self.order.__getitem__)
+                axes = sorted(_parallel(step), key=self.order.__getitem__)
                 made = self.builder.nest(
                     [self.dims[i, axis] for axis in axes],
                     operands,
@@ -302,6 +316,9 @@ class _Lowering:
                 block = BlockReduce(dim, combiner)
                 parts = builder.nest([dim], operands, lambda inner, x: inner.one(block, x))
                 return builder.one(Reduce(dim, combiner), parts)
+            case RunningSummary(axis, combiner):
+                scan = Scan(self.dims[i, axis], combiner)
+                return builder.nest([scan.dim], operands, lambda inner, x: inner.one(scan, x))
             case Contraction(axis):
                 dim = self.dims[i, axis]
                 parts = builder.nest([dim], operands, lambda inner, *xy: inner.one(Dot(dim), *xy))

@@ -71,13 +71,3 @@ def sort(x: Array, axis: int = -1) -> Array:
     """`x` sorted along an axis: a misc operator."""
     one_trace("sort", x)
     return misc("numpy", "sort", x, axis=x.position(axis, "sort"))
-
-
-def cumsum(x: Array, axis: int | None = None) -> Array:
-    """Running sums along an axis, which may be left out if it is the only one: a misc operator."""
-    one_trace("cumsum", x)
-    if axis is None and x.ndim != 1:
-        raise TraceError(op="cumsum", problem=f"say along which axis of {x}")
-    counts = x.dtype in (DType.bool_, DType.int32)
-    dtype = DType.int64 if counts else x.dtype
-    return misc("numpy", "cumsum", x, dtype=dtype, axis=x.position(axis or 0, "cumsum"))

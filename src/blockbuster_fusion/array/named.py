@@ -12,6 +12,7 @@ from blockbuster_fusion.array.primitives import (
     Given,
     Pointwise,
     Renaming,
+    RunningSummary,
     Summary,
     TableLookup,
 )
@@ -173,6 +174,12 @@ class Emitter:
                     axis = self.axis(factor)
                     made = self.operator("reduce", [made], axis=axis, combiner=combiner)
                 return made
+            case RunningSummary(factors, combiner):
+                atoms = self.atoms(factors)
+                if len(atoms) > 1:
+                    raise NotExpressible(what="a scan along several axes")
+                axis = self.axis(atoms[0])
+                return self.operator("scan", operands, axis=axis, combiner=combiner)
             case Contraction(factors):
                 *others, last = self.atoms(factors)
                 made = self.operator("matmul", operands, axis=self.axis(last))

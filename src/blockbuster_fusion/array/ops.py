@@ -1,7 +1,7 @@
 """The operators that a traced function may use, beside Python's and NumPy's own.
 
 Each records one entry of the lookup table; NumPy functions of the same name are traced too.
-Imported under their own names, `elementwise`, `matmul`, `mean`, `cumsum`, `misc`, `sort`, `take`
+Imported under their own names, `elementwise`, `matmul`, `mean`, `misc`, `sort`, `take`
 and `take_along_axis` too.
 """
 
@@ -21,6 +21,7 @@ from blockbuster_fusion.array.arrays import (
     of_masks,
     one_trace,
     reduce,
+    scan,
 )
 from blockbuster_fusion.array.arrays import elementwise as elementwise
 from blockbuster_fusion.array.arrays import matmul as matmul
@@ -28,13 +29,12 @@ from blockbuster_fusion.array.arrays import mean as mean
 from blockbuster_fusion.array.lookups import numpy_take
 from blockbuster_fusion.array.lookups import take as take
 from blockbuster_fusion.array.lookups import take_along_axis as take_along_axis
-from blockbuster_fusion.array.misc import cumsum as cumsum
 from blockbuster_fusion.array.misc import misc as misc
 from blockbuster_fusion.array.misc import sort as sort
 from blockbuster_fusion.array.program import Attribute
 from blockbuster_fusion.errors import TraceError
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL
+from blockbuster_fusion.ir.combiner import ADD, LOGADDEXP, MAX, MIN, MUL
 from blockbuster_fusion.ir.expr import FUNCTIONS as SCALAR_FUNCTIONS
 from blockbuster_fusion.ir.expr import Expr, call, is_scalar
 from blockbuster_fusion.ir.types import DType
@@ -215,6 +215,31 @@ def min(x: Array, axis: AxisNumbers = None, keepdims: bool = False) -> Array:
     return reduce(x, MIN, axis, keepdims)
 
 
+def cumsum(x: Array, axis: int | None = None) -> Array:
+    """Running sums along an axis, which may be left out if it is the only one."""
+    return scan(x, ADD, axis)
+
+
+def cumprod(x: Array, axis: int | None = None) -> Array:
+    """Running products along an axis, which may be left out if it is the only one."""
+    return scan(x, MUL, axis)
+
+
+def cummax(x: Array, axis: int | None = None) -> Array:
+    """Running maxima along an axis, which may be left out if it is the only one."""
+    return scan(x, MAX, axis)
+
+
+def cummin(x: Array, axis: int | None = None) -> Array:
+    """Running minima along an axis, which may be left out if it is the only one."""
+    return scan(x, MIN, axis)
+
+
+def logcumsumexp(x: Array, axis: int | None = None) -> Array:
+    """Logarithms of running sums of exponentials along an axis, or along the only one."""
+    return scan(x, LOGADDEXP, axis)
+
+
 def _axis_of(op: str, x: Array, axis: int) -> Axis:
     one_trace(op, x)
     return x.along(axis, op)
@@ -382,6 +407,7 @@ FUNCTIONS.update(
         np.squeeze: squeeze,
         np.sort: sort,
         np.cumsum: cumsum,
+        np.cumprod: cumprod,
         np.take: numpy_take,
         np.take_along_axis: take_along_axis,
     }

@@ -30,6 +30,7 @@ from blockbuster_fusion.array.primitives import (
     Given,
     Pointwise,
     Primitive,
+    RunningSummary,
     Summary,
     TableLookup,
 )
@@ -162,6 +163,35 @@ class PositionalBuilder:
         return self.recorder.record(
             made, (x.record,), axes, x.dtype, result.positions, result.sizes
         )
+
+    def scan(self, combiner: Combiner, x: PositionalArray, at: int) -> PositionalArray:
+        """`x` with each element combined with those before it along a position."""
+        counts = combiner in (ADD, MUL) and x.dtype in (DType.bool_, DType.int32)
+        dtype = DType.int64 if counts else x.dtype
+        factors = self.axes.atoms(x.positions[at])
+        have = () if x.constant is not None else self.recorder.axes_of(x.record)
+        if factors and not any(factor in have for factor in factors):
+            return self.scan_of_equals(combiner, x, at, dtype)
+        if counts:
+            x = self.elementwise(lambda t: cast(t, dtype), x, dtype=dtype)
+        if not factors:
+            return x
+        if len(factors) > 1:
+            raise NotExpressible(what="a scan along several axes")
+        made = RunningSummary(factors, combiner)
+        return self.recorder.record(made, (x.record,), have, dtype, x.positions, x.sizes)
+
+    def scan_of_equals(
+        self, combiner: Combiner, x: PositionalArray, at: int, dtype: DType
+    ) -> PositionalArray:
+        """The scan of equal elements: running sums are multiples."""
+        if combiner in (MAX, MIN):
+            return x
+        if combiner is not ADD:
+            raise NotExpressible(what="a running product along a broadcast axis")
+        after = len(x.sizes) - at - 1
+        counted = self.positions(x.positions[at], x.sizes[at], after)
+        return self.elementwise(lambda t, n: cast(t, dtype) * (n + 1), x, counted, dtype=dtype)
 
     def present(self, x: PositionalArray, at: Iterable[int]) -> list[Factor]:
         """The axes at some positions along which `x` is not broadcast."""

@@ -42,6 +42,14 @@ class Summary(Generic[A]):
 
 
 @dataclass(frozen=True, slots=True)
+class RunningSummary(Generic[A]):
+    """An inclusive scan along one axis, as a running sum is."""
+
+    axis: A
+    combiner: Combiner
+
+
+@dataclass(frozen=True, slots=True)
 class Contraction(Generic[A]):
     """A sum of products over one axis that both operands have."""
 
@@ -84,6 +92,7 @@ Primitive = (
     Given
     | Pointwise
     | Summary[A]
+    | RunningSummary[A]
     | Contraction[A]
     | TableLookup[A]
     | AxisPositions[A]
@@ -164,6 +173,14 @@ class Primitives:
             x = self.elementwise(cast(arg(0), DType.int64), x)  # a sum of bools counts
         kept = tuple(a for a in x.axes if a is not axis)
         return self._step(Summary(axis, combiner), (x,), ArrayType(kept, x.type.dtype))
+
+    def scan(self, combiner: Combiner, x: Ref, axis: Axis) -> Ref:
+        """`x` with each element combined with those before it along `axis`."""
+        if axis not in x.axes:
+            raise IllTyped(op=f"scan {combiner} over {axis}", problem=f"{x.type} has no such axis")
+        if combiner in (ADD, MUL) and x.type.dtype in (DType.bool_, DType.int32):
+            x = self.elementwise(cast(arg(0), DType.int64), x)  # a sum of bools counts
+        return self._step(RunningSummary(axis, combiner), (x,), x.type)
 
     def sum(self, x: Ref, axis: Axis) -> Ref:
         return self.reduce(ADD, x, axis)

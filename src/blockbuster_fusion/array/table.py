@@ -70,6 +70,11 @@ def _reduce(p: Primitives, x: Ref, *, axis: Axis, combiner: Combiner) -> Ref:
     return p.reduce(combiner, x, axis)
 
 
+@operator("scan")
+def _scan(p: Primitives, x: Ref, *, axis: Axis, combiner: Combiner) -> Ref:
+    return p.scan(combiner, x, axis)
+
+
 @operator("mean")
 def _mean(p: Primitives, x: Ref, *, axes: tuple[Axis, ...]) -> Ref:
     for axis in axes:

@@ -17,8 +17,8 @@ class Traffic:
     table as it gives. Sizes are those of the declared dtypes.
 
     `flops` counts function applications per element of an Elementwise (on its result), 2·m·n·k for
-    a Dot, one per element of what a BlockReduce reduces, and a combiner's operations for every
-    element that comes into a Reduce or a reduced output.
+    a Dot, one per element of what a BlockReduce or a Scan takes, and a combiner's operations for
+    every element that comes into a Reduce or a reduced output.
 
     `peak_local` is the most bytes of items that live at one time. An item lives from its making, or
     from its first use where it is loaded, to its last use in its graph; an accumulator from the end

@@ -16,6 +16,7 @@ from blockbuster_fusion.cost.plan import (
     DoPick,
     DoReduce,
     DoRename,
+    DoScan,
     DoTake,
     PlanFrame,
     PlanStep,
@@ -142,7 +143,7 @@ class _Counter:
         for slot, shape in zip(step.operands, operands, strict=True):
             known.update(zip(types[slot].dims, shape.sizes, strict=True))
         match step.action:
-            case DoElementwise() | DoBlockReduce() | DoDot() | DoTake() as functional:
+            case DoElementwise() | DoBlockReduce() | DoScan() | DoDot() | DoTake() as functional:
                 made = _Shape(tuple(known[dim] for dim in types[step.results[0]].items))
                 self._functional(functional, operands, made, known, loops)
                 return [made]
@@ -171,7 +172,7 @@ class _Counter:
 
     def _functional(
         self,
-        action: DoElementwise | DoBlockReduce | DoDot | DoTake,
+        action: DoElementwise | DoBlockReduce | DoScan | DoDot | DoTake,
         operands: list[_Shape],
         made: _Shape,
         known: Mapping[Dim, _Size],
@@ -181,7 +182,7 @@ class _Counter:
         match action:
             case DoElementwise():
                 self.tally.flops += action.operations * _total(made.sizes, loops)
-            case DoBlockReduce():
+            case DoBlockReduce() | DoScan():
                 self.tally.flops += _total(operands[0].sizes, loops)
             case DoDot():
                 self.tally.flops += 2 * _total(list(known.values()), loops)

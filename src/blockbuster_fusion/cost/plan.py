@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import Combiner
@@ -74,6 +75,15 @@ class DoElementwise:
 class DoBlockReduce:
     axis: int
     gather: Gather
+
+
+@dataclass(frozen=True, slots=True)
+class DoScan:
+    """A scan of a block along an axis; `goes_on` says that it starts from the block before."""
+
+    axis: int
+    gather: Gather
+    goes_on: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +174,7 @@ class DoMisc:
 Action = (
     DoElementwise
     | DoBlockReduce
+    | DoScan
     | DoDot
     | DoTake
     | DoMap
@@ -219,13 +230,15 @@ class GraphPlan:
 
 
 class PlanFrame:
-    """A plan at its place in a program: the names of its buffers, and the last loads."""
+    """A plan at its place in a program: the names of its buffers, last loads and carries."""
 
-    __slots__ = ("children", "last", "places", "plan")
+    __slots__ = ("carries", "children", "last", "places", "plan")
 
     def __init__(self, plan: GraphPlan, names: Sequence[str | None]) -> None:
         self.plan = plan
         self.last: list[object] = [None] * plan.sites
+        self.carries: dict[int, Any] = {}
+        """For each slot that a scan makes, its last elements in the block before."""
         self.places = list(plan.labels)
         for slot, name in zip(plan.inputs, plan.names, strict=True):
             self.places[slot] = name or self.places[slot]

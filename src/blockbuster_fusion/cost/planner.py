@@ -18,6 +18,7 @@ from blockbuster_fusion.cost.plan import (
     DoPick,
     DoReduce,
     DoRename,
+    DoScan,
     DoTake,
     Gather,
     GraphPlan,
@@ -43,6 +44,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Scan,
     Take,
     Value,
 )
@@ -128,6 +130,9 @@ class _Planner:
             case BlockReduce():
                 axis = operands[0].items.index(op.dim)
                 return DoBlockReduce(axis, self._gather(op.combiner, node.types))
+            case Scan():
+                axis = operands[0].items.index(op.dim)
+                return DoScan(axis, self._gather(op.combiner, node.types), not op.dim.unit)
             case Dot():
                 return _dot(op, operands, node.types[0])
             case Take():

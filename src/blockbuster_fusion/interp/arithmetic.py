@@ -4,11 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from blockbuster_fusion.cost.plan import Alignment, DoBlockReduce, DoDot, DoElementwise, Gather
+from blockbuster_fusion.cost.plan import (
+    Alignment,
+    DoBlockReduce,
+    DoDot,
+    DoElementwise,
+    DoScan,
+    Gather,
+)
 from blockbuster_fusion.errors import BadInput, IllTyped
 from blockbuster_fusion.host.numbers import NumericMode, NumpyArray
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
+from blockbuster_fusion.ir.combiner import ADD, LOGADDEXP, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import evaluate
 from blockbuster_fusion.ir.tiling import Extents
 
@@ -17,6 +24,7 @@ _UFUNCS: dict[Combiner, np.ufunc] = {
     MUL: np.multiply,
     MAX: np.maximum,
     MIN: np.minimum,
+    LOGADDEXP: np.logaddexp,
 }
 
 
@@ -146,6 +154,29 @@ class BlockArithmetic:
         for at in range(1, x.shape[axis]):
             gathered = self.combine(gather, gathered, [x.take(at, axis)])
         return self.finished(gather, gathered)[0]
+
+    def scan(
+        self, action: DoScan, x: NumpyArray, carry: NumpyArray | None
+    ) -> tuple[NumpyArray, NumpyArray | None]:
+        """The scan of a block from a carry, and the next carry: the last elements, not rounded."""
+        axis, gather = action.axis, action.gather
+        (component,) = gather.components
+        x = np.moveaxis(np.asarray(x, self.numbers.held[component.dtype]), axis, 0)
+        if not len(x):
+            return self.numbers.rounded(np.moveaxis(x, 0, axis), component.dtype), carry
+        if carry is not None:
+            x = np.concatenate([carry[None], x])
+        ufunc = _UFUNCS.get(gather.combiner)
+        if ufunc is not None:
+            made = ufunc.accumulate(x, axis=0, dtype=x.dtype)
+        else:
+            rows = [[x[0]]]
+            for row in x[1:]:
+                rows.append(self.combine(gather, rows[-1], [row]))
+            made = np.stack([row for (row,) in rows])
+        last = made[-1]
+        made = made if carry is None else made[1:]
+        return self.numbers.rounded(np.moveaxis(made, 0, axis), component.dtype), last
 
     def combine(
         self, gather: Gather, gathered: Sequence[NumpyArray], coming: Sequence[NumpyArray]

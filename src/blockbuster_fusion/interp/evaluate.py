@@ -14,6 +14,7 @@ from blockbuster_fusion.array.primitives import (
     Pointwise,
     PrimitiveStep,
     Renaming,
+    RunningSummary,
     Summary,
     TableLookup,
 )
@@ -23,12 +24,12 @@ from blockbuster_fusion.host.executors import executor_of
 from blockbuster_fusion.host.numbers import NumericMode, NumpyArray, as_array, misfit
 from blockbuster_fusion.interp.arithmetic import looked_up, misplaced, placed
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
+from blockbuster_fusion.ir.combiner import ADD, LOGADDEXP, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import evaluate as evaluate_expr
 from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.ir.types import DType
 
-_UFUNCS = {ADD: np.add, MUL: np.multiply, MAX: np.maximum, MIN: np.minimum}
+_UFUNCS = {ADD: np.add, MUL: np.multiply, MAX: np.maximum, MIN: np.minimum, LOGADDEXP: np.logaddexp}
 
 
 def evaluate(
@@ -95,6 +96,8 @@ class _Evaluation:
                 return np.broadcast_to(made, shape)
             case Summary(axis, combiner):
                 return self.reduced(combiner, operands[0], axes[0].index(axis), step.type.dtype)
+            case RunningSummary(axis, combiner):
+                return self.scanned(combiner, operands[0], axes[0].index(axis))
             case Contraction():
                 letters = {a: i for i, a in enumerate(dict.fromkeys([*axes[0], *axes[1]]))}
                 left, right, result = (
@@ -139,6 +142,10 @@ class _Evaluation:
             (expr,) = combiner.combine
             gathered = np.asarray(evaluate_expr(expr, both, self.extents.of, self.numbers.rounded))
         return gathered
+
+    def scanned(self, combiner: Combiner, x: NumpyArray, at: int) -> NumpyArray:
+        made: NumpyArray = _UFUNCS[combiner].accumulate(x, axis=at, dtype=x.dtype)
+        return made
 
     def looked_up(
         self,

@@ -17,6 +17,7 @@ from blockbuster_fusion.cost.plan import (
     DoPick,
     DoReduce,
     DoRename,
+    DoScan,
     DoTake,
     Gather,
     PlanFrame,
@@ -135,6 +136,13 @@ class BlockMachine:
         self.tally.flops += block.size
         return [self.arithmetic.block_reduce(action, block)]
 
+    def _scan(self, frame: PlanFrame, step: PlanStep, action: DoScan, values: Values) -> list[Any]:
+        block, (slot,) = values[step.operands[0]], step.results
+        self.tally.flops += block.size
+        carry = frame.carries.get(slot) if action.goes_on else None
+        made, frame.carries[slot] = self.arithmetic.scan(action, block, carry)
+        return [made]
+
     def _dot(self, frame: PlanFrame, step: PlanStep, action: DoDot, values: Values) -> list[Any]:
         left, right = (values[slot] for slot in step.operands)
         made = self.arithmetic.dot(action, left, right)
@@ -162,6 +170,7 @@ class BlockMachine:
             if walk is not None:
                 self._count("a map", walk, value)
         child, tally = frame.children[action.child], self.tally
+        child.carries.clear()
         results: dict[int, Any] = {}
         parts = [Gathered(self.arithmetic, gather) for _, gather in action.reduced]
         before = kept = tally.live
@@ -347,6 +356,7 @@ def _bytes(gather: Gather, items: Sequence[NumpyArray]) -> int:
 _EXECUTE: dict[type, Callable[..., list[Any]]] = {
     DoElementwise: BlockMachine._elementwise,
     DoBlockReduce: BlockMachine._block_reduce,
+    DoScan: BlockMachine._scan,
     DoDot: BlockMachine._dot,
     DoTake: BlockMachine._take,
     DoMap: BlockMachine._map,

@@ -1,5 +1,6 @@
 """Combiners: the monoids of reductions of lists and loops."""
 
+import math
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.expr import Expr, arg, call
@@ -28,14 +29,28 @@ class Combiner(InternedValue):
         return self.name
 
 
+def _log_add_exp(x: Expr, y: Expr) -> Expr:
+    """log(exp(x) + exp(y)). Equal infinities have no difference, and log(1 + z) is z for small z.
+
+    The quotient corrects what 1 + z loses.
+    """
+    z = call("exp", -call("abs", x - y))
+    more = 1 + z
+    log1p = call("where", call("eq", more, 1), z, call("log", more) * (z / (more - 1)))
+    larger = call("maximum", x, y)
+    return call("where", call("eq", x, y), x + math.log(2), larger + log1p)
+
+
 ADD = Combiner("add", (0.0,), (arg(0) + arg(1),))
 MUL = Combiner("mul", (1.0,), (arg(0) * arg(1),))
 MAX = Combiner("max", (float("-inf"),), (call("maximum", arg(0), arg(1)),))
 MIN = Combiner("min", (float("inf"),), (call("minimum", arg(0), arg(1)),))
+LOGADDEXP = Combiner("logaddexp", (float("-inf"),), (_log_add_exp(arg(0), arg(1)),))
+"""log(exp(x) + exp(y)): running sums of exponentials, as logarithms."""
 ANY = Combiner("any", (0.0,), (arg(1),))
 """Every iteration yields the same value: keep one."""
 
-SIMPLE = {c.name: c for c in (ADD, MUL, MAX, MIN, ANY)}
+SIMPLE = {c.name: c for c in (ADD, MUL, MAX, MIN, LOGADDEXP, ANY)}
 """The combiners that are known by name; a tuple combiner carries its own expressions."""
 
 

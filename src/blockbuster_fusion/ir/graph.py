@@ -22,6 +22,7 @@ from blockbuster_fusion.ir.ops import (
     Output,
     Pick,
     Reduce,
+    Scan,
     Value,
 )
 from blockbuster_fusion.ir.substitute import substituted
@@ -133,6 +134,12 @@ class Graph:
         """True if there is a dot in this graph or in a map of it."""
         ops = (node.op for node in self.nodes.values())
         return any(isinstance(op, Dot) or (isinstance(op, Map) and op.body.holds_dot) for op in ops)
+
+    @derived
+    def open_scans(self) -> frozenset[Dim]:
+        """The dims of the map around this graph along whose blocks scans of it go on."""
+        ops = (node.op for node in self.nodes.values())
+        return frozenset(op.dim for op in ops if isinstance(op, Scan) and not op.dim.unit)
 
     @derived
     def holds_misc(self) -> bool:

@@ -20,6 +20,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Scan,
     Take,
 )
 from blockbuster_fusion.ir.types import DType, Type, promote
@@ -34,6 +35,8 @@ def infer(op: Op, operands: Sequence[Type]) -> tuple[Type, ...]:
             return (_elementwise(op, operands),)
         case BlockReduce():
             return (_block_reduce(op, operands),)
+        case Scan():
+            return (_scan(op, operands),)
         case Dot():
             return (_dot(op, operands),)
         case Take():
@@ -79,6 +82,18 @@ def _block_reduce(op: BlockReduce, operands: Sequence[Type]) -> Type:
     counts = block.dtype is DType.bool_ and op.combiner in (ADD, MUL)
     dtype = DType.int64 if counts else block.dtype
     return Type((), tuple(d for d in block.items if d is not op.dim), dtype)
+
+
+def _scan(op: Scan, operands: Sequence[Type]) -> Type:
+    name = f"scan {op.combiner} over {op.dim.label}"
+    if len(operands) != 1:
+        raise IllTyped(op=name, problem=f"takes one operand and has {len(operands)}")
+    _all_items(name, operands)
+    (block,) = operands
+    if op.dim not in block.items:
+        raise IllTyped(op=name, problem=f"the block {block} has no axis {op.dim.label}")
+    counts = block.dtype is DType.bool_ and op.combiner in (ADD, MUL)
+    return Type((), block.items, DType.int64) if counts else block
 
 
 def _dot(op: Dot, operands: Sequence[Type]) -> Type:

@@ -26,6 +26,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Scan,
     Take,
     Value,
 )
@@ -141,7 +142,7 @@ class _Listing:
         match node.op:
             case Input():
                 pass
-            case Elementwise() | BlockReduce() | Dot() as op:
+            case Elementwise() | BlockReduce() | Scan() | Dot() as op:
                 text, axes = self.call(scope, op, node)
                 item = places[value] = Item(axes, self.names.numbered("t"))
                 self.line_of(scope.depth, item, f"{item.name} = {text}")
@@ -244,7 +245,7 @@ class _Listing:
             elif isinstance(place, Item) and port in read:
                 self.load(scope.depth, place)  # before the loop, not in it
             ports.append(place)
-        self.loop(scope.depth, op.dim, variable, op.first, serial=op.reduces)
+        self.loop(scope.depth, op.dim, variable, op.first, serial=op.reduces or op.scans)
         loops, axes = (*scope.loops, variable), (*scope.axes, op.dim.axis)
         inner = ListingScope(op.body, bind(op.body, ports), loops, axes, (*scope.path, i))
         gathered: list[tuple[Value, Item]] = []

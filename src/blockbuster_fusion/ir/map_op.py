@@ -19,6 +19,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Scan,
     Take,
 )
 from blockbuster_fusion.ir.types import Type
@@ -49,7 +50,7 @@ def map_op(
             made = Input(op.name, kind(op.type))
         case Elementwise():
             made = Elementwise(expr(op.expr))
-        case BlockReduce() | Reduce():
+        case BlockReduce() | Scan() | Reduce():
             made = type(op)(dim(op.dim), _map_combiner(op.combiner, expr))
         case Dot() | Join() | Iota():
             made = type(op)(dim(op.dim))

@@ -41,6 +41,18 @@ class BlockReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """The inclusive scan of a block along one of its axes (`row_cumsum`).
+
+    It goes on from block to block: in the body of a map over `dim`, each block begins with what
+    the blocks before it give together. A block of a unit dim is the whole axis.
+    """
+
+    dim: Dim
+    combiner: Combiner
+
+
+@dataclass(frozen=True, slots=True)
 class Dot:
     """A contraction of two blocks over the axis that both have."""
 
@@ -77,6 +89,11 @@ class Map:
     @property
     def reduces(self) -> bool:
         return any(mode is not None for mode in self.modes)
+
+    @property
+    def scans(self) -> bool:
+        """True if a scan goes on from block to block, so that blocks come in order."""
+        return bool(self.body.open_scans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +156,7 @@ Op = (
     Input
     | Elementwise
     | BlockReduce
+    | Scan
     | Dot
     | Take
     | Map

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, format_expr
-from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise
+from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Scan
 from blockbuster_fusion.ir.types import DType
 
-Functional = Elementwise | BlockReduce | Dot
+Functional = Elementwise | BlockReduce | Scan | Dot
 
 
 class ItemText(NamedTuple):
@@ -31,7 +31,8 @@ _BROADCAST = {
 }
 _REDUCED = {"add": "sum", "mul": "prod"}
 
-_WORDS = ("scale", "shift", "sum", "prod", "max", "min", "any")
+_SUMMARIES = ("sum", "prod", "max", "min", "logaddexp", "any")
+_WORDS = ("scale", "shift", *_SUMMARIES, *(f"cum{word}" for word in _SUMMARIES))
 
 WORDS = frozenset(
     [
@@ -54,6 +55,8 @@ def write(op: Functional, operands: Sequence[ItemText], loops: Sequence[Axis] = 
             return _broadcast(op.expr, operands, loops) or _expression(op.expr, operands, loops)
         case BlockReduce():
             return _block_reduce(op, operands[0])
+        case Scan():
+            return _scan(op, operands[0])
         case Dot():
             return _dot(op, *operands)
 
@@ -116,6 +119,16 @@ def _block_reduce(op: BlockReduce, block: ItemText) -> ItemText:
     if at in (0, last):
         return ItemText(f"{'row' if at == last else 'col'}_{word}({block.text})", left)
     return ItemText(f"{word}({block.text},axis={at})", left)
+
+
+def _scan(op: Scan, block: ItemText) -> ItemText:
+    word = "cum" + _REDUCED.get(op.combiner.name, op.combiner.name)
+    at, last = block.axes.index(op.dim.axis), len(block.axes) - 1
+    if last == 0:
+        return ItemText(f"{word}({block.text})", block.axes)
+    if at in (0, last):
+        return ItemText(f"{'row' if at == last else 'col'}_{word}({block.text})", block.axes)
+    return ItemText(f"{word}({block.text},axis={at})", block.axes)
 
 
 def _dot(op: Dot, left: ItemText, right: ItemText) -> ItemText:

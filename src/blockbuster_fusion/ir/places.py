@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import SIMPLE, Combiner
 from blockbuster_fusion.ir.graph import Graph, Path
-from blockbuster_fusion.ir.ops import BlockReduce, Dot, Elementwise, Join, Map, Misc, Output, Value
+from blockbuster_fusion.ir.ops import (
+    BlockReduce,
+    Dot,
+    Elementwise,
+    Join,
+    Map,
+    Misc,
+    Output,
+    Scan,
+    Value,
+)
 from blockbuster_fusion.ir.paper_names import Functional
 from blockbuster_fusion.ir.types import Type
 
@@ -122,7 +132,7 @@ class ListingScope:
         if [out.value for out in self.graph.outputs].count(fold.values[0]) != 1:
             return
         match self.graph.op(last):
-            case Elementwise() | BlockReduce() | Dot() as op:
+            case Elementwise() | BlockReduce() | Scan() | Dot() as op:
                 self.inlined[last] = op
 
     def iterated(self, value: Value, dim: Dim, index: str) -> Location:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from blockbuster_fusion.errors import IllTyped, InvalidGraph
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
-from blockbuster_fusion.ir.combiner import Combiner, Reduced
+from blockbuster_fusion.ir.combiner import ANY, Combiner, Reduced
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.graph import Graph, check_graph
 from blockbuster_fusion.ir.infer import infer
@@ -31,6 +31,7 @@ from blockbuster_fusion.ir.ops import (
     Plain,
     Reduce,
     Rename,
+    Scan,
     Take,
     Value,
 )
@@ -128,7 +129,7 @@ class _Check:
 
     def infer(self, i: int, op: Op, operands: list[Type]) -> tuple[Type, ...]:
         try:
-            if isinstance(op, Elementwise | BlockReduce | Dot):
+            if isinstance(op, Elementwise | BlockReduce | Scan | Dot):
                 return _infer_again(op, tuple(operands))
             return infer(op, operands)
         except IllTyped as problem:
@@ -192,12 +193,14 @@ class _Check:
                 self.check_exprs(i, (op.expr,))
             case Map():
                 self.check_map(i, op)
-            case BlockReduce() | Reduce():
+            case BlockReduce() | Scan() | Reduce():
                 self.check_dim(i, op.dim)
                 self.check_combiner(i, op.combiner)
-                if isinstance(op, BlockReduce) and op.combiner.arity != 1:
+                if isinstance(op, BlockReduce | Scan) and op.combiner.arity != 1:
                     problem = f"a block is reduced to one value, and {op.combiner} gives"
                     raise self.error(i, f"{problem} {op.combiner.arity}: reduce each by itself")
+                if isinstance(op, Scan):
+                    self.check_scan(i, op)
                 if isinstance(op, Reduce):
                     self.check_reduced(i, op.dim, self.graph.nodes[i].types)
             case Dot() | Join():
@@ -241,6 +244,10 @@ class _Check:
                 raise self.error(i, f"output {port}: {mode!r} is no mode: use None or Reduced")
             elif op.first:
                 self.partial[Value(i, port)] = op.dim
+        for dim in op.body.open_scans:
+            if dim is not op.dim or op.first:
+                problem = f"a scan in its body goes on from block to block of {dim.label}"
+                raise self.error(i, f"{problem}: it belongs right in a map over all of them")
         types = self.graph.nodes[i].types
         self.check_reduced(i, op.dim, [t for t, m in zip(types, op.modes, strict=False) if m])
         inner = _sound[op.body]
@@ -251,6 +258,13 @@ class _Check:
         self.contents.ids |= inner.ids
         for axis in inner.axes.values():
             self.check_axis(i, axis)
+
+    def check_scan(self, i: int, op: Scan) -> None:
+        if op.combiner is ANY:
+            raise self.error(i, "any keeps one of equal values, and a scan has different ones")
+        if self.around is None and not op.dim.unit:
+            problem = f"it goes on from block to block of {op.dim.label}, and no map is around it"
+            raise self.error(i, f"{problem}: put it in the body of a map over {op.dim.label}")
 
     def check_reduced(self, i: int, dim: Dim, kinds: Iterable[Type]) -> None:
         for kind in kinds:
@@ -468,6 +482,8 @@ def _title(op: Op) -> str:
             return "elementwise"
         case BlockReduce():
             return f"block {op.combiner} over {op.dim.label}"
+        case Scan():
+            return f"scan {op.combiner} over {op.dim.label}"
         case Reduce():
             return f"reduce {op.combiner} over {op.dim.label}"
         case Dot() | Map() | Pick() | Join() | Iota():

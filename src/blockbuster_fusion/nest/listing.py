@@ -18,11 +18,13 @@ from blockbuster_fusion.nest.nest import (
     Fold,
     For,
     Kernel,
+    Last,
     Load,
     Lookup,
     Nest,
     NestStep,
     Positions,
+    RunningFold,
     Statement,
     Store,
     Tile,
@@ -109,6 +111,13 @@ def _statement(statement: Statement, known: set[Tile]) -> str:
             over = f"over {statement.span.dim}{mask}"
             word = f"{statement.combiner.name}({statement.operand}, {over})"
             return f"{_typed(statement.tile, known)} = {word}"
+        case RunningFold():
+            word = f"scan_{statement.combiner.name}"
+            scanned = f"{word}({statement.operand}, over {statement.span.dim})"
+            return f"{_typed(statement.tile, known)} = {scanned}"
+        case Last():
+            last = f"last({statement.operand}, over {statement.span.dim})"
+            return f"{_typed(statement.tile, known)} = {last}"
         case Contract():
             sides = (statement.left, statement.right)
             named = zip(sides, statement.tail_masked, strict=True)

@@ -23,6 +23,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Scan,
     Take,
     Value,
 )
@@ -40,9 +41,11 @@ from blockbuster_fusion.nest.nest import (
     Fold,
     For,
     Index,
+    Last,
     Load,
     Lookup,
     Positions,
+    RunningFold,
     Space,
     Span,
     Statement,
@@ -149,6 +152,8 @@ class BodyBuilder:
         self.grid, self.around = grid, around
         self.block: list[Statement] = []
         self.grid_indices: list[Index] = []
+        self.carried: list[tuple[Combiner, Last]] = []
+        """What scans carry from block to block of the loop, taken at the end of its body."""
         self.homes: dict[Value, InMemory] = {}
         self.stores: dict[Value, list[InMemory]] = {}
         self.loaded: dict[Access | tuple[Access, Tile], Tile] = {}
@@ -231,6 +236,8 @@ class BodyBuilder:
                 self.places[value] = self.compute(op.expr, node)
             case BlockReduce() as op:
                 self.places[value] = self.block_reduce(node, op)
+            case Scan() as op:
+                self.places[value] = self.scan(node, op)
             case Dot() as op:
                 self.places[value] = self.dot(node, op)
             case Take() as op:
@@ -282,6 +289,24 @@ class BodyBuilder:
         tile = self.new_tile(_ordered(kind, [operand]), kind.dtype)
         self.block.append(Fold(tile, operand, _span_over(op.dim, operand), op.combiner))
         return tile
+
+    def scan(self, node: Node, op: Scan) -> Tile:
+        """Scans a block, and combines it with what the blocks before it give together."""
+        (operand,), (kind,) = [self.tile(v) for v in node.inputs], node.types
+        combine, span = op.combiner.combine[0], _span_over(op.dim, operand)
+        if operand.dtype is not kind.dtype:
+            counted = self.new_tile(operand.spans, kind.dtype)
+            self.block.append(Compute(counted, cast(arg(0), kind.dtype), (operand,)))
+            operand = counted
+        tile = self.new_tile(operand.spans, kind.dtype)
+        self.block.append(RunningFold(tile, operand, span, op.combiner))
+        if op.dim.unit:
+            return tile
+        rest = [other for other in operand.spans if other != span]
+        carry, made = self.new_tile(rest, kind.dtype), self.new_tile(tile.spans, kind.dtype)
+        self.block.append(Compute(made, combine, (carry, tile)))
+        self.carried.append((op.combiner, Last(carry, made, span)))
+        return made
 
     def dot(self, node: Node, op: Dot) -> Tile:
         (left, right), (kind,) = [self.tile(v) for v in node.inputs], node.types
@@ -357,7 +382,7 @@ class BodyBuilder:
     # ------------------------------------------------------------------------ loops
 
     def map(self, i: int, node: Node, op: Map) -> None:
-        in_grid = self.grid is not None and not op.reduces and op.first == 0
+        in_grid = self.grid is not None and not op.reduces and not op.scans and op.first == 0
         in_grid = in_grid and self.yields_only(i)
         # the variable of a grid holds in the whole kernel: no loop before has its name
         around = self.names.variables.get(op.dim, ()) if in_grid else self.loops
@@ -387,8 +412,12 @@ class BodyBuilder:
             return
         accumulators = inner.accumulate(index, coming)
         self.block += [fill for group in accumulators for fill in group.fills]
+        carried = tuple((combiner, last.tile) for combiner, last in inner.carried)
+        self.block += [Fill(carry, combiner.identity[0]) for combiner, carry in carried]
+        inner.block += [last for _, last in inner.carried]
         gathered = tuple((group.combiner, group.tiles) for group in accumulators)
-        self.block.append(For(index, tuple(inner.block), op.first, gathered=gathered))
+        loop = For(index, tuple(inner.block), op.first, gathered=gathered)
+        self.block.append(replace(loop, carried=carried))
         tiles = iter([tile for group in accumulators for tile in group.tiles])
         for port, mode in enumerate(op.modes):
             if mode is not None:

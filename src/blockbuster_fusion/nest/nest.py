@@ -188,6 +188,31 @@ class Fold:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class RunningFold:
+    """The inclusive scan of a tile along one of its axes.
+
+    Elements beyond the end of the axis come last, so that they need no mask.
+    """
+
+    tile: Tile
+    operand: Tile
+    span: Span
+    combiner: Combiner
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Last:
+    """The last elements of a tile along one of its axes, which a scan carries to the next block.
+
+    Those of the last block of an axis are not defined: nothing comes after it.
+    """
+
+    tile: Tile
+    operand: Tile
+    span: Span
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Contract:
     """Adds `left · right`, summed over a span of both, to a tile that has been filled before.
 
@@ -255,7 +280,8 @@ class For:
     """A serial loop over the blocks of a dim, from block `first` on.
 
     `window` narrows it to the positions that a mask leaves, `share` to the blocks of one program.
-    `gathered` are its accumulators, in groups, each with its combiner.
+    `gathered` are its accumulators, in groups, each with its combiner. `carried` are those that the
+    body reads as well: what the blocks before give together. They come in order.
     """
 
     index: Index
@@ -264,6 +290,7 @@ class For:
     window: Window | None = None
     share: Share | None = None
     gathered: tuple[tuple[Combiner, tuple[Tile, ...]], ...] = ()
+    carried: tuple[tuple[Combiner, Tile], ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -279,7 +306,9 @@ class Cascade:
     inside: bool = False
 
 
-Statement = Load | Lookup | Store | Compute | Positions | Fold | Contract | Fill | For | Cascade
+Writing = Load | Lookup | Compute | Positions | Fold | RunningFold | Last | Contract | Fill
+"""Statements that write a tile."""
+Statement = Writing | Store | For | Cascade
 Body = tuple[Statement, ...]
 
 
@@ -413,9 +442,7 @@ def is_placed(statement: Statement) -> TypeGuard[Lookup | Store]:
 
 def written(statement: Statement) -> Tile | None:
     """The tile that a statement writes."""
-    if isinstance(statement, Load | Lookup | Compute | Positions | Fold | Contract | Fill):
-        return statement.tile
-    return None
+    return statement.tile if isinstance(statement, Writing) else None
 
 
 def read(statement: Statement) -> tuple[Tile, ...]:
@@ -432,7 +459,7 @@ def read(statement: Statement) -> tuple[Tile, ...]:
             return (statement.places,)
         case Compute():
             return statement.operands
-        case Fold():
+        case Fold() | RunningFold() | Last():
             return (statement.operand,)
         case Contract():
             return (statement.left, statement.right, statement.tile)

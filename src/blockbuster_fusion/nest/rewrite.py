@@ -15,9 +15,11 @@ from blockbuster_fusion.nest.nest import (
     For,
     Index,
     Kernel,
+    Last,
     Load,
     Lookup,
     Positions,
+    RunningFold,
     Share,
     Span,
     Statement,
@@ -60,7 +62,7 @@ def reading(statement: Statement, old: Tile, new: Tile) -> Statement:
             return replace(statement, places=other(statement.places))
         case Compute():
             return replace(statement, operands=tuple(other(t) for t in statement.operands))
-        case Fold():
+        case Fold() | RunningFold() | Last():
             return replace(statement, operand=other(statement.operand))
         case Contract():
             return replace(statement, left=other(statement.left), right=other(statement.right))
@@ -130,7 +132,7 @@ class Renaming:
                 return replace(s, tile=tile(s.tile), operands=tuple(map(tile, s.operands)))
             case Positions():
                 return replace(s, tile=tile(s.tile), span=self.span(s.span))
-            case Fold():
+            case Fold() | RunningFold() | Last():
                 operand, span = tile(s.operand), self.span(s.span)
                 return replace(s, tile=tile(s.tile), operand=operand, span=span)
             case Contract():
@@ -148,7 +150,8 @@ class Renaming:
         gathered = tuple((c, tuple(map(self.tile, some))) for c, some in s.gathered)
         window = None if s.window is None else self.window(s.window)
         made = replace(s, index=self.index(s.index), body=self.body(s.body), window=window)
-        return replace(made, share=share, gathered=gathered)
+        carried = tuple((c, self.tile(carry)) for c, carry in s.carried)
+        return replace(made, share=share, gathered=gathered, carried=carried)
 
     def window(self, window: Window) -> Window:
         rows = None if window.rows is None else self.span(window.rows)

@@ -17,10 +17,12 @@ from blockbuster_fusion.nest.nest import (
     For,
     Index,
     Kernel,
+    Last,
     Load,
     Lookup,
     Nest,
     Positions,
+    RunningFold,
     Space,
     Span,
     Statement,
@@ -86,10 +88,13 @@ class _Kernel:
                 for operand in statement.operands:
                     if not own.issuperset(operand.spans):
                         self.fail(statement, f"{operand} has axes that {statement.tile} lacks")
-            case Fold():
+            case Fold() | Last():
                 left = [s for s in statement.operand.spans if s != statement.span]
                 self.contained(statement, statement.span, statement.operand)
                 self.same(statement, statement.tile.spans, left)
+            case RunningFold():
+                self.contained(statement, statement.span, statement.operand)
+                self.same(statement, statement.tile.spans, statement.operand.spans)
             case Contract():
                 sides = (statement.left, statement.right)
                 for side in sides:
@@ -99,6 +104,9 @@ class _Kernel:
             case For():
                 if statement.index in indices:
                     self.fail(statement, f"{statement.index.name} is the variable of a loop around")
+                for _, carry in statement.carried:
+                    if carry not in known:
+                        self.fail(statement, f"{carry} is carried before it is written")
                 self.body(statement.body, set(known), {*indices, statement.index})
                 known |= {t for t in _accumulated(statement.body) if t in known}
             case Cascade():
@@ -166,6 +174,6 @@ def _spans(statement: Statement) -> list[Span]:
     spans = [span for access in accesses(statement) for span in access.spans]
     made = written(statement)
     spans += [] if made is None else list(made.spans)
-    if isinstance(statement, Positions | Fold | Contract):
+    if isinstance(statement, Positions | Fold | RunningFold | Last | Contract):
         spans.append(statement.span)
     return spans

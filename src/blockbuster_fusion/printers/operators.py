@@ -6,7 +6,7 @@ printer on its own.
 
 from dataclasses import dataclass
 
-from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, MUL, Combiner
+from blockbuster_fusion.ir.combiner import ADD, LOGADDEXP, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import FUNCTIONS
 from blockbuster_fusion.ir.types import DType
 
@@ -244,5 +244,15 @@ TRITON_REDUCTIONS: dict[Combiner, TextForm] = {
     MAX: TextForm("tl.max({0}, {axis})"),
     MIN: TextForm("tl.min({0}, {axis})"),
     MUL: TextForm("tl.reduce({0}, {axis}, product)", part="product"),
+    LOGADDEXP: TextForm("tl.reduce({0}, {axis}, log_add_exp)", part="log_add_exp"),
 }
 """Reductions of a block along an axis in Triton; C loops over the expression of the combiner."""
+
+TRITON_SCANS: dict[Combiner, TextForm] = {
+    ADD: TextForm("tl.cumsum({0}, {axis})"),
+    MUL: TextForm("tl.cumprod({0}, {axis})"),
+    MAX: TextForm("tl.associative_scan({0}, {axis}, larger)", part="larger"),
+    MIN: TextForm("tl.associative_scan({0}, {axis}, smaller)", part="smaller"),
+    LOGADDEXP: TextForm("tl.associative_scan({0}, {axis}, log_add_exp)", part="log_add_exp"),
+}
+"""Scans of a block along an axis in Triton."""

@@ -45,6 +45,10 @@ def moves_no_misc(graph: Graph, match: Match) -> bool:
     return stays_outside(graph).isdisjoint(match.nodes)
 
 
+def moves_no_scan(graph: Graph, match: Match) -> bool:
+    return not graph.open_scans
+
+
 def twin_maps(graph: Graph, v: int) -> Iterator[tuple[int, int, str]]:
     """(u, w, variant): a map u beside v and a map w directly inside it that could be fused.
 
@@ -99,6 +103,7 @@ class ExtendMap(Rule):
             iterates_only_inputs,
         ),
         Guard("moves_no_misc", "a misc operator would run in every iteration", moves_no_misc),
+        Guard("moves_no_scan", "a scan would leave the loop that it goes on along", moves_no_scan),
     )
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:

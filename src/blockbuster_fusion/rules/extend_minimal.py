@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from blockbuster_fusion.ir.combiner import ANY, Reduced
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.ops import Map, Value
+from blockbuster_fusion.ir.ops import Map, Scan, Value
 from blockbuster_fusion.rules.extend_map import stays_outside
 from blockbuster_fusion.rules.merge import Merger
 from blockbuster_fusion.rules.rule import Guard, Match, Rule
@@ -46,6 +46,11 @@ def only_items_escape(graph: Graph, match: Match) -> bool:
 
 def moves_no_misc(graph: Graph, match: Match) -> bool:
     return stays_outside(graph).isdisjoint(pulled_nodes(graph, match))
+
+
+def moves_no_scan(graph: Graph, match: Match) -> bool:
+    moved = (graph.op(i) for i in pulled_nodes(graph, match))
+    return not any(isinstance(op, Scan) and not op.dim.unit for op in moved)
 
 
 def walks_inside(body: Graph, value: Value, dim_axis: object) -> bool:
@@ -90,6 +95,12 @@ class ExtendMinimal(Rule):
         ),
         Guard(
             "moves_no_misc", "a misc operator would run in every iteration", moves_no_misc, far=True
+        ),
+        Guard(
+            "moves_no_scan",
+            "a scan would leave the loop that it goes on along",
+            moves_no_scan,
+            far=True,
         ),
     )
 

@@ -26,6 +26,11 @@ def only_stacks(graph: Graph, match: Match) -> bool:
     return not op.reduces and not inner.reduces and in_order
 
 
+def scans_nothing(graph: Graph, match: Match) -> bool:
+    inner = inner_map(graph, match.nodes[0])
+    return inner is not None and not inner.scans
+
+
 def iterated_by_all(graph: Graph, match: Match) -> bool:
     """Every use iterates the inner dim, so that the order of the list dims does not matter."""
     u, _ = match.nodes
@@ -54,6 +59,7 @@ class Interchange(Rule):
     anchors = (Map,)
     guards = (
         Guard("only_stacks", "the loops do more than fill one list", only_stacks),
+        Guard("scans_nothing", "a scan goes on along the inner loop", scans_nothing),
         Guard(
             "iterated_by_all", "a user of the list does not iterate the inner dim", iterated_by_all
         ),

@@ -17,6 +17,10 @@ def starts_at_zero(graph: Graph, match: Match) -> bool:
     return graph.map(match.nodes[0]).first == 0
 
 
+def scans_nothing(graph: Graph, match: Match) -> bool:
+    return not graph.map(match.nodes[0]).scans
+
+
 class PeelFirst(Rule):
     """Rule 7: u, map[X]{… map[Y]{w} …}  =>  u, {… map[Y]{w} …} for x=0, the map for x=1:X.
 
@@ -27,7 +31,10 @@ class PeelFirst(Rule):
     name = "peel_first_iteration"
     number = 7
     anchors = (Map,)
-    guards = (Guard("starts_at_zero", "the map has been peeled already", starts_at_zero),)
+    guards = (
+        Guard("starts_at_zero", "the map has been peeled already", starts_at_zero),
+        Guard("scans_nothing", "a scan goes on from its first block to the others", scans_nothing),
+    )
 
     def sites(self, graph: Graph, node: int) -> Iterator[Match]:
         found = first_twins(graph, node)

@@ -25,6 +25,7 @@ from blockbuster_fusion.ir.ops import (
     Node,
     Output,
     Reduce,
+    Scan,
     Take,
     Value,
 )
@@ -127,9 +128,15 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
 
 
 def _reduced_in_blocks(graph: Graph) -> set[Axis]:
-    """The axes of reductions that are no products, as those of row statistics."""
+    """The axes of scans, and of reductions that are no products, as those of row statistics."""
     ops = [node.op for _, inner in graph.walk() for node in inner.nodes.values()]
-    return {op.dim.axis for op in ops if isinstance(op, BlockReduce)}
+    return {op.dim.axis for op in ops if isinstance(op, BlockReduce | Scan)}
+
+
+def _scanned(graph: Graph) -> set[Axis]:
+    """The axes along which a program scans: their blocks come one after the other."""
+    ops = [node.op for _, inner in graph.walk() for node in inner.nodes.values()]
+    return {op.dim.axis for op in ops if isinstance(op, Scan)}
 
 
 def _lookups(graph: Graph) -> Iterable[Node]:
@@ -154,10 +161,11 @@ def _is_padded(axis: Axis, smallest: int) -> bool:
 
 
 def _output_axes(graph: Graph) -> Iterable[list[Axis]]:
-    """The axes of each output, without those whose blocks have one element."""
+    """The axes of each output, without those that are scanned or have blocks of one element."""
+    scanned = _scanned(graph)
     for out in graph.outputs:
         kind = graph.type(out.value)
-        packed = {dim.axis for dim in kind.dims if dim.packed}
+        packed = {dim.axis for dim in kind.dims if dim.packed} - scanned
         yield [axis for axis in out.axes or kind.axes if axis in packed]
 
 

@@ -19,7 +19,8 @@ from blockbuster_fusion.nest.passes.pad_operands import pad_operands
 from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
 from blockbuster_fusion.nest.passes.skip_masked_blocks import skip_masked_blocks
 from blockbuster_fusion.nest.passes.split_prologue import split_prologue
-from blockbuster_fusion.nest.passes.split_reduction import split_reduction
+from blockbuster_fusion.nest.passes.split_reduction import reduction_loop, split_reduction
+from blockbuster_fusion.nest.passes.split_scan import scan_loop, split_scan
 from blockbuster_fusion.nest.passes.tail_masks import tail_masks
 from blockbuster_fusion.nest.passes.take_turns import take_turns
 from blockbuster_fusion.nest.verify import verify_nest
@@ -152,9 +153,9 @@ def lowering(name: str, schedule: Schedule) -> Pass[Graph, Nest]:
 def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[Nest, Nest], ...]:
     """The passes over loop nests, in order."""
 
-    def split(nest: Nest) -> Nest:
+    def shared(nest: Nest) -> Nest:
         for axis, parts in schedule.split.items():
-            nest = split_reduction(nest, axis, parts, atomic=schedule.atomic)
+            nest = split(nest, axis, parts, atomic=schedule.atomic)
         return nest
 
     def pad(nest: Nest) -> Nest:
@@ -175,13 +176,23 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
         each_kernel(order_tiles, "Orders the axes of computed tiles as their arrays have them."),
         each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
         each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
-        Pass("split_reduction", "Shares reductions among programs, if asked for.", split),
+        Pass("split_reduction", "Shares reductions and scans, if asked for.", shared),
         Pass("pad_operands", "Copies operands with rows that are not aligned, if asked for.", pad),
         *([late] if folds_late else []),
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
         each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
         each_kernel(turns, "Has programs compute blocks of products in turns.", "take_turns"),
     )
+
+
+def split(nest: Nest, axis: str, parts: int, *, atomic: bool) -> Nest:
+    """Shares reductions along an axis among programs, and then scans along it."""
+    reduces = any(reduction_loop(kernel, axis) for kernel in nest.kernels)
+    scans = any(scan_loop(kernel, axis) for kernel in nest.kernels)
+    if reduces or not scans:
+        nest = split_reduction(nest, axis, parts, atomic=atomic)
+        scans = any(scan_loop(kernel, axis) for kernel in nest.kernels)
+    return split_scan(nest, axis, parts) if scans else nest
 
 
 def each_kernel(

@@ -279,11 +279,12 @@ class Space:
         return {dim: min(tiles[dim], most) for dim, most in longest.items()}
 
     def splits(self, programs: int) -> Iterator[dict[str, int]]:
-        """The ways to share reductions, for a grid of so few programs that the machine idles."""
+        """The ways to share reductions and scans, if a grid of so few programs is idle."""
         idle = self.machine.processors * FULL // max(programs, 1)
         if idle < 2 or self.machine.processors == 1:
             return
-        loops = [s for k in self.nest.kernels for s in k.body if isinstance(s, For) and s.gathered]
+        loops = [s for k in self.nest.kernels for s in k.body if isinstance(s, For)]
+        loops = [loop for loop in loops if loop.gathered or loop.carried]
         lengths = {s.index.dim.name: self.extents.of(s.index.dim.axis) for s in loops}
         for axis, length in lengths.items():
             for share in SHARES:

@@ -25,6 +25,7 @@ from blockbuster_fusion.nest.nest import (
     Kernel,
     Load,
     Lookup,
+    RunningFold,
     Space,
     Span,
     Statement,
@@ -68,6 +69,8 @@ WEIGHTS: dict[str, dict[str, float]] = {
 """Operations of a function by target, in additions; 1 for all others."""
 SIMPLE = 6.0
 """The most additions that an instruction stands for; functions have more."""
+SCANNED = 8.0
+"""The additions that a number of a scan takes: one waits for the other, or they go in rounds."""
 WIDENED = 2.0
 """The additions that a product of two numbers of a block takes, with the conversion of one."""
 PASSED_ON = 8.0
@@ -268,6 +271,9 @@ class _Count:
             case Fold(_, operand):
                 work.folding += times
                 work.operations += self.elements(operand) * times
+            case RunningFold(_, operand):
+                work.folding += times
+                work.operations += SCANNED * self.elements(operand) * times
             case Contract(tile, left, right, span) if self.has_tensor_cores:
                 self.multiply(statement, times)
             case Contract(tile, left, right, span):

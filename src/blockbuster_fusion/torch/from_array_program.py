@@ -17,12 +17,19 @@ from blockbuster_fusion.array.program import ArrayOutput, ArrayProgram, Operator
 from blockbuster_fusion.array.trace import trace
 from blockbuster_fusion.errors import UnknownOperator
 from blockbuster_fusion.ir.axis import Axis, Symbol
-from blockbuster_fusion.ir.combiner import ADD, MAX, MIN, Combiner
+from blockbuster_fusion.ir.combiner import ADD, LOGADDEXP, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, format_number, postorder
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import NOTHING, Scope
 
 _REDUCTIONS = {ADD: "sum", MAX: "amax", MIN: "amin"}
+_SCANS = {
+    ADD: "{0}.cumsum({1})",
+    MUL: "{0}.cumprod({1})",
+    MAX: "{0}.cummax({1}).values",
+    MIN: "{0}.cummin({1}).values",
+    LOGADDEXP: "{0}.logcumsumexp({1})",
+}
 _NAMES = {
     "arcsin": "asin",
     "arccos": "acos",
@@ -179,6 +186,9 @@ class _Writer:
             left = [a for i, a in enumerate(x.axes) if i != at]
             function = _REDUCTIONS[combiner]
             return self.assign(name, f"{x.name}.{function}({place})", left, dtype)
+        if operator.name == "scan":
+            function = _SCANS[attributes["combiner"]]
+            return self.assign(name, function.format(x.name, place), x.axes, dtype)
         if operator.name in ("softmax", "log_softmax"):
             text = f"torch.{operator.name}({x.name}, {place})"
             return self.assign(name, text, x.axes, dtype)

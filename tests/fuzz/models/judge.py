@@ -311,7 +311,7 @@ def cancels(program: Program, n: int) -> bool:
 
 SUMS = (parts.Kind.REDUCTION, parts.Kind.CONTRACTION)
 
-SHIFTED = ("aten._log_softmax", "aten._logsumexp", "loss")
+SHIFTED = ("aten._log_softmax", "aten._logsumexp", "aten.logcumsumexp", "loss")
 """Rows whose result is a difference of terms that may be much larger than it is."""
 
 

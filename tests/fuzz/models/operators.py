@@ -432,6 +432,14 @@ def _softmax(m: Maker) -> None:
     m.add(f"torch.{name}({x}, {m.dim(x)})", f"aten._{name}")
 
 
+@recipe("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
+def _scanned(m: Maker) -> None:
+    x = m.floating(_rank(1, 2, 3, 4))
+    name = m.random.choice(("cumsum", "cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"))
+    values = ".values" if name in ("cummax", "cummin") else ""
+    m.add(f"torch.{name}({x}, {m.dim(x)}){values}", f"aten.{name}")
+
+
 @recipe("native_layer_norm", "layer_norm", "rms_norm")
 def _norm(m: Maker) -> None:
     r = m.random

@@ -26,6 +26,7 @@ from blockbuster_fusion.ir.ops import (
     Plain,
     Reduce,
     Rename,
+    Scan,
     Take,
     Value,
 )
@@ -64,6 +65,7 @@ class Reader:
             "input": self.input,
             "apply": self.elementwise,
             "block_reduce": self.block_reduce,
+            "scan": self.scan,
             "dot": self.dot,
             "take": self.take,
             "reduce": self.reduce,
@@ -318,6 +320,10 @@ class Reader:
     def block_reduce(self) -> tuple[Op, tuple[Value, ...]]:
         operands, dim = self.operands(), self.parts.over()
         return BlockReduce(dim, self.parts.by()), operands
+
+    def scan(self) -> tuple[Op, tuple[Value, ...]]:
+        operands, dim = self.operands(), self.parts.over()
+        return Scan(dim, self.parts.by()), operands
 
     def dot(self) -> tuple[Op, tuple[Value, ...]]:
         operands = self.operands()

@@ -22,6 +22,7 @@ from blockbuster_fusion.ir.ops import (
     Plain,
     Reduce,
     Rename,
+    Scan,
     Take,
     Value,
 )
@@ -96,6 +97,8 @@ class Writer:
             case BlockReduce():
                 by = self.combiner(op.combiner)
                 text = f"block_reduce{operands} over {self.dim(op.dim)} by {by}"
+            case Scan():
+                text = f"scan{operands} over {self.dim(op.dim)} by {self.combiner(op.combiner)}"
             case Dot():
                 text = f"dot{operands} over {self.dim(op.dim)}"
             case Take():

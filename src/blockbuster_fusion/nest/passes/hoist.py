@@ -13,6 +13,7 @@ from blockbuster_fusion.nest.nest import (
     Load,
     Lookup,
     Positions,
+    RunningFold,
     Span,
     Statement,
     accesses,
@@ -57,7 +58,7 @@ def _invariant(loop: For, stored: set[Buffer]) -> tuple[list[Statement], Body]:
     for statement in loop.body:
         tile = written(statement)
         movable = (
-            isinstance(statement, Load | Lookup | Compute | Positions | Fold)
+            isinstance(statement, Load | Lookup | Compute | Positions | Fold | RunningFold)
             and tile is not None
             and writes.count(tile) == 1
             and not varying & set(read(statement))

@@ -27,6 +27,7 @@ from blockbuster_fusion.nest.nest import (
     Nest,
     NestStep,
     Positions,
+    RunningFold,
     Statement,
     Store,
     accesses,
@@ -37,7 +38,7 @@ from blockbuster_fusion.nest.rewrite import FreshNames, Renaming, rebuilt
 MOST_STATEMENTS = 128
 """Statements in a kernel of several: Triton takes about a second for so many."""
 
-Straight = Load | Lookup | Compute | Positions | Fold | Fill | Store
+Straight = Load | Lookup | Compute | Positions | Fold | RunningFold | Fill | Store
 """Statements without loops or products."""
 
 

@@ -45,7 +45,7 @@ def _is_dead(statement: Statement, used: set[Tile]) -> bool:
 
 
 def _gathering_what_is_written(statement: Statement) -> Statement:
-    """A loop that gathers only accumulators that are still written in it."""
+    """A loop that gathers and carries only accumulators that are still written in it."""
     if not isinstance(statement, For | Cascade):
         return statement
     body = tuple(map(_gathering_what_is_written, statement.body))
@@ -53,4 +53,5 @@ def _gathering_what_is_written(statement: Statement) -> Statement:
         return replace(statement, body=body)
     there = {tile for s in body for tile in all_written(s)}
     gathered = tuple(group for group in statement.gathered if not there.isdisjoint(group[1]))
-    return replace(statement, body=body, gathered=gathered)
+    carried = tuple(carry for carry in statement.carried if carry[1] in there)
+    return replace(statement, body=body, gathered=gathered, carried=carried)

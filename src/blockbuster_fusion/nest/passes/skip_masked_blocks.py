@@ -51,9 +51,11 @@ from blockbuster_fusion.nest.nest import (
     For,
     Index,
     Kernel,
+    Last,
     Load,
     Lookup,
     Positions,
+    RunningFold,
     Span,
     Statement,
     Store,
@@ -96,6 +98,8 @@ class _Narrowing:
         self, loop: For, above: list[Statement], around: tuple[Index, ...]
     ) -> list[Statement]:
         """The loop with a window, after the statements that compute the window's edges."""
+        if loop.carried:
+            return [loop]  # a block that changes nothing still has its part of a scan
         outside = {t for s in above if (t := written(s)) in self.fixed and t is not None}
         facts = Facts(loop.index, outside, around)
         for statement in (*above, *walk(loop.body)):
@@ -308,7 +312,7 @@ class _Beyond:
                 case For():
                     if not self.loop(statement, state):
                         return False
-                case Load() | Lookup() | Positions():
+                case Load() | Lookup() | Positions() | RunningFold() | Last():
                     state[statement.tile] = ANY
         return True
 

@@ -10,7 +10,7 @@ from itertools import count
 
 from blockbuster_fusion.ir.graph import Graph, with_body
 from blockbuster_fusion.ir.infer import map_types
-from blockbuster_fusion.ir.ops import BlockReduce, Input, Iota, Map, Node, Output, Value
+from blockbuster_fusion.ir.ops import BlockReduce, Input, Iota, Map, Node, Output, Scan, Value
 
 
 def split_prologue(graph: Graph) -> Graph:
@@ -92,10 +92,10 @@ def _main(body: Graph) -> int | None:
     makers = [out.value.node for out in body.outputs]
     for main in sorted(set(makers), key=makers.index, reverse=True):
         op = body.op(main)
-        if not isinstance(op, Map) or op.reduces or body.users[main]:
+        if not isinstance(op, Map) or op.reduces or op.scans or body.users[main]:
             continue
-        others = [j for j in body.nodes if j != main and j not in body.inputs]
-        if any(isinstance(body.op(j), Map | BlockReduce) for j in others) or {*makers} > {main}:
+        others = [body.op(j) for j in body.nodes if j != main and j not in body.inputs]
+        if any(isinstance(op, Map | BlockReduce | Scan) for op in others) or {*makers} > {main}:
             return main
     return None
 

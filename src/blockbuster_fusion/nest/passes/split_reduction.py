@@ -42,7 +42,7 @@ def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) 
     """Shares each reduction over an axis among `parts` programs."""
     steps: list[NestStep] = []
     for step in nest.steps:
-        found = _reduction(step, axis) if isinstance(step, Kernel) else None
+        found = reduction_loop(step, axis) if isinstance(step, Kernel) else None
         if isinstance(step, Kernel) and found is not None:
             steps += _Split(step, *found, parts, atomic).steps()
         else:
@@ -50,10 +50,15 @@ def split_reduction(nest: Nest, axis: str, parts: int, *, atomic: bool = False) 
     if len(steps) == len(nest.steps):
         what = f"no kernel gathers along {axis} in a loop that stands right in its grid"
         raise NoKernel(what=what, remedy="split another axis")
+    return buffers_between(replace(nest, steps=tuple(steps)))
+
+
+def buffers_between(nest: Nest) -> Nest:
+    """The nest with a list of all buffers that its kernels exchange."""
     known = {*nest.inputs, *(view.buffer for view in nest.outputs)}
-    used = [b for step in steps if isinstance(step, Kernel) for b in step.buffers]
+    used = [b for kernel in nest.kernels for b in kernel.buffers]
     between = [b for b in dict.fromkeys(used) if b.space is Space.GLOBAL and b not in known]
-    return replace(nest, steps=tuple(steps), between=tuple(between))
+    return replace(nest, between=tuple(between))
 
 
 def axis_of_parts(axis: str, parts: int) -> Axis:
@@ -61,10 +66,10 @@ def axis_of_parts(axis: str, parts: int) -> Axis:
     return Axis(f"{axis}_parts", parts)
 
 
-def _reduction(kernel: Kernel, axis: str) -> tuple[int, For] | None:
+def reduction_loop(kernel: Kernel, axis: str) -> tuple[int, For] | None:
     """The first loop over an axis in the kernel's body that gathers, with its position."""
     for at, statement in enumerate(kernel.body):
-        if not isinstance(statement, For) or not statement.gathered:
+        if not isinstance(statement, For) or not statement.gathered or statement.carried:
             continue
         if any(isinstance(s, Store) for s in walk(statement.body)):
             continue  # the second kernel could not see it

@@ -20,6 +20,7 @@ from blockbuster_fusion.nest.nest import (
     Kernel,
     Nest,
     NestStep,
+    RunningFold,
     Space,
     Store,
 )
@@ -29,7 +30,7 @@ from blockbuster_fusion.nest.rewrite import Renaming
 def untie_kernels(nest: Nest) -> Nest:
     """A nest whose kernels share the dims of loops only with those that they do not depend on."""
     statements = [s for kernel in nest.kernels for s in kernel.statements]
-    if not any(isinstance(s, Contract | Fold) for s in statements):
+    if not any(isinstance(s, Contract | Fold | RunningFold) for s in statements):
         return nest  # one tile suits all kernels that compute element by element
     levels = _levels(nest)
     tied = _tied(nest)
@@ -76,10 +77,15 @@ def _levels(nest: Nest) -> dict[str, int]:
 
 
 def _tied(nest: Nest) -> set[Dim]:
-    """The dims whose blocks arrays in memory depend on; scratch memory keeps its dims as well."""
+    """The dims whose blocks arrays in memory depend on; scratch memory keeps its dims as well.
+
+    The totals of a split scan are those of shares of blocks, so both its kernels have the same.
+    """
     buffers = {b for kernel in nest.kernels for b in kernel.buffers}
     axes = [axis for buffer in buffers for axis in buffer.axes if axis.along is not Along.AXIS]
-    return {axis.dim for axis in axes}
+    loops = [s for kernel in nest.kernels for s in kernel.statements if isinstance(s, For)]
+    shared = {loop.index.dim for loop in loops if loop.share is not None and loop.carried}
+    return {axis.dim for axis in axes} | shared
 
 
 def _with_dims(kernel: Kernel, dims: Mapping[Dim, Dim]) -> Kernel:

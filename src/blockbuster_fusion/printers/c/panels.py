@@ -28,12 +28,11 @@ from blockbuster_fusion.nest.nest import (
     Positions,
     Span,
     Statement,
-    Store,
     Tile,
     read,
     written,
 )
-from blockbuster_fusion.printers.c.streams import Order, Segment, bodies, is_inside, items_of
+from blockbuster_fusion.printers.c.streams import Item, Order, Segment, bodies, is_inside, items_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +43,7 @@ class Panel:
     along: Span
     """The axis of the loops."""
     lanes: Span
-    items: tuple[Segment | Compute | Store, ...]
+    items: tuple[Item, ...]
     """The work in order: loops, and numbers of which each lane has one."""
 
 

@@ -6,15 +6,25 @@ from functools import partial
 
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.nest.listing import statement_text
-from blockbuster_fusion.nest.nest import Compute, Fold, Span, Store, Tile, read
+from blockbuster_fusion.nest.nest import (
+    Compute,
+    Fold,
+    Last,
+    RunningFold,
+    Span,
+    Store,
+    Tile,
+    read,
+)
 from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.c.layout import LINE
 from blockbuster_fusion.printers.c.mathematics.batches import BATCH
 from blockbuster_fusion.printers.c.moves import write_load
+from blockbuster_fusion.printers.c.scans import write_row_last, write_row_scan
 from blockbuster_fusion.printers.c.steps import Step, calls_batches, in_forms
 from blockbuster_fusion.printers.c.stored_rows import StoredRow, write_copied, write_target
-from blockbuster_fusion.printers.c.streams import Segment, Stream
+from blockbuster_fusion.printers.c.streams import Item, Segment, Stream
 from blockbuster_fusion.printers.operators import C_STORED
 
 MOST_LANES, LEAST_LANES = 64, 16
@@ -70,7 +80,7 @@ class _Row:
         self.places: dict[Store, str] = {}
         """The elements that the stores of a segment write."""
 
-    def write(self, item: Segment | Compute | Store) -> None:
+    def write(self, item: Item) -> None:
         if isinstance(item, Segment):
             known = dict(self.values)
             self.segment(item)
@@ -78,6 +88,12 @@ class _Row:
             self.values = known | folded
         elif isinstance(item, Compute):
             self.compute(item, self.variables)
+        elif isinstance(item, RunningFold):
+            with self.each_row():
+                write_row_scan(self.out, item, self.variables)
+        elif isinstance(item, Last):
+            with self.each_row():
+                write_row_last(self.out, item, self.variables)
         else:
             with self.each_row():
                 self.store(item, self.variables)

@@ -30,7 +30,9 @@ from blockbuster_fusion.nest.nest import (
     Fold,
     For,
     Kernel,
+    Last,
     Load,
+    RunningFold,
     Space,
     Span,
     Statement,
@@ -64,6 +66,10 @@ class Segment:
         return tuple(s for s in self.statements if isinstance(s, Store))
 
 
+Item = Segment | Compute | Store | RunningFold | Last
+"""A part of the work of a row: a loop over its elements, one of its numbers, or its scan."""
+
+
 @dataclass(frozen=True, eq=False)
 class Stream:
     """A run of statements over one block, row by row."""
@@ -73,7 +79,7 @@ class Stream:
     """The spans that give the rows."""
     last: Span
     """The span along the rows."""
-    items: tuple[Segment | Compute | Store, ...]
+    items: tuple[Item, ...]
     """The work of a row in order: loops over elements, and numbers that a row has one of."""
     together: int = 1
     """The rows that are computed together."""
@@ -180,6 +186,8 @@ def _run(
                 found.append(statement)
             case Compute() | Fold() | Store(atomic=False, places=None) if statement not in apart:
                 found.append(statement)
+            case RunningFold() | Last():
+                found.append(statement)
             case _:
                 break
     return found
@@ -216,6 +224,9 @@ def _fitting(
             case Fold(operand=operand, span=span):
                 fits = set(operand.spans) == whole and (span,) == tuple(last)
                 fits = fits and lies_along(operand)
+            case RunningFold(tile=tile, span=span) | Last(operand=tile, span=span):
+                fits = set(tile.spans) == whole and (span,) == tuple(last)
+                fits = fits and all(map(lies_along, read(statement))) and lies_along(tile)
             case Store(tile=tile):
                 fits = outer <= set(tile.spans) <= whole
             case _:
@@ -229,12 +240,10 @@ def _fitting(
 def _is_worth_it(statements: Sequence[Statement]) -> bool:
     """True if a stream saves a copy: something is computed, or loaded and stored at once."""
     kinds = {type(s) for s in statements}
-    return not kinds.isdisjoint((Compute, Fold)) or kinds == {Load, Store}
+    return not kinds.isdisjoint((Compute, Fold, RunningFold)) or kinds == {Load, Store}
 
 
-def _together(
-    items: Sequence[Segment | Compute | Store], frame: Sequence[Span], longest: Longest
-) -> int:
+def _together(items: Sequence[Item], frame: Sequence[Span], longest: Longest) -> int:
     """The rows that are computed together: some, if they are short and wait for reductions."""
     waits = sum(isinstance(item, Segment) for item in items) > 1
     has_rows = longest(frame[-2]) >= TOGETHER if len(frame) > 1 else False
@@ -243,11 +252,17 @@ def _together(
 
 def items_of(
     statements: Sequence[Statement], last: Span, everywhere: Sequence[Statement]
-) -> Iterator[Segment | Compute | Store]:
+) -> Iterator[Item]:
     """The work of a row: a segment ends where something reads a result of its reductions."""
     pending: list[Compute | Fold | Store] = []
     for statement in statements:
         if isinstance(statement, Load):
+            continue
+        if isinstance(statement, RunningFold | Last):
+            if pending:
+                yield Segment(tuple(pending))
+                pending = []
+            yield statement
             continue
         assert isinstance(statement, Compute | Fold | Store)
         folded = {s.tile for s in pending if isinstance(s, Fold)}
@@ -272,7 +287,9 @@ def _made(statement: Compute | Store) -> Tile:
 
 
 def is_inside(
-    writer: Compute | Fold, statements: Sequence[Statement], everywhere: Sequence[Statement]
+    writer: Compute | Fold | RunningFold,
+    statements: Sequence[Statement],
+    everywhere: Sequence[Statement],
 ) -> bool:
     """True if a tile is written once, and read by later statements of a stream alone."""
     writers = [s for s in everywhere if written(s) is writer.tile]
@@ -294,7 +311,7 @@ def _place(stream: Stream, everywhere: Sequence[Statement], plan: StreamPlan) ->
     """Notes which tiles of a stream need no memory, or that of its rows."""
     segment_of = {s: item for item in stream.items for s in getattr(item, "statements", ())}
     for statement in stream.statements:
-        if not isinstance(statement, Compute | Fold):
+        if not isinstance(statement, Compute | Fold | RunningFold):
             continue
         tile = statement.tile
         if not is_inside(statement, stream.statements, everywhere):
@@ -303,7 +320,8 @@ def _place(stream: Stream, everywhere: Sequence[Statement], plan: StreamPlan) ->
             plan.fleeting.add(tile)
             continue
         readers = [s for s in stream.statements if tile in read(s)]
-        if all(segment_of.get(s) is segment_of[statement] for s in readers):
+        own = segment_of.get(statement)
+        if own is not None and all(segment_of.get(s) is own for s in readers):
             plan.fleeting.add(tile)
         else:
             plan.rows[tile] = stream

@@ -16,15 +16,22 @@ from blockbuster_fusion.nest.nest import (
     Fold,
     For,
     Kernel,
+    Last,
     Load,
     Lookup,
     Positions,
+    RunningFold,
     Statement,
     Store,
     accesses,
     written,
 )
-from blockbuster_fusion.printers.operators import TRITON_REDUCTIONS, TRITON_TYPES, TextForm
+from blockbuster_fusion.printers.operators import (
+    TRITON_REDUCTIONS,
+    TRITON_SCANS,
+    TRITON_TYPES,
+    TextForm,
+)
 from blockbuster_fusion.printers.triton.barriers import Barriers
 from blockbuster_fusion.printers.triton.contractions import (
     contract,
@@ -33,7 +40,7 @@ from blockbuster_fusion.printers.triton.contractions import (
     spread_end,
 )
 from blockbuster_fusion.printers.triton.expressions import number_text
-from blockbuster_fusion.printers.triton.layout import aligned
+from blockbuster_fusion.printers.triton.layout import aligned, position
 from blockbuster_fusion.printers.triton.loops import loop_lines
 from blockbuster_fusion.printers.triton.maxima import seen_maxima
 from blockbuster_fusion.printers.triton.moves import load, store
@@ -92,6 +99,10 @@ class BodyPrinter:
                 return []
             case Fold():
                 return [f"{statement.tile} = {self.fold(statement)}"]
+            case RunningFold():
+                return [f"{statement.tile} = {self.running_fold(statement)}"]
+            case Last():
+                return [f"{statement.tile} = {self.last(statement)}"]
             case Contract() if statement in self.spread:
                 return [spread(self.values, statement)]
             case Contract():
@@ -144,6 +155,25 @@ class BodyPrinter:
         left = tuple(s for s in operand.spans if s != span)
         made = aligned(made, left, statement.tile.spans)
         return f"{made} != 0" if is_truth else made
+
+    def running_fold(self, statement: RunningFold) -> str:
+        operand, combiner = statement.operand, statement.combiner
+        text = self.values.value(operand)
+        if operand.dtype is DType.int64:
+            text = f"tl.cast({text}, tl.int64)"  # what comes of positions may be narrow
+        axis = operand.spans.index(statement.span)
+        made = self.variables.expr.reduction(TRITON_SCANS[combiner], text, axis=axis)
+        return aligned(made, operand.spans, statement.tile.spans)
+
+    def last(self, statement: Last) -> str:
+        """The sum of the last elements and zeros: an element is not read by its place."""
+        operand, span = statement.operand, statement.span
+        block = self.variables.block(span.dim)
+        there = f"(tl.arange(0, {block}) == {block} - 1){position(operand.spans, span)}"
+        text = f"tl.where({there}, {self.values.value(operand)}, 0)"
+        left = tuple(s for s in operand.spans if s != span)
+        made = f"tl.sum({text}, {operand.spans.index(span)})"
+        return aligned(made, left, statement.tile.spans)
 
     def loop(self, loop: For) -> list[str]:
         self.barriers.enter(loop.body)

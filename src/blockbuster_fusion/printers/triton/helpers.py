@@ -93,6 +93,25 @@ def modulo(x, y):
 def float_modulo(x, y):
     return x - tl.floor(x / y) * y
 """,
+    "larger": """
+@triton.jit
+def larger(x, y):
+    return tl.where((x > y) | (x != x), x, y)
+""",
+    "smaller": """
+@triton.jit
+def smaller(x, y):
+    return tl.where((x < y) | (x != x), x, y)
+""",
+    "log_add_exp": '''
+@triton.jit
+def log_add_exp(x, y):
+    """log(exp(x) + exp(y)); log(1 + z) is exact to the last digits also for a small z."""
+    z = tl.exp(-tl.abs(x - y))
+    u = 1 + z
+    log1p = tl.where(u == 1, z, tl.log(u) * (z / tl.where(u == 1, 1.0, u - 1)))
+    return tl.where(x == y, x + 0.6931471805599453, tl.where((x > y) | (x != x), x, y) + log1p)
+''',
     "product": """
 @triton.jit
 def product(x, y):

@@ -20,6 +20,7 @@ from blockbuster_fusion.ir.ops import (
     Node,
     Pick,
     Reduce,
+    Scan,
     Take,
     Value,
 )
@@ -63,6 +64,8 @@ class Identities:
                 return made if short else self._array("elementwise", expr, inner)
             case BlockReduce(dim=dim, combiner=combiner) | Reduce(dim=dim, combiner=combiner):
                 return self._array("reduced", combiner, dim.axis, port, inner)
+            case Scan(dim=dim, combiner=combiner):
+                return self._array("scan", combiner, dim.axis, inner)
             case Dot(dim=dim):
                 return self._array("dot", dim.axis, inner)
             case Take(axis=axis):

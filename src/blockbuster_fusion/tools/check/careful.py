@@ -17,7 +17,7 @@ from blockbuster_fusion.host.executors import executor_of
 from blockbuster_fusion.host.numbers import round_to_bfloat16
 from blockbuster_fusion.interp.arithmetic import looked_up, misplaced
 from blockbuster_fusion.ir.axis import Axis
-from blockbuster_fusion.ir.combiner import ADD, ANY, MAX, MIN, MUL, Combiner
+from blockbuster_fusion.ir.combiner import ADD, ANY, LOGADDEXP, MAX, MIN, MUL, Combiner
 from blockbuster_fusion.ir.expr import Expr, evaluate, fold
 from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.graph import Graph
@@ -33,6 +33,7 @@ from blockbuster_fusion.ir.ops import (
     Pick,
     Reduce,
     Rename,
+    Scan,
     Take,
     Value,
 )
@@ -53,6 +54,7 @@ MORE_SAMPLES = 63
 NAN = 2
 """The code of NaN in the result of `special`."""
 _UFUNCS = {MUL: np.multiply, MAX: np.maximum, MIN: np.minimum}
+_SCANS = {**_UFUNCS, ADD: np.add, LOGADDEXP: np.logaddexp}
 
 
 def eps_of(dtype: DType) -> float:
@@ -195,6 +197,9 @@ class _Run:
                 return [self.elementwise(expr, operands, [kind.dtype for kind in kinds])]
             case BlockReduce(dim, combiner):
                 return [self.reduced(operands[0], dim.axis, combiner)]
+            case Scan(dim, combiner):
+                x = terms.plain(operands[0])
+                return [self.numbers.scan(_SCANS[combiner], x, dim.axis)]
             case Dot(dim):
                 return [terms.dot(operands[0], operands[1], dim.axis)]
             case Reduce(dim, combiner):

@@ -343,6 +343,28 @@ class SampledArithmetic:
         exact = function is not np.multiply
         return Number(rest, made if exact else self.rounding.moved(made))
 
+    def scan(self, function: np.ufunc, x: Number, axis: Axis) -> Number:
+        """A scan, accumulated in float64; a sum has the error of its summands."""
+        at, array = 1 + x.axes.index(axis), self.array(x)
+        if array.dtype.kind != "f" or not array.shape[at]:
+            return Number(x.axes, function.accumulate(array, axis=at))
+        with np.errstate(all="ignore"):
+            made = function.accumulate(array, axis=at, dtype=np.float64)
+            sizes = np.abs(made)
+            if function is np.add:
+                sizes = np.add.accumulate(np.abs(array), axis=at, dtype=np.float64)
+            elif function is np.logaddexp:
+                sizes += 1
+        made = made.astype(self.rounding.dtype)
+        if function in (np.maximum, np.minimum):
+            return Number(x.axes, made)
+        made = self.rounding.moved(made, sizes)
+        if self.rounding.samples:  # what has overflowed once does not come back in every order
+            largest = np.maximum.accumulate(np.abs(made[0]), axis=at - 1)
+            beyond = (largest > self.rounding.largest) & np.isfinite(array[0]).all()
+            made = self.rounding.in_doubt(made, np.asarray(beyond))
+        return Number(x.axes, made)
+
     def dot(self, x: Number, y: Number, axis: Axis) -> Number:
         """The contraction of two numbers over an axis; axes that both have are batch axes."""
         axes = tuple(a for a in union((x, y)) if a is not axis)

@@ -57,6 +57,8 @@ def refusal(node: Node) -> str | None:
         return "operands of several dtypes, which PyTorch refuses"
     if short_name(node) == "binary_cross_entropy" and not is_probability(operand(node)):
         return "PyTorch raises where its input is not between 0 and 1"
+    if short_name(node) in ("cummax", "cummin") and 1 in _read_places(node):
+        return "the places of running maxima or minima"
     devices = {t.device.type for t in seen if t.dim()}
     if len(devices) > 1 or not devices <= {"cpu", "cuda"}:
         return f"tensors on {', '.join(sorted(devices))}"
@@ -68,10 +70,15 @@ def _read_results(node: Node) -> list[torch.Tensor]:
     value = node.meta.get("val")
     if not isinstance(value, tuple | list):
         return tensors_of(node)
-    elements = [user for user in node.users if user.target is operator.getitem]
-    read = {element.args[1] for element in elements if element.users}
+    read = _read_places(node)
     found = [x for at, x in enumerate(value) if at in read or not read]
     return [x for x in found if isinstance(x, torch.Tensor)]
+
+
+def _read_places(node: Node) -> set[object]:
+    """The numbers of those results of a node that others read."""
+    elements = [user for user in node.users if user.target is operator.getitem]
+    return {element.args[1] for element in elements if element.users}
 
 
 def _mixes_dtypes(node: Node) -> bool:

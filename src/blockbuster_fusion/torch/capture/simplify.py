@@ -9,6 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.fakes import inserted
 from blockbuster_fusion.torch.capture.nodes import is_pure_operator, operand, tensor_of
 from blockbuster_fusion.torch.capture.updates import IN_PLACE, is_shown
@@ -80,17 +81,20 @@ def _drop_indices(module: GraphModule) -> None:
 
 
 def _fold_uniform(module: GraphModule) -> None:
-    """Evaluates operators without a row that depend on no input, and folds uniform results.
+    """Evaluates operators that depend on no input, and folds uniform results.
 
-    Some models look for the borders of texts that are packed into one, by a `cumsum` over
-    positions. This finds that there are none.
+    Those with a row are left to kernels, unless they combine along an axis. Some models look for
+    the borders of texts that are packed into one, by a `cumsum` over positions. This finds that
+    there are none.
     """
     graph = module.graph
     depends: dict[Node, bool] = {}
     changed = False
     for node in [*graph.nodes]:
         depends[node] = node.op != "call_function" or any(depends[n] for n in node.all_input_nodes)
-        if depends[node] or row_for(node.target) is not None or not _is_plain(node):
+        row = row_for(node.target)
+        is_left = row is not None and row.kind is not Kind.REDUCTION
+        if depends[node] or is_left or not _is_plain(node):
             continue
         number = _one_number(node)
         if number is not None:

@@ -19,6 +19,8 @@ SAMPLES = 5
 MOST_SAMPLES = 20
 LONGEST = 0.03
 """The seconds after which no more than the least number of samples is taken."""
+LONG = 0.5
+"""The seconds after which a call is not repeated any more."""
 SHORTEST = 4e-4
 """The least seconds of a sample; shorter calls are repeated in it."""
 MOST_CALLS = 200
@@ -34,13 +36,16 @@ def measured(call: Callable[[], object], device: torch.device) -> Seconds:
 
 
 def _on_cpu(call: Callable[[], object]) -> Seconds:
-    best = min(_wall(call, 1) for _ in range(3))
+    best = _wall(call, 1)
+    if best > LONG:
+        return Seconds(best)
+    best = min(best, *(_wall(call, 1) for _ in range(2)))
     count = min(MOST_CALLS, max(1, int(SHORTEST / max(best, 1e-9))))
     spent, number = 0.0, 0
     while number < SAMPLES or (number < MOST_SAMPLES and spent < LONGEST):
         found = _wall(call, count)
         best, spent, number = min(best, found), spent + found * count, number + 1
-        if spent > 0.5:
+        if spent > LONG:
             break
     return Seconds(best)
 

@@ -8,6 +8,7 @@ from blockbuster_fusion.torch.table import (  # noqa: F401  (each registers its 
     pointwise,
     products,
     reductions,
+    scans,
     views,
 )
 from blockbuster_fusion.torch.table.row import TABLE, Row
