@@ -17,8 +17,7 @@ from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.ranges import Ranges, Scale
 from blockbuster_fusion.schedule.cost import predicted
-from blockbuster_fusion.schedule.schedule import Schedule
-from blockbuster_fusion.schedule.search import searched
+from blockbuster_fusion.schedule.search import Lower, glanced, searched
 
 MOST_KEPT = 4
 """The number of searched choices that are tried in turn."""
@@ -141,12 +140,8 @@ class Improver:
         """The choices of the least predicted times for some sizes, and those given."""
         extents = Extents.of_sizes(sizes, "the given sizes")
         found: list[tuple[float, Choice]] = []
-        for choice in self.choices[:MOST_SEARCHED]:
-
-            def lower(schedule: Schedule, own: Choice = choice) -> tuple[Nest, Mapping[Dim, int]]:
-                return self.scheduled(replace(own, schedule=schedule))
-
-            points = searched(lower, choice.schedule, extents, self.machine)
+        for choice in self.promising(extents):
+            points = searched(self.lowering(choice), choice.schedule, extents, self.machine)
             for best in points[: most * MOST_SEARCHED]:
                 made = replace(choice, schedule=best.schedule, tiles=best.tiles)
                 found.append((self.seconds(made, sizes), made))
@@ -159,6 +154,20 @@ class Improver:
             if len(kept) == most:
                 break
         return [*kept.values(), *self.choices]
+
+    def promising(self, extents: Extents) -> Sequence[Choice]:
+        """The choices whose schedules are searched: on a GPU, those that are fast at a glance."""
+        if self.machine.target != "cuda" or len(self.choices) <= MOST_SEARCHED:
+            return self.choices[:MOST_SEARCHED]
+
+        def seconds(choice: Choice) -> float:
+            return glanced(self.lowering(choice), choice.schedule, extents, self.machine)
+
+        return sorted(self.choices, key=seconds)[:MOST_SEARCHED]
+
+    def lowering(self, choice: Choice) -> Lower:
+        """Gives the nests of a choice by schedule."""
+        return lambda schedule: self.scheduled(replace(choice, schedule=schedule))
 
     def scheduled(self, choice: Choice) -> tuple[Nest, Mapping[Dim, int]]:
         """The nest of a choice with its tiles, lowered once."""

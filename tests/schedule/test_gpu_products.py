@@ -14,6 +14,7 @@ from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import known
+from blockbuster_fusion.printers.triton.launch_plan import options_of
 from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.gpu import residents, runs_ahead
 from blockbuster_fusion.schedule.schedule import Schedule
@@ -66,6 +67,10 @@ def choices(name: str, **sizes: int) -> list[Choice]:
     function, specs = PROGRAMS[name]
     program = bb.trace(function, *specs)
     return choose(Request(program, target="cuda", sizes=sizes, dtype="bfloat16", capability=90))
+
+
+def apart(choice: Choice) -> Choice:
+    return replace(choice, schedule=Schedule(apart=True))
 
 
 def best(name: str, **sizes: int) -> Choice:
@@ -128,6 +133,52 @@ def test_what_stays_in_shared_memory_leaves_less_room() -> None:
     assert work.kept == 128 * 128 * 2
     assert residents(work, H200, outer.schedule).programs == 2
     assert tiles_of(best("batched", B=64, M=512, K=128, N=512))["M"] == 128
+
+
+def test_short_sums_of_large_products_are_computed_in_turns() -> None:
+    """Programs store for a long time in between; long sums, and small blocks, gain nothing."""
+    assert best("turned", M=8192, K=1024, N=4096).schedule.programs == H200.processors
+    for sizes in ({"M": 4096, "K": 4096, "N": 4096}, {"M": 128, "K": 512, "N": 65536}):
+        assert best("turned", **sizes).schedule.programs is None
+    assert best("product, sum", M=8192, K=1024, N=4096).schedule.programs is None
+
+
+def test_warps_of_products_are_theirs_alone() -> None:
+    (choice, *_) = choices("layer norm, product", M=64, K=1024, N=512)
+    rows, product = (choice := apart(choice)).scheduled()[0].kernels
+    schedule = replace(choice.schedule, warps=8)
+    assert schedule.of_kernel(product, (rows, product)).warps == 8
+    assert schedule.of_kernel(rows, (rows, product)).warps is None
+    assert schedule.of_kernel(rows, (rows,)).warps == 8
+    given = {"num_warps": 8, "num_stages": 4}
+    assert options_of(product, (rows, product), given) == given
+    assert options_of(rows, (rows, product), given) == {"num_stages": 4}
+
+
+def test_a_row_that_one_block_holds_is_loaded_once() -> None:
+    choice = best("layer norm, product", M=4096, K=1024, N=4096)
+    nest, tiles = choice.scheduled()
+    assert len(nest.kernels) == 2
+    moved = {}
+    for length in (256, 1024):
+        own = {dim: length if dim.label == "K.0" else tile for dim, tile in tiles.items()}
+        work = work_of(nest.kernels[0], Tiling(Extents(), own), "cuda")
+        moved[length] = work.moved - work.written
+        assert work.steps == (2 if length == 1024 else 12)  # the weights are loaded late
+    assert moved[256] > 2.5 * moved[1024]
+
+
+def test_all_snapshots_are_looked_at() -> None:
+    """The third by estimate, with its norm in a kernel of its own, is the fastest."""
+    program = bb.trace(
+        lambda X, G, W, V: gated(o.cast(o.cast(o.rmsnorm(X, G), "bfloat16"), "float32"), W, V),
+        *("M K", "K", "N K", "N K"),
+    )
+    sizes = {"M": 128, "K": 1024, "N": 2816}
+    request = Request(program, target="cuda", sizes=sizes, dtype="bfloat16", capability=90)
+    choice = Improver(choose(request), H200).best(())[0]
+    assert choice.schedule.apart
+    assert len(choice.scheduled()[0].kernels) == 2
 
 
 def test_no_more_stages_than_fit() -> None:

@@ -333,6 +333,11 @@ class Kernel:
         return walk(self.body)
 
     @property
+    def multiplies(self) -> bool:
+        """True if the kernel has products."""
+        return any(isinstance(s, Contract) for s in self.statements)
+
+    @property
     def buffers(self) -> tuple[Buffer, ...]:
         """The buffers that the kernel reads and writes, in order of their first mention."""
         found: dict[Buffer, None] = {}

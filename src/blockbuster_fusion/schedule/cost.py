@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Contract, Nest
+from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.schedule.cpu import cpu_seconds
 from blockbuster_fusion.schedule.gpu import gpu_seconds
 from blockbuster_fusion.schedule.schedule import Schedule
@@ -50,7 +50,7 @@ def predicted(
     total, schedule = Seconds(0.0, 0.0), schedule or Schedule()
     for kernel in nest.kernels:
         work = work_of(kernel, tiling, machine.target)
-        total += predicted_kernel(work, machine, schedule)
+        total += predicted_kernel(work, machine, schedule.of_kernel(kernel, nest.kernels))
     return total
 
 
@@ -65,7 +65,7 @@ def predicted_kernel(work: Work, machine: Machine, schedule: Schedule) -> Second
 
 def has_products(nest: Nest) -> bool:
     """True if a kernel of a nest multiplies matrices."""
-    return any(isinstance(s, Contract) for kernel in nest.kernels for s in kernel.statements)
+    return any(kernel.multiplies for kernel in nest.kernels)
 
 
 def error_of(nest: Nest, machine: Machine) -> float:

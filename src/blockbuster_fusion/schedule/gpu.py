@@ -63,6 +63,12 @@ START = 2.0
 """The waiting of a program to begin and to end, in steps."""
 FIRST = 0.7
 """The share of the waiting for the first block of a program with products that nothing hides."""
+PARTS = 1.08
+"""The factor for products of which programs store parts."""
+TURNS, LARGE = 0.04, 128 * 256
+"""The share of time that products take longer if programs compute their blocks in turns, as one
+loop counts all steps; and the elements of a block for which it holds. With smaller ones steps are
+shorter, and more of them."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
 EACH_START = 4e-10
@@ -73,8 +79,10 @@ COMMON = 0.3
 """The share of the first cache that what all programs read may fill."""
 CACHED = 0.6
 """The share of the second cache that what one round reads again may fill."""
-VECTOR, MEMORY, OVERLAP = 0.6, 0.97, 0.95
-"""The shares of the rates that are reached, and of the shorter time that is hidden."""
+VECTOR, MEMORY = 0.6, 0.97
+"""The shares of the rates that are reached."""
+OVERLAP = {False: 0.95, True: 0.98}
+"""The share of the shorter time of moving and computing that is hidden, without and with dots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,8 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     limits = [MOST_PROGRAMS, MOST_WARPS // warps, int(REGISTERS // (32 * warps * registers))]
     shared = work.staged * stages + work.kept
     limits += [int(machine.memories[0].size // shared)] if shared else []
+    if schedule.programs and work.products:
+        limits.append(schedule.programs // machine.processors)
     spilled = max(1.0, (USED + each) / MOST_REGISTERS)
     return Residents(max(1, min(limits)), warps, stages, shared, spilled)
 
@@ -135,7 +145,9 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     enough = KEPT_BUSY_BY_PRODUCTS if work.accumulated else KEPT_BUSY
     busy = processors * min(1.0, at_a_time * here.warps / enough)
     computing = work.operations / (machine.rate("float32", processors=1) / 2 * VECTOR * busy)
-    computing += _multiplying(work, machine, programs)
+    has_turns = bool(schedule.programs and work.products)
+    slower = TURNS * (LARGE / work.accumulated) ** 2 if has_turns and work.accumulated else 0.0
+    computing += _multiplying(work, machine, programs) * (1.0 + slower)
     moving = _moving(work, machine, here, programs, at_a_time)
     longer, shorter = max(moving, computing), min(moving, computing)
     rounds = programs / (machine.processors * here.programs)
@@ -148,19 +160,21 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     ahead = rounds * work.multiplying * arriving / stages
     is_serial = work.is_mixed or (here.stages == 1 and bool(work.products))
     hidden = 0.0 if is_serial else HIDDEN[stages > 1] * min(longer, ahead)
-    longer = longer + ahead - hidden
-    starts = START / rounds if schedule.programs else START
+    longer = (longer + ahead - hidden) * (PARTS if work.has_parts and work.products else 1.0)
+    has_turns &= computing > moving  # else the memory has the last word
+    starts = START / rounds if has_turns else START
     folding = 0.0 if work.multiplying else work.folding * FOLDING
     alone = work.steps - work.multiplying + STORING * work.storing
     waiting = rounds * (alone + folding + starts) * machine.latency
-    if work.products and not schedule.programs:
-        waiting += rounds * FIRST * arriving
+    if work.products:
+        waiting += (1.0 if has_turns else rounds) * FIRST * arriving
     waiting += EACH_START * min(programs, machine.processors * here.programs)
-    if work.multiplying and not schedule.programs:  # while a program stores, it loads nothing
+    if work.multiplying:  # while a program stores, it multiplies nothing
         waiting += rounds * work.written / programs / machine.memories[-2].each / at_a_time
     wanted = work.staged * (schedule.stages or 1) + work.kept
     crowded = CROWDED if wanted > machine.memories[0].size else 1.0
-    return (longer + (1 - OVERLAP) * shorter + waiting) * here.spilled**3 * crowded
+    beside = (1 - OVERLAP[bool(work.products)]) * shorter
+    return (longer + beside + waiting) * here.spilled**3 * crowded
 
 
 def _multiplying(work: Work, machine: Machine, programs: float) -> float:

@@ -1,6 +1,6 @@
 """From a block program to the nest that a printer gets: the passes, in their order."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -59,7 +59,7 @@ class Schedule:
     """True to add up split sums atomically rather than in a second kernel."""
     warps: int | None = None
     """The warps of a program on a GPU; by default, as many as its accumulators need, or
-    without products its largest tile."""
+    without products its largest tile. Beside kernels with products, others keep the default."""
     stages: int | None = None
     """The stages of pipelined loops on a GPU; by default, as many as shared memory holds."""
     group: int | None = None
@@ -89,6 +89,12 @@ class Schedule:
         for label in self.order:
             if self.order.count(label) > 1:
                 raise BadConfig(name="order", problem=f"{label} is named twice")
+
+    def of_kernel(self, kernel: Kernel, kernels: Iterable[Kernel]) -> "Schedule":
+        """The options for one of the kernels of a nest: warps of products are theirs alone."""
+        if self.warps is None or kernel.multiplies or not any(k.multiplies for k in kernels):
+            return self
+        return replace(self, warps=None)
 
     @property
     def launch(self) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Searches the schedule space by predicted cost: one dim at a time, from several starts."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -15,9 +16,11 @@ from blockbuster_fusion.schedule.work import Work, work_of
 
 SWEEPS = 2
 GAIN = 0.97
-"""The share of the time that a change must leave to be worth it."""
+"""The share of the time that a change must leave to be worth it: on a GPU, of the kernels that it
+concerns."""
 MOST_FREE = 4
-"""The most stages that are taken if they cost nothing, as no fewer programs run at a time."""
+"""The most stages that are taken if they cost nothing, as no fewer programs run at a time. The
+number of warps is left to the rule of thumb if that costs nothing."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,22 @@ def searched(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) 
         if best is not None and schedule.grid != "one":
             for split in search.splits(best):
                 search.visit(split)
-    return sorted(search.visited, key=lambda x: x.seconds.device)
+    return sorted(search.visited, key=lambda x: (x.seconds.device, x.schedule.warps is not None))
+
+
+def glanced(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) -> float:
+    """The least predicted seconds of a program with good tiles, its prologue apart or not."""
+    search, least = _Search(lower, extents, machine), math.inf
+    for schedule in (usual, replace(usual, apart=True)):
+        try:
+            nest, tiles = lower(schedule)
+        except BlockbusterError:
+            continue
+        space = Space(nest, extents, machine)
+        for start in space.starts:
+            found = search.found(schedule, nest, {**tiles, **space.long_rows, **start})
+            least = min(least, found.seconds.device)
+    return least
 
 
 class _Search:
@@ -108,22 +126,31 @@ class _Search:
             before = best
             best = self.launched(best, space)
             for dim in space.dims:
+                gain = (1 - GAIN) * self.seconds_of(best, space.nest, dim)
                 for tile in space.tiles(dim):
                     changed = {**best.tiles, dim: tile}
                     if tile == best.tiles.get(dim) or not space.fits(changed):
                         continue
                     other = self.point(best.schedule, space.nest, changed)
-                    if other.seconds.device < best.seconds.device * GAIN:
+                    if other.seconds.device < best.seconds.device - gain:
                         best = other
             if best is before:
                 break
         return best
 
+    def seconds_of(self, point: Found, nest: Nest, dim: Dim) -> float:
+        """The predicted time of the kernels that have a dim; of all, on a CPU."""
+        if self.machine.target == "cpu":
+            return point.seconds.device
+        kernels = nest.kernels
+        own = [(k, point.schedule.of_kernel(k, kernels)) for k in kernels if dim in self.dims_of(k)]
+        return sum(self.kernel(k, schedule, point.tiles).device for k, schedule in own)
+
     def launched(self, best: Found, space: Space) -> Found:
         """The same tiles with other options of launches, where these are predicted to be faster."""
         for change in space.searched_launches:
             other = self.found(replace(best.schedule, **change), space.nest, best.tiles)
-            is_free = change.get("stages", MOST_FREE + 1) <= MOST_FREE
+            is_free = change.get("stages", MOST_FREE + 1) <= MOST_FREE or None in change.values()
             if other.seconds.device <= best.seconds.device * (1.0 if is_free else GAIN):
                 best = other
         self.visited.append(best)
@@ -138,15 +165,19 @@ class _Search:
         """A point of the space with its predicted time; sweeps and starts meet again."""
         key = (schedule, frozenset(tiles.items()))
         if key not in self.known:
-            parts = (self.kernel(kernel, schedule, tiles) for kernel in nest.kernels)
+            kernels = nest.kernels
+            parts = (self.kernel(k, schedule.of_kernel(k, kernels), tiles) for k in kernels)
             self.known[key] = Found(sum(parts, Seconds(0.0)), schedule, dict(tiles))
         return self.known[key]
 
-    def kernel(self, kernel: Kernel, schedule: Schedule, tiles: Mapping[Dim, int]) -> Seconds:
-        """The predicted time of one kernel; its work depends on its own dims alone."""
+    def dims_of(self, kernel: Kernel) -> tuple[Dim, ...]:
         if kernel not in self.dims:
             self.dims[kernel] = kernel.dims
-        key = (kernel, *(tiles.get(dim) for dim in self.dims[kernel]))
+        return self.dims[kernel]
+
+    def kernel(self, kernel: Kernel, schedule: Schedule, tiles: Mapping[Dim, int]) -> Seconds:
+        """The predicted time of one kernel; its work depends on its own dims alone."""
+        key = (kernel, *(tiles.get(dim) for dim in self.dims_of(kernel)))
         if key not in self.works:
             tiling = Tiling(self.extents, tiles)
             self.works[key] = work_of(kernel, tiling, self.machine.target)

@@ -17,7 +17,19 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
-from blockbuster_fusion.nest.nest import Contract, For, Kernel, Load, Nest, Span, Statement, Tile
+from blockbuster_fusion.nest.nest import (
+    Cascade,
+    Contract,
+    Fill,
+    For,
+    Kernel,
+    Load,
+    Nest,
+    Span,
+    Statement,
+    Store,
+    Tile,
+)
 from blockbuster_fusion.nest.passes.order_grid import is_named
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.cpu import ALONE
@@ -29,8 +41,8 @@ MOST_OF_ONE = 1 << 15
 """The elements of all arrays of a kernel that one program of a GPU may run alone."""
 LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4, 16)}
 """The numbers that are tried for a GPU."""
-SEARCHED_LAUNCHES = {"warps": (2, 4, 8), "stages": (2, 3, 4, 5, 6)}
-"""Those that are predicted for products."""
+SEARCHED_LAUNCHES = {"warps": (2, 4, 8, None), "stages": (2, 3, 4, 5, 6)}
+"""Those that are predicted for products; None leaves it to the rule of thumb."""
 FLAGS = ("apart", "padded")
 """The options of a schedule that are true or false, beside `atomic`."""
 PASTS = (None, 1, LARGEST)
@@ -141,6 +153,16 @@ def balanced(length: int, tile: int) -> int:
     count = max(1, -(-length // tile))
     whole = next((n for n in (4 * VECTOR, VECTOR) if tile >= 4 * n), 1)
     return min(tile, -(-length // (count * whole)) * whole) if length > tile else tile
+
+
+def _may_take_turns(kernel: Kernel) -> bool:
+    """True if programs may well compute the blocks of a kernel in turns: sums of one product.
+
+    What is loaded or computed after the loop would take registers during it.
+    """
+    products = [s for s in kernel.statements if isinstance(s, Contract)]
+    outside = [s for s in kernel.body if not isinstance(s, For | Cascade | Fill | Store)]
+    return len(products) == 1 and is_dot(products[0]) and not outside
 
 
 def _is_count(number: object) -> bool:
@@ -310,7 +332,9 @@ class Space:
         kernels = self.nest.kernels if self.machine.target == "cuda" else ()
         if not any(isinstance(s, Contract) for k in kernels for s in k.statements):
             return []
-        return [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
+        made = [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
+        turns = (self.machine.processors, None) if any(map(_may_take_turns, kernels)) else ()
+        return [*made, *({"programs": number} for number in turns)]
 
     @property
     def pasts(self) -> list[int | None]:

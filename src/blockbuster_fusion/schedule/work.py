@@ -155,6 +155,8 @@ class Work:
     """The dtype in which products multiply."""
     is_mixed: bool = False
     """True if operands of products are also computed with, or come of it, in the same step."""
+    has_parts: bool = False
+    """True if programs share a sum, and each stores its part."""
     is_grouped: bool = True
     """True if tensor cores multiply the rows of all products in groups of 64."""
 
@@ -180,6 +182,7 @@ class _Count:
         self.gathered = 0.0
         self.loaded: dict[Tile, Access] = {}
         self.mixed: set[Tile] = set()
+        self.there: set[object] = set()
 
     def of(self, kernel: Kernel) -> Work:
         work = self.work
@@ -209,7 +212,7 @@ class _Count:
     def body(self, body: Body, times: float) -> None:
         """Adds the work of statements that run some times."""
         work = self.work
-        loads = [s for s in body if isinstance(s, Load | Lookup)]
+        loads = [s for s in body if isinstance(s, Load | Lookup) and not self.is_there(s)]
         work.steps += times * bool(loads)
         if loads and any(isinstance(s, Contract) for s in body):
             work.multiplying += times
@@ -243,8 +246,11 @@ class _Count:
                 self.loop(statement, times)
             case Cascade():
                 pass  # it runs a few times only
+            case Load() if self.is_there(statement):
+                self.loaded[statement.tile] = statement.source
             case Load(tile, access):
                 self.loaded[tile] = access
+                self.there.add(_place(access))
                 self.move(access, tile, times)
                 if self.is_turned(access):
                     size = self.elements(tile) * access.buffer.dtype.bytes
@@ -288,6 +294,16 @@ class _Count:
                 )
             case Fill(tile):
                 work.operations += 0.25 * self.elements(tile) * times
+
+    def is_there(self, statement: Load | Lookup) -> bool:
+        """True if a kernel of a GPU has loaded a block before, which its loops do not change."""
+        if self.target != "cuda" or isinstance(statement, Lookup):
+            return False
+        spans = statement.source.spans
+        fixed = (
+            s.at in self.grid or isinstance(s.at, int) or self.blocks(s.dim) == 1 for s in spans
+        )
+        return _place(statement.source) in self.there and all(fixed)
 
     def beside(self, statement: Contract, loaded: Mapping[Tile, Access]) -> None:
         """Notes operands that no load of the same step makes, and vectors across the rows."""
@@ -355,6 +371,7 @@ class _Count:
             trips = self.visited(loop, loop.window, trips)
         if loop.share is not None:  # programs without a block stay idle
             parts = self.parts[loop.index] = loop.share.parts
+            self.work.has_parts = True
             self.work.busy = min(self.work.busy, trips / parts)
             trips /= parts
         gathered = [t for _, some in loop.gathered for t in some]
@@ -460,6 +477,11 @@ class _Count:
     def length(self, span: Span) -> float:
         """The mean length of the blocks of a span."""
         return self.tiling.extents.of(span.dim.axis) / self.blocks(span.dim)
+
+
+def _place(access: Access) -> object:
+    """The block of a buffer, by dims: loops over one block differ in their indices."""
+    return access.buffer, *(span.dim for span in access.spans)
 
 
 def mixed_tiles(body: Body) -> set[Tile]:

@@ -1,7 +1,7 @@
 """Launches of Triton kernels as numbers: blocks, grids and constants, from sizes and tiles."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,6 +93,14 @@ class LaunchPlan:
     options: Mapping[str, int]
 
 
+def options_of(
+    kernel: Kernel, kernels: Iterable[Kernel], options: Mapping[str, int]
+) -> dict[str, int]:
+    """The options of launches of one kernel of a nest: warps of products are theirs alone."""
+    is_beside = not kernel.multiplies and any(other.multiplies for other in kernels)
+    return {k: n for k, n in options.items() if not (is_beside and k == "num_warps")}
+
+
 class LaunchPlanner:
     """Plans the launches of one kernel: names its parameters, and gives those that are numbers.
 
@@ -149,7 +157,7 @@ class LaunchPlanner:
 
         Without products, each thread has a few elements of the largest tile.
         """
-        if not self.multiplies:
+        if not self.kernel.multiplies:
             made = {tile for s in self.kernel.statements if (tile := written(s)) is not None}
             blocks = [[block_length(x.dim, sizes, tiles) for x in tile.spans] for tile in made]
             return stream_warps(max(map(math.prod, blocks), default=1))
@@ -182,11 +190,6 @@ class LaunchPlanner:
         """The products whose sums are spread over a block."""
         loops = (s for s in self.kernel.statements if isinstance(s, For))
         return tuple(s for loop in loops for s in spread_sums(loop))
-
-    @cached_property
-    def multiplies(self) -> bool:
-        """True if the kernel has products of matrices."""
-        return any(isinstance(s, Contract) for s in self.kernel.statements)
 
     @cached_property
     def long_dims(self) -> frozenset[Dim]:

@@ -187,7 +187,7 @@ class RunFunction:
 
         Without products, for the sizes of the test.
         """
-        if not planner.multiplies:
+        if not planner.kernel.multiplies:
             return planner.warps(self._test_sizes, self.test.tiling.tiles)
         runs = [self._run(planner, dim) for dim in self._long(planner)]
         short = self._warps_for(planner.accumulators(planner.long_dims))

@@ -21,7 +21,7 @@ from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Buffer, Kernel, Nest
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.printers.triton.kernel import print_triton
-from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, LaunchPlanner
+from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, LaunchPlanner, options_of
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED
 from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
 from blockbuster_fusion.runtime.disk_cache import cached, digest, usable_folder
@@ -79,7 +79,8 @@ class TritonKernels:
         """
         launcher = self._launchers[id(kernel)]
         named = {symbol.name: size for symbol, size in sizes.items()}
-        return FittingLaunch(launcher, named, self.tiles, self.options, strides)
+        options = options_of(kernel, self.kernels, self.options)
+        return FittingLaunch(launcher, named, self.tiles, options, strides)
 
     def launch(
         self,
@@ -94,7 +95,8 @@ class TritonKernels:
         Axes of tensors are in the order of the buffers'; strides are free.
         """
         launcher = self._launchers[id(kernel)]
-        plan = launcher.plan(sizes, {**self.tiles, **(tiles or {})}, options or self.options)
+        chosen = options or options_of(kernel, self.kernels, self.options)
+        plan = launcher.plan(sizes, {**self.tiles, **(tiles or {})}, chosen)
         given = [tensors[buffer] for buffer in launcher.buffers]
         launcher.bound(plan, [x.stride() for x in given])(given)
 

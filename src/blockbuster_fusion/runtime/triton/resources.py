@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Nest
-from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, axis_length
+from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, axis_length, options_of
 from blockbuster_fusion.printers.triton.memory import shared_limit
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.triton.launch import Launcher, load
@@ -59,7 +59,8 @@ def compile_for(
     for kernel in nest.kernels:
         function = getattr(module, kernel.name)
         launcher = Launcher(kernel, function, shared_limit(capability))
-        plan = launcher.plan(sizes, tiles or {}, options or {})
+        own = options_of(kernel, nest.kernels, options or {})
+        plan = launcher.plan(sizes, tiles or {}, own)
         shapes = ([axis_length(a, sizes, tiles or {}) for a in b.axes] for b in launcher.buffers)
         strides = [torch.empty(shape, device="meta").stride() for shape in shapes]
         made[kernel.name] = _compiled(launcher, plan, strides, capability)
