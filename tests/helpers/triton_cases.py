@@ -48,6 +48,7 @@ from helpers.lookup_programs import traced
 from helpers.padded_products import padded_errors, padded_resources, turn_errors, turn_resources
 from helpers.placed_programs import PLACED
 from helpers.placed_programs import inputs_of as placed_inputs
+from helpers.triton_functions import error_functions
 from helpers.triton_rows import row_errors, row_resources
 from helpers.vector_products import vector_errors, vector_resources
 
@@ -614,6 +615,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_exponentials": exponential_errors,
     "run_outside": lookups_outside,
     "run_rows": row_errors,
+    "run_functions": error_functions,
     "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
     "compile_masks": masked_resources,
     "compile_divided": divided_resources,

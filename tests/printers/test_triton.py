@@ -85,6 +85,10 @@ def test_every_example_is_printed_as_python() -> None:
         (lambda x: (x + 1) ** 2, "square(t1 + 1)"),
         (lambda x: call("pow", 10.0, x), "tl.exp2(t1 * 3.321928094887362)"),
         (bb.ops.tanh, "tanh(t1)"),
+        (lambda x: call("erf", x) + 1, "one_plus_erf(t1)"),
+        (lambda x: 1 - call("erf", x * 2), "one_plus_erf(-(t1 * 2))"),
+        (lambda x: call("erf", x) - 1, "tl.erf(t1) - 1"),
+        (lambda x: 2 + call("erf", x), "2 + tl.erf(t1)"),
     ],
 )
 def test_functions(function: Callable, text: str) -> None:

@@ -25,6 +25,7 @@ from helpers.triton_cases import (
     SCHEDULED,
     UNITS,
 )
+from helpers.triton_functions import SIGNED
 from helpers.triton_rows import FORCED, ROWS
 from helpers.vector_products import VECTORS
 
@@ -115,6 +116,14 @@ def test_infinite_exponents_are_those_of_pytorch(name: str) -> None:
     rows = [row for row in found("run_exponentials") if row["case"] == name]
     assert len(rows) == 2
     assert not [row for row in rows if not row["same"] or not row["error"] <= row["allowed"]]
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_error_functions_as_exact_as_float32(name: str) -> None:
+    (row,) = [row for row in found("run_functions") if row["case"] == name]
+    assert row["error"] <= 2 * row["torch"]
+    assert row["share"] <= 1e-4
+    assert row["nan"] == 1
 
 
 def test_nothing_is_read_outside_of_a_table() -> None:
