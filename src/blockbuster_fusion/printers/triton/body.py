@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from blockbuster_fusion.errors import NoKernel
+from blockbuster_fusion.ir.combiner import MAX, MIN
 from blockbuster_fusion.ir.expr import arguments
 from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
@@ -40,7 +41,11 @@ from blockbuster_fusion.printers.triton.moves import load, store
 from blockbuster_fusion.printers.triton.values import TileValues
 from blockbuster_fusion.printers.triton.variables import Variables
 
-_OR_NAN = TextForm("or_nan({0}, {1}, {axis})", part="or_nan")
+_WITH_NAN = {
+    MAX: TextForm("tl.reduce({0}, {axis}, larger)", part="larger"),
+    MIN: TextForm("tl.reduce({0}, {axis}, smaller)", part="smaller"),
+}
+"""Reductions that give NaN if there is one."""
 
 
 class BodyPrinter:
@@ -138,9 +143,8 @@ class BodyPrinter:
         if combiner not in TRITON_REDUCTIONS:
             what = f"a block is folded by {combiner}"
             raise NoKernel(what=what, remedy='run it with target="interpret"')
-        made = self.variables.expr.reduction(TRITON_REDUCTIONS[combiner], text, axis=axis)
-        if statement in self.seen_maxima:
-            made = self.variables.expr.reduction(_OR_NAN, made, text, axis=axis)
+        forms = _WITH_NAN if statement in self.seen_maxima else TRITON_REDUCTIONS
+        made = self.variables.expr.reduction(forms[combiner], text, axis=axis)
         left = tuple(s for s in operand.spans if s != span)
         made = aligned(made, left, statement.tile.spans)
         return f"{made} != 0" if is_truth else made

@@ -61,12 +61,17 @@ def negative_zero():
     """-0.0, by its bits: every 0 that Triton makes of a number is positive."""
     return tl.full([], -(2**31), tl.int32).to(tl.float32, bitcast=True)
 ''',
-    "or_nan": '''
+    "larger": '''
 @triton.jit
-def or_nan(found, x, axis: tl.constexpr):
-    """A maximum or minimum along an axis, or NaN if there is one: Triton's own skip NaN."""
-    return tl.where(tl.sum((x != x).to(tl.int32), axis) > 0, float("nan"), found)
+def larger(x, y):
+    """The larger number, or NaN: Triton's own maximum of a block skips NaN."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
 ''',
+    "smaller": """
+@triton.jit
+def smaller(x, y):
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+""",
     "sign": """
 @triton.jit
 def sign(x):
