@@ -1,5 +1,6 @@
 """The text of the Triton printer."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ from blockbuster_fusion.ir.expr import call
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.printers.triton.helpers import HELPERS
 from blockbuster_fusion.printers.triton.kernel import kernels_in_triton, print_triton
-from blockbuster_fusion.schedule.schedule import scheduled
+from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from helpers.triton_cases import nests
 
 PRINTED = (
@@ -59,6 +60,26 @@ def test_computed_operands_are_rounded_where_that_is_harmless() -> None:
     assert ".to(tl.float16), " in last("attention", DType.float16)
     assert 'input_precision="tf32"' in last("layernorm-linear", DType.float16)
     assert 'input_precision="ieee"' in last("attention")
+
+
+@pytest.mark.parametrize(
+    ("function", "ranges"),
+    [
+        (lambda X: bb.ops.sum(X, 0), ["m_part, tl.cdiv(MM, BLOCK_M), 4, num_stages=STAGES"]),
+        (
+            lambda X: bb.ops.sum(bb.ops.max(X, 1), 0),
+            ["m_part, tl.cdiv(MM, BLOCK_M), 4", "0, tl.cdiv(64, BLOCK_N)"],
+        ),
+    ],
+)
+def test_programs_take_shared_blocks_in_turns(function: Callable, ranges: list[str]) -> None:
+    """Loads run ahead where blocks are only gathered; sums in runs count the turns."""
+    program = bb.trace(function, X="M N:64")
+    graph = bb.fuse(bb.lower(program)).snapshots[-1]
+    source = print_triton(scheduled(graph, "sums", Schedule(split={"M": 4}), folds_late=True))
+    first = source.split("@triton.jit")[-2]
+    assert re.findall(r"tl.range\((.*)\):", first) == ranges
+    assert "if m // 4 % run_m == run_m - 1:" in first
 
 
 def test_every_example_is_printed_as_python() -> None:

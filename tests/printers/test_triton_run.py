@@ -26,7 +26,7 @@ from helpers.triton_cases import (
     UNITS,
 )
 from helpers.triton_functions import SIGNED
-from helpers.triton_rows import FORCED, ROWS
+from helpers.triton_rows import FORCED, LARGE, ROWS
 from helpers.vector_products import VECTORS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
@@ -150,10 +150,12 @@ def test_rows_are_as_exact_as_float32() -> None:
 def test_rows_are_loaded_once_in_wide_words() -> None:
     """No registers are spilled; rows of which 8 elements are 16 bytes are loaded so."""
     rows = {row["case"]: row for row in found("compile_rows")}
-    assert [*rows] == [*ROWS, *FORCED]
+    assert [*rows] == [*ROWS, *LARGE, *FORCED]
     assert not [row for row in rows.values() if row["spilled"]], rows
     assert {rows[name]["kernels"] for name in ("softmax", "layer norm", "rms norm")} == {1}
     assert all(rows[name]["wide"] for name in ("softmax", "rms norm")), rows
+    ahead = [name for name, row in rows.items() if row["ahead"] and name in LARGE]
+    assert ahead == ["sums of many columns", "sums of long columns", "large sum"]
 
 
 def test_long_sums_compile() -> None:

@@ -25,8 +25,11 @@ BESIDE = 56
 """The registers of a thread beside the accumulators of products."""
 ACCUMULATED = 72
 """The elements of a thread beyond which a program has eight warps instead of four."""
-PER_THREAD = 16
-"""The elements of a thread in a kernel without products: two loads of 16 bytes, in 16 bits."""
+PER_THREAD, PER_FOLDING_THREAD = 16, 32
+"""The elements of a thread in a kernel without products: two loads of 16 bytes, in 16 bits. Where
+blocks are folded, four loads: fewer threads wait for each other."""
+FEW_PROGRAMS = 264
+"""The most programs that have so much room on a GPU that folding threads have fewer elements."""
 MOST_STREAM_WARPS = 16
 STAGES = 3
 KEPT_BUSY = 15
@@ -50,6 +53,8 @@ CROWDED = 1.1
 """The factor for a launch that asks for more stages than shared memory holds: it gets fewer."""
 TOGETHER = 0.93
 """The share of the shorter time of tensor cores and of their memory that is hidden."""
+PROGRAM, WARP = 0.62e-9, 0.15e-9
+"""The seconds from the start of a program to that of the next, and of a warp, on all processors."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
 FOLDING = 0.3
@@ -75,9 +80,10 @@ class Residents:
     """The elements of a thread, as a multiple of those that registers hold; 1 at least."""
 
 
-def stream_warps(largest: float) -> int:
+def stream_warps(largest: float, programs: int, *, folds: bool) -> int:
     """The warps of a program without products, by the elements of its largest tile."""
-    threads = max(32.0, largest / PER_THREAD)
+    each = PER_FOLDING_THREAD if folds and programs > FEW_PROGRAMS else PER_THREAD
+    threads = max(32.0, largest / each)
     return int(min(MOST_STREAM_WARPS, 1 << math.ceil(math.log2(threads / 32))))
 
 
@@ -86,7 +92,10 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     room = machine.memories[0].size
     usual = 8 if work.held > ACCUMULATED * 32 * 4 else 4
     multiplies = work.multiplying or work.products
-    warps = schedule.warps or (usual if multiplies else stream_warps(work.largest))
+    usual = (
+        usual if multiplies else stream_warps(work.largest, work.programs, folds=work.folding > 0)
+    )
+    warps = schedule.warps or usual
     stages = schedule.stages or STAGES
     if work.staged:
         stages = max(1, min(stages, int(room // work.staged)))
@@ -111,16 +120,18 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     computing += _multiplying(work, machine, programs)
     moving = _moving(work, machine, here, programs, at_a_time)
     longer, shorter = max(moving, computing), min(moving, computing)
+    longer = max(longer, programs * max(PROGRAM, WARP * here.warps))
     rounds = programs / (machine.processors * here.programs)
     rounds = math.ceil(rounds) if rounds < 4 else rounds
     arriving = AHEAD[work.is_grouped] * machine.latency
     arriving += work.staged * at_a_time / machine.memories[-2].each
-    ahead = rounds * work.multiplying * arriving / max(1, here.stages - 1)
+    running = work.multiplying + work.streaming
+    ahead = rounds * running * arriving / max(1, here.stages - 1)
     hidden = 0.0 if work.is_mixed else HIDDEN * min(longer, ahead)
     longer = longer + ahead - hidden
     starts = START / rounds if schedule.programs else START
     folding = 0.0 if work.multiplying else work.folding * FOLDING
-    waiting = rounds * (work.steps - work.multiplying + folding + starts) * machine.latency
+    waiting = rounds * (work.steps - running + folding + starts) * machine.latency
     if work.multiplying and not schedule.programs:  # while a program stores, it loads nothing
         waiting += rounds * work.written / programs / machine.memories[-2].each / at_a_time
     wanted = work.staged * (schedule.stages or 1)
@@ -158,7 +169,8 @@ def _moving(
     own = work.own * programs
     others = max(0.0, own - work.arrays)
     again = max(0.0, work.moved - max(own, work.arrays))
-    near = work.common <= COMMON * first.size and not work.multiplying
+    runs_ahead = bool(work.multiplying or work.streaming)
+    near = work.common <= COMMON * first.size and not runs_ahead
     common = min(others, work.common * (programs - 1)) if near else 0.0
     others -= common
     reach = work.own * at_a_time
@@ -168,13 +180,13 @@ def _moving(
         nearest = cache if reach * machine.processors <= cache.size * CACHED else home
     # All wait for the processor with the most programs, if blocks are loaded ahead.
     most = math.ceil(programs / machine.processors)
-    processors = programs / most if work.multiplying else min(programs, machine.processors)
+    processors = programs / most if runs_ahead else min(programs, machine.processors)
 
     def rate(memory: Memory) -> float:
         return min(memory.total * (MEMORY if memory is main else 1.0), memory.each * processors)
 
     parts = ((work.arrays, home), (others, cache), (common, first), (again, nearest))
-    if work.multiplying:  # both memories are busy at a time
+    if runs_ahead:  # both memories are busy at a time
         from_main = work.arrays / rate(main)
         if not work.products:  # a stream
             from_main *= 1 + CUT * max(0.0, 1 - work.piece / LONG_PIECE)

@@ -16,7 +16,17 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
-from blockbuster_fusion.nest.nest import Contract, For, Kernel, Load, Nest, Span, Statement, Tile
+from blockbuster_fusion.nest.nest import (
+    Contract,
+    Fold,
+    For,
+    Kernel,
+    Load,
+    Nest,
+    Span,
+    Statement,
+    Tile,
+)
 from blockbuster_fusion.nest.passes.order_grid import is_named
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.cpu import ALONE
@@ -39,6 +49,8 @@ CHUNKS = (1, 4, 16, 64)
 SHORTEST_DOT = 16
 LONGEST = {"cpu": 16384, "cuda": 4096}
 """The longest tile of an axis that no product has."""
+LONGEST_FOLDED = 8192
+"""The same for an axis along which a GPU folds each block: its threads meet less often."""
 SHORTEST_SUM = 64
 """The shortest tile of a GPU along which dots sum contiguous rows: 128 bytes of 16-bit numbers."""
 SHORTEST_STREAM = 32
@@ -62,6 +74,8 @@ FULL = 4
 
 MOST_BYTES = {"cpu": 256 << 10, "cuda": 16 << 10}
 """The bytes of the largest tile, in float32."""
+MOST_FOLDED_BYTES = 32 << 10
+"""The same for tiles that a GPU folds."""
 MOST_PRODUCT_BYTES = 128 << 10
 """The same for kernels of a GPU with products of matrices, which have more warps."""
 
@@ -165,6 +179,7 @@ class Space:
         self.in_place = self._in_place()
         self.streamed = self._streamed()
         self.summed = self._summed() if machine.target == "cuda" else set()
+        self.folded = self._folded() if machine.target == "cuda" else set()
 
     def is_product(self, statement: Statement) -> TypeGuard[Contract]:
         """True for a product of matrices; on a GPU, products with vectors have tiles as others."""
@@ -197,6 +212,20 @@ class Space:
             if s.span.dim in last and self.extents.of(s.span.dim.axis) >= SHORTEST_SUM
         }
 
+    def _folded(self) -> set[Dim]:
+        """The dims along which loops fold each of their blocks, in kernels without products."""
+        kernels = [
+            kernel
+            for kernel in self.nest.kernels
+            if not any(isinstance(s, Contract) for s in kernel.statements)
+        ]
+        loops = [s for kernel in kernels for s in kernel.statements if isinstance(s, For)]
+        return {
+            loop.index.dim
+            for loop in loops
+            if any(isinstance(s, Fold) and s.span.at is loop.index for s in loop.body)
+        }
+
     def _streamed(self) -> set[Dim]:
         """The dims of rows that a GPU multiplies with vectors; it reads long pieces of them."""
         if self.machine.target != "cuda":
@@ -220,6 +249,7 @@ class Space:
         least = SHORTEST_SUM if dim in self.summed else least
         most = (LONGEST_DOT if is_multiplied else LONGEST)[target]
         most = LONGEST_IN_PLACE if self.in_place else most
+        most = LONGEST_FOLDED if dim in self.folded else most
         whole = 1 << max(self.extents.of(dim.axis) - 1, 0).bit_length()
         first, last = least.bit_length() - 1, max(least, min(most, whole)).bit_length()
         powers = [1 << power for power in range(first, last)]
@@ -285,9 +315,9 @@ class Space:
         loops = [s for k in self.nest.kernels for s in k.body if isinstance(s, For) and s.gathered]
         lengths = {s.index.dim.name: self.extents.of(s.index.dim.axis) for s in loops}
         for axis, length in lengths.items():
-            for share in SHARES:
-                parts = 1 << max(1, int(idle / share).bit_length() - 1)
-                if 2 <= parts <= length:
+            powers = (1 << max(1, int(idle / share).bit_length() - 1) for share in SHARES)
+            for parts in dict.fromkeys(min(power, length) for power in powers):
+                if parts >= 2:
                     yield {axis: parts}
 
     @property
@@ -404,7 +434,8 @@ class Space:
                 made = getattr(statement, "tile", None)
                 if made is not None and made not in self.in_place:
                     lengths = (self.length(span.dim, tiles) for span in made.spans)
-                    if math.prod(lengths) * 4 > most:
+                    folds = any(span.dim in self.folded for span in made.spans)
+                    if math.prod(lengths) * 4 > (MOST_FOLDED_BYTES if folds else most):
                         return False
         return True
 

@@ -7,7 +7,7 @@ from blockbuster_fusion.ir.combiner import MAX, MIN
 from blockbuster_fusion.ir.expr import arguments
 from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.analysis.spread_sums import loops_of_vectors, spread_sums
+from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
 from blockbuster_fusion.nest.nest import (
     Body,
     Cascade,
@@ -35,7 +35,7 @@ from blockbuster_fusion.printers.triton.contractions import (
 )
 from blockbuster_fusion.printers.triton.expressions import number_text
 from blockbuster_fusion.printers.triton.layout import aligned
-from blockbuster_fusion.printers.triton.loops import loop_lines
+from blockbuster_fusion.printers.triton.loops import is_interleaved, loop_lines
 from blockbuster_fusion.printers.triton.maxima import seen_maxima
 from blockbuster_fusion.printers.triton.moves import load, store
 from blockbuster_fusion.printers.triton.values import TileValues
@@ -60,7 +60,9 @@ class BodyPrinter:
         self.spread = dict.fromkeys(
             s for loop in kernel.statements if isinstance(loop, For) for s in spread_sums(loop)
         )
-        self.loops_of_vectors = {*loops_of_vectors(kernel)}
+        self.streaming_loops = {*streaming_loops(kernel)}
+        loops = [s for s in kernel.statements if isinstance(s, For)]
+        self.turns = {x.index: x.share.parts for x in loops if x.share and is_interleaved(x)}
 
     def lines(self) -> list[str]:
         """The body of the kernel."""
@@ -156,7 +158,7 @@ class BodyPrinter:
         inner = self.body(loop.body)
         if self.barriers.carried(loop.body):
             bounds += ", num_stages=1"  # what one iteration stores, the next loads
-        elif loop in self.loops_of_vectors:
+        elif loop in self.streaming_loops:
             bounds += f", num_stages={self.variables.use('STAGES')}"
         inside = [*self.variables.declarations(loop.index), *inner]
         self.barriers.enter(loop.body)
@@ -181,6 +183,7 @@ class BodyPrinter:
             moved = [spread_end(self.values, s), spread_begin(self.values, s)]
             inner = [*(f"    {line}" for line in moved), *inner]
         at = names.indices[statement.index]
+        at = f"{at} // {self.turns[statement.index]}" if statement.index in self.turns else at
         length = self.variables.use(names.run_lengths[dim]) if dim in names.run_lengths else run
         after = [f"    if {at} % {length} == {length} - 1:", *(f"    {line}" for line in inner)]
         return [f"if {run}:", *after]
