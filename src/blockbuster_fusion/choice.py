@@ -67,6 +67,11 @@ class Choice:
         return nest, tiles
 
     @property
+    def mirrored(self) -> "Choice":
+        """The choice for a program that reads an array and its transpose."""
+        return replace(self, schedule=replace(self.schedule, mirrored=True))
+
+    @property
     def before_fusion(self) -> "Callable[[], Choice] | None":
         """Gives the choice of the program before fusion, with default tiles."""
         unfused = self.unfused

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,11 @@ o = bb.ops
 
 Function = Callable[..., object]
 SPLIT = Schedule(split={"M": 3})
+
+
+def plus_transposed(X: Any, Y: Any) -> object:
+    return {"O": X + Y.T}
+
 
 ROWS: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
     "softmax": (lambda X: {"O": o.softmax(X)}, ("M N",), {"M": 5, "N": 1000}),
@@ -64,6 +70,24 @@ FORCED: dict[str, tuple[Function, tuple[str, ...], dict[str, int], Schedule]] = 
     ),
     "split sum of all": (*ROWS["sum of all"], SPLIT),
     "split maximum": (*ROWS["largest of all"], SPLIT),
+    "mirrored, odd": (
+        plus_transposed,
+        ("M N", "N M"),
+        {"M": 300, "N": 300},
+        Schedule(mirrored=True),
+    ),
+    "mirrored, even": (
+        plus_transposed,
+        ("M N", "N M"),
+        {"M": 333, "N": 333},
+        Schedule(mirrored=True),
+    ),
+    "mirrored, not square": (
+        plus_transposed,
+        ("M N", "N M"),
+        {"M": 130, "N": 333},
+        Schedule(mirrored=True),
+    ),
     "split softmax": (
         lambda X: {"O": o.softmax(X)},
         ("M N",),
@@ -89,7 +113,10 @@ def choices(
         yield name, program, sizes, improved(choose(request), (), H200)[0]
     for name, (function, axes, sizes, schedule) in FORCED.items():
         program = program_of(function, axes)
-        request = Request(program, target="cuda", dtype=dtype, sizes=sizes, capability=90)
+        tiles = {"M": 64, "N": 64} if schedule.mirrored else None
+        request = Request(
+            program, target="cuda", dtype=dtype, sizes=sizes, tiles=tiles, capability=90
+        )
         forced = [replace(choice, schedule=schedule) for choice in choose(request)]
         yield name, program, sizes, next(filter(can_be_scheduled, forced))
 

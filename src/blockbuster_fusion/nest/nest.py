@@ -291,12 +291,14 @@ class Kernel:
     """A grid of independent programs, each running the body. The last grid index varies fastest.
 
     With `programs`, at most so many run the body for all places of the grid, in turns, on a GPU.
+    There, the last two loops of a mirrored grid go by diagonals (passes/mirror_grid.py).
     """
 
     name: str
     grid: tuple[Index, ...]
     body: Body
     programs: int = 0
+    is_mirrored: bool = False
 
     @property
     def statements(self) -> Iterator[Statement]:

@@ -40,7 +40,7 @@ LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4
 """The numbers that are tried for a GPU."""
 SEARCHED_LAUNCHES = {"warps": (2, 4, 8), "stages": (2, 3, 4, 5, 6)}
 """Those that are predicted for products."""
-FLAGS = ("apart", "padded")
+FLAGS = ("apart", "padded", "mirrored")
 """The options of a schedule that are true or false, beside `atomic`."""
 PASTS = (None, 1, LARGEST)
 """The sizes from which results of a CPU go past the caches that are tried: all, or none."""
@@ -145,6 +145,7 @@ class Config:
             words += ["atomic"] * self.schedule.atomic
         words += ["prologue apart"] * self.schedule.apart
         words += ["operands padded"] * self.schedule.padded
+        words += ["mirrored"] * self.schedule.mirrored
         words += [f"{name} {number}" for name, number in self.launch.items()]
         return "; ".join(words)
 
@@ -411,6 +412,7 @@ class Space:
         changes += [{"apart": not schedule.apart, "order": ()}]
         if self.machine.target == "cuda":
             changes += [{"padded": not schedule.padded, "order": ()}]
+            changes += [{"mirrored": False}] if schedule.mirrored else []
         changes += [{"order": order} for order in self.orders(schedule.order)]
         changes += self.launches
         for axis, parts in schedule.split.items():
