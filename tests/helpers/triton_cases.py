@@ -541,24 +541,27 @@ EDGES = {
     "negated": lambda X: {"O": 1 / -X},
     "largest": lambda X: {"O": bb.ops.max(X, axis=1)},
     "smallest": lambda X: {"O": bb.ops.min(X, axis=1)},
+    "softmax": lambda X: {"O": bb.ops.softmax(X)},
+    "log softmax": lambda X: {"O": bb.ops.log_softmax(X)},
     "nested": lambda X: {"O": nested(X)},
 }
 """Programs at the edges of floats, and of Python's parser."""
 
 
 def edge_results() -> Iterator[dict[str, object]]:
-    """True for each function that equals NumPy for zeros, infinities and NaN."""
-    from helpers import triton_runner
+    """True for each function that equals PyTorch for zeros, infinities and NaN."""
+    import torch
+
+    from helpers import torch_reference, triton_runner
 
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((5, 40))
-    x[0, 3], x[1, 30], x[2, :2], x[3, 7] = np.nan, np.inf, -np.inf, 0
+    x = rng.standard_normal((6, 40))
+    x[0, 3], x[1, 30], x[2, :2], x[3, 7], x[5] = np.nan, np.inf, -np.inf, 0, -np.inf
     for name, function in EDGES.items():
         program = bb.trace(function, X="M N")
         graph = make_safe(bb.fuse(bb.lower(program)).fused[-1]).graph
         nest = scheduled(graph, "edge")
-        with np.errstate(all="ignore"):
-            exact = bb.evaluate(program, {"X": x.astype(np.float32).astype(np.float64)})["O"]
+        exact = torch_reference.run(program, {"X": x.astype(np.float32)}, torch.float64)["O"]
         made = triton_runner.run(nest, {"X": x}, tiles_of(nest, 16))["O"]
         same = np.allclose(made, exact, rtol=1e-5, atol=1e-6, equal_nan=True)
         yield {"case": name, "same": bool(same)}

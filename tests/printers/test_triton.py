@@ -7,6 +7,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.array.arrays import elementwise
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.expr import call
 from blockbuster_fusion.ir.types import DType
@@ -68,6 +69,10 @@ def test_computed_operands_are_rounded_where_that_is_harmless() -> None:
         (lambda X: bb.ops.sum(X, 0), ["m_part, tl.cdiv(MM, BLOCK_M), 4, num_stages=STAGES"]),
         (
             lambda X: bb.ops.sum(bb.ops.max(X, 1), 0),
+            ["m_part, tl.cdiv(MM, BLOCK_M), 4", "0, tl.cdiv(64, BLOCK_N), num_stages=STAGES"],
+        ),
+        (
+            lambda X: bb.ops.sum(bb.ops.max(X * X, 1), 0),
             ["m_part, tl.cdiv(MM, BLOCK_M), 4", "0, tl.cdiv(64, BLOCK_N)"],
         ),
     ],
@@ -80,6 +85,22 @@ def test_programs_take_shared_blocks_in_turns(function: Callable, ranges: list[s
     first = source.split("@triton.jit")[-2]
     assert re.findall(r"tl.range\((.*)\):", first) == ranges
     assert "if m // 4 % run_m == run_m - 1:" in first
+
+
+def test_softmax_masks_nothing_but_its_load_and_store() -> None:
+    """Beyond the end of a row, -inf is neutral for the maximum, and its exponential for the sum."""
+
+    def printed(function: Callable) -> str:
+        program = bb.trace(function, X="M N")
+        request = Request(program, target="cuda", sizes={"M": 64, "N": 1000}, capability=90)
+        return print_triton(choose(request)[0].scheduled()[0])
+
+    source = printed(lambda X: bb.ops.softmax(X))
+    assert source.count('other=float("-inf")') == source.count("tl.load(") == 1
+    assert "tl.where(in_n" not in source
+    source = printed(lambda X: bb.ops.max(X, 1) + bb.ops.sum(X, 1))
+    assert source.count("other=0.0") == source.count("tl.load(") == 1
+    assert source.count("tl.where(in_n") == 1
 
 
 def test_every_example_is_printed_as_python() -> None:

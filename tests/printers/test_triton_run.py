@@ -224,7 +224,7 @@ def test_products_with_copies_load_vectors_alone() -> None:
 
 
 @pytest.mark.parametrize("name", EDGES)
-def test_edges_as_in_numpy(name: str) -> None:
+def test_edges_as_in_pytorch(name: str) -> None:
     """Zeros keep their sign, maxima have NaN, and expressions of any depth are read."""
     assert [row["same"] for row in found("run_edges") if row["case"] == name] == [True]
 

@@ -106,11 +106,13 @@ class Access:
 class Load:
     """Loads a block into a tile, and converts it from the buffer's dtype to the tile's.
 
-    The tile has the axes of the buffer in any order. It is 0 beyond the end of an axis.
+    The tile has the axes of the buffer in any order. It has the number `beyond` beyond the end of
+    an axis.
     """
 
     tile: Tile
     source: Access
+    beyond: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -85,10 +85,8 @@ class BodyPrinter:
 
     def statement(self, statement: Statement, fresh: bool) -> Iterable[str]:
         match statement:
-            case Load():
-                return load(self.values, statement.tile, statement.source)
-            case Lookup():
-                return load(self.values, statement.tile, statement.source, statement)
+            case Load() | Lookup():
+                return load(self.values, statement)
             case Store():
                 return store(self.values, statement)
             case Compute():
