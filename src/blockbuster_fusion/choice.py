@@ -53,6 +53,7 @@ class Choice:
         is_gpu = self.target == "cuda"
         name = kernel_name(self.name)
         nest = scheduled(self.graph, name, self.schedule, observe, folds_late=is_gpu)
+        nest = SHARING.observed(nest, observe)
         if is_gpu:
             nest = run_passes(BETWEEN, nest, observe)
         tiles = all_tiles(nest, self.tiles, self.target)
@@ -65,6 +66,11 @@ class Choice:
                 nest = change.observed(nest, observe)
             nest = merging(tiles).observed(nest, observe)
         return nest, tiles
+
+    @property
+    def mirrored(self) -> "Choice":
+        """The choice for a program that reads an array and its transpose."""
+        return replace(self, schedule=replace(self.schedule, mirrored=True))
 
     @property
     def before_fusion(self) -> "Callable[[], Choice] | None":
@@ -83,10 +89,8 @@ class Choice:
         return choice
 
 
-FOR_ROWS = (
-    each_kernel(share_exponentials, "Computes exponentials that are needed twice once."),
-    each_kernel(once_per_row, "Computes slow functions of the numbers of a row once."),
-)
+SHARING = each_kernel(share_exponentials, "Computes exponentials that are needed twice once.")
+FOR_ROWS = (each_kernel(once_per_row, "Computes slow functions of the numbers of a row once."),)
 """The passes of kernels for a CPU, where results of a row stay in the first cache."""
 
 BETWEEN: tuple[Pass[Nest, Nest], ...] = (

@@ -49,6 +49,7 @@ from helpers.lookup_programs import traced
 from helpers.padded_products import padded_errors, padded_resources, turn_errors, turn_resources
 from helpers.placed_programs import PLACED
 from helpers.placed_programs import inputs_of as placed_inputs
+from helpers.triton_functions import error_functions
 from helpers.triton_rows import row_errors, row_resources
 from helpers.triton_scans import scan_errors, scan_resources
 from helpers.vector_products import vector_errors, vector_resources
@@ -542,24 +543,27 @@ EDGES = {
     "negated": lambda X: {"O": 1 / -X},
     "largest": lambda X: {"O": bb.ops.max(X, axis=1)},
     "smallest": lambda X: {"O": bb.ops.min(X, axis=1)},
+    "softmax": lambda X: {"O": bb.ops.softmax(X)},
+    "log softmax": lambda X: {"O": bb.ops.log_softmax(X)},
     "nested": lambda X: {"O": nested(X)},
 }
 """Programs at the edges of floats, and of Python's parser."""
 
 
 def edge_results() -> Iterator[dict[str, object]]:
-    """True for each function that equals NumPy for zeros, infinities and NaN."""
-    from helpers import triton_runner
+    """True for each function that equals PyTorch for zeros, infinities and NaN."""
+    import torch
+
+    from helpers import torch_reference, triton_runner
 
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((5, 40))
-    x[0, 3], x[1, 30], x[2, :2], x[3, 7] = np.nan, np.inf, -np.inf, 0
+    x = rng.standard_normal((6, 40))
+    x[0, 3], x[1, 30], x[2, :2], x[3, 7], x[5] = np.nan, np.inf, -np.inf, 0, -np.inf
     for name, function in EDGES.items():
         program = bb.trace(function, X="M N")
         graph = make_safe(bb.fuse(bb.lower(program)).fused[-1]).graph
         nest = scheduled(graph, "edge")
-        with np.errstate(all="ignore"):
-            exact = bb.evaluate(program, {"X": x.astype(np.float32).astype(np.float64)})["O"]
+        exact = torch_reference.run(program, {"X": x.astype(np.float32)}, torch.float64)["O"]
         made = triton_runner.run(nest, {"X": x}, tiles_of(nest, 16))["O"]
         same = np.allclose(made, exact, rtol=1e-5, atol=1e-6, equal_nan=True)
         yield {"case": name, "same": bool(same)}
@@ -618,6 +622,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_outside": lookups_outside,
     "run_rows": row_errors,
     "run_scans": scan_errors,
+    "run_functions": error_functions,
     "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
     "compile_masks": masked_resources,
     "compile_divided": divided_resources,

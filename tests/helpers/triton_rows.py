@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,11 @@ o = bb.ops
 Function = Callable[..., object]
 SPLIT = Schedule(split={"M": 3})
 
+
+def plus_transposed(X: Any, Y: Any) -> object:
+    return {"O": X + Y.T}
+
+
 ROWS: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
     "softmax": (lambda X: {"O": o.softmax(X)}, ("M N",), {"M": 5, "N": 1000}),
     "short softmax": (lambda X: {"O": o.softmax(X)}, ("M N",), {"M": 37, "N": 3}),
@@ -31,6 +37,7 @@ ROWS: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
         {"M": 7, "N": 777},
     ),
     "rms norm": (lambda X, G: {"O": o.rmsnorm(X) * G}, ("M N", "N"), {"M": 9, "N": 1024}),
+    "gelu": (lambda X: {"O": o.gelu(X)}, ("M N",), {"M": 33, "N": 100}),
     "sum of rows": (lambda X: {"O": o.sum(X, axis=1)}, ("M N",), {"M": 33, "N": 100}),
     "sum of long rows": (lambda X: {"O": o.sum(X, axis=1)}, ("M N",), {"M": 1, "N": 17_000}),
     "sum of columns": (lambda X: {"O": o.sum(X, axis=0)}, ("M N",), {"M": 3001, "N": 20}),
@@ -38,10 +45,49 @@ ROWS: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
     "largest of all": (lambda X: {"O": o.max(X, axis=(0, 1))}, ("M N",), {"M": 333, "N": 77}),
 }
 """Functions with the axes of their inputs, and their sizes."""
+LARGE: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
+    "large gelu": (*ROWS["gelu"][:2], {"M": 8192, "N": 4096}),
+    "many softmaxes": (*ROWS["softmax"][:2], {"M": 200_000, "N": 100}),
+    "large log softmax": (*ROWS["long log softmax"][:2], {"M": 512, "N": 32_000}),
+    "large softmax": (*ROWS["softmax"][:2], {"M": 8192, "N": 8192}),
+    "logarithms of sums": (
+        lambda X: {"O": o.log(o.sum(o.exp(X - o.max(X, axis=1, keepdims=True)), axis=1))},
+        ("M N",),
+        {"M": 1024, "N": 128_256},
+    ),
+    "large layer norm": (*ROWS["layer norm"][:2], {"M": 8192, "N": 768}),
+    "sums of many columns": (*ROWS["sum of columns"][:2], {"M": 200, "N": 100_000}),
+    "sums of long columns": (*ROWS["sum of columns"][:2], {"M": 200_000, "N": 100}),
+    "large sum": (lambda X: {"O": o.sum(X, axis=0)}, ("M",), {"M": 16_000_000}),
+}
+"""The same for sizes of benchmarks; they are compiled only."""
 FORCED: dict[str, tuple[Function, tuple[str, ...], dict[str, int], Schedule]] = {
     "split sum of columns": (*ROWS["sum of columns"], SPLIT),
+    "split sum of long columns": (
+        *ROWS["sum of columns"][:2],
+        {"M": 20_000, "N": 2},
+        Schedule(split={"M": 2}),
+    ),
     "split sum of all": (*ROWS["sum of all"], SPLIT),
     "split maximum": (*ROWS["largest of all"], SPLIT),
+    "mirrored, odd": (
+        plus_transposed,
+        ("M N", "N M"),
+        {"M": 300, "N": 300},
+        Schedule(mirrored=True),
+    ),
+    "mirrored, even": (
+        plus_transposed,
+        ("M N", "N M"),
+        {"M": 333, "N": 333},
+        Schedule(mirrored=True),
+    ),
+    "mirrored, not square": (
+        plus_transposed,
+        ("M N", "N M"),
+        {"M": 130, "N": 333},
+        Schedule(mirrored=True),
+    ),
     "split softmax": (
         lambda X: {"O": o.softmax(X)},
         ("M N",),
@@ -71,7 +117,10 @@ def choices(
         yield name, program, sizes, improved(choose(request), (), H200)[0]
     for name, (function, axes, sizes, schedule) in scheduled.items():
         program = program_of(function, axes)
-        request = Request(program, target="cuda", dtype=dtype, sizes=sizes, capability=90)
+        tiles = {"M": 64, "N": 64} if schedule.mirrored else None
+        request = Request(
+            program, target="cuda", dtype=dtype, sizes=sizes, tiles=tiles, capability=90
+        )
         forced = [replace(choice, schedule=schedule) for choice in choose(request)]
         yield name, program, sizes, next(filter(can_be_scheduled, forced))
 
@@ -111,8 +160,10 @@ def row_errors() -> Iterator[dict[str, object]]:
         }
 
 
-def row_resources(rows: Rows = ROWS, scheduled: Forced = FORCED) -> Iterator[dict[str, object]]:
-    """The resources of each kernel in bfloat16, and the widest load of its inputs in bytes."""
+def row_resources(
+    rows: Rows = ROWS | LARGE, scheduled: Forced = FORCED
+) -> Iterator[dict[str, object]]:
+    """The resources of each kernel in bfloat16, and whether loads are wide and run ahead."""
     from blockbuster_fusion.printers.triton.kernel import print_triton
     from blockbuster_fusion.runtime.triton.resources import compile_for
 
@@ -125,4 +176,5 @@ def row_resources(rows: Rows = ROWS, scheduled: Forced = FORCED) -> Iterator[dic
             "kernels": len(nest.kernels),
             "spilled": sum(one.stack for one in made.values()),
             "wide": any("ld.global.v4.b32" in one.assembly for one in made.values()),
+            "ahead": any("cp.async" in one.assembly for one in made.values()),
         }

@@ -408,6 +408,27 @@ Nest("f", [Kernel("f", [m], [
 ])], [Q, O], [View(P, [M, D])])
 """
 
+SQUARE = """
+A = Axis(300)
+C = Axis(300)
+A0 = Dim(A)
+C0 = Dim(C)
+i = Index(A0)
+j = Index(C0)
+X = Buffer([BufferAxis(A0), BufferAxis(C0)], float32)
+Y = Buffer([BufferAxis(C0), BufferAxis(A0)], float32)
+Z = Buffer([BufferAxis(A0), BufferAxis(C0)], float32)
+x = Tile([A0[i], C0[j]], float32)
+y = Tile([A0[i], C0[j]], float32)
+z = Tile([A0[i], C0[j]], float32)
+Nest("f", [Kernel("f", [i, j], [
+    Load(x, X[A0[i], C0[j]]),
+    Load(y, Y[C0[j], A0[i]]),
+    Compute(z, x0 + x1, [x, y]),
+    Store(Z[A0[i], C0[j]], z),
+])], [X, Y], [View(Z, [A, C])])
+"""
+
 CASES = {
     "fold_casts": ("fold_casts", WIDENED_AND_ROUNDED, None),
     "accumulate_in_place": ("accumulate_in_place", SUM_BESIDE_ITS_ACCUMULATOR, None),
@@ -431,6 +452,8 @@ CASES = {
     "order_grid": ("order_grid", TWO_GRIDS, Schedule(order=("N.0", "B.0", "M.0"))),
     "order_grid, some": ("order_grid", TWO_GRIDS, Schedule(order=("N", "M"))),
     "order_grid, as it is": ("order_grid", TWO_GRIDS, None),
+    "mirror_grid": ("mirror_grid", SQUARE, Schedule(mirrored=True)),
+    "mirror_grid, not asked for": ("mirror_grid", SQUARE, None),
     "cascade_sums": ("cascade_sums", LONG_SUM, None),
 }
 
@@ -666,3 +689,29 @@ def test_kernels_stay_tied_by_their_scratch_memory() -> None:
         for buffer in kernel.buffers:
             blocks = {a.dim for a in buffer.axes if a.along is not Along.AXIS and a.dim.packed}
             assert blocks <= own
+
+
+@pytest.mark.parametrize(
+    ("function", "specs", "sizes", "is_mirrored"),
+    [
+        (lambda X, Y: X + Y.T, ("M N", "N M"), {"M": 300, "N": 300}, True),
+        (
+            lambda X, Y: X + bb.ops.transpose(Y, (0, 2, 1)),
+            ("B M N", "B N M"),
+            {"B": 2, "M": 300, "N": 300},
+            True,
+        ),
+        (lambda X, Y: X + Y.T, ("M N", "N M"), {"M": 300, "N": 200}, False),
+        (lambda X, Y: X + Y, ("M N", "M N"), {"M": 300, "N": 300}, False),
+        (lambda X: X.T + 1, ("N M",), {"M": 300, "N": 300}, False),
+    ],
+)
+def test_mirror_grid(
+    function: Callable, specs: tuple[str, ...], sizes: dict[str, int], is_mirrored: bool
+) -> None:
+    """A square grid whose programs read blocks at (i, j) and at (j, i)."""
+    request = Request(bb.trace(function, *specs), target="cuda", sizes=sizes, capability=90)
+    for schedule in (Schedule(), Schedule(mirrored=True)):
+        nest, _ = replace(choose(request)[0], schedule=schedule).scheduled()
+        expected = is_mirrored and schedule.mirrored
+        assert [kernel.is_mirrored for kernel in nest.kernels] == [expected]

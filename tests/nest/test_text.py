@@ -75,7 +75,11 @@ def test_expressions(expression: str, written: str) -> None:
         ("Load(t1", "Lode(t1", "line 9, column 9: unknown class or function Lode"),
         ("Load(t1, ", "Load(", "line 9, column 9: the field tile of Load cannot be a Access"),
         ("Load(t1, X[M0[m]])", "Load(t1)", "Load needs the field source"),
-        ("Load(t1, X[M0[m]])", "Load(t1, X[M0[m]], t1)", "Load has the fields tile, source"),
+        (
+            "Load(t1, X[M0[m]])",
+            "Load(t1, X[M0[m]], 0.0, t1)",
+            "Load has the fields tile, source, beyond",
+        ),
         ("Load(t1, X[M0[m]])", "Load(t1, tile=t1)", "Load has two values for tile"),
         ("Load(t1, X[M0[m]])", "Load(t1, X[M0[m]], eager=True)", "Load has no field eager"),
         ("exp(x0) * 2.0", "exp(x0, x0)", "exp takes 1 operands"),

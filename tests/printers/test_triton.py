@@ -1,17 +1,19 @@
 """The text of the Triton printer."""
 
+import re
 from collections.abc import Callable
 
 import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.array.arrays import elementwise
+from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.expr import call
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.printers.triton.helpers import HELPERS
 from blockbuster_fusion.printers.triton.kernel import kernels_in_triton, print_triton
-from blockbuster_fusion.schedule.schedule import scheduled
+from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from helpers.triton_cases import nests
 
 PRINTED = (
@@ -61,6 +63,46 @@ def test_computed_operands_are_rounded_where_that_is_harmless() -> None:
     assert 'input_precision="ieee"' in last("attention")
 
 
+@pytest.mark.parametrize(
+    ("function", "ranges"),
+    [
+        (lambda X: bb.ops.sum(X, 0), ["m_part, tl.cdiv(MM, BLOCK_M), 4, num_stages=STAGES"]),
+        (
+            lambda X: bb.ops.sum(bb.ops.max(X, 1), 0),
+            ["m_part, tl.cdiv(MM, BLOCK_M), 4", "0, tl.cdiv(64, BLOCK_N), num_stages=STAGES"],
+        ),
+        (
+            lambda X: bb.ops.sum(bb.ops.max(X * X, 1), 0),
+            ["m_part, tl.cdiv(MM, BLOCK_M), 4", "0, tl.cdiv(64, BLOCK_N)"],
+        ),
+    ],
+)
+def test_programs_take_shared_blocks_in_turns(function: Callable, ranges: list[str]) -> None:
+    """Loads run ahead where blocks are only gathered; sums in runs count the turns."""
+    program = bb.trace(function, X="M N:64")
+    graph = bb.fuse(bb.lower(program)).snapshots[-1]
+    source = print_triton(scheduled(graph, "sums", Schedule(split={"M": 4}), folds_late=True))
+    first = source.split("@triton.jit")[-2]
+    assert re.findall(r"tl.range\((.*)\):", first) == ranges
+    assert "if m // 4 % run_m == run_m - 1:" in first
+
+
+def test_softmax_masks_nothing_but_its_load_and_store() -> None:
+    """Beyond the end of a row, -inf is neutral for the maximum, and its exponential for the sum."""
+
+    def printed(function: Callable) -> str:
+        program = bb.trace(function, X="M N")
+        request = Request(program, target="cuda", sizes={"M": 64, "N": 1000}, capability=90)
+        return print_triton(choose(request)[0].scheduled()[0])
+
+    source = printed(lambda X: bb.ops.softmax(X))
+    assert source.count('other=float("-inf")') == source.count("tl.load(") == 1
+    assert "tl.where(in_n" not in source
+    source = printed(lambda X: bb.ops.max(X, 1) + bb.ops.sum(X, 1))
+    assert source.count("other=0.0") == source.count("tl.load(") == 1
+    assert source.count("tl.where(in_n") == 1
+
+
 def test_every_example_is_printed_as_python() -> None:
     printed = 0
     for name in bb.examples.EXAMPLES:
@@ -85,6 +127,10 @@ def test_every_example_is_printed_as_python() -> None:
         (lambda x: (x + 1) ** 2, "square(t1 + 1)"),
         (lambda x: call("pow", 10.0, x), "tl.exp2(t1 * 3.321928094887362)"),
         (bb.ops.tanh, "tanh(t1)"),
+        (lambda x: call("erf", x) + 1, "one_plus_erf(t1)"),
+        (lambda x: 1 - call("erf", x * 2), "one_plus_erf(-(t1 * 2))"),
+        (lambda x: call("erf", x) - 1, "tl.erf(t1) - 1"),
+        (lambda x: 2 + call("erf", x), "2 + tl.erf(t1)"),
     ],
 )
 def test_functions(function: Callable, text: str) -> None:

@@ -240,7 +240,68 @@ def test_what_all_programs_read_comes_from_the_first_cache() -> None:
 
 
 def test_programs_without_products_have_as_many_warps_as_their_rows_need() -> None:
-    assert [stream_warps(n) for n in (1, 512, 1024, 4096, 8192, 1 << 20)] == [1, 1, 2, 8, 16, 16]
+    """Folding threads have twice as many elements, if there are many programs."""
+    sizes = (1, 512, 1024, 4096, 8192, 1 << 20)
+    usual = [1, 1, 2, 8, 16, 16]
+    assert [stream_warps(n, 10_000, folds=False) for n in sizes] == usual
+    assert [stream_warps(n, 100, folds=True) for n in sizes] == usual
+    assert [stream_warps(n, 10_000, folds=True) for n in sizes] == [1, 1, 1, 4, 8, 16]
+
+
+def test_programs_take_time_to_begin() -> None:
+    """Measured: 65,536 programs of a GELU take a fifth longer than 32,768 of the same work."""
+    few, many = (Work(programs=n, moved=134e6, arrays=134e6, own=134e6 / n) for n in (2**15, 2**16))
+    times = [gpu_seconds(w, H200, Schedule(warps=1)) for w in (few, many)]
+    assert times[1] > 1.1 * times[0]
+
+
+def test_loads_of_loops_that_only_gather_run_ahead() -> None:
+    """The first step of a loop waits; so does every step that folds a block."""
+    (columns,) = work(choices(lambda X: o.sum(X, 0), "M N", M=256, N=100_000)[0])
+    assert columns.steps > 1
+    assert columns.streaming == columns.steps - 1
+    (rows,) = work(choices(lambda X: o.log(o.sum(o.exp(X), 1)), "M N", M=256, N=100_000)[0])
+    assert rows.steps > 1
+    assert rows.streaming == 0
+
+
+MEASURED = {
+    "few short rows in a program": (
+        (lambda X: o.softmax(X), ("M N",), {"M": 200_000, "N": 100}),
+        ({"M": 16}, {}),
+        ({"M": 4}, {}),
+    ),
+    "two rows of exponentials at a time": (
+        (lambda X: o.log(o.sum(o.exp(X), 1)), ("M N",), {"M": 1024, "N": 128_256}),
+        ({"M": 1, "N": 4096}, {"warps": 4}),
+        ({"M": 2, "N": 2048}, {"warps": 8}),
+    ),
+    "columns that are not loaded ahead": (
+        (lambda X: o.sum(X, 0), ("M N",), {"M": 200, "N": 100_000}),
+        ({"M": 16, "N": 64}, {"warps": 1, "stages": 3}),
+        ({"M": 16, "N": 64}, {"warps": 1, "stages": 1}),
+    ),
+}
+"""Programs with tiles and options that an H200 runs fast, and others that it runs slower."""
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_was_measured_to_be_slower_is_predicted_so(name: str) -> None:
+    (function, specs, sizes), *points = MEASURED[name]
+    choice = improved(choices(function, *specs, **sizes), (), H200)[0]
+    times = []
+    for tiles, options in points:
+        lengths = {dim: tiles.get(dim.name, tile) for dim, tile in choice.tiles.items()}
+        schedule = replace(choice.schedule, **options)
+        nest, made = replace(choice, tiles=lengths, schedule=schedule).scheduled()
+        times.append(predicted(nest, Tiling(Extents(), made), H200, schedule).device)
+    assert times[1] > 1.04 * times[0]
+
+
+def test_a_sum_of_rows_may_have_a_program_for_each() -> None:
+    """Shares that are powers of two left out as many programs as there are rows."""
+    space = space_of(lambda X: o.sum(X, (0, 1)), "M N", machine=H200, M=1000, N=64)
+    assert {"M": 1000} in [*space.splits(1)]
 
 
 def test_programs_share_a_processor_as_far_as_it_goes() -> None:

@@ -274,3 +274,22 @@ def test_attention_reads_composed_views() -> None:
     assert sum(isinstance(step, ViewStep) for step in ran) <= 5
     with torch.no_grad():
         torch.testing.assert_close(made(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "reads"),
+    [
+        (lambda x, y: x + x.t(), True),
+        (lambda x, y: x.view(6, 4, 4, 6) + x.view(6, 4, 4, 6).transpose(1, 2), True),
+        (lambda x, y: x + y.t(), False),
+        (lambda x, y: x * 2 + x, False),
+        (lambda x, y: x + y, False),
+    ],
+)
+def test_an_array_that_is_read_transposed_too_is_known(function: Any, reads: bool) -> None:
+    given = [torch.randn(24, 24) for _ in range(2)]
+    with torch.no_grad():
+        made = bb.compile(function, *given, library="never", dynamic=False)
+        assert torch.equal(made(*given), function(*given))
+    (fused,) = made.graphs[0].fused
+    assert fused.part.expressed.reads_transposed == reads

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from blockbuster_fusion.array.axes import ONE, Factor, Position, Size
 from blockbuster_fusion.array.primitives import Primitive
@@ -99,6 +100,16 @@ class PositionalProgram:
     outputs: tuple[FrameworkLayout, ...]
     sizes: tuple[tuple[Axis, Size], ...]
     """The axes whose lengths are known only at run time."""
+
+    @property
+    def reads_transposed(self) -> bool:
+        """True if an array of the framework is read in two orders of its axes."""
+        axes = {given.name: given.type.axes for given in self.program.inputs}
+        read = [(layout.source, axes[layout.name]) for layout in self.inputs]
+        return any(
+            source == other and own != theirs and {*own} == {*theirs}
+            for (source, own), (other, theirs) in combinations(read, 2)
+        )
 
 
 Operand = PositionalArray | int | float | bool

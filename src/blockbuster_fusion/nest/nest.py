@@ -106,11 +106,13 @@ class Access:
 class Load:
     """Loads a block into a tile, and converts it from the buffer's dtype to the tile's.
 
-    The tile has the axes of the buffer in any order. It is 0 beyond the end of an axis.
+    The tile has the axes of the buffer in any order. It has the number `beyond` beyond the end of
+    an axis.
     """
 
     tile: Tile
     source: Access
+    beyond: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -320,12 +322,14 @@ class Kernel:
     """A grid of independent programs, each running the body. The last grid index varies fastest.
 
     With `programs`, at most so many run the body for all places of the grid, in turns, on a GPU.
+    There, the last two loops of a mirrored grid go by diagonals (passes/mirror_grid.py).
     """
 
     name: str
     grid: tuple[Index, ...]
     body: Body
     programs: int = 0
+    is_mirrored: bool = False
 
     @property
     def statements(self) -> Iterator[Statement]:

@@ -69,9 +69,9 @@ lanes part row rows run run_end at w x half left argc argv good failed
 """Variables of kernels, and of the function that tests them."""
 
 _TRITON_LOCALS = """
-tl triton torch libdevice sys pid group rows place width GROUP STAGES PROGRAMS DEVICE INTERPRETED
-main good function grid options arguments warmup num_warps num_stages num_ctas maxnreg debug
-sanitize_overflow instrumentation_mode launch_cooperative_grid launch_pdl
+tl triton torch libdevice sys pid group rows place width diagonal GROUP STAGES PROGRAMS
+DEVICE INTERPRETED main good function grid options arguments warmup num_warps num_stages num_ctas
+maxnreg debug sanitize_overflow instrumentation_mode launch_cooperative_grid launch_pdl
 """
 """Variables and parameters of printed kernels, and of the calls that launch them."""
 

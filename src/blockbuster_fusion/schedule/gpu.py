@@ -25,8 +25,11 @@ BESIDE = 56
 """The registers of a thread beside the accumulators of products."""
 ACCUMULATED = 72
 """The elements of a thread beyond which a program has eight warps instead of four."""
-PER_THREAD = 16
-"""The elements of a thread in a kernel without products: two loads of 16 bytes, in 16 bits."""
+PER_THREAD, PER_FOLDING_THREAD = 16, 32
+"""The elements of a thread in a kernel without products: two loads of 16 bytes, in 16 bits. Where
+blocks are folded, four loads: fewer threads wait for each other."""
+FEW_PROGRAMS = 264
+"""The most programs that have so much room on a GPU that folding threads have fewer elements."""
 MOST_STREAM_WARPS = 16
 STAGES = 3
 KEPT_BUSY = 15
@@ -59,6 +62,8 @@ CROWDED = 1.1
 """The factor for a launch that asks for more stages than shared memory holds: it gets fewer."""
 TOGETHER = 0.93
 """The share of the shorter time of tensor cores and of their memory that is hidden."""
+PROGRAM, WARP = 0.62e-9, 0.15e-9
+"""The seconds from the start of a program to that of the next, and of a warp, on all processors."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
 FIRST = 0.7
@@ -98,9 +103,10 @@ class Residents:
     """The elements of a thread, as a multiple of those that registers hold; 1 at least."""
 
 
-def stream_warps(largest: float) -> int:
+def stream_warps(largest: float, programs: int, *, folds: bool) -> int:
     """The warps of a program without products, by the elements of its largest tile."""
-    threads = max(32.0, largest / PER_THREAD)
+    each = PER_FOLDING_THREAD if folds and programs > FEW_PROGRAMS else PER_THREAD
+    threads = max(32.0, largest / each)
     return int(min(MOST_STREAM_WARPS, 1 << math.ceil(math.log2(threads / 32))))
 
 
@@ -109,8 +115,12 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     room = machine.memories[0].size - work.kept
     usual = 8 if work.held > ACCUMULATED * 32 * 4 else 4
     multiplies = work.multiplying or work.products
-    warps = schedule.warps or (usual if multiplies else stream_warps(work.largest))
-    stages = (schedule.stages or STAGES) if work.multiplying > 1 else 1  # one step has none ahead
+    usual = (
+        usual if multiplies else stream_warps(work.largest, work.programs, folds=work.folding > 0)
+    )
+    warps = schedule.warps or usual
+    runs = work.multiplying > 1 or work.streaming  # one step has none ahead
+    stages = (schedule.stages or STAGES) if runs else 1
     if work.staged:
         stages = max(1, min(stages, int(room // work.staged)))
     each = work.held / (32 * warps)
@@ -150,6 +160,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     computing += _multiplying(work, machine, programs) * (1.0 + slower)
     moving = _moving(work, machine, here, programs, at_a_time)
     longer, shorter = max(moving, computing), min(moving, computing)
+    longer = max(longer, programs * max(PROGRAM, WARP * here.warps))
     rounds = programs / (machine.processors * here.programs)
     rounds = math.ceil(rounds) if rounds < 4 else rounds
     in_time = runs_ahead(work, here.warps)
@@ -157,14 +168,15 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     arriving = (AHEAD + FAR * far if in_time else LATE) * machine.latency
     arriving += work.staged * at_a_time / machine.memories[-2].each
     stages = max(1, here.stages - 1) if in_time else 1
-    ahead = rounds * work.multiplying * arriving / stages
+    running = work.multiplying + work.streaming
+    ahead = rounds * running * arriving / stages
     is_serial = work.is_mixed or (here.stages == 1 and bool(work.products))
     hidden = 0.0 if is_serial else HIDDEN[stages > 1] * min(longer, ahead)
     longer = (longer + ahead - hidden) * (PARTS if work.has_parts and work.products else 1.0)
     has_turns &= computing > moving  # else the memory has the last word
     starts = START / rounds if has_turns else START
     folding = 0.0 if work.multiplying else work.folding * FOLDING
-    alone = work.steps - work.multiplying + STORING * work.storing
+    alone = work.steps - running + STORING * work.storing
     waiting = rounds * (alone + folding + starts) * machine.latency
     if work.products:
         waiting += (1.0 if has_turns else rounds) * FIRST * arriving
@@ -207,7 +219,8 @@ def _moving(
     own = work.own * programs
     others = max(0.0, own - work.arrays)
     again = max(0.0, work.moved - max(own, work.arrays))
-    near = work.common <= COMMON * first.size and not work.multiplying
+    runs_ahead = bool(work.multiplying or work.streaming)
+    near = work.common <= COMMON * first.size and not runs_ahead
     common = min(others, work.common * (programs - 1)) if near else 0.0
     others -= common
     reach = work.own * at_a_time
@@ -217,13 +230,13 @@ def _moving(
         nearest = cache if reach * machine.processors <= cache.size * CACHED else home
     # All wait for the processor with the most programs, if blocks are loaded ahead.
     most = math.ceil(programs / machine.processors)
-    processors = programs / most if work.multiplying else min(programs, machine.processors)
+    processors = programs / most if runs_ahead else min(programs, machine.processors)
 
     def rate(memory: Memory) -> float:
         return min(memory.total * (MEMORY if memory is main else 1.0), memory.each * processors)
 
     parts = ((work.arrays, home), (others, cache), (common, first), (again, nearest))
-    if work.multiplying:  # both memories are busy at a time
+    if runs_ahead:  # both memories are busy at a time
         from_main = work.arrays / rate(main)
         if not work.products:  # a stream
             from_main *= 1 + CUT * max(0.0, 1 - work.piece / LONG_PIECE)

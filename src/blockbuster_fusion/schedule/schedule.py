@@ -13,6 +13,7 @@ from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
 from blockbuster_fusion.nest.passes.fold_after_loops import fold_after_loops
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
 from blockbuster_fusion.nest.passes.hoist import hoist
+from blockbuster_fusion.nest.passes.mirror_grid import mirror_grid
 from blockbuster_fusion.nest.passes.order_grid import order_grid
 from blockbuster_fusion.nest.passes.order_tiles import order_tiles
 from blockbuster_fusion.nest.passes.pad_operands import pad_operands
@@ -50,6 +51,9 @@ class Schedule:
     padded: bool = False
     """True to copy operands of products whose rows are not aligned first, on a GPU
     (nest/passes/pad_operands.py)."""
+    mirrored: bool = False
+    """True to compute blocks that read an array and its transpose right after each other, on a GPU
+    (nest/passes/mirror_grid.py)."""
     apart: bool = False
     """True to compute a prologue in a kernel of its own (nest/passes/split_prologue.py)."""
     split: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -170,6 +174,9 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
     def order(nest: Nest) -> Nest:
         return order_grid(nest, schedule.order) if schedule.order else nest
 
+    def mirror(kernel: Kernel) -> Kernel:
+        return mirror_grid(kernel) if schedule.mirrored else kernel
+
     def turns(kernel: Kernel) -> Kernel:
         return take_turns(kernel, schedule.programs) if schedule.programs else kernel
 
@@ -186,6 +193,7 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
         Pass("pad_operands", "Copies operands with rows that are not aligned, if asked for.", pad),
         *([late] if folds_late else []),
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
+        each_kernel(mirror, "Orders a square grid by diagonals, if asked for.", "mirror_grid"),
         each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
         each_kernel(turns, "Has programs compute blocks of products in turns.", "take_turns"),
     )

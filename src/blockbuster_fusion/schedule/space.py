@@ -21,6 +21,7 @@ from blockbuster_fusion.nest.nest import (
     Cascade,
     Contract,
     Fill,
+    Fold,
     For,
     Kernel,
     Load,
@@ -43,7 +44,7 @@ LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4
 """The numbers that are tried for a GPU."""
 SEARCHED_LAUNCHES = {"warps": (2, 4, 8, None), "stages": (2, 3, 4, 5, 6)}
 """Those that are predicted for products; None leaves it to the rule of thumb."""
-FLAGS = ("apart", "padded")
+FLAGS = ("apart", "padded", "mirrored")
 """The options of a schedule that are true or false, beside `atomic`."""
 PASTS = (None, 1, LARGEST)
 """The sizes from which results of a CPU go past the caches that are tried: all, or none."""
@@ -52,6 +53,8 @@ CHUNKS = (1, 4, 16, 64)
 SHORTEST_DOT = 16
 LONGEST = {"cpu": 16384, "cuda": 4096}
 """The longest tile of an axis that no product has."""
+LONGEST_FOLDED = 8192
+"""The same for an axis along which a GPU folds each block: its threads meet less often."""
 SHORTEST_SUM = 64
 """The shortest tile of a GPU along which dots sum contiguous rows: 128 bytes of 16-bit numbers."""
 SHORTEST_STREAM = 32
@@ -75,6 +78,8 @@ FULL = 4
 
 MOST_BYTES = {"cpu": 256 << 10, "cuda": 16 << 10}
 """The bytes of the largest tile, in float32."""
+MOST_FOLDED_BYTES = 32 << 10
+"""The same for tiles that a GPU folds."""
 MOST_PRODUCT_BYTES = 128 << 10
 """The same for kernels of a GPU with products of matrices, which have more warps."""
 
@@ -144,6 +149,7 @@ class Config:
             words += ["atomic"] * self.schedule.atomic
         words += ["prologue apart"] * self.schedule.apart
         words += ["operands padded"] * self.schedule.padded
+        words += ["mirrored"] * self.schedule.mirrored
         words += [f"{name} {number}" for name, number in self.launch.items()]
         return "; ".join(words)
 
@@ -188,6 +194,7 @@ class Space:
         self.in_place = self._in_place()
         self.streamed = self._streamed()
         self.summed = self._summed() if machine.target == "cuda" else set()
+        self.folded = self._folded() if machine.target == "cuda" else set()
 
     def is_product(self, statement: Statement) -> TypeGuard[Contract]:
         """True for a product of matrices; on a GPU, products with vectors have tiles as others."""
@@ -220,6 +227,20 @@ class Space:
             if s.span.dim in last and self.extents.of(s.span.dim.axis) >= SHORTEST_SUM
         }
 
+    def _folded(self) -> set[Dim]:
+        """The dims along which loops fold each of their blocks, in kernels without products."""
+        kernels = [
+            kernel
+            for kernel in self.nest.kernels
+            if not any(isinstance(s, Contract) for s in kernel.statements)
+        ]
+        loops = [s for kernel in kernels for s in kernel.statements if isinstance(s, For)]
+        return {
+            loop.index.dim
+            for loop in loops
+            if any(isinstance(s, Fold) and s.span.at is loop.index for s in loop.body)
+        }
+
     def _streamed(self) -> set[Dim]:
         """The dims of rows that a GPU multiplies with vectors; it reads long pieces of them."""
         if self.machine.target != "cuda":
@@ -243,6 +264,7 @@ class Space:
         least = SHORTEST_SUM if dim in self.summed else least
         most = (LONGEST_DOT if is_multiplied else LONGEST)[target]
         most = LONGEST_IN_PLACE if self.in_place else most
+        most = LONGEST_FOLDED if dim in self.folded else most
         whole = 1 << max(self.extents.of(dim.axis) - 1, 0).bit_length()
         first, last = least.bit_length() - 1, max(least, min(most, whole)).bit_length()
         powers = [1 << power for power in range(first, last)]
@@ -309,9 +331,9 @@ class Space:
         loops = [loop for loop in loops if loop.gathered or loop.carried]
         lengths = {s.index.dim.name: self.extents.of(s.index.dim.axis) for s in loops}
         for axis, length in lengths.items():
-            for share in SHARES:
-                parts = 1 << max(1, int(idle / share).bit_length() - 1)
-                if 2 <= parts <= length:
+            powers = (1 << max(1, int(idle / share).bit_length() - 1) for share in SHARES)
+            for parts in dict.fromkeys(min(power, length) for power in powers):
+                if parts >= 2:
                     yield {axis: parts}
 
     @property
@@ -407,6 +429,7 @@ class Space:
         changes += [{"apart": not schedule.apart, "order": ()}]
         if self.machine.target == "cuda":
             changes += [{"padded": not schedule.padded, "order": ()}]
+            changes += [{"mirrored": False}] if schedule.mirrored else []
         changes += [{"order": order} for order in self.orders(schedule.order)]
         changes += self.launches
         for axis, parts in schedule.split.items():
@@ -430,7 +453,9 @@ class Space:
             for statement in kernel.statements:
                 made = getattr(statement, "tile", None)
                 if made is not None and made not in self.in_place:
-                    found[tuple(span.dim for span in made.spans), most] = None
+                    dims = tuple(span.dim for span in made.spans)
+                    folds = any(dim in self.folded for dim in dims)
+                    found[dims, MOST_FOLDED_BYTES if folds else most] = None
         return tuple(found)
 
     def fits(self, tiles: Mapping[Dim, int]) -> bool:

@@ -10,7 +10,7 @@ from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
-from blockbuster_fusion.nest.analysis.spread_sums import spread_sums
+from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
 from blockbuster_fusion.nest.nest import (
     Access,
     Body,
@@ -60,6 +60,7 @@ WEIGHTS: dict[str, dict[str, float]] = {
     },
     "cuda": {
         **dict.fromkeys((*LIBM, *VECTORS), 20.0),
+        "erf": 10.0,
         **dict.fromkeys(("exp", "exp2", "log", "log2", "div", "sqrt"), 6.0),
         "pow": 30.0,
         "floordiv": 12.0,
@@ -108,11 +109,15 @@ class Work:
     steps: float = 0.0
     """Steps of loops in one program that load something."""
     folding: float = 0.0
-    """Folds of tiles in one program, for which its threads wait for each other."""
+    """Folds of tiles in one program, for which its threads wait for each other; those of several
+    rows take longer."""
     multiplying: float = 0.0
     """The steps among them that multiply matrices; their loads may run ahead."""
     storing: float = 0.0
     """The steps among these that also store something, as what they have just multiplied."""
+    streaming: float = 0.0
+    """The steps that only gather blocks, place by place; on a GPU, their loads run ahead too, but
+    for the first of a loop."""
     staged: float = 0.0
     """The most bytes that one such step loads."""
     read_by_cores: float = 0.0
@@ -183,12 +188,15 @@ class _Count:
         self.loaded: dict[Tile, Access] = {}
         self.mixed: set[Tile] = set()
         self.there: set[object] = set()
+        self.streams: frozenset[For] = frozenset()
 
     def of(self, kernel: Kernel) -> Work:
         work = self.work
         self.types = ProductTypes(kernel)
         if not any(isinstance(s, Contract) for s in kernel.statements):
             self.line = STREAMED_LINE[self.target]
+        if self.has_tensor_cores:
+            self.streams = frozenset(streaming_loops(kernel))
         self.grid = set(kernel.grid)
         stores = [s.target.spans for s in kernel.statements if isinstance(s, Store)]
         self.results = [[span.dim for span in spans] for spans in stores]
@@ -198,6 +206,7 @@ class _Count:
         work.steps /= work.programs * work.busy
         work.multiplying /= work.programs * work.busy
         work.storing /= work.programs * work.busy
+        work.streaming /= work.programs * work.busy
         work.folding /= work.programs * work.busy
         work.own = sum(self.own.values())
         work.common = sum(size for buffer, size in self.own.items() if buffer in self.common)
@@ -209,24 +218,28 @@ class _Count:
     def blocks(self, dim: Dim) -> int:
         return max(1, len(self.tiling.starts(dim)))
 
-    def body(self, body: Body, times: float) -> None:
-        """Adds the work of statements that run some times."""
+    def body(self, body: Body, times: float, ahead: float = 0.0) -> None:
+        """Adds the work of statements that run some times; so often their loads have run ahead."""
         work = self.work
         loads = [s for s in body if isinstance(s, Load | Lookup) and not self.is_there(s)]
         work.steps += times * bool(loads)
-        if loads and any(isinstance(s, Contract) for s in body):
-            work.multiplying += times
-            work.storing += times * any(isinstance(s, Store) for s in body)
+        multiplies = any(isinstance(s, Contract) for s in body)
+        if loads and (multiplies or ahead):
             sizes = [self.elements(s.tile) * s.source.buffer.dtype.bytes for s in loads]
             pairs = [*zip(loads, sizes, strict=True)]
             mixed = mixed_tiles(body)
             twice = sum(n for s, n in pairs if s.tile in mixed)  # printers load it once more
             work.staged = max(work.staged, sum(sizes) + twice)
-            work.by_words += times * sum(n for s, n in pairs if not self.has_long_rows(s.source))
-            work.is_mixed |= bool(mixed)
-            self.mixed |= mixed
             work.piece = min([work.piece, *(self.piece(s.source) for s in loads)])
-            work.accumulated = max(work.accumulated, self.gathered)
+            work.streaming += 0.0 if multiplies else ahead
+            if multiplies:
+                by_words = sum(n for s, n in pairs if not self.has_long_rows(s.source))
+                work.by_words += times * by_words
+                work.multiplying += times
+                work.storing += times * any(isinstance(s, Store) for s in body)
+                work.is_mixed |= bool(mixed)
+                self.mixed |= mixed
+                work.accumulated = max(work.accumulated, self.gathered)
             for contract in (s for s in body if isinstance(s, Contract)):
                 self.beside(contract, {s.tile: s.source for s in loads if isinstance(s, Load)})
         others = [self.elements(s.tile) for s in body if isinstance(s, Compute | Load)]
@@ -274,8 +287,8 @@ class _Count:
                 elements = self.elements(tile) * times
                 work.operations += weight(expr, self.weights) * elements
                 work.functions += functions(expr, self.weights) * elements
-            case Fold(_, operand):
-                work.folding += times
+            case Fold(tile, operand):
+                work.folding += times * (1 + math.log2(self.elements(tile)) / 2)
                 work.operations += self.elements(operand) * times
             case RunningFold(_, operand):
                 work.folding += times
@@ -379,7 +392,8 @@ class _Count:
         if self.has_tensor_cores:
             own += sum(map(self.products, spread_sums(loop)))
         self.gathered = before + own
-        self.body(loop.body, times * trips)
+        ahead = times * max(0.0, trips - 1) if loop in self.streams else 0.0
+        self.body(loop.body, times * trips, ahead)
         self.gathered = before
 
     def visited(self, loop: For, window: Window, trips: float) -> float:

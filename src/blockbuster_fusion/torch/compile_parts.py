@@ -311,6 +311,8 @@ class PartCompiler:
                 capability=capability_of(target),
             )
             choices = choose(request)
+            if target == "cuda" and part.expressed.reads_transposed:
+                choices = [c.mirrored for c in choices]
             found = Candidates(choices, None)
             if target in ("cpu", "cuda"):
                 sizes, machine = self.sizes(part), self.machine(target)
@@ -421,7 +423,8 @@ class PartCompiler:
         """All that the choices for a part depend on."""
         storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
         sizes = (self.sizes(part), self.points(part))
-        return (part.expressed.program, storage, target, *sizes, self.threads)
+        program = (part.expressed.program, part.expressed.reads_transposed)
+        return (*program, storage, target, *sizes, self.threads)
 
     def machine(self, target: str) -> Machine:
         """The machine that kernels for a target run on."""

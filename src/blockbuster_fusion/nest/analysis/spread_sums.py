@@ -1,4 +1,4 @@
-"""Sums of products with vectors that a GPU keeps spread over a block until their loop ends.
+"""Sums that a GPU keeps spread over a block until their loop ends, and the loops that stream so.
 
 A product with a vector is no work for tensor cores. To sum it in each step of a loop, the threads
 of a program would have to meet. So each thread sums its own elements, and they meet once, after the
@@ -11,9 +11,12 @@ from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.nest import (
     Cascade,
+    Compute,
     Contract,
     For,
     Kernel,
+    Load,
+    Positions,
     Span,
     Statement,
     Tile,
@@ -48,14 +51,27 @@ def spread_over(statement: Contract) -> tuple[Span, ...]:
     return wide if {*sides[0], *sides[1]} == {*wide} else (*statement.tile.spans, statement.span)
 
 
-def loops_of_vectors(kernel: Kernel) -> tuple[For, ...]:
-    """The loops that multiply with vectors; their loads run ahead only if Triton is told."""
+def streaming_loops(kernel: Kernel) -> tuple[For, ...]:
+    """The loops without dots whose loads run ahead, which Triton must be told.
+
+    They multiply with vectors, or gather blocks place by place. Where each step folds a block, the
+    threads wait for each other anyway.
+    """
+    gathers = not any(isinstance(s, Contract) for s in kernel.statements)
     loops = (s for s in kernel.statements if isinstance(s, For))
     return tuple(
         loop
         for loop in loops
-        if spread_sums(loop) and not any(isinstance(s, For) for s in loop.body)
+        if (spread_sums(loop) and not any(isinstance(s, For) for s in loop.body))
+        or (gathers and _only_gathers(loop))
     )
+
+
+def _only_gathers(loop: For) -> bool:
+    """True if a loop loads blocks and gathers them place by place, and does nothing else."""
+    is_simple = all(isinstance(s, Load | Compute | Positions | Cascade) for s in loop.body)
+    loads = any(isinstance(s, Load) for s in loop.body)
+    return is_simple and loads and bool(loop.gathered) and loop.window is None
 
 
 def _others(body: Iterable[Statement], own: Contract) -> Iterable[Statement]:

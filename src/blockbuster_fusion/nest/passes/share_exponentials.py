@@ -2,7 +2,7 @@
 
 A softmax has e^(x-m) in its sum and in its result. In the result the shift is NaN for a row that
 has none, where(c, nan, m). So its exponential is where(c, nan, e^(x-m)), of what is known. That
-holds for rows, which stay in the first cache; whole blocks would not.
+holds for rows, which stay in the first cache of a CPU, or in registers of a GPU.
 """
 
 from collections import Counter
@@ -21,6 +21,7 @@ from blockbuster_fusion.nest.nest import (
     Tile,
     written,
 )
+from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
 from blockbuster_fusion.nest.rewrite import rebuilt
 
 
@@ -38,7 +39,8 @@ def share_exponentials(kernel: Kernel) -> Kernel:
         known = _Known(once, rows)
         return tuple(known.statement(s) for s in body)
 
-    return replace(kernel, body=rebuilt(kernel.body, shared))
+    made = replace(kernel, body=rebuilt(kernel.body, shared))
+    return kernel if tuple(made.statements) == statements else remove_dead_code(made)
 
 
 @dataclass(slots=True)

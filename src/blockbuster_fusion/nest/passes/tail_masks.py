@@ -2,14 +2,17 @@
 
 A printer whose loops end exactly needs no masks. A printer that computes on whole tiles (Triton)
 loads zeros beyond the end, and computes on them. A mask is needed only where the resulting number
-is not neutral.
+is not neutral. Blocks whose maximum is taken are -inf there, if that leaves fewer masks: in softmax
+-inf is neutral for the maximum, and its exponential for the sum.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from blockbuster_fusion.ir.combiner import MAX
 from blockbuster_fusion.ir.expr import FUNCTIONS, Expr, fold
 from blockbuster_fusion.nest.nest import (
     Body,
@@ -23,13 +26,44 @@ from blockbuster_fusion.nest.nest import (
     Span,
     Statement,
     Tile,
+    written,
 )
 from blockbuster_fusion.nest.rewrite import rebuilt
 
 
 def tail_masks(kernel: Kernel) -> Kernel:
     """Masks the tail of reductions and contractions only where it is not neutral."""
-    beyond = _Beyond()
+    least = _with_least(kernel)
+    made = [_masked(x) for x in ((kernel,) if least is kernel else (kernel, least))]
+    return min(made, key=_masks)
+
+
+def _with_least(kernel: Kernel) -> Kernel:
+    """The kernel with -inf beyond the ends of blocks whose maximum is taken."""
+    folds = (s for s in kernel.statements if isinstance(s, Fold) and s.combiner is MAX)
+    largest = {s.operand for s in folds}
+    found = {
+        s
+        for s in kernel.statements
+        if isinstance(s, Load) and s.tile in largest and s.source.buffer.dtype.is_float
+    }
+
+    def rewrite(body: Body) -> Body:
+        return tuple(replace(s, beyond=-math.inf) if s in found else s for s in body)
+
+    return replace(kernel, body=rebuilt(kernel.body, rewrite)) if found else kernel
+
+
+def _masks(kernel: Kernel) -> int:
+    """The number of operands that a kernel masks."""
+    folds = sum(isinstance(s, Fold) and s.tail_masked for s in kernel.statements)
+    products = (s for s in kernel.statements if isinstance(s, Contract))
+    return folds + sum(sum(s.tail_masked) for s in products)
+
+
+def _masked(kernel: Kernel) -> Kernel:
+    """The kernel with the masks that it needs."""
+    beyond = _Beyond(_above_least(kernel))
     for statement in kernel.statements:
         beyond.visit(statement)
 
@@ -37,6 +71,43 @@ def tail_masks(kernel: Kernel) -> Kernel:
         return tuple(_with_mask(s, beyond) for s in body)
 
     return replace(kernel, body=rebuilt(kernel.body, rewrite))
+
+
+def _above_least(kernel: Kernel) -> set[Tile]:
+    """The tiles that never have -inf: bounded by constants, or the largest of such and others."""
+    writers: dict[Tile, list[Statement]] = {}
+    for statement in kernel.statements:
+        if (tile := written(statement)) is not None:
+            writers.setdefault(tile, []).append(statement)
+    found = set(writers)
+    while True:
+        kept = {tile for tile in found if all(_is_above(s, found) for s in writers[tile])}
+        if kept == found:
+            return kept
+        found = kept
+
+
+def _is_above(statement: Statement, above: set[Tile]) -> bool:
+    """True if a statement never writes -inf, given the tiles that do not have it."""
+    if isinstance(statement, Fill):
+        return statement.value > -math.inf
+    if not isinstance(statement, Compute):
+        return False
+    operands = statement.operands
+
+    def step(node: Expr, inner: list[bool]) -> bool:
+        match node.op:
+            case "arg":
+                return operands[node.index] in above
+            case "const":
+                return float(node.number) > -math.inf
+            case "maximum":
+                return any(inner)
+            case "minimum":
+                return all(inner)
+        return False
+
+    return fold(statement.expr, step)
 
 
 def _with_mask(statement: Statement, beyond: "_Beyond") -> Statement:
@@ -54,9 +125,13 @@ def _with_mask(statement: Statement, beyond: "_Beyond") -> Statement:
 
 
 class _Beyond:
-    """The number that each tile has beyond the end of each axis, or None if it is not known."""
+    """The number that each tile has beyond the end of each axis, or None if it is not known.
 
-    def __init__(self) -> None:
+    `above` are the tiles that never have -inf.
+    """
+
+    def __init__(self, above: Collection[Tile]) -> None:
+        self.above = above
         self.known: dict[tuple[Tile, Span], float | None] = {}
 
     def of(self, tile: Tile, span: Span) -> float | None:
@@ -64,7 +139,9 @@ class _Beyond:
 
     def visit(self, statement: Statement) -> None:
         match statement:
-            case Load() | Lookup():
+            case Load():
+                self.set(statement.tile, dict.fromkeys(statement.tile.spans, statement.beyond))
+            case Lookup():
                 self.set(statement.tile, dict.fromkeys(statement.tile.spans, 0.0))
             case Fill():
                 self.set(statement.tile, dict.fromkeys(statement.tile.spans, statement.value))
@@ -103,6 +180,8 @@ def _constant(expr: Expr, operands: Sequence[Tile], span: Span, beyond: _Beyond)
             return float(node.number)
         if node.op == "cast":
             return inner[0]
+        if node.op == "sub" and inner[0] == -math.inf and _is_kept(node.args[1], operands, beyond):
+            return -math.inf
         if node.op not in FUNCTIONS or None in inner:
             return None
         with np.errstate(all="ignore"):
@@ -110,3 +189,8 @@ def _constant(expr: Expr, operands: Sequence[Tile], span: Span, beyond: _Beyond)
         return found if np.isfinite(found) else None
 
     return fold(expr, step)
+
+
+def _is_kept(shift: Expr, operands: Sequence[Tile], beyond: _Beyond) -> bool:
+    """True if -inf less a number is -inf, or NaN where the number is."""
+    return shift.op == "arg" and operands[shift.index] in beyond.above

@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterable
 
 from blockbuster_fusion.errors import NoKernel
+from blockbuster_fusion.ir.combiner import MAX, MIN
 from blockbuster_fusion.ir.expr import arguments
 from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.analysis.spread_sums import loops_of_vectors, spread_sums
+from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
 from blockbuster_fusion.nest.nest import (
     Body,
     Cascade,
@@ -41,13 +42,17 @@ from blockbuster_fusion.printers.triton.contractions import (
 )
 from blockbuster_fusion.printers.triton.expressions import number_text
 from blockbuster_fusion.printers.triton.layout import aligned, position
-from blockbuster_fusion.printers.triton.loops import loop_lines
+from blockbuster_fusion.printers.triton.loops import is_interleaved, loop_lines
 from blockbuster_fusion.printers.triton.maxima import seen_maxima
 from blockbuster_fusion.printers.triton.moves import load, store
 from blockbuster_fusion.printers.triton.values import TileValues
 from blockbuster_fusion.printers.triton.variables import Variables
 
-_OR_NAN = TextForm("or_nan({0}, {1}, {axis})", part="or_nan")
+_WITH_NAN = {
+    MAX: TextForm("tl.reduce({0}, {axis}, larger)", part="larger"),
+    MIN: TextForm("tl.reduce({0}, {axis}, smaller)", part="smaller"),
+}
+"""Reductions that give NaN if there is one."""
 
 
 class BodyPrinter:
@@ -62,7 +67,9 @@ class BodyPrinter:
         self.spread = dict.fromkeys(
             s for loop in kernel.statements if isinstance(loop, For) for s in spread_sums(loop)
         )
-        self.loops_of_vectors = {*loops_of_vectors(kernel)}
+        self.streaming_loops = {*streaming_loops(kernel)}
+        loops = [s for s in kernel.statements if isinstance(s, For)]
+        self.turns = {x.index: x.share.parts for x in loops if x.share and is_interleaved(x)}
 
     def lines(self) -> list[str]:
         """The body of the kernel."""
@@ -85,10 +92,8 @@ class BodyPrinter:
 
     def statement(self, statement: Statement, fresh: bool) -> Iterable[str]:
         match statement:
-            case Load():
-                return load(self.values, statement.tile, statement.source)
-            case Lookup():
-                return load(self.values, statement.tile, statement.source, statement)
+            case Load() | Lookup():
+                return load(self.values, statement)
             case Store():
                 return store(self.values, statement)
             case Compute():
@@ -149,9 +154,8 @@ class BodyPrinter:
         if combiner not in TRITON_REDUCTIONS:
             what = f"a block is folded by {combiner}"
             raise NoKernel(what=what, remedy='run it with target="interpret"')
-        made = self.variables.expr.reduction(TRITON_REDUCTIONS[combiner], text, axis=axis)
-        if statement in self.seen_maxima:
-            made = self.variables.expr.reduction(_OR_NAN, made, text, axis=axis)
+        forms = _WITH_NAN if statement in self.seen_maxima else TRITON_REDUCTIONS
+        made = self.variables.expr.reduction(forms[combiner], text, axis=axis)
         left = tuple(s for s in operand.spans if s != span)
         made = aligned(made, left, statement.tile.spans)
         return f"{made} != 0" if is_truth else made
@@ -182,7 +186,7 @@ class BodyPrinter:
         inner = self.body(loop.body)
         if self.barriers.carried(loop.body):
             bounds += ", num_stages=1"  # what one iteration stores, the next loads
-        elif loop in self.loops_of_vectors:
+        elif loop in self.streaming_loops:
             bounds += f", num_stages={self.variables.use('STAGES')}"
         inside = [*self.variables.declarations(loop.index), *inner]
         self.barriers.enter(loop.body)
@@ -207,6 +211,7 @@ class BodyPrinter:
             moved = [spread_end(self.values, s), spread_begin(self.values, s)]
             inner = [*(f"    {line}" for line in moved), *inner]
         at = names.indices[statement.index]
+        at = f"{at} // {self.turns[statement.index]}" if statement.index in self.turns else at
         length = self.variables.use(names.run_lengths[dim]) if dim in names.run_lengths else run
         after = [f"    if {at} % {length} == {length} - 1:", *(f"    {line}" for line in inner)]
         return [f"if {run}:", *after]

@@ -150,6 +150,10 @@ class ExpressionWriter:
         inner = [made[a] for a in node.args]
         if node.op == "cast":
             return self.cast(inner[0], dtypes[node.args[0]], node.dtype)
+        form = _of_error_function(node) if dtypes[node] is DType.float32 else None
+        if form is not None:
+            (error_function,) = (a for a in node.args if a.op == "erf")
+            return self.filled(form, [made[error_function.args[0]]])
         return self.function(node, inner, dtypes)
 
     def cast(self, inner: Fragment, old: DType | None, new: DType) -> Fragment:
@@ -235,6 +239,20 @@ def _power(node: Expr, base: str) -> TextForm | None:
             return TextForm(call, part="whole_power")
         return TextForm(f"1 / {call}", TIMES, part="whole_power")
     return TextForm(f"tl.exp2({value!r} * tl.log2({{0}}))")
+
+
+def _of_error_function(node: Expr) -> TextForm | None:
+    """The form of 1 + erf(x) or 1 - erf(x), which is computed without erf(x) itself."""
+    match node.op, [_is_one(a) for a in node.args], [a.op == "erf" for a in node.args]:
+        case ("add", [True, False], [False, True]) | ("add", [False, True], [True, False]):
+            return TextForm("one_plus_erf({0})", part="one_plus_erf")
+        case "sub", [True, False], [False, True]:
+            return TextForm("one_plus_erf(-{0})", needs=(UNARY,), part="one_plus_erf")
+    return None
+
+
+def _is_one(expr: Expr) -> bool:
+    return expr.op == "const" and expr.number == 1
 
 
 def _is_bound(expr: Expr) -> bool:

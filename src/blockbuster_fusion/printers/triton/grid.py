@@ -20,6 +20,8 @@ def grid_lines(kernel: Kernel, variables: Variables) -> list[str]:
     }
     if len(grid) >= 2:
         grouped = _grouped(grid[-2], grid[-1], rest, len(grid) > 2, late, variables)
+        if kernel.is_mirrored:
+            grouped = _mirrored(grid[-2], grid[-1], grouped, variables)
         lines += grouped
         slow, fast = (variables.count(i.dim) for i in grid[-2:])
         rest = f"({rest} // ({slow} * {fast}))"
@@ -74,6 +76,27 @@ def _grouped(
         f"rows = tl.minimum({slow_count} - group * GROUP, GROUP)",
         _index(slow, f"group * GROUP + {inner} % rows", late, variables),
         _index(fast, f"{inner} // rows", late, variables),
+    ]
+
+
+def _mirrored(slow: Index, fast: Index, grouped: list[str], variables: Variables) -> list[str]:
+    """The same by diagonals, each right before its mirror, if blocks are square."""
+    place = [line for line in grouped if line.startswith("place = ")]
+    at = "place" if place else "pid"
+    row, column = (variables.names.indices[index] for index in (slow, fast))
+    count = variables.count(slow.dim)
+    by_diagonals = [
+        f"diagonal = {at} // {count}",
+        "diagonal = tl.where(diagonal % 2 == 1, diagonal + 1, -diagonal) // 2",
+        f"{row} = {at} % {count}",
+        f"{column} = ({row} + diagonal + {count}) % {count}",
+    ]
+    return [
+        *place,
+        f"if {variables.block(slow.dim)} == {variables.block(fast.dim)}:",
+        *(f"    {line}" for line in by_diagonals),
+        "else:",
+        *(f"    {line}" for line in grouped if line not in place),
     ]
 
 

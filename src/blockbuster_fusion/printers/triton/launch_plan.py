@@ -16,6 +16,7 @@ from blockbuster_fusion.nest.nest import (
     BufferAxis,
     Cascade,
     Contract,
+    Fold,
     For,
     Kernel,
     Space,
@@ -160,7 +161,10 @@ class LaunchPlanner:
         if not self.kernel.multiplies:
             made = {tile for s in self.kernel.statements if (tile := written(s)) is not None}
             blocks = [[block_length(x.dim, sizes, tiles) for x in tile.spans] for tile in made]
-            return stream_warps(max(map(math.prod, blocks), default=1))
+            folds = any(isinstance(s, Fold) for s in self.kernel.statements)
+            largest = max(map(math.prod, blocks), default=1)
+            counts = (block_count(index.dim, sizes, tiles) for index in self.kernel.grid)
+            return stream_warps(largest, math.prod(counts), folds=folds)
         short = {dim for dim in self.long_dims if not self.run(dim, sizes, tiles)}
         total = sum(
             math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans)
@@ -203,9 +207,20 @@ class LaunchPlanner:
         If the length of the dim differs between calls, there are partial sums also of few blocks,
         but for dots: a kernel need not be compiled for each length.
         """
-        found = run_length(block_count(dim, sizes, tiles), self.few)
+        blocks = -(-block_count(dim, sizes, tiles) // self.parts.get(dim, 1))
+        found = run_length(blocks, self.few)
         is_always = dim in self.names.run_lengths and self.few == FEW
         return found or (SHORTEST_RUN if is_always else 0)
+
+    @cached_property
+    def parts(self) -> dict[Dim, int]:
+        """The programs that share all loops over a dim that have partial sums."""
+        made: dict[Dim, int] = {}
+        for loop in (s for s in self.kernel.statements if isinstance(s, For)):
+            if any(isinstance(s, Cascade) for s in loop.body):
+                parts = loop.share.parts if loop.share else 1
+                made[loop.index.dim] = min(parts, made.get(loop.index.dim, parts))
+        return made
 
     @cached_property
     def few(self) -> int:

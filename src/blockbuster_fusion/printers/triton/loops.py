@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from blockbuster_fusion.ir.expr import Expr
-from blockbuster_fusion.nest.nest import UNSEEN, For, Span, Tile, Window
+from blockbuster_fusion.nest.nest import UNSEEN, Contract, For, Span, Tile, Window, walk
 from blockbuster_fusion.printers.triton.values import TileValues
 
 
@@ -73,10 +73,14 @@ def _pass_lines(
 
 
 def _share_lines(loop: For, first: str, last: str, values: TileValues) -> tuple[list[str], str]:
+    """The lines before a loop that programs share, and its range: blocks in turns, or in a row."""
     of = _variables(loop, values)
     lines: list[str] = []
     if loop.share is not None:
         part = values.variables.names.indices[loop.share.index]
+        if is_interleaved(loop):
+            start = part if first == "0" else f"{first} + {part}"
+            return lines, f"{start}, {last}, {loop.share.parts}"
         whole = last if first == "0" else f"{last} - {first}"
         lines.append(f"{of('share')} = tl.cdiv({whole}, {loop.share.parts})")
         start = f"{part} * {of('share')}"
@@ -84,6 +88,11 @@ def _share_lines(loop: For, first: str, last: str, values: TileValues) -> tuple[
         end = f"tl.minimum({start} + {of('share')}, {last})"
         return lines, f"{start}, {end}"
     return lines, f"{first}, {last}"
+
+
+def is_interleaved(loop: For) -> bool:
+    """True if the programs that share a loop take its blocks in turns."""
+    return loop.share is not None and not any(isinstance(s, Contract) for s in walk(loop.body))
 
 
 def _window_lines(

@@ -1,7 +1,7 @@
 """Maxima that only shift exponents, and those whose value matters.
 
 `tl.max` leaves NaN out. Where a maximum is subtracted within an exponential and used for nothing
-else, as in softmax, a NaN comes through the exponential anyway. Elsewhere the kernel tests for it.
+else, as in softmax, a NaN comes through the exponential anyway. Elsewhere NaN is kept.
 """
 
 from blockbuster_fusion.ir.combiner import MAX, MIN

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
-from blockbuster_fusion.nest.analysis.spread_sums import loops_of_vectors
+from blockbuster_fusion.nest.analysis.spread_sums import streaming_loops
 from blockbuster_fusion.nest.nest import (
     Body,
     Cascade,
@@ -68,22 +68,20 @@ class SharedMemory:
         return [s for s in self.kernel.statements if isinstance(s, Contract) and is_dot(s)]
 
     @cached_property
-    def vector_loops(self) -> tuple[For, ...]:
-        return loops_of_vectors(self.kernel)
+    def streams(self) -> tuple[For, ...]:
+        return streaming_loops(self.kernel)
 
     def estimate(self, length: BlockLength, stages: int, warps: int) -> int:
         """The bytes that one program takes at most."""
         if not self.products:
-            return max(
-                (self._streamed(s.body, length, stages) for s in self.vector_loops), default=0
-            )
+            return max((self._streamed(s.body, length, stages) for s in self.streams), default=0)
         folds = [s for s in self.kernel.statements if isinstance(s, Fold)]
         shares = [_elements(fold.tile, length) * PARTIAL * warps for fold in folds]
         held = self._held(self.kernel.body, length, stages, is_loop=False)
         return held + max(shares, default=0)
 
     def _streamed(self, body: Body, length: BlockLength, stages: int) -> int:
-        """The bytes that a loop with products with vectors has loaded ahead."""
+        """The bytes that a loop without dots has loaded ahead."""
         loads = [s for s in body if isinstance(s, Load | Lookup)]
         sizes = (_elements(s.tile, length) * s.source.buffer.dtype.bytes for s in loads)
         return sum(sizes) * (stages - 1)

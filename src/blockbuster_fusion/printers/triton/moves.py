@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from blockbuster_fusion.nest.nest import Access, Along, Lookup, Span, Store, Tile
+from blockbuster_fusion.nest.nest import Access, Along, Load, Lookup, Span, Store, Tile
 from blockbuster_fusion.printers.operators import TRITON_TYPES
+from blockbuster_fusion.printers.triton.expressions import number_text
 from blockbuster_fusion.printers.triton.layout import aligned, position
 from blockbuster_fusion.printers.triton.values import TileValues
 
@@ -11,13 +12,17 @@ WIDTH = 92
 TWICE = "# loaded once more: Triton 3.6 miscompiles a tile that goes both to a dot and elsewhere"
 
 
-def load(values: TileValues, tile: Tile, source: Access, lookup: Lookup | None = None) -> list[str]:
+def load(values: TileValues, statement: Load | Lookup) -> list[str]:
+    tile, source = statement.tile, statement.source
+    lookup = statement if isinstance(statement, Lookup) else None
     narrow = tile in values.dots.narrow
     wide = "" if narrow or tile.dtype is source.buffer.dtype else f".to({TRITON_TYPES[tile.dtype]})"
     spans = _spans(source) if lookup is None else tile.spans
     place, mask = _pointers(values, source, tile, lookup), _mask(values, spans, tile, lookup)
     if mask:
-        mask.append("other=0.0" if source.buffer.dtype.is_float else "other=0")
+        beyond = statement.beyond if isinstance(statement, Load) else 0.0
+        is_float = source.buffer.dtype.is_float
+        mask.append(f"other={number_text(beyond)}" if is_float else "other=0")
     made = _call(f"{tile} = tl.load", place, mask, wide)
     again = values.dots.again.get(tile)
     if again is not None:
