@@ -114,16 +114,6 @@ def modulo(x, y):
 def float_modulo(x, y):
     return x - tl.floor(x / y) * y
 """,
-    "larger": """
-@triton.jit
-def larger(x, y):
-    return tl.where((x > y) | (x != x), x, y)
-""",
-    "smaller": """
-@triton.jit
-def smaller(x, y):
-    return tl.where((x < y) | (x != x), x, y)
-""",
     "log_add_exp": '''
 @triton.jit
 def log_add_exp(x, y):
