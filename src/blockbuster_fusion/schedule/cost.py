@@ -37,7 +37,7 @@ class Seconds:
         return f"{self.total() * 1e6:.4g} µs"
 
 
-ERRORS = {"cpu": (1.5, 2.0), "cuda": (1.25, 1.5)}
+ERRORS = {"cpu": (1.5, 2.0), "cuda": (1.25, 1.25)}
 """The factor within which 9 of 10 measured times lie, without and with products of matrices.
 
 `benchmarks/cost_error.py` measures it."""
