@@ -64,7 +64,7 @@ xlocale y0 y1 yn main
 
 _C_LOCALS = """
 buffers strides sizes threads next chunk program programs memory bytes outside astray
-lanes part row rows run run_end at w x half left argc argv good failed
+lanes part total wide row rows run run_end at w x half left argc argv good failed
 """
 """Variables of kernels, and of the function that tests them."""
 

@@ -97,16 +97,17 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     """The axes that may have one block: short axes of known length, except rows of an output.
 
     The rows of an output are its first axis that is cut into blocks; they run in parallel. Axes
-    that an input or a lookup has beside these rows may be longer, the more so if rows are few. In a
-    program without products they may be longer too, unless they come before the rows: such blocks
-    are turned, or reduced row upon row. On a GPU they may be longer only if they are reduced. There
-    blocks have lengths that are powers of two: beside products, an axis of another length is cut.
+    that are scanned, or that an input or a lookup has beside these rows, may be longer, the more so
+    if rows are few. In a program without products they may be longer too, unless they come before
+    the rows: such blocks are turned, or reduced row upon row. On a GPU they may be longer only if
+    they are reduced or scanned. There blocks have lengths that are powers of two: beside products,
+    an axis of another length is cut.
     """
     model, multiplies = model_for(target), _multiplies(graph)
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
     read = [graph.type_of_input(port).axes for port in range(len(graph.inputs))]
     read += [node.types[0].axes for node in _lookups(graph)]
-    beside = {axis for axes in read if rows & set(axes) for axis in axes}
+    beside = {axis for axes in read if rows & set(axes) for axis in axes} | _scanned(graph)
     longest = model.row
     if has_few_rows(graph, target):
         # Threads share out columns and sums of products, as there are too few rows for that.

@@ -70,8 +70,8 @@ WEIGHTS: dict[str, dict[str, float]] = {
 """Operations of a function by target, in additions; 1 for all others."""
 SIMPLE = 6.0
 """The most additions that an instruction stands for; functions have more."""
-SCANNED = 8.0
-"""The additions that a number of a scan takes: one waits for the other, or they go in rounds."""
+SCANNED = {"cpu": 24.0, "cuda": 8.0}
+"""How often a scan combines, for each number: one waits for the other, or they go in rounds."""
 WIDENED = 2.0
 """The additions that a product of two numbers of a block takes, with the conversion of one."""
 PASSED_ON = 8.0
@@ -290,9 +290,10 @@ class _Count:
             case Fold(tile, operand):
                 work.folding += times * (1 + math.log2(self.elements(tile)) / 2)
                 work.operations += self.elements(operand) * times
-            case RunningFold(_, operand):
+            case RunningFold(_, operand, _, combiner):
                 work.folding += times
-                work.operations += SCANNED * self.elements(operand) * times
+                each = SCANNED[self.target] * weight(combiner.combine[0], self.weights)
+                work.operations += each * self.elements(operand) * times
             case Contract(tile, left, right, span) if self.has_tensor_cores:
                 self.multiply(statement, times)
             case Contract(tile, left, right, span):

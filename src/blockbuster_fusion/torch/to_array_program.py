@@ -25,6 +25,7 @@ from blockbuster_fusion.torch.capture.nodes import (
     tensors_of,
 )
 from blockbuster_fusion.torch.capture.operators import (
+    SCANS,
     concatenated,
     is_whole_slice,
     lookup_axis,
@@ -33,7 +34,7 @@ from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.table import row_for
 from blockbuster_fusion.torch.table.generators import computed, counted
 from blockbuster_fusion.torch.table.pointwise import converted
-from blockbuster_fusion.torch.table.row import DTYPES
+from blockbuster_fusion.torch.table.row import DTYPES, Row
 from blockbuster_fusion.torch.table.views import taken
 
 SHAPED = {"view": 1, "_unsafe_view": 1, "reshape": 1, "expand": 1, "full": 0}
@@ -267,10 +268,23 @@ class PartBuilder:
             values = [converted(self.program, self.value(p), wanted) for p in pieces]
             made = self.program.stack(values, dim)
         else:
-            made = row.emit(self.program, *self.arguments(node, tensor), **self.options(node))
+            made = self.emitted(node, tensor, row)
         if isinstance(made, PositionalArray):
             return converted(self.program, made, DTYPES[tensor.dtype])
         return made
+
+    def emitted(self, node: Node, tensor: torch.Tensor, row: Row) -> Any:
+        """What the row of an operator gives; a scan may read a view as it lies in memory.
+
+        A view that merges axes has several under one position, along which nothing is scanned.
+        """
+        try:
+            return row.emit(self.program, *self.arguments(node, tensor), **self.options(node))
+        except NotExpressible:
+            if short_name(node) not in SCANS or self.depends_on_inside(operand(node)):
+                raise
+        self.values[operand(node)] = self.as_input(operand(node))
+        return row.emit(self.program, *self.arguments(node, tensor), **self.options(node))
 
     def element(self, node: Node) -> Any:
         at: Any = node.args[1]

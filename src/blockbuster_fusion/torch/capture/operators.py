@@ -38,6 +38,10 @@ def usable_row(node: Node) -> Row | None:
     return None if row is None or refusal(node) is not None else row
 
 
+SCANS = ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
+"""Operators that combine each element with those before it."""
+
+
 def refusal(node: Node) -> str | None:
     """The reason why kernels cannot compute a node whose operator is known, or None."""
     sources = node.all_input_nodes if short_name(node) != "cat" else concatenated(node)[0]
