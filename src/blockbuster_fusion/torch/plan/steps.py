@@ -183,20 +183,31 @@ class BoundOperator:
         """The operator as a plain function, which is faster."""
         return _run_of(self.step)
 
-    @cached_property
-    def guarded(self) -> Callable[[list[Any]], None]:
-        """The same, and a result with other strides than it should have is copied."""
-        return _run_of(self.step, self.strides)
+    def guarded(self, met: dict[int, tuple[int, ...]]) -> Callable[[list[Any]], None]:
+        """The same, and a result with other strides is copied; its strides are noted in `met`."""
+        wanted = self.strides
+        assert wanted is not None
+
+        def copied(x: torch.Tensor) -> torch.Tensor:
+            met[self.output] = tuple(x.stride())
+            return with_strides(x, wanted)
+
+        return _run_of(self.step, wanted, copied)
 
     def __call__(self, values: list[Any]) -> None:
         self.run(values)
 
 
 def _run_of(
-    step: OperatorStep, strides: tuple[int, ...] | None = None
+    step: OperatorStep,
+    strides: tuple[int, ...] | None = None,
+    copied: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> Callable[[list[Any]], None]:
-    """A function that puts the operator's result among the values; from text, which is fastest."""
-    names: dict[str, Any] = {"function": fastest(step.function), "with_strides": with_strides}
+    """A function that puts the operator's result among the values; from text, which is fastest.
+
+    A result with other strides than given ones is copied.
+    """
+    names: dict[str, Any] = {"function": fastest(step.function), "copied": copied}
 
     def text(argument: Any) -> str:
         if isinstance(argument, Slot):
@@ -215,7 +226,7 @@ def _run_of(
     made_at = f"values[{step.output}]"
     lines = ["def run(values):", f"    {made_at} = x = function({', '.join(given)})"]
     if strides is not None:
-        lines.append(f"    if x.stride() != {strides}: {made_at} = with_strides(x, {strides})")
+        lines.append(f"    if x.stride() != {strides}: {made_at} = copied(x)")
     exec("\n".join(lines), names)
     made: Callable[[list[Any]], None] = names["run"]
     return made

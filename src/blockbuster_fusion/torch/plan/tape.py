@@ -112,6 +112,8 @@ class TensorTape:
         self.lengths = tuple(assembly.sizes.slots.items())
         self.derived = tuple(assembly.sizes.derived)
         self.outputs = tuple(assembly.outputs)
+        self.seen, self.met = assembly.seen, made.met
+        """The strides of results that were not as PyTorch tells: known before, and met in calls."""
 
     def __call__(self, given: Sequence[Any], length: Length) -> list[Any] | None:
         """The results; `length` evaluates the sizes of this call.
@@ -159,6 +161,7 @@ class _Parts:
         self.placements = assembly.placements
         self.actions, self.device = assembly.actions, assembly.device
         steps = [action.step for action in self.actions if isinstance(action, Ran)]
+        self.met: dict[int, tuple[int, ...]] = {}
         self.roots = {step.root for step in steps if isinstance(step, ViewStep)}
         self.spans: dict[Base | int, tuple[int, int]] = {}
         """The first and the last action that use each base or slot."""
@@ -241,7 +244,8 @@ class _Parts:
         if not isinstance(step, BoundOperator):
             return step
         is_read = step.output in self.roots or bool(self.held_at(step.output))
-        return step.guarded if is_read else step.run
+        is_guarded = is_read and step.strides is not None
+        return step.guarded(self.met) if is_guarded else step.run
 
     def tape(self, launches: Sequence[tuple[Any, list[Address]]]) -> Tape | GpuTape:
         """Consecutive launches as one call."""
