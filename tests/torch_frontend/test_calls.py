@@ -300,6 +300,12 @@ def test_empty_and_large_arrays_of_changing_sizes_run_without_a_tape(
     monkeypatch.setattr(tape, "most", 1 << 10)
     same(call(longer), summed(longer))
     assert len(tapes(made)) == 1
+    graph.plan.tapes.clear()
+    same(call(empty), summed(empty))  # in the first call, too
+    assert not tapes(made)
+    same(call(x), summed(x))
+    assert is_taped(made)
+    assert len(tapes(made)) == 1
 
 
 def test_a_cache_that_grows() -> None:

@@ -148,6 +148,11 @@ def test_strides_that_differ_from_those_told(
     for rows in (5, 7):
         for _ in CALLS:
             watched.check(numbers(rows, 4))
+    for graph in watched.graphs:
+        (tape,) = graph.plan.tapes.values()
+        assert isinstance(tape, TensorTape)
+        assert bool(tape.seen) != dynamic  # strides of sizes that vary are read in each call
+        assert not tape.met  # nothing is copied since
 
 
 def test_results_that_are_not_known_before(

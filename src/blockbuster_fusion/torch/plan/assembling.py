@@ -56,12 +56,14 @@ class Assembly:
         room: int,
         length: Length,
         varying: Mapping[int, tuple[Size, ...] | None],
+        seen: Mapping[int, tuple[int, ...]],
     ) -> None:
         """`given` are the inputs, of which those in `varying` have other sizes in other calls.
 
-        If none varies, `length` evaluates all sizes. `room` is the number of other values.
-        Untaped if data decides what a call does.
+        If none varies, `length` evaluates all sizes. `room` is the number of other values. `seen`
+        are strides of results that were met in calls. Untaped if data decides what a call does.
         """
+        self.seen = seen
         self.layouts = Layouts(given, room)
         self.is_fixed = not varying
         self.outputs, self.device = outputs, device_of(steps)
@@ -231,7 +233,7 @@ class Assembly:
         reads = tuple(step.reads)
         if depends_on_data(step.function) or picks_by_mask(step, self.layouts.values):
             raise Untaped(f"data decides how much {step.name} gives")
-        made = self.layouts.evaluate(step)
+        made = self.layouts.evaluate(step, self.seen.get(step.output))
         is_tensor = isinstance(made, torch.Tensor)
         if is_tensor and (made.is_neg() or made.is_conj()):
             raise Untaped(f"what {step.name} gives is negated where it is read")

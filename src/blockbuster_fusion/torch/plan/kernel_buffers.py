@@ -15,6 +15,7 @@ from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.tensors import STORED, library_on
 from blockbuster_fusion.torch.plan.placement import (
     Base,
+    EmptyArrays,
     Launched,
     Untaped,
     has_driver,
@@ -89,7 +90,7 @@ class KernelBuffers:
         sizes = tuple((axis, length(size)) for axis, size in self.step.sizes)
         found = runner.bound_for(arrays, sizes, library_on(self.step.device))
         if found.is_empty:
-            raise Untaped("arrays are empty, for which other kernels run")
+            raise EmptyArrays("arrays are empty, for which other kernels run")
         return found
 
     def seen(self, slot: int, layout: FrameworkLayout) -> torch.Tensor:

@@ -54,8 +54,8 @@ class Layouts:
         self.devices[slot] = device
         return made
 
-    def evaluate(self, step: OperatorStep) -> Any:
-        """The result of a step, which is put into its slot."""
+    def evaluate(self, step: OperatorStep, strides: tuple[int, ...] | None = None) -> Any:
+        """The result of a step, which is put into its slot; `strides` are its own, if given."""
         slots = [x.number for x in _leaves(_given(step)) if isinstance(x, Slot)]
         made: Any = UNKNOWN
         if not any(self.values[slot] is UNKNOWN for slot in slots):
@@ -64,6 +64,8 @@ class Layouts:
                 made = self.viewed(step, slots) if is_view else self.faked(step)
             except Exception as error:  # whatever it is: the step runs, and tells it then
                 log.debug("what %s gives is not known before it runs: %s", step.name, error)
+        if strides is not None and isinstance(made, torch.Tensor):
+            made = torch.empty_strided(made.shape, strides, dtype=made.dtype, device=META)
         self.values[step.output] = made
         return made
 

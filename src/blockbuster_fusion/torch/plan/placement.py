@@ -35,6 +35,10 @@ class Untaped(Exception):
     """The reason why a call has no tape."""
 
 
+class EmptyArrays(Untaped):
+    """Arrays are empty, for which other kernels run; other sizes may have a tape."""
+
+
 @dataclass(slots=True, eq=False)
 class Base:
     """A range of memory: that of a tensor in a slot, or one that the tape allocates."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +17,7 @@ from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.plan.assembling import Assembly, device_of
 from blockbuster_fusion.torch.plan.operator_properties import PLAIN
-from blockbuster_fusion.torch.plan.placement import Untaped
+from blockbuster_fusion.torch.plan.placement import EmptyArrays, Untaped
 from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, PlanStep, Slot, bound
 from blockbuster_fusion.torch.plan.tape import TensorTape
 
@@ -26,6 +27,9 @@ MOST_REPEATS = 64
 """The number of calls with the same sizes after which these get a tape of their own."""
 MOST_REPEATS_ON_GPU = 4
 """The same on a GPU, where a tape of known sizes saves more of a call."""
+
+
+NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 
 class Noting(Protocol):
@@ -86,8 +90,14 @@ class ModelPlan:
             tape = self.tapes.get(key)
         if tape is None and not self.is_captured:
             tape = self.assembled(values, length, varying)
-            self.tapes.put(key, tape)
-        found = tape(values, length) if isinstance(tape, TensorTape) else None
+            if not (varying and isinstance(tape, EmptyArrays)):
+                self.tapes.put(key, tape)
+        if not isinstance(tape, TensorTape):
+            return self.run(values, length)
+        found = tape(values, length)
+        if tape.met and not (tape.met.keys() <= tape.seen.keys() or self.is_captured):
+            again = self.assembled(values, length, varying, {**tape.seen, **tape.met})
+            self.tapes.put(key, again)
         return self.run(values, length) if found is None else found
 
     @property
@@ -108,11 +118,15 @@ class ModelPlan:
         given: Sequence[Any],
         length: Length,
         varying: Mapping[int, tuple[Size, ...] | None],
+        seen: Mapping[int, tuple[int, ...]] = NONE,
     ) -> TensorTape | Untaped:
-        """The tape of calls with inputs like these, or the reason why there is none."""
+        """The tape of calls with inputs like these, or the reason why there is none.
+
+        `seen` are strides of results that were not as PyTorch tells, by slot.
+        """
         try:
             room = len(self.room)
-            assembly = Assembly(self.steps, self.outputs, given, room, length, varying)
+            assembly = Assembly(self.steps, self.outputs, given, room, length, varying, seen)
         except Untaped as reason:
             log.debug("a plan has no tape: %s", reason)
             return reason

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -174,22 +175,39 @@ class BoundOperator:
     """An operator, called with the values in its slots."""
 
     def __init__(self, step: OperatorStep, strides: tuple[int, ...] | None = None) -> None:
-        """`strides` are those that its result is to have; None leaves them as they are."""
-        self.step, self.output = step, step.output
-        self.run = _run_of(step, strides)
+        """`strides` are those that its result should have, if they are known."""
+        self.step, self.output, self.strides = step, step.output, strides
+
+    @cached_property
+    def run(self) -> Callable[[list[Any]], None]:
+        """The operator as a plain function, which is faster."""
+        return _run_of(self.step)
+
+    def guarded(self, met: dict[int, tuple[int, ...]]) -> Callable[[list[Any]], None]:
+        """The same, and a result with other strides is copied; its strides are noted in `met`."""
+        wanted = self.strides
+        assert wanted is not None
+
+        def copied(x: torch.Tensor) -> torch.Tensor:
+            met[self.output] = tuple(x.stride())
+            return with_strides(x, wanted)
+
+        return _run_of(self.step, wanted, copied)
 
     def __call__(self, values: list[Any]) -> None:
         self.run(values)
 
 
-def runner(step: Callable[[list[Any]], None]) -> Callable[[list[Any]], None]:
-    """A step as a tape calls it: an operator as a plain function, which is faster."""
-    return step.run if isinstance(step, BoundOperator) else step
+def _run_of(
+    step: OperatorStep,
+    strides: tuple[int, ...] | None = None,
+    copied: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> Callable[[list[Any]], None]:
+    """A function that puts the operator's result among the values; from text, which is fastest.
 
-
-def _run_of(step: OperatorStep, strides: tuple[int, ...] | None) -> Callable[[list[Any]], None]:
-    """A function that puts the operator's result among the values; from text, which is fastest."""
-    names: dict[str, Any] = {"function": fastest(step.function), "with_strides": with_strides}
+    A result with other strides than given ones is copied.
+    """
+    names: dict[str, Any] = {"function": fastest(step.function), "copied": copied}
 
     def text(argument: Any) -> str:
         if isinstance(argument, Slot):
@@ -208,7 +226,7 @@ def _run_of(step: OperatorStep, strides: tuple[int, ...] | None) -> Callable[[li
     made_at = f"values[{step.output}]"
     lines = ["def run(values):", f"    {made_at} = x = function({', '.join(given)})"]
     if strides is not None:
-        lines.append(f"    if x.stride() != {strides}: {made_at} = with_strides(x, {strides})")
+        lines.append(f"    if x.stride() != {strides}: {made_at} = copied(x)")
     exec("\n".join(lines), names)
     made: Callable[[list[Any]], None] = names["run"]
     return made

@@ -30,7 +30,8 @@ from blockbuster_fusion.torch.plan.placement import (
 )
 from blockbuster_fusion.torch.plan.regions import Regions
 from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
-from blockbuster_fusion.torch.plan.steps import Slot, named_range, runner
+from blockbuster_fusion.torch.plan.steps import BoundOperator, Slot, named_range
+from blockbuster_fusion.torch.plan.views import ViewStep
 
 MOST_ARENA, MOST_ON_GPU = 4 << 20, 1 << 30
 """The size of the longest arena in bytes. Kernels over more take so long that an arena gains
@@ -90,6 +91,13 @@ class _Part:
     names: tuple[str, ...] = ()
     """The names of the kernels, for a profiler."""
 
+    def profile(self, addresses: Any, values: list[Any]) -> None:
+        """Runs the kernels one by one, in ranges with their names."""
+        assert self.tape is not None
+        for name, launch in zip(self.names, self.tape.apart(values), strict=True):
+            with named_range(name):
+                launch(addresses)
+
 
 class TensorTape:
     """A plan for inputs with given shapes and strides: called with them, it gives results."""
@@ -97,12 +105,15 @@ class TensorTape:
     def __init__(self, assembly: Assembly) -> None:
         made = _Parts(assembly)
         self.parts, self.arena, self.regions = made.parts, made.arena, made.regions
+        self.rows = [(x.fresh, x.run, x.tape, x, x.made, x.dead) for x in self.parts]
         self.addresses, self.given = made.addresses, made.given
         self.device, self.most = assembly.device, most_arena(assembly.device)
         self.template = [assembly.kept.get(slot) for slot in range(len(assembly.layouts.values))]
         self.lengths = tuple(assembly.sizes.slots.items())
         self.derived = tuple(assembly.sizes.derived)
         self.outputs = tuple(assembly.outputs)
+        self.seen, self.met = assembly.seen, made.met
+        """The strides of results that were not as PyTorch tells: known before, and met in calls."""
 
     def __call__(self, given: Sequence[Any], length: Length) -> list[Any] | None:
         """The results; `length` evaluates the sizes of this call.
@@ -127,20 +138,18 @@ class TensorTape:
         for slot, base in self.given:
             found = values[slot].data_ptr()
             addresses[base] = found if found >= LOW else checked_address(values[slot], found)
-        for part in self.parts:
-            for fresh in part.fresh:
-                addresses[fresh.base] = fresh.made(values, self.device).data_ptr()
-            if part.tape is not None and profiler._is_profiler_enabled:
-                for name, launch in zip(part.names, part.tape.apart(values), strict=True):
-                    with named_range(name):
-                        launch(addresses)
-            elif part.tape is not None:
-                part.tape(addresses, values)
-            elif part.run is not None:
-                part.run(values)
-                for slot, base in part.made:
+        for fresh, run, tape, part, made, dead in self.rows:
+            for each in fresh:
+                addresses[each.base] = each.made(values, self.device).data_ptr()
+            if run is not None:
+                run(values)
+                for slot, base in made:
                     addresses[base] = address(values[slot])
-            for slot in part.dead:
+            elif profiler._is_profiler_enabled:
+                part.profile(addresses, values)
+            elif tape is not None:
+                tape(addresses, values)
+            for slot in dead:
                 values[slot] = None
         return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
 
@@ -151,6 +160,9 @@ class _Parts:
     def __init__(self, assembly: Assembly) -> None:
         self.placements = assembly.placements
         self.actions, self.device = assembly.actions, assembly.device
+        steps = [action.step for action in self.actions if isinstance(action, Ran)]
+        self.met: dict[int, tuple[int, ...]] = {}
+        self.roots = {step.root for step in steps if isinstance(step, ViewStep)}
         self.spans: dict[Base | int, tuple[int, int]] = {}
         """The first and the last action that use each base or slot."""
         for at, action in enumerate(self.actions):
@@ -220,11 +232,20 @@ class _Parts:
             action = row[0]
             if isinstance(action, Ran):
                 made = tuple(pair for slot in action.makes for pair in self.held_at(slot))
-                yield _Part(fresh, None, action.step, runner(action.step), made, dead)
+                yield _Part(fresh, None, action.step, self.runner(action), made, dead)
             else:
                 launches = [(a.launch, self.located(a)) for a in row if isinstance(a, Launched)]
                 names = tuple(f"blockbuster::{a.name}" for a in row if isinstance(a, Launched))
                 yield _Part(fresh, self.tape(launches), None, None, (), dead, names)
+
+    def runner(self, action: Ran) -> Callable[[list[Any]], None]:
+        """A step as a plain function; its result is guarded if kernels or views rely on it."""
+        step = action.step
+        if not isinstance(step, BoundOperator):
+            return step
+        is_read = step.output in self.roots or bool(self.held_at(step.output))
+        is_guarded = is_read and step.strides is not None
+        return step.guarded(self.met) if is_guarded else step.run
 
     def tape(self, launches: Sequence[tuple[Any, list[Address]]]) -> Tape | GpuTape:
         """Consecutive launches as one call."""
