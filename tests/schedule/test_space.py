@@ -265,6 +265,15 @@ def test_loads_of_loops_that_only_gather_run_ahead() -> None:
     assert rows.streaming == 0
 
 
+def test_a_row_for_several_rows_is_handed_over() -> None:
+    """Threads that load a block of the same shape use it themselves."""
+    choice = choices(lambda X, R, Y: X * R + Y, "M N", "N", "M N", M=8192, N=4096)[0]
+    for rows, handed in ((1, 0), (8, 1)):
+        tiles = {dim: {"M": rows, "N": 512}[dim.name] for dim in choice.tiles}
+        (found,) = work(replace(choice, tiles=tiles))
+        assert found.handed_over == handed * found.steps
+
+
 MEASURED = {
     "few short rows in a program": (
         (lambda X: o.softmax(X), ("M N",), {"M": 200_000, "N": 100}),

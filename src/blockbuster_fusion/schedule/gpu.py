@@ -176,7 +176,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     has_turns &= computing > moving  # else the memory has the last word
     starts = START / rounds if has_turns else START
     folding = 0.0 if work.multiplying else work.folding * FOLDING
-    alone = work.steps - running + STORING * work.storing
+    alone = work.steps - running + work.handed_over + STORING * work.storing
     waiting = rounds * (alone + folding + starts) * machine.latency
     if work.products:
         waiting += (1.0 if has_turns else rounds) * FIRST * arriving

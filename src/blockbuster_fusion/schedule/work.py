@@ -111,6 +111,8 @@ class Work:
     folding: float = 0.0
     """Folds of tiles in one program, for which its threads wait for each other; those of several
     rows take longer."""
+    handed_over: float = 0.0
+    """Blocks of pointwise kernels that go from the threads which load them to others, in a step."""
     multiplying: float = 0.0
     """The steps among them that multiply matrices; their loads may run ahead."""
     storing: float = 0.0
@@ -189,6 +191,7 @@ class _Count:
         self.mixed: set[Tile] = set()
         self.there: set[object] = set()
         self.streams: frozenset[For] = frozenset()
+        self.is_pointwise = False
 
     def of(self, kernel: Kernel) -> Work:
         work = self.work
@@ -197,6 +200,8 @@ class _Count:
             self.line = STREAMED_LINE[self.target]
         if self.has_tensor_cores:
             self.streams = frozenset(streaming_loops(kernel))
+            others = (isinstance(s, Contract | Fold) for s in kernel.statements)
+            self.is_pointwise = not any(others)
         self.grid = set(kernel.grid)
         stores = [s.target.spans for s in kernel.statements if isinstance(s, Store)]
         self.results = [[span.dim for span in spans] for spans in stores]
@@ -208,6 +213,7 @@ class _Count:
         work.storing /= work.programs * work.busy
         work.streaming /= work.programs * work.busy
         work.folding /= work.programs * work.busy
+        work.handed_over /= work.programs * work.busy
         work.own = sum(self.own.values())
         work.common = sum(size for buffer, size in self.own.items() if buffer in self.common)
         work.has_few_rows = bool(products_with_few_rows(tuple(kernel.statements), self.longest))
@@ -242,6 +248,8 @@ class _Count:
                 work.accumulated = max(work.accumulated, self.gathered)
             for contract in (s for s in body if isinstance(s, Contract)):
                 self.beside(contract, {s.tile: s.source for s in loads if isinstance(s, Load)})
+        if self.is_pointwise:
+            work.handed_over += times * sum(self.is_handed_over(s, body) for s in loads)
         others = [self.elements(s.tile) for s in body if isinstance(s, Compute | Load)]
         work.held = max(work.held, self.gathered + max(others, default=0.0))
         for statement in body:
@@ -360,6 +368,12 @@ class _Count:
         if not is_grouped:
             passed = self.mixed & {statement.left, statement.right}
             work.operations += PASSED_ON * times * sum(map(self.elements, passed))
+
+    def is_handed_over(self, load: Load | Lookup, body: Body) -> bool:
+        """True if threads use what others have loaded, as the numbers of a row for several rows."""
+        users = [s.tile for s in body if isinstance(s, Compute) and load.tile in s.operands]
+        missing = {span for tile in users for span in tile.spans} - {*load.tile.spans}
+        return any(self.length(span) > 1 for span in missing)
 
     def products(self, statement: Contract) -> float:
         """The products of two blocks before they are summed."""
