@@ -188,7 +188,7 @@ def test_a_log_with_handlers_is_left_to_them(capsys: pytest.CaptureFixture[str])
 def test_kernels_have_names_in_a_profiler() -> None:
     with torch.no_grad():
         compiled = torch.compile(Model(2).eval(), backend="blockbuster")
-        for calls in range(3):  # recorded, then on a tape
+        for calls in range(3):  # on a new tape, and again
             with profile() as found:
                 compiled(X)
             names = [e.key for e in found.events() if e.key.startswith("blockbuster::")]

@@ -49,7 +49,7 @@ def test_no_later_call_compiles_anything(sources: list[str]) -> None:
     count = len(sources)
     for rows, columns in ((2, 2), (17, 17), (2, 1000), (5000, 3), (1, 5000), (1000, 1), (16, 16)):
         x = numbers(rows, columns)
-        for _ in range(3):  # recorded, and on a tape
+        for _ in range(3):  # on a new tape, and again
             check(made(x), x)
     assert len(made.graphs) == 3
     assert len(sources) == count

@@ -123,7 +123,7 @@ def test_kernels_run_where_they_win(
     assert len(made.graphs[0].ranged) == (3 if case in ("medium", "small and large") else 2)
     count = len(compiled)
     assert count
-    for _ in range(3):  # recorded, and on a tape
+    for _ in range(3):  # on a new tape, and again
         for rows, by_kernels in wanted:
             assert ran.ran(made, rows) == by_kernels, rows
     assert len(compiled) == count  # nothing was compiled in a later call

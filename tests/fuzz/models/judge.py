@@ -23,7 +23,7 @@ from fuzz.models.program import NAMES, Kind, Line, Program, Role, execute
 SAMPLES = 4
 """Disturbed runs that a result is compared with."""
 CALLS = 2
-"""Calls with inputs of one form: recorded, and on a tape."""
+"""Calls with inputs of one form: on a new tape, and again."""
 OTHER = "aot_eager_decomp_partition"
 """PyTorch's own backend with the same decompositions: its errors are not ours."""
 

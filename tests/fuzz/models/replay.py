@@ -21,10 +21,10 @@ def replay(
     torch.set_num_threads(1)
     ours = partial(backend, options={"strict": strict, "threads": 1})
     for n in lengths:
-        for call in ("recorded", "on a tape"):
+        for call in ("on a new tape", "on a tape"):
             kept = [inputs(n), inputs(n)]
             own = model(n).eval()
-            if call == "recorded" and n == lengths[0]:
+            if call == "on a new tape" and n == lengths[0]:
                 compiled = torch.compile(own, backend=ours, dynamic=dynamic)
             with torch.no_grad():
                 wanted, found = model(n).eval()(*kept[0]), compiled(*kept[1])

@@ -249,7 +249,7 @@ class KernelBuffers:
         """The sizes and strides of a launch."""
         assert isinstance(launch.step, Kernel)
         strides = tuple((self.varied.get(b), self.strides[b]) for b in launch.buffers)
-        is_sized = not self.lengths.keys().isdisjoint(launch.step.symbols)
+        is_sized = bool(self.lengths) and not self.lengths.keys().isdisjoint(launch.step.symbols)
         sizes = self.sizes if is_sized else self.program.extents.sizes
         return SizedBuffers(tuple(sizes.items()), strides)
 
