@@ -271,10 +271,12 @@ UNSEEN = -5e19
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of a loop's blocks that belongs to one program of a split reduction."""
+    """The share of a loop's blocks that belongs to one program of a split reduction or scan."""
 
     index: Index
     parts: int
+    in_order: bool = False
+    """True if a share is blocks in a row, as a scan needs them; else programs may take turns."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

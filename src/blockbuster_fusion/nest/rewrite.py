@@ -20,7 +20,6 @@ from blockbuster_fusion.nest.nest import (
     Lookup,
     Positions,
     RunningFold,
-    Share,
     Span,
     Statement,
     Store,
@@ -146,7 +145,7 @@ class Renaming:
                 return replace(s, index=self.index(s.index), body=self.body(s.body))
 
     def loop(self, s: For) -> For:
-        share = None if s.share is None else Share(self.index(s.share.index), s.share.parts)
+        share = s.share and replace(s.share, index=self.index(s.share.index))
         gathered = tuple((c, tuple(map(self.tile, some))) for c, some in s.gathered)
         window = None if s.window is None else self.window(s.window)
         made = replace(s, index=self.index(s.index), body=self.body(s.body), window=window)

@@ -55,6 +55,11 @@ WORD = 4
 """The bytes that a thread copies ahead at least."""
 CUT, LONG_PIECE = 0.15, 512
 """The share of time that a stream of short pieces of rows takes longer, and their bytes."""
+BROKEN, LINE = 0.6, 128
+"""The same for pieces that are shorter than what the memory reads at a time."""
+TAIL = 0.2
+"""The share of the bytes of all programs that run at a time for which the memory is not busy, in
+kernels without loops and folds: the first programs only load, and the last ones only store."""
 HIDDEN = {False: 0.8, True: 0.98}
 """The share of the waiting for blocks, or of the rest, that the other hides: by whether several
 blocks are being loaded at a time."""
@@ -64,6 +69,8 @@ TOGETHER = 0.93
 """The share of the shorter time of tensor cores and of their memory that is hidden."""
 PROGRAM, WARP = 0.62e-9, 0.15e-9
 """The seconds from the start of a program to that of the next, and of a warp, on all processors."""
+BEGUN = 0.03
+"""The share of the starts of programs without loops and folds that nothing hides."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
 FIRST = 0.7
@@ -178,9 +185,14 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     folding = 0.0 if work.multiplying else work.folding * FOLDING
     alone = work.steps - running + work.handed_over + STORING * work.storing
     waiting = rounds * (alone + folding + starts) * machine.latency
+    filling = min(programs, machine.processors * here.programs)
     if work.products:
         waiting += (1.0 if has_turns else rounds) * FIRST * arriving
-    waiting += EACH_START * min(programs, machine.processors * here.programs)
+    waiting += EACH_START * filling
+    if alone <= 1 and not (running or work.folding or work.products):
+        main, ends = machine.main, alone + starts
+        waiting = ends * machine.latency + BEGUN * programs * PROGRAM
+        waiting += work.own * (TAIL * filling / main.total + 1 / main.each)
     if work.multiplying:  # while a program stores, it multiplies nothing
         waiting += rounds * work.written / programs / machine.memories[-2].each / at_a_time
     wanted = work.staged * (schedule.stages or 1) + work.kept
@@ -240,5 +252,6 @@ def _moving(
         from_main = work.arrays / rate(main)
         if not work.products:  # a stream
             from_main *= 1 + CUT * max(0.0, 1 - work.piece / LONG_PIECE)
+            from_main *= 1 + BROKEN * max(0.0, 1 - work.piece / LINE)
         return max(from_main, sum(size for size, _ in parts) / rate(cache))
     return sum(size / rate(memory) for size, memory in parts)

@@ -129,7 +129,8 @@ class _Split:
         axis = axis_of_parts(loop.index.dim.name, parts)
         taken = {dim.index for dim in kernel.dims if dim.axis is axis}
         one, other = (n for n in range(len(taken) + 2) if n not in taken)
-        self.share = Share(Index(f"{loop.index.name}_share", Dim(axis, one, packed=False)), parts)
+        index = Index(f"{loop.index.name}_share", Dim(axis, one, packed=False))
+        self.share = Share(index, parts, in_order=True)
         self.all = Index(f"{loop.index.name}_shares", Dim(axis, other))
         self.buffers = {carry.tile: self.buffer(carry.tile) for carry in carries}
 

@@ -92,7 +92,9 @@ def _share_lines(loop: For, first: str, last: str, values: TileValues) -> tuple[
 
 def is_interleaved(loop: For) -> bool:
     """True if the programs that share a loop take its blocks in turns."""
-    return loop.share is not None and not any(isinstance(s, Contract) for s in walk(loop.body))
+    if loop.share is None or loop.share.in_order:
+        return False
+    return not any(isinstance(s, Contract) for s in walk(loop.body))
 
 
 def _window_lines(
