@@ -63,7 +63,8 @@ CROWDED = 1.1
 TOGETHER = 0.93
 """The share of the shorter time of tensor cores and of their memory that is hidden."""
 PROGRAM, WARP = 0.62e-9, 0.15e-9
-"""The seconds from the start of a program to that of the next, and of a warp, on all processors."""
+"""The seconds from the start of a program without products to that of the next, and of a warp, on
+all processors."""
 START = 2.0
 """The waiting of a program to begin and to end, in steps."""
 FIRST = 0.7
@@ -77,7 +78,7 @@ shorter, and more of them."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
 EACH_START = 4e-10
-"""The seconds between the starts of two programs, while the processors are filled."""
+"""The seconds between the starts of two programs with products, while the processors are filled."""
 FOLDING = 0.3
 """The waiting of threads for each other in a fold, in steps."""
 COMMON = 0.3
@@ -160,7 +161,8 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     computing += _multiplying(work, machine, programs) * (1.0 + slower)
     moving = _moving(work, machine, here, programs, at_a_time)
     longer, shorter = max(moving, computing), min(moving, computing)
-    longer = max(longer, programs * max(PROGRAM, WARP * here.warps))
+    if not work.products:
+        longer = max(longer, programs * max(PROGRAM, WARP * here.warps))
     rounds = programs / (machine.processors * here.programs)
     rounds = math.ceil(rounds) if rounds < 4 else rounds
     in_time = runs_ahead(work, here.warps)
@@ -180,7 +182,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     waiting = rounds * (alone + folding + starts) * machine.latency
     if work.products:
         waiting += (1.0 if has_turns else rounds) * FIRST * arriving
-    waiting += EACH_START * min(programs, machine.processors * here.programs)
+        waiting += EACH_START * min(programs, machine.processors * here.programs)
     if work.multiplying:  # while a program stores, it multiplies nothing
         waiting += rounds * work.written / programs / machine.memories[-2].each / at_a_time
     wanted = work.staged * (schedule.stages or 1) + work.kept
