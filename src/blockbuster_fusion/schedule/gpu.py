@@ -68,7 +68,8 @@ CROWDED = 1.1
 TOGETHER = 0.93
 """The share of the shorter time of tensor cores and of their memory that is hidden."""
 PROGRAM, WARP = 0.62e-9, 0.15e-9
-"""The seconds from the start of a program to that of the next, and of a warp, on all processors."""
+"""The seconds from the start of a program without products to that of the next, and of a warp, on
+all processors."""
 BEGUN = 0.03
 """The share of the starts of programs without loops and folds that nothing hides."""
 START = 2.0
@@ -84,7 +85,7 @@ shorter, and more of them."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
 EACH_START = 4e-10
-"""The seconds between the starts of two programs, while the processors are filled."""
+"""The seconds between the starts of two programs with products, while the processors are filled."""
 FOLDING = 0.3
 """The waiting of threads for each other in a fold, in steps."""
 COMMON = 0.3
@@ -167,7 +168,8 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     computing += _multiplying(work, machine, programs) * (1.0 + slower)
     moving = _moving(work, machine, here, programs, at_a_time)
     longer, shorter = max(moving, computing), min(moving, computing)
-    longer = max(longer, programs * max(PROGRAM, WARP * here.warps))
+    if not work.products:
+        longer = max(longer, programs * max(PROGRAM, WARP * here.warps))
     rounds = programs / (machine.processors * here.programs)
     rounds = math.ceil(rounds) if rounds < 4 else rounds
     in_time = runs_ahead(work, here.warps)
@@ -188,8 +190,8 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     filling = min(programs, machine.processors * here.programs)
     if work.products:
         waiting += (1.0 if has_turns else rounds) * FIRST * arriving
-    waiting += EACH_START * filling
-    if alone <= 1 and not (running or work.folding or work.products):
+        waiting += EACH_START * filling
+    elif alone <= 1 and not (running or work.folding):
         main, ends = machine.main, alone + starts
         waiting = ends * machine.latency + BEGUN * programs * PROGRAM
         waiting += work.own * (TAIL * filling / main.total + 1 / main.each)
