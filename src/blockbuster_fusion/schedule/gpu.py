@@ -76,8 +76,6 @@ loop counts all steps; and the elements of a block for which it holds. With smal
 shorter, and more of them."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
-EACH_START = 4e-10
-"""The seconds between the starts of two programs, while the processors are filled."""
 FOLDING = 0.3
 """The waiting of threads for each other in a fold, in steps."""
 COMMON = 0.3
@@ -180,7 +178,6 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     waiting = rounds * (alone + folding + starts) * machine.latency
     if work.products:
         waiting += (1.0 if has_turns else rounds) * FIRST * arriving
-    waiting += EACH_START * min(programs, machine.processors * here.programs)
     if work.multiplying:  # while a program stores, it multiplies nothing
         waiting += rounds * work.written / programs / machine.memories[-2].each / at_a_time
     wanted = work.staged * (schedule.stages or 1) + work.kept
