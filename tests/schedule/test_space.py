@@ -319,8 +319,9 @@ def test_programs_share_a_processor_as_far_as_it_goes() -> None:
     assert (usual.warps, usual.stages, usual.programs) == (4, 3, 2)
     assert residents(work, H200, Schedule(warps=8)).programs <= usual.programs
     assert residents(work, H200, Schedule(stages=6)).programs == 1
-    assert residents(replace(work, held=128 * 256), H200, Schedule()).warps == 8
-    assert residents(replace(work, held=128 * 256), H200, Schedule(warps=1)).spilled > 3
+    large = replace(work, held=128 * 256, accumulated=128 * 256)
+    assert residents(large, H200, Schedule()).warps == 8
+    assert residents(large, H200, Schedule(warps=1)).spilled > 3
 
 
 def test_spilled_registers_cost() -> None:

@@ -121,7 +121,7 @@ def stream_warps(largest: float, programs: int, *, folds: bool) -> int:
 def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     """The programs of a kernel that a processor runs at a time."""
     room = machine.memories[0].size - work.kept
-    usual = 8 if work.held > ACCUMULATED * 32 * 4 else 4
+    usual = 8 if work.accumulated > ACCUMULATED * 32 * 4 else 4
     multiplies = work.multiplying or work.products
     usual = (
         usual if multiplies else stream_warps(work.largest, work.programs, folds=work.folding > 0)

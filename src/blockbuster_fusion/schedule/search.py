@@ -18,9 +18,10 @@ SWEEPS = 2
 GAIN = 0.97
 """The share of the time that a change must leave to be worth it: on a GPU, of the kernels that it
 concerns."""
+USUAL = 1.01
+"""The factor within which an option is left to the rule of thumb."""
 MOST_FREE = 4
-"""The most stages that are taken if they cost nothing, as no fewer programs run at a time. The
-number of warps is left to the rule of thumb if that costs nothing."""
+"""The most stages that are taken if they cost nothing, as no fewer programs run at a time."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,9 @@ class _Search:
         """The same tiles with other options of launches, where these are predicted to be faster."""
         for change in space.searched_launches:
             other = self.found(replace(best.schedule, **change), space.nest, best.tiles)
-            is_free = change.get("stages", MOST_FREE + 1) <= MOST_FREE or None in change.values()
-            if other.seconds.device <= best.seconds.device * (1.0 if is_free else GAIN):
+            is_free = change.get("stages", MOST_FREE + 1) <= MOST_FREE
+            limit = USUAL if None in change.values() else 1.0 if is_free else GAIN
+            if other.seconds.device <= best.seconds.device * limit:
                 best = other
         self.visited.append(best)
         return best

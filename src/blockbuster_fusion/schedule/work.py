@@ -1,7 +1,6 @@
 """Counts the work of a kernel: what each program loads, computes and stores, and how often."""
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Dim
@@ -36,40 +35,8 @@ from blockbuster_fusion.nest.nest import (
     written,
 )
 from blockbuster_fusion.nest.shapes import buffer_shape
+from blockbuster_fusion.schedule.weights import WEIGHTS, functions, weight
 
-LIBM = (
-    *("tan", "sinh", "cosh", "cbrt", "arcsin", "arccos", "arctan", "arcsinh", "arccosh"),
-    *("arctanh", "arctan2"),
-)
-"""Functions that kernels in C call for each number alone."""
-VECTORS = ("log10", "expm1", "log1p", "sin", "cos", "tanh", "erf")
-"""Functions that kernels in C have in vectors, and that CUDA has in its library."""
-WEIGHTS: dict[str, dict[str, float]] = {
-    "cpu": {
-        **dict.fromkeys(LIBM, 150.0),
-        "exp": 5.0,
-        **dict.fromkeys(("exp2", "expm1", "tanh", "erf", "sin", "cos"), 8.0),
-        **dict.fromkeys(("log", "log2", "log10"), 11.0),
-        "log1p": 15.0,
-        "pow": 60.0,
-        "div": 6.0,
-        "floordiv": 12.0,
-        "mod": 60.0,
-        "sqrt": 3.0,
-        "where": 3.0,
-    },
-    "cuda": {
-        **dict.fromkeys((*LIBM, *VECTORS), 20.0),
-        "erf": 10.0,
-        **dict.fromkeys(("exp", "exp2", "log", "log2", "div", "sqrt"), 6.0),
-        "pow": 30.0,
-        "floordiv": 12.0,
-        "mod": 30.0,
-    },
-}
-"""Operations of a function by target, in additions; 1 for all others."""
-SIMPLE = 6.0
-"""The most additions that an instruction stands for; functions have more."""
 SCANNED = {"cpu": 24.0, "cuda": 8.0}
 """How often a scan combines, for each number: one waits for the other, or they go in rounds."""
 WIDENED = 2.0
@@ -125,7 +92,7 @@ class Work:
     read_by_cores: float = 0.0
     """Bytes of shared memory that tensor cores read, as operands of products."""
     kept: float = 0.0
-    """Bytes of operands of products that a program keeps in shared memory beside those."""
+    """Bytes of operands of products, and of products, that lie in shared memory beside those."""
     across: float = math.inf
     """The bytes of the shortest vector that such a step multiplies with rows of a block, all of one
     row with one number."""
@@ -246,8 +213,9 @@ class _Count:
                 work.is_mixed |= bool(mixed)
                 self.mixed |= mixed
                 work.accumulated = max(work.accumulated, self.gathered)
-            for contract in (s for s in body if isinstance(s, Contract)):
-                self.beside(contract, {s.tile: s.source for s in loads if isinstance(s, Load)})
+            if multiplies and self.has_tensor_cores:
+                work.kept = max(work.kept, self.kept(body, repeats=times > work.programs))
+                self.note_vectors(body)
         if self.is_pointwise:
             work.handed_over += times * sum(self.is_handed_over(s, body) for s in loads)
         others = [self.elements(s.tile) for s in body if isinstance(s, Compute | Load)]
@@ -327,20 +295,31 @@ class _Count:
         )
         return _place(statement.source) in self.there and all(fixed)
 
-    def beside(self, statement: Contract, loaded: Mapping[Tile, Access]) -> None:
-        """Notes operands that no load of the same step makes, and vectors across the rows."""
-        sides = (statement.left, statement.right)
-        if is_dot(statement):
-            own = self.types.of(statement).bytes if self.has_tensor_cores else 0
-            others = [side for side in sides if side not in loaded and side in self.loaded]
-            self.work.kept = max(self.work.kept, sum(self.elements(s) * own for s in others))
-            return
-        for vector, block in (sides, sides[::-1]):
-            spans = loaded[block].spans if vector in loaded and block in loaded else ()
-            if len(vector.spans) == 1 < len(spans) and vector.spans[0] in spans[:-1]:
-                sizes = loaded[vector].buffer.dtype.bytes, loaded[block].buffer.dtype.bytes
-                self.work.across = min(self.work.across, self.elements(vector) * sizes[0])
-                self.work.along = min(self.work.along, self.length(spans[-1]) * sizes[1])
+    def kept(self, body: Body, *, repeats: bool) -> float:
+        """The bytes of shared memory that a step with dots takes beside the blocks that it loads.
+
+        Operands that were loaded before lie there. So do products on their way to be stored, if the
+        step is one of a loop: then blocks of the next steps fill the rest.
+        """
+        loaded = {s.tile for s in body if isinstance(s, Load | Lookup)}
+        dots = [s for s in body if isinstance(s, Contract) and is_dot(s)]
+        sides = {side: self.types.of(s).bytes for s in dots for side in (s.left, s.right)}
+        before = [side for side in sides if side not in loaded and side in self.loaded]
+        stores = [s for s in body if isinstance(s, Store)] if dots and repeats else []
+        stored = sum(self.elements(s.tile) * s.target.buffer.dtype.bytes for s in stores)
+        return stored + sum(self.elements(side) * sides[side] for side in before)
+
+    def note_vectors(self, body: Body) -> None:
+        """Notes the vectors that a step multiplies with all of a row, one number each."""
+        loaded = {s.tile: s.source for s in body if isinstance(s, Load)}
+        products = [s for s in body if isinstance(s, Contract) and not is_dot(s)]
+        for sides in ((s.left, s.right) for s in products):
+            for vector, block in (sides, sides[::-1]):
+                spans = loaded[block].spans if vector in loaded and block in loaded else ()
+                if len(vector.spans) == 1 < len(spans) and vector.spans[0] in spans[:-1]:
+                    sizes = loaded[vector].buffer.dtype.bytes, loaded[block].buffer.dtype.bytes
+                    self.work.across = min(self.work.across, self.elements(vector) * sizes[0])
+                    self.work.along = min(self.work.along, self.length(spans[-1]) * sizes[1])
 
     def multiply(self, statement: Contract, times: float) -> None:
         """Adds the work of a product on a GPU: that of tensor cores, or of others with vectors.
@@ -529,37 +508,3 @@ def mixed_tiles(body: Body) -> set[Tile]:
             elif (loaded | made).intersection(read(s)):
                 made |= {s.tile, *loaded.intersection(read(s))}
     return {side for s in dots for side in (s.left, s.right)} & made
-
-
-def weight(expr: Expr, weights: Mapping[str, float]) -> float:
-    """The operations of an expression, in additions."""
-    return max(sum(_weight(node, weights) for node in _calls(expr)), 0.5)
-
-
-def functions(expr: Expr, weights: Mapping[str, float]) -> float:
-    """The operations of the functions in an expression, in additions."""
-    found = (_weight(node, weights) for node in _calls(expr))
-    return sum(each for each in found if each > SIMPLE)
-
-
-def _calls(expr: Expr) -> Iterator[Expr]:
-    """The functions of an expression; a part that occurs twice is given once."""
-    seen: set[Expr] = set()
-    stack = [expr]
-    while stack:
-        node = stack.pop()
-        if node not in seen and node.args:
-            seen.add(node)
-            yield node
-            stack.extend(node.args)
-
-
-def _weight(node: Expr, weights: Mapping[str, float]) -> float:
-    """The operations of one function; a square is a product, and x^-0.5 a root."""
-    if node.op == "cast":
-        return 0.5
-    if node.op == "pow" and node.args[1].op == "const":
-        count = float(node.args[1].number)
-        if count in (2.0, 0.5, -0.5, -1.0, 3.0):
-            return 1.0 if count > 1 else weights["div"]
-    return weights.get(node.op, 1.0)
