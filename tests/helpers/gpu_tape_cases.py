@@ -95,6 +95,18 @@ def plain(function: Callable[..., Any]) -> Callable[[], Watched]:
     return run
 
 
+def fixed(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[], Watched]:
+    """The same sizes in all calls: each kernel has one form, which is met in the first call."""
+
+    def run() -> Watched:
+        made = Watched(function, dynamic=False, target="cuda", library="never")
+        for _ in range(5):
+            check(made, *(numbers(*shape) for shape in shapes))
+        return made
+
+    return run
+
+
 def strides() -> Watched:
     """Inputs whose strides differ, in one graph: its tape reads them in each call."""
     made = compiled(softmax)
@@ -285,6 +297,9 @@ def _arguments(graph: Any, x: Tensor) -> Iterator[Any]:
 
 
 CASES: dict[str, Callable[[], Watched]] = {
+    **{f"fixed_{f.__name__}": fixed(f, (7, 4)) for f in (scored, broadcast, turned)},
+    "fixed_caches": fixed(grown, (2, 4, 8), (2, 1, 8)),
+    "fixed_mutated": fixed(written, (7, 4), (7, 4)),
     **{f.__name__: plain(f) for f in (softmax, product, scored, broadcast, turned, cut)},
     **{
         f.__name__: f

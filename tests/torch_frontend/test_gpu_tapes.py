@@ -14,6 +14,8 @@ SCRIPT = Path(__file__).parents[1] / "helpers" / "gpu_tape_cases.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 
 PLAIN = ("softmax", "product", "scored", "broadcast", "turned", "caches", "mutated", "inference")
+FIXED = ("scored", "broadcast", "turned", "caches", "mutated")
+"""Cases whose sizes are the same in all calls."""
 LIBRARY = (
     *("library_steps", "library_steps_of_any_size"),
     *("operators_by_name", "operators_by_name_of_any_size"),
@@ -28,7 +30,8 @@ def outputs() -> dict[str, Any]:
     """The launches of all cases, which check their own results; in one process."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), *PLAIN, *ODD_OR_MANY, *LIBRARY]
+    cases = (*PLAIN, *ODD_OR_MANY, *LIBRARY, *(f"fixed_{name}" for name in FIXED))
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), *cases]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -53,6 +56,15 @@ def test_few_launches_are_by_triton(case: str) -> None:
 def test_full_blocks_have_a_form_that_is_met_once() -> None:
     found = outputs()["aligned"]
     assert 2 <= found["met"] <= found["driver"] / 3
+
+
+@pytest.mark.parametrize("case", FIXED)
+def test_kernels_of_fixed_sizes_have_one_form(case: str) -> None:
+    """Only the first of five calls is launched by Triton."""
+    found = outputs()[f"fixed_{case}"]
+    assert set(found["tapes"]) == {"TensorTape"}, found["reasons"]
+    assert found["problems"] == []
+    assert found["driver"] == 4 * found["met"] > 0
 
 
 def test_odd_addresses_are_launched_by_triton() -> None:
