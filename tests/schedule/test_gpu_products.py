@@ -166,7 +166,7 @@ def test_a_row_that_one_block_holds_is_loaded_once() -> None:
         work = work_of(nest.kernels[0], Tiling(Extents(), own), "cuda")
         moved[length] = work.moved - work.written
         assert work.steps == (2 if length == 1024 else 12)  # the weights are loaded late
-    assert moved[256] > 2.5 * moved[1024]
+    assert moved[256] - moved[1024] == 2 * 4096 * 1024 * 2  # else three times, in bfloat16
 
 
 def test_all_snapshots_are_looked_at() -> None:
