@@ -55,7 +55,7 @@ WORD = 4
 """The bytes that a thread copies ahead at least."""
 CUT, LONG_PIECE = 0.15, 512
 """The share of time that a stream of short pieces of rows takes longer, and their bytes."""
-BROKEN, LINE = 0.6, 128
+BROKEN, LINE = 1.2, 128
 """The same for pieces that are shorter than what the memory reads at a time."""
 TAIL = 0.2
 """The share of the bytes of all programs that run at a time for which the memory is not busy, in
@@ -249,11 +249,12 @@ def _moving(
     def rate(memory: Memory) -> float:
         return min(memory.total * (MEMORY if memory is main else 1.0), memory.each * processors)
 
-    parts = ((work.arrays, home), (others, cache), (common, first), (again, nearest))
+    broken = 0.0 if work.products else BROKEN * max(0.0, 1 - work.piece / LINE)
+    once = work.arrays * (1 + broken)
+    parts = ((once, home), (others, cache), (common, first), (again, nearest))
     if runs_ahead:  # both memories are busy at a time
-        from_main = work.arrays / rate(main)
+        from_main = once / rate(main)
         if not work.products:  # a stream
             from_main *= 1 + CUT * max(0.0, 1 - work.piece / LONG_PIECE)
-            from_main *= 1 + BROKEN * max(0.0, 1 - work.piece / LINE)
         return max(from_main, sum(size for size, _ in parts) / rate(cache))
     return sum(size / rate(memory) for size, memory in parts)

@@ -197,13 +197,13 @@ class _Count:
         loads = [s for s in body if isinstance(s, Load | Lookup) and not self.is_there(s)]
         work.steps += times * bool(loads)
         multiplies = any(isinstance(s, Contract) for s in body)
+        work.piece = min([work.piece, *(self.piece(s.source) for s in loads)])
         if loads and (multiplies or ahead):
             sizes = [self.elements(s.tile) * s.source.buffer.dtype.bytes for s in loads]
             pairs = [*zip(loads, sizes, strict=True)]
             mixed = mixed_tiles(body)
             twice = sum(n for s, n in pairs if s.tile in mixed)  # printers load it once more
             work.staged = max(work.staged, sum(sizes) + twice)
-            work.piece = min([work.piece, *(self.piece(s.source) for s in loads)])
             work.streaming += 0.0 if multiplies else ahead
             if multiplies:
                 by_words = sum(n for s, n in pairs if not self.has_long_rows(s.source))
