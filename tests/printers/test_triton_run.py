@@ -158,8 +158,9 @@ def test_rows_are_loaded_once_in_wide_words() -> None:
     assert not [row for row in rows.values() if row["spilled"]], rows
     assert {rows[name]["kernels"] for name in ("softmax", "layer norm", "rms norm")} == {1}
     assert all(rows[name]["wide"] for name in ("softmax", "rms norm")), rows
-    ahead = [name for name, row in rows.items() if row["ahead"] and name in LARGE]
-    assert ahead == ["sums of many columns", "sums of long columns", "large sum"]
+    ahead = {name for name, row in rows.items() if row["ahead"] and name in LARGE}
+    sums = {"sums of many columns", "sums of long columns", "large sum"}
+    assert ahead == sums | {"logarithms of sums"}  # which take maxima first
 
 
 def test_scans_are_as_exact_as_float32() -> None:

@@ -162,7 +162,7 @@ def test_a_row_that_one_block_holds_is_loaded_once() -> None:
     assert len(nest.kernels) == 2
     moved = {}
     for length in (256, 1024):
-        own = {dim: {"M.0": 1, "K.0": length}.get(dim.label, tile) for dim, tile in tiles.items()}
+        own = {dim: {"M.0": 16, "K.0": length}.get(dim.label, tile) for dim, tile in tiles.items()}
         work = work_of(nest.kernels[0], Tiling(Extents(), own), "cuda")
         moved[length] = work.moved - work.written
         assert work.steps == (2 if length == 1024 else 12)  # the weights are loaded late
