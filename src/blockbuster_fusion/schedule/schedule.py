@@ -163,9 +163,16 @@ def lowering(name: str, schedule: Schedule) -> Pass[Graph, Nest]:
 def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[Nest, Nest], ...]:
     """The passes over loop nests, in order."""
 
-    def shared(nest: Nest) -> Nest:
+    def share_reductions(nest: Nest) -> Nest:
         for axis, parts in schedule.split.items():
-            nest = split(nest, axis, parts, atomic=schedule.atomic)
+            reduces = any(reduction_loop(kernel, axis) for kernel in nest.kernels)
+            if reduces or not scans(nest, axis):
+                nest = split_reduction(nest, axis, parts, atomic=schedule.atomic)
+        return nest
+
+    def share_scans(nest: Nest) -> Nest:
+        for axis, parts in schedule.split.items():
+            nest = split_scan(nest, axis, parts) if scans(nest, axis) else nest
         return nest
 
     def pad(nest: Nest) -> Nest:
@@ -189,7 +196,10 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
         each_kernel(order_tiles, "Orders the axes of computed tiles as their arrays have them."),
         each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
         each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
-        Pass("split_reduction", "Shares reductions and scans, if asked for.", shared),
+        Pass(
+            "split_reduction", "Shares reductions among programs, if asked for.", share_reductions
+        ),
+        Pass("split_scan", "Shares scans among programs, if asked for.", share_scans),
         Pass("pad_operands", "Copies operands with rows that are not aligned, if asked for.", pad),
         *([late] if folds_late else []),
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
@@ -199,14 +209,9 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
     )
 
 
-def split(nest: Nest, axis: str, parts: int, *, atomic: bool) -> Nest:
-    """Shares reductions along an axis among programs, and then scans along it."""
-    reduces = any(reduction_loop(kernel, axis) for kernel in nest.kernels)
-    scans = any(scan_loop(kernel, axis) for kernel in nest.kernels)
-    if reduces or not scans:
-        nest = split_reduction(nest, axis, parts, atomic=atomic)
-        scans = any(scan_loop(kernel, axis) for kernel in nest.kernels)
-    return split_scan(nest, axis, parts) if scans else nest
+def scans(nest: Nest, axis: str) -> bool:
+    """True if a kernel scans along an axis in a loop whose blocks can be shared."""
+    return any(scan_loop(kernel, axis) for kernel in nest.kernels)
 
 
 def each_kernel(
