@@ -397,6 +397,23 @@ def changes(before: Nest, after: Nest) -> str:
     return "\n".join([line for line in lines if line not in defined or line not in known])
 
 
+RUNNING_SUM = """
+X = Buffer([BufferAxis(M0), BufferAxis(N0)], float32)
+Y = Buffer([BufferAxis(M0), BufferAxis(N0)], float32)
+f = Tile([M0[m], N0[n]], float32)
+w = Tile([M0[m], N0[n]], float32)
+Nest("f", [Kernel("f", [m], [
+    Fill(a, 0.0),
+    For(n, [
+        Load(s, X[M0[m], N0[n]]),
+        RunningFold(f, s, N0[n], add),
+        Compute(w, x0 + x1, [a, f]),
+        Store(Y[M0[m], N0[n]], w),
+        Last(a, w, N0[n]),
+    ], carried=[[add, a]]),
+])], [X], [View(Y, [M, N])])
+"""
+
 TURNED = """
 P = Buffer([BufferAxis(M0), BufferAxis(D_all)], float32)
 w = Tile([D_all[0], M0[m]], float32)
@@ -442,6 +459,8 @@ CASES = {
     "skip_masked_blocks, not masked": ("skip_masked_blocks", LONG_SUM, None),
     "split_reduction": ("split_reduction", LONG_SUM, Schedule(split={"N": 4})),
     "split_reduction, atomic": ("split_reduction", LONG_SUM, Schedule(split={"N": 4}, atomic=True)),
+    "split_scan": ("split_scan", RUNNING_SUM, Schedule(split={"N": 4})),
+    "split_scan, not asked for": ("split_scan", RUNNING_SUM, None),
     "pad_operands": ("pad_operands", ODD_PRODUCT, Schedule(padded=True)),
     "pad_operands, not asked for": ("pad_operands", ODD_PRODUCT, None),
     "split_reduction, one by one": ("split_reduction", SUM_AND_PRODUCT, Schedule(split={"N": 4})),
