@@ -1,12 +1,15 @@
 """Operands of PyTorch's operators lie in memory as in eager mode."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from blockbuster_fusion.array.axes import Size
 from blockbuster_fusion.torch.backend import backend
+from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.plan.planner import is_dense
 
 Seen = list[tuple[tuple[int, ...], int, int]]
@@ -77,6 +80,35 @@ def test_what_lies_in_order_is_not_copied(seen: Seen) -> None:
             compiled(x, w)
             (_, _, made), (_, taken, _) = seen[-2:]
             assert made == taken
+
+
+REORDERED: dict[str, Callable[[torch.Tensor], torch.Tensor | tuple[torch.Tensor, ...]]] = {
+    "transposed": lambda x: x.T.contiguous(),
+    "heads": lambda x: x.view(4, 3, 5, 8).permute(0, 2, 1, 3).contiguous(),
+    "heads, merged": lambda x: x.view(4, 3, 5, 8).permute(0, 2, 1, 3).reshape(20, 24),
+    "beside the view": lambda x: (x.T.contiguous(), x.T),
+    "twice": lambda x: (x.T.contiguous(), x.T.contiguous() * 2),
+    "integers": lambda x: x.long().T.contiguous(),
+}
+
+
+@pytest.mark.parametrize("name", REORDERED)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_result_in_another_order_is_made_by_a_kernel(name: str, dynamic: bool) -> None:
+    torch._dynamo.reset()
+    function, graphs = REORDERED[name], list[CompiledGraph]()
+    options = {"library": "never", "time_model": False}
+    own = partial(backend, watcher=graphs.append, options=options)
+    compiled = torch.compile(function, backend=own, dynamic=dynamic)
+    x = torch.randn(12, 40)
+    for _ in range(3):
+        with torch.no_grad():
+            found, wanted = (pytree.tree_leaves(f(x)) for f in (compiled, function))
+        for made, expected in zip(found, wanted, strict=True):
+            assert torch.equal(made, expected)
+            assert made.stride() == expected.stride()
+            assert (made.data_ptr() == x.data_ptr()) == (expected.data_ptr() == x.data_ptr())
+    assert len([part for graph in graphs for part in graph.fused]) == 1
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ DISCONTINUOUS = frozenset(
 
 LOOKUPS = ("embedding", "index_select", "gather", "constant_pad_nd", "nll_loss_forward")
 
+PERMUTING = ("permute", "transpose", "t")
 MERGING = ("view", "_unsafe_view", "reshape", "clone", "unsqueeze", "squeeze", "alias")
 
 MOST_CHOSEN = 16
@@ -148,7 +149,20 @@ class Analysis:
             return Kind.MISC if lookup_axis(node) is None else Kind.POINTWISE
         if short_name(node) == "convolution" and not is_patchwise(node):
             return Kind.MISC
+        if self.is_reordering(node):
+            return Kind.POINTWISE
         return Kind.MISC if self.is_join(node) else row.kind
+
+    def is_reordering(self, node: Node) -> bool:
+        """True for a result that is a given array in another order: PyTorch copies it slowly."""
+        if short_name(node) != "clone" or not _is_result(node):
+            return False
+        source, is_permuted = operand(node), False
+        while source.op == "call_function" and short_name(source) in (*MERGING[:3], *PERMUTING):
+            is_permuted |= short_name(source) in PERMUTING
+            source = operand(source)
+        in_order = node.kwargs.get("memory_format") is torch.contiguous_format
+        return is_permuted and in_order and source.op in GIVEN
 
     def is_join(self, node: Node) -> bool:
         """True if the pieces of a concatenation are stored in place, one behind the other.
@@ -353,7 +367,7 @@ class Analysis:
                 break
             if is_copied and name not in MERGING:
                 break
-            is_permuted = is_permuted or name in ("permute", "transpose", "t")
+            is_permuted = is_permuted or name in PERMUTING
             is_copied = is_copied or (is_permuted and name == "clone")
             if is_copied:
                 found = step
@@ -373,3 +387,14 @@ class Analysis:
                     seen.add(user)
                     stack.append(user)
         return False
+
+
+def _is_result(node: Node) -> bool:
+    """True if nothing reads a node but the results of the graph, as it is or in another shape."""
+    stack = [*node.users]
+    while stack:
+        user = stack.pop()
+        if user.op != "output" and short_name(user) not in MERGING[:3]:
+            return False
+        stack += user.users
+    return True
