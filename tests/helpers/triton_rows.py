@@ -27,6 +27,13 @@ def plus_transposed(X: Any, Y: Any) -> object:
     return {"O": X + Y.T}
 
 
+def _shifted(X: Any, A: Any, B: Any) -> dict[str, Any]:
+    """Exponentials less a number of each element, which is 0 / 0 beyond the end of a row."""
+    y = o.maximum(A / B, 0.0)
+    sums = o.sum(o.exp(X - y), axis=1)
+    return {"Y": y, "S": sums, "T": o.max(X, axis=1)}
+
+
 ROWS: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
     "softmax": (lambda X: {"O": o.softmax(X)}, ("M N",), {"M": 5, "N": 1000}),
     "short softmax": (lambda X: {"O": o.softmax(X)}, ("M N",), {"M": 37, "N": 3}),
@@ -43,6 +50,7 @@ ROWS: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {
     "sum of columns": (lambda X: {"O": o.sum(X, axis=0)}, ("M N",), {"M": 3001, "N": 20}),
     "sum of all": (lambda X: {"O": o.sum(X, axis=(0, 1))}, ("M N",), {"M": 333, "N": 77}),
     "largest of all": (lambda X: {"O": o.max(X, axis=(0, 1))}, ("M N",), {"M": 333, "N": 77}),
+    "other shifts than the maximum": (_shifted, ("M N", "M N", "M N"), {"M": 5, "N": 1000}),
 }
 """Functions with the axes of their inputs, and their sizes."""
 LARGE: dict[str, tuple[Function, tuple[str, ...], dict[str, int]]] = {

@@ -411,7 +411,7 @@ SCANS = Group(
     (
         *(
             case(f"aten.{name}", "x", call=lambda x, n=name, d=d: getattr(aten, n)(x, d))
-            for name in ("cumsum", "cumprod", "logcumsumexp")
+            for name in ("cumsum", "logcumsumexp")
             for d in (0, 1, -1)
         ),
         *(

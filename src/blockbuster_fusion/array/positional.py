@@ -188,7 +188,7 @@ class PositionalBuilder:
         if combiner in (MAX, MIN):
             return x
         if combiner is not ADD:
-            raise NotExpressible(what="a running product along a broadcast axis")
+            raise NotExpressible(what="such a scan along a broadcast axis")
         after = len(x.sizes) - at - 1
         counted = self.positions(x.positions[at], x.sizes[at], after)
         return self.elementwise(lambda t, n: cast(t, dtype) * (n + 1), x, counted, dtype=dtype)

@@ -93,7 +93,8 @@ def statement_text(statement: Statement, *, tail_masks: bool = True) -> str:
 def _statement(statement: Statement, known: set[Tile]) -> str:
     match statement:
         case Load():
-            return f"{_typed(statement.tile, known)} = load({_access(statement.source)})"
+            beyond = f", beyond={statement.beyond}" if statement.beyond else ""
+            return f"{_typed(statement.tile, known)} = load({_access(statement.source)}{beyond})"
         case Lookup():
             table = _access(statement.source)
             return f"{_typed(statement.tile, known)} = take({table}, {statement.places})"

@@ -135,7 +135,7 @@ class _Captured:
         with contextlib.suppress(ImportError):  # a part tells that Triton is missing
             from blockbuster_fusion.runtime.triton.ahead import start
 
-            start()
+            start(self.gpu)
 
     def compiled(self, given_up: frozenset[str]) -> Attempt:
         """The model compiled, without kernels for the kinds of parts that are given up."""

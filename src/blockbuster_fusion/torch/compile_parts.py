@@ -139,7 +139,8 @@ class PartCompiler:
         for nodes in parts:
             with contextlib.suppress(Exception):
                 part, target = self.program(nodes), self.options.target_of(nodes)
-                self.programs[(*nodes,)], key = part, self.key(part, target)
+                self.programs[(*nodes,)] = part
+                key = self.key(part, target)
                 if _COMPILED.get(key) is None and key not in self.built:
                     job = (part, target, device_of(nodes), *self.chosen(part, target))
                     self.built[key] = pool.submit(self.executable, *job)
@@ -263,11 +264,12 @@ class PartCompiler:
         if target == "cuda" and isinstance(runner, Compiled):
             from blockbuster_fusion.runtime.triton.ahead import compile_ahead
 
-            runs = [
-                self.examples(part, torch.device("meta"), length)
-                for length in self.trials(part, executable)
-            ]
-            compile_ahead(runner, runs, device)
+            with _disable_current_modes():
+                runs = [
+                    self.examples(part, torch.device("meta"), length)
+                    for length in self.trials(part, executable)
+                ]
+                compile_ahead(runner, runs, device)
         return executable
 
     @property
@@ -380,7 +382,7 @@ class PartCompiler:
                         raise
 
     def trials(self, part: PartProgram, executable: Executable) -> list[Length]:
-        """Lengths of which each range of sizes has one; those of the captured call come last."""
+        """Lengths of which each range of sizes has one; among them those of the captured call."""
         runner, captured = executable.runner, self.expected.captured
         if not isinstance(runner, Compiled) or not runner.ranges.scales:
             return [captured]

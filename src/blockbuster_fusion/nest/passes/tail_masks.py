@@ -173,6 +173,11 @@ class _Beyond:
 def _constant(expr: Expr, operands: Sequence[Tile], span: Span, beyond: _Beyond) -> float | None:
     """The value of an expression beyond the end of an axis, if it is a constant."""
 
+    def is_kept(shift: Expr) -> bool:
+        """True if -inf less a number of all the row is -inf, or NaN where the number is."""
+        shifts = operands[shift.index] if shift.op == "arg" else None
+        return shifts is not None and shifts in beyond.above and span not in shifts.spans
+
     def step(node: Expr, inner: list[float | None]) -> float | None:
         if node.op == "arg":
             return beyond.of(operands[node.index], span)
@@ -180,7 +185,7 @@ def _constant(expr: Expr, operands: Sequence[Tile], span: Span, beyond: _Beyond)
             return float(node.number)
         if node.op == "cast":
             return inner[0]
-        if node.op == "sub" and inner[0] == -math.inf and _is_kept(node.args[1], operands, beyond):
+        if node.op == "sub" and inner[0] == -math.inf and is_kept(node.args[1]):
             return -math.inf
         if node.op not in FUNCTIONS or None in inner:
             return None
@@ -189,8 +194,3 @@ def _constant(expr: Expr, operands: Sequence[Tile], span: Span, beyond: _Beyond)
         return found if np.isfinite(found) else None
 
     return fold(expr, step)
-
-
-def _is_kept(shift: Expr, operands: Sequence[Tile], beyond: _Beyond) -> bool:
-    """True if -inf less a number is -inf, or NaN where the number is."""
-    return shift.op == "arg" and operands[shift.index] in beyond.above

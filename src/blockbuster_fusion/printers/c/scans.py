@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from blockbuster_fusion.ir.combiner import ADD, LOGADDEXP, MUL
+from blockbuster_fusion.ir.combiner import ADD, LOGADDEXP, MAX, MIN, MUL
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Last, RunningFold, Span
 from blockbuster_fusion.printers.c.expressions import bare, number
@@ -42,7 +42,7 @@ def write_row_scan(out: KernelText, statement: RunningFold, row: Mapping[Span, s
     with out.braces(""):
         out.line(f"{C_TYPES[dtype]} total = {number(combiner.identity[0], dtype)};")
         out.line("int64_t at = 0;")
-        if combiner is not LOGADDEXP:  # which takes too long to be computed twice
+        if _may_run(statement):
             with out.braces(f"for (; at + {RUN} <= {length}; at += {RUN})"):
                 out.line(f"{C_TYPES[dtype]} part[{RUN}];")
                 out.line(f"part[0] = {x('at')};")
@@ -90,6 +90,16 @@ def _write_across(out: KernelText, statement: RunningFold) -> None:
                     combined = out.writer.combined(expr, ["total[w]", x], dtype)
                     out.line(f"total[w] = {bare(combined)};")
                     out.line(f"{made} = total[w];")
+
+
+def _may_run(statement: RunningFold) -> bool:
+    """True if runs may be combined by themselves: they are exact, or overflow no sooner.
+
+    Logarithms take too long to be computed twice.
+    """
+    is_exact = statement.combiner in (MAX, MIN) or not statement.tile.dtype.is_float
+    is_wider = _kept(statement) is not statement.tile.dtype
+    return statement.combiner is not LOGADDEXP and (is_exact or is_wider)
 
 
 def _kept(statement: RunningFold) -> DType:

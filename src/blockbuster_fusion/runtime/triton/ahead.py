@@ -10,10 +10,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from threading import Thread
+from threading import BoundedSemaphore
 from typing import Any, TextIO
 
 import torch
@@ -112,19 +112,26 @@ def smallest(x):
 """
 
 
+_COMPILERS = BoundedSemaphore(max(2, os.cpu_count() or 1))
+"""As many compilations as there are processors run at a time."""
+
+
 @cache
-def start() -> Thread:
+def start(device: torch.device) -> "Future[None]":
     """Has a thread start Triton, its driver and ours, which takes more than a second.
 
     Threads that compile at the same time would each do much of that by themselves.
     """
-    thread = Thread(target=_start, daemon=True)
-    thread.start()
-    return thread
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(_start, device)
+    finally:
+        pool.shutdown(wait=False)
 
 
-def _start() -> None:
-    with contextlib.suppress(Exception):  # a kernel that is needed tells what is wrong
+def _start(device: torch.device) -> None:
+    # a kernel that is needed tells what is wrong
+    with contextlib.suppress(Exception), torch.cuda.device(device):
         load(_SMALLEST).smallest.warmup(torch.float32, grid=(1,))
         load_library()
 
@@ -138,11 +145,11 @@ def compile_ahead(
     launches = [x for inputs, sizes in runs for x in launches_of(compiled, inputs, sizes)]
 
     def compile_one(launch: FittingLaunch) -> None:
-        with torch.cuda.device(device):  # a thread has one of its own
+        with _COMPILERS, torch.cuda.device(device):  # a thread has one of its own
             launch.compile()
 
     if device.type == "cuda":
-        start().join()
+        start(device).result()
         with ThreadPoolExecutor() as pool:
             list(pool.map(compile_one, launches))
 

@@ -105,7 +105,8 @@ _FUNCTIONS = WeakKeyDictionary[Any, int]()
 def function_of(compiled: Any) -> int:
     """The function of a kernel on the current GPU, loaded if need be, or OutOfResources.
 
-    Triton itself would also build a launcher for each kernel, with a C compiler: 0.2 s each.
+    Triton itself would also build a launcher for each kernel, with a C compiler: 0.2 s each. It
+    would call hooks that watch kernels being loaded, which are left out here.
     """
     if compiled.function is not None:
         return int(compiled.function)

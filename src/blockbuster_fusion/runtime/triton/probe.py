@@ -39,6 +39,8 @@ USUAL_L2 = 4 << 20
 """The size that is assumed where the driver tells none."""
 OPERATORS = 0.75
 """The cost of a launch for the host, in calls of one small operator that are repeated."""
+BETWEEN = 2 / 3
+"""The share of a small operator's time that is the wait between two kernels; the rest is its own."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def gpu_machine(properties: Any, figures: Figures) -> Machine:
         memories,
         rates,
         launch=OPERATORS * figures.operator,
-        step=figures.step,
+        step=BETWEEN * figures.step,
         programs=max(1, properties.max_threads_per_multi_processor // THREADS),
         latency=figures.latency,
         instructions=f"sm_{properties.major}{properties.minor}",

@@ -11,6 +11,7 @@ begin at a multiple of 16 bytes, and sizes from 2**31 on, are compiled for when 
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from threading import RLock
 from typing import Any
 
 import triton
@@ -35,6 +36,8 @@ class Variants:
         self.general: dict[frozenset[str], Any] = {}
         """The functions that take some integers as they come."""
         self.compiled: set[object] = set()
+        self.lock = RLock()
+        """Threads compile at the same time; each form is made once."""
 
     @cached_property
     def is_symbolic(self) -> bool:
@@ -65,10 +68,11 @@ class Variants:
     def taking(self, changing: Collection[str]) -> Any:
         """The function that takes some integers as they come."""
         key = frozenset(changing)
-        if key not in self.general:
-            names = [name for name in self.function.arg_names if name in key]
-            self.general[key] = triton.jit(self.function.fn, do_not_specialize=names)
-        return self.general[key]
+        with self.lock:
+            if key not in self.general:
+                names = [name for name in self.function.arg_names if name in key]
+                self.general[key] = triton.jit(self.function.fn, do_not_specialize=names)
+            return self.general[key]
 
     def compile(self, function: Any, values: Sequence[Any], options: Mapping[str, int]) -> None:
         """Compiles a function for a launch, without launching it, unless that is done."""
@@ -76,9 +80,11 @@ class Variants:
         fixed = [v for p, v in zip(function.params, values, strict=True) if not p.do_not_specialize]
         numbers = [v for v in fixed if isinstance(v, int)]
         form = (id(function), (*constant,), (*numbers,), (*options.items(),))
-        if form not in self.compiled:
-            function.warmup(*values, grid=(1, 1, 1), **options)
+        with self.lock:
+            is_new = form not in self.compiled
             self.compiled.add(form)
+        if is_new:
+            function.warmup(*values, grid=(1, 1, 1), **options)
 
     @cached_property
     def evens(self) -> list[str]:

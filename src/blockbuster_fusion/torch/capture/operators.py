@@ -61,6 +61,8 @@ def refusal(node: Node) -> str | None:
         return "operands of several dtypes, which PyTorch refuses"
     if short_name(node) == "binary_cross_entropy" and not is_probability(operand(node)):
         return "PyTorch raises where its input is not between 0 and 1"
+    if short_name(node) == "cumprod" and tensor_of(node).dtype.is_floating_point:
+        return "running products by blocks may be NaN where PyTorch's are 0"
     if short_name(node) in ("cummax", "cummin") and 1 in _read_places(node):
         return "the places of running maxima or minima"
     devices = {t.device.type for t in seen if t.dim()}

@@ -15,7 +15,7 @@ from blockbuster_fusion.array.axes import Length, Size
 from blockbuster_fusion.torch.plan.call_sizes import CallSizes
 from blockbuster_fusion.torch.plan.dense import view_of
 from blockbuster_fusion.torch.plan.kernel_buffers import KernelBuffers
-from blockbuster_fusion.torch.plan.layouts import UNKNOWN, Layouts, evaluated
+from blockbuster_fusion.torch.plan.layouts import UNKNOWN, Layouts, evaluated, layout_of
 from blockbuster_fusion.torch.plan.operator_properties import (
     SIZES,
     depends_on_data,
@@ -244,6 +244,8 @@ class Assembly:
                 is_size = step.function in SIZES
                 value = made if is_size else evaluated(step.function, step, self.kept.__getitem__)
                 self.kept[step.output] = value
+                if is_tensor and not is_size:  # its strides may be others than PyTorch tells
+                    self.layouts.values[step.output] = layout_of(value)
                 self.note_placement(step.output)
                 return
             source = self.source(made, reads) if is_tensor else None

@@ -322,14 +322,21 @@ class Planner:
 
         Nobody sees that the two share memory, if neither is a result, an input or written into.
         """
-        if node.target is not torch.ops.aten.clone.default or node in self.strides:
+        if node.target is not torch.ops.aten.clone.default:
             return False
         source = self.analysis.base(operand(node))
+        results = {storage_of(x) for x in self.analysis.results if isinstance(x, Node)}
         effects = [n.args[0] for n in self.analysis.operators if has_effect(n)]
         written = {storage_of(x) for x in (*effects, *self.analysis.updates) if isinstance(x, Node)}
         is_in_order = node.kwargs.get("memory_format") is torch.contiguous_format
-        memories = {storage_of(node), storage_of(source)} & written
-        return is_in_order and not memories and source.op != "placeholder"
+        own = storage_of(node)
+        is_own = own is not None and own not in results | written
+        return (
+            is_in_order
+            and is_own
+            and storage_of(source) not in written
+            and source.op != "placeholder"
+        )
 
     def operate(self, node: Node) -> None:
         """Adds the step of an operator that PyTorch runs."""
