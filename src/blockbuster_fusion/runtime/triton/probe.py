@@ -40,7 +40,7 @@ USUAL_L2 = 4 << 20
 OPERATORS = 0.75
 """The cost of a launch for the host, in calls of one small operator that are repeated."""
 BETWEEN = 2 / 3
-"""The share of a small operator's time that is the wait between two kernels; the rest is its own."""
+"""The share of a small operator's time that is the wait between two kernels."""
 
 
 @dataclass(frozen=True)
