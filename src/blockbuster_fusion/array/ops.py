@@ -221,7 +221,11 @@ def cumsum(x: Array, axis: int | None = None) -> Array:
 
 
 def cumprod(x: Array, axis: int | None = None) -> Array:
-    """Running products along an axis, which may be left out if it is the only one."""
+    """Running products along an axis, which may be left out if it is the only one.
+
+    Blocks are multiplied by themselves first. So a product is NaN after a 0 if that of a later
+    block alone is too large for its dtype.
+    """
     return scan(x, MUL, axis)
 
 
