@@ -62,7 +62,7 @@ def outputs(runs: bool) -> dict[str, list[dict] | str]:
         environment["TRITON_INTERPRET"] = "1"
     chosen = [name for name in COMMANDS if name.startswith("run") == runs]
     command = [sys.executable, "-W", "ignore", str(SCRIPT), *chosen]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3000)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
