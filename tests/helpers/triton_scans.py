@@ -7,6 +7,7 @@ import numpy as np
 import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.tools.check.judge import relative_error
+from helpers.effort import FULL
 from helpers.triton_rows import Function, choices, row_resources
 
 o = bb.ops
@@ -92,6 +93,15 @@ SPLIT_SCANS: dict[str, tuple[Function, tuple[str, ...], dict[str, int], Schedule
     ),
 }
 """The same with a schedule."""
+SLOW = (
+    *("long products", "long logarithms", "twice", "serial logarithms"),
+    *("split products", "split minima", "two scans"),
+)
+"""Triton's interpreter calls a function for each element of these; a full run has them too."""
+if not FULL:
+    for slow in SLOW:
+        SCANS.pop(slow, None)
+        SPLIT_SCANS.pop(slow, None)
 
 
 def scan_errors() -> Iterator[dict[str, object]]:
