@@ -72,20 +72,16 @@ def _elementwise(op: Elementwise, operands: Sequence[Type]) -> Type:
 
 
 def _block_reduce(op: BlockReduce, operands: Sequence[Type]) -> Type:
-    name = f"block {op.combiner} over {op.dim.label}"
-    if len(operands) != 1:
-        raise IllTyped(op=name, problem=f"takes one operand and has {len(operands)}")
-    _all_items(name, operands)
-    (block,) = operands
-    if op.dim not in block.items:
-        raise IllTyped(op=name, problem=f"the block {block} has no axis {op.dim.label}")
-    counts = block.dtype is DType.bool_ and op.combiner in (ADD, MUL)
-    dtype = DType.int64 if counts else block.dtype
-    return Type((), tuple(d for d in block.items if d is not op.dim), dtype)
+    block = _combined(f"block {op.combiner} over {op.dim.label}", op, operands)
+    return Type((), tuple(d for d in block.items if d is not op.dim), block.dtype)
 
 
 def _scan(op: Scan, operands: Sequence[Type]) -> Type:
-    name = f"scan {op.combiner} over {op.dim.label}"
+    return _combined(f"scan {op.combiner} over {op.dim.label}", op, operands)
+
+
+def _combined(name: str, op: BlockReduce | Scan, operands: Sequence[Type]) -> Type:
+    """The block whose elements are combined along a dim; truth values are counted."""
     if len(operands) != 1:
         raise IllTyped(op=name, problem=f"takes one operand and has {len(operands)}")
     _all_items(name, operands)

@@ -153,7 +153,7 @@ class BodyBuilder:
         self.block: list[Statement] = []
         self.grid_indices: list[Index] = []
         self.carried: list[tuple[Combiner, Last]] = []
-        """What scans carry from block to block of the loop, taken at the end of its body."""
+        """The totals that scans carry from block to block, taken at the end of the loop's body."""
         self.homes: dict[Value, InMemory] = {}
         self.stores: dict[Value, list[InMemory]] = {}
         self.loaded: dict[Access | tuple[Access, Tile], Tile] = {}

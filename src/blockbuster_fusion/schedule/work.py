@@ -38,7 +38,7 @@ from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.weights import WEIGHTS, functions, weight
 
 SCANNED = {"cpu": 24.0, "cuda": 8.0}
-"""How often a scan combines, for each number: one waits for the other, or they go in rounds."""
+"""The operations of a scan for each number: one waits for the other, or they go in rounds."""
 WIDENED = 2.0
 """The additions that a product of two numbers of a block takes, with the conversion of one."""
 PASSED_ON = 8.0

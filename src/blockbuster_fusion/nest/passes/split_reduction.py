@@ -61,6 +61,16 @@ def buffers_between(nest: Nest) -> Nest:
     return replace(nest, between=tuple(between))
 
 
+def access_of_share(
+    kernel: Kernel, buffer: Buffer, tile: Tile, shares: Index, part: Index
+) -> Access:
+    """The places of a tile in the buffer of all shares: those of one share, or of a block."""
+    spans = {index.dim: Span(index.dim, index) for index in kernel.grid}
+    spans[shares.dim] = Span(part.dim, part)
+    spans |= {span.dim: span for span in tile.spans}
+    return Access(buffer, tuple(spans[a.dim] for a in buffer.axes))
+
+
 def axis_of_parts(axis: str, parts: int) -> Axis:
     """The axis of the programs that share the reduction over another axis."""
     return Axis(f"{axis}_parts", parts)
@@ -112,11 +122,7 @@ class _Split:
 
     def access(self, tile: Tile, part: Index) -> Access:
         """The places of one share, or of a block of shares."""
-        spans = {index.dim: Span(index.dim, index) for index in self.kernel.grid}
-        spans[self.all.dim] = Span(part.dim, part)
-        spans |= {span.dim: span for span in tile.spans}
-        buffer = self.buffers[tile]
-        return Access(buffer, tuple(spans[a.dim] for a in buffer.axes))
+        return access_of_share(self.kernel, self.buffers[tile], tile, self.all, part)
 
     def steps(self) -> list[NestStep]:
         kernel, body = self.kernel, self.kernel.body

@@ -40,7 +40,11 @@ from blockbuster_fusion.nest.nest import (
     written,
 )
 from blockbuster_fusion.nest.passes.remove_dead_code import remove_dead_code
-from blockbuster_fusion.nest.passes.split_reduction import axis_of_parts, buffers_between
+from blockbuster_fusion.nest.passes.split_reduction import (
+    access_of_share,
+    axis_of_parts,
+    buffers_between,
+)
 from blockbuster_fusion.nest.rewrite import FreshNames
 
 
@@ -144,11 +148,7 @@ class _Split:
 
     def access(self, tile: Tile, part: Index) -> Access:
         """The places of the total of one share, or of a block of shares."""
-        spans = {index.dim: Span(index.dim, index) for index in self.kernel.grid}
-        spans[self.all.dim] = Span(part.dim, part)
-        spans |= {span.dim: span for span in tile.spans}
-        buffer = self.buffers[tile]
-        return Access(buffer, tuple(spans[a.dim] for a in buffer.axes))
+        return access_of_share(self.kernel, self.buffers[tile], tile, self.all, part)
 
     def steps(self) -> list[NestStep]:
         kernel, grid = self.kernel, (*self.kernel.grid, self.share.index)

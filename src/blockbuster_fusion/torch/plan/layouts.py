@@ -62,8 +62,8 @@ class Layouts:
             try:
                 is_view = not isinstance(step.function, OpOverload) or step.function.is_view
                 made = self.viewed(step, slots) if is_view else self.faked(step)
-            except Exception as error:  # whatever it is: the step runs, and tells it then
-                log.debug("what %s gives is not known before it runs: %s", step.name, error)
+            except RuntimeError as error:  # so PyTorch tells that it has no fake result
+                log.info("the result of %s is not known before it runs: %s", step.name, error)
         if strides is not None and isinstance(made, torch.Tensor):
             made = torch.empty_strided(made.shape, strides, dtype=made.dtype, device=META)
         self.values[step.output] = made
@@ -146,7 +146,7 @@ def _given(step: OperatorStep) -> list[Any]:
 
 
 def _leaves(given: Sequence[Any]) -> Iterator[Any]:
-    """What lists within lists contain, in order."""
+    """The elements of lists within lists, in order."""
     stack = [*given][::-1]
     while stack:
         x = stack.pop()
