@@ -26,7 +26,7 @@ from blockbuster_fusion.torch.plan.cuda_graph import replayed
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.ranged import ranged_call
 from blockbuster_fusion.torch.rivals.composites import Called
-from blockbuster_fusion.torch.rivals.weighing import Weighing
+from blockbuster_fusion.torch.rivals.weighing import CALL, Weighing
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel, forward_of
 from blockbuster_fusion.torch.rivals.workers import check_workers
 
@@ -49,18 +49,19 @@ def backend(
     options: Mapping[str, Any] | None = None,
     watcher: Watcher | None = None,
     thorough: bool = False,
-    beside: float = 0.0,
+    spares_calls: bool = False,
 ) -> Callable[..., Any]:
     """The backend of torch.compile: kernels for inference, eager mode for training.
 
     With `thorough`, the best kernels are looked for even where they cannot win, to tell of them.
-    `beside` are seconds of a call that the caller saves where the model runs as it was captured.
+    With `spares_calls`, the caller does without torch.compile where the model runs as captured.
     """
     mode, options = mode_in(mode, options)
     chosen = options_from(mode, options)
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
+    beside = CALL["cpu" if gpu_of(examples) is None else "cuda"] if spares_calls else 0.0
     terms = Weighing(thorough=thorough, beside=beside)
     captured = _Captured(module, examples, mode, chosen, terms, watches=watcher is not None)
     captured.start()
@@ -120,8 +121,7 @@ class _Captured:
         self.module, self.examples, self.watches = module, examples, watches
         self.terms = terms
         self.mode, self.options = mode, options
-        arrays = (x for x in examples if isinstance(x, torch.Tensor))
-        self.gpu = next((x.device for x in arrays if x.is_cuda), None)
+        self.gpu = gpu_of(examples)
 
     @property
     def replays(self) -> bool:
@@ -221,6 +221,12 @@ WHOLE = (
     *("nll_loss_forward", "xlogy.Tensor"),
 )
 """Operators that stay as they are: PyTorch's own kernel for each is a rival of ours."""
+
+
+def gpu_of(examples: Iterable[Any]) -> torch.device | None:
+    """The GPU that holds the inputs of a call, or None."""
+    arrays = (x for x in examples if isinstance(x, torch.Tensor))
+    return next((x.device for x in arrays if x.is_cuda), None)
 
 
 def needs_gradients(module: torch.nn.Module, examples: Iterable[Any]) -> bool:

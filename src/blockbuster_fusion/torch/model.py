@@ -12,7 +12,6 @@ from blockbuster_fusion.torch.backend import backend, options_from, warn_of_lost
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation
 from blockbuster_fusion.torch.options import Options
-from blockbuster_fusion.torch.rivals.weighing import CALL
 
 Form = tuple[tuple[torch.Size, torch.dtype], ...]
 """The shapes and dtypes of the arguments of a call."""
@@ -39,7 +38,7 @@ class CompiledModel:
         self.left_alone: set[Form] = set()
         """The forms of arguments for which nothing is faster than the model itself."""
         watched = partial(
-            backend, mode=mode, options=options, watcher=self.graphs.append, beside=CALL
+            backend, mode=mode, options=options, watcher=self.graphs.append, spares_calls=True
         )
         self.compiled = torch.compile(own_frame(model), backend=watched, dynamic=dynamic)
 
