@@ -12,6 +12,7 @@ from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
+from blockbuster_fusion.nest.passes.sum_in_products import sum_in_products
 from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
 from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
 from blockbuster_fusion.passes import Observer, Pass, run_passes
@@ -100,6 +101,7 @@ BETWEEN: tuple[Pass[Nest, Nest], ...] = (
 )
 """The passes over arrays between kernels of a GPU."""
 ON_A_GPU = (
+    each_kernel(sum_in_products, "Sums over all axes of products at once."),
     each_kernel(divide_masked_loops, "Applies masks only to the blocks that they divide."),
     each_kernel(unroll_short_loops, "Loads all blocks of short loops before they are used."),
 )

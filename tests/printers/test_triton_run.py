@@ -14,6 +14,7 @@ from helpers import triton_cases
 from helpers.effort import FULL
 from helpers.joined_rows import JOINED
 from helpers.padded_products import PADDED
+from helpers.summed_products import SUMMED
 from helpers.triton_cases import (
     DIVIDED,
     EDGES,
@@ -245,6 +246,13 @@ def test_a_norm_before_a_product_is_one_kernel(name: str) -> None:
     """Statistics, and the rows that were made from them, were two kernels."""
     rows = [row for row in found("run_joined") if row["case"] == name]
     assert len(rows) == 3
+    assert not [row for row in rows if not row["error"] <= 2 * row["torch"]], rows
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_products_sum_over_more_axes(name: str) -> None:
+    rows = [row for row in found("run_summed") if row["case"] == name]
+    assert rows
     assert not [row for row in rows if not row["error"] <= 2 * row["torch"]], rows
 
 

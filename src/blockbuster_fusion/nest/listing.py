@@ -124,7 +124,7 @@ def _statement(statement: Statement, known: set[Tile]) -> str:
             named = zip(sides, statement.tail_masked, strict=True)
             texts = [f"masked {side}" if mask else str(side) for side, mask in named]
             kind = "" if statement.rounds_to is None else f", in {statement.rounds_to}"
-            over = f"over {statement.span.dim}{kind}"
+            over = f"over {', '.join(str(s.dim) for s in statement.summed)}{kind}"
             return f"{statement.tile} += dot({', '.join(texts)}, {over})"
         case Fill():
             return f"{_typed(statement.tile, known)} = {format_number(statement.value)}"

@@ -219,7 +219,8 @@ class Contract:
     """Adds `left · right`, summed over a span of both, to a tile that has been filled before.
 
     `tail_masked` says for each operand if its elements beyond the end of the axis must be masked.
-    No operand is rounded to a less exact dtype than `rounds_to`, if there is any.
+    No operand is rounded to a less exact dtype than `rounds_to`, if there is any. `also` are other
+    spans of both that are summed; elements beyond their ends are 0.
     """
 
     tile: Tile
@@ -228,6 +229,12 @@ class Contract:
     span: Span
     tail_masked: tuple[bool, bool] = (True, True)
     rounds_to: DType | None = None
+    also: tuple[Span, ...] = ()
+
+    @property
+    def summed(self) -> tuple[Span, ...]:
+        """All spans that are summed."""
+        return (*self.also, self.span)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -98,8 +98,9 @@ class _Kernel:
             case Contract():
                 sides = (statement.left, statement.right)
                 for side in sides:
-                    self.contained(statement, statement.span, side)
-                left = [s for side in sides for s in side.spans if s != statement.span]
+                    for span in statement.summed:
+                        self.contained(statement, span, side)
+                left = [s for side in sides for s in side.spans if s not in statement.summed]
                 self.same(statement, statement.tile.spans, dict.fromkeys(left))
             case For():
                 if statement.index in indices:
@@ -174,6 +175,8 @@ def _spans(statement: Statement) -> list[Span]:
     spans = [span for access in accesses(statement) for span in access.spans]
     made = written(statement)
     spans += [] if made is None else list(made.spans)
-    if isinstance(statement, Positions | Fold | RunningFold | Last | Contract):
+    if isinstance(statement, Positions | Fold | RunningFold | Last):
         spans.append(statement.span)
+    if isinstance(statement, Contract):
+        spans += statement.summed
     return spans

@@ -98,7 +98,7 @@ class Halving:
 def _groups(contract: Contract) -> list[list[Dim]]:
     """The rows, columns and summed elements of a dot, by their dims."""
     product = product_of(contract)
-    return [[s.dim for s in group] for group in (product.rows, product.columns, (contract.span,))]
+    return [[s.dim for s in group] for group in (product.rows, product.columns, contract.summed)]
 
 
 def _holds(tile: int, dim: Dim) -> bool:
