@@ -7,6 +7,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
+from blockbuster_fusion.nest.passes.join_grids import join_grids
 from blockbuster_fusion.nest.passes.join_rows import join_rows
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
@@ -65,6 +66,7 @@ class Choice:
             for change in ON_A_GPU:
                 nest = change.observed(nest, observe)
             nest = merging(tiles).observed(nest, observe)
+            nest = JOINING.observed(nest, observe) if self.schedule.together else nest
         return nest, tiles
 
     @property
@@ -104,6 +106,8 @@ ON_A_GPU = (
     each_kernel(unroll_short_loops, "Loads all blocks of short loops before they are used."),
 )
 """Passes of kernels for a GPU: masks take as long as exponentials, and loops wait for memory."""
+
+JOINING = Pass("join_grids", "Launches independent kernels as one, if asked for.", join_grids)
 
 
 def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:
