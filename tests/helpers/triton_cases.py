@@ -49,6 +49,7 @@ from helpers.lookup_programs import traced
 from helpers.padded_products import padded_errors, padded_resources, turn_errors, turn_resources
 from helpers.placed_programs import PLACED
 from helpers.placed_programs import inputs_of as placed_inputs
+from helpers.together import together_errors, together_resources
 from helpers.triton_functions import error_functions
 from helpers.triton_rows import row_errors, row_resources
 from helpers.triton_scans import scan_errors, scan_resources
@@ -617,6 +618,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_padded": padded_errors,
     "run_turns": turn_errors,
     "run_joined": joined_errors,
+    "run_together": together_errors,
     "run_edges": edge_results,
     "run_exponentials": exponential_errors,
     "run_outside": lookups_outside,
@@ -635,6 +637,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_scans": scan_resources,
     "compile_turns": turn_resources,
     "compile_joined": joined_resources,
+    "compile_together": together_resources,
     "compile_short": lambda capability: short_resources(int(capability)),
 }
 

@@ -80,22 +80,27 @@ class _Printer:
         return _function(kernel, [*own, *self.annotated(body.variables.used)], lines)
 
     def choice(self, grids: Grids) -> str:
-        """The function that calls the body of the grid that a program belongs to."""
-        lines, used = [PROGRAM], set[str]()
-        ends = [self.names.local("end", str(number)) for number in range(1, len(grids.kernels))]
-        for at, end in enumerate(ends):
-            own = Variables(grids.kernels[at], self.constant, self.names)
-            before = f"{ends[at - 1]} + " if at else ""
-            lines.append(f"{end} = {before}{grid_length(grids.kernels[at], own)}")
-            used |= own.used
-        for at, (kernel, body) in enumerate(zip(grids.kernels, self.bodies, strict=True)):
-            head = "else:" if at == len(ends) else f"{'elif' if at else 'if'} pid < {ends[at]}:"
-            number = f"pid - {ends[at - 1]}" if at else "pid"
-            given = [[number]] if has_number(kernel) else []
+        """The function that calls the body of the grid that a program belongs to.
+
+        There is an `if` for each body, and no `else`: so Triton gives them the same shared memory.
+        """
+        lines, used, last = [PROGRAM], set[str](), len(grids.kernels)
+        begin = ""
+        for number, (kernel, body) in enumerate(zip(grids.kernels, self.bodies, strict=True), 1):
+            end = self.names.local("end", str(number)) if number < last else ""
+            if end:
+                own = Variables(kernel, self.constant, self.names)
+                count = grid_length(kernel, own)
+                lines.append(f"{end} = {begin} + {count}" if begin else f"{end} = {count}")
+                used |= own.used
+            within = [f"pid >= {begin}"] * bool(begin) + [f"pid < {end}"] * bool(end)
+            test = within[0] if len(within) == 1 else " & ".join(f"({x})" for x in within)
+            given = [[f"pid - {begin}" if begin else "pid"]] if has_number(kernel) else []
             given += [[name for name, _ in group] for group in self.parameters(body.variables.used)]
-            lines += [head, f"    {kernel.name}("]
-            lines += [*(f"        {', '.join(names)}," for names in given if names), "    )"]
+            arguments = [f"        {', '.join(names)}," for names in given if names]
+            lines += [f"if {test}:", f"    {kernel.name}(", *arguments, "    )"]
             used |= body.variables.used
+            begin = end
         return _function(grids, self.annotated(used), lines)
 
     def annotated(self, used: Collection[str]) -> list[list[str]]:
