@@ -66,7 +66,7 @@ class Choice:
             for change in ON_A_GPU:
                 nest = change.observed(nest, observe)
             nest = merging(tiles).observed(nest, observe)
-            nest = JOINING.observed(nest, observe) if self.schedule.together else nest
+            nest = joining(self.schedule).observed(nest, observe)
         return nest, tiles
 
     @property
@@ -107,10 +107,17 @@ ON_A_GPU = (
 )
 """Passes of kernels for a GPU: masks take as long as exponentials, and loops wait for memory."""
 
-JOINING = Pass("join_grids", "Launches independent kernels as one, if asked for.", join_grids)
-
 
 def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:
     """The pass that puts small kernels of a GPU together."""
     doc = "Merges small neighbouring kernels with equal grids, on a GPU."
     return Pass("merge_kernels", doc, lambda nest: merge_kernels(nest, tiles))
+
+
+def joining(schedule: Schedule) -> Pass[Nest, Nest]:
+    """The pass that has independent kernels of a GPU share launches."""
+
+    def join(nest: Nest) -> Nest:
+        return join_grids(nest) if schedule.together else nest
+
+    return Pass("join_grids", "Launches independent kernels as one, on a GPU, if asked for.", join)

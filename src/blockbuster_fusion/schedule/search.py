@@ -46,7 +46,8 @@ def searched(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) 
     if machine.target == "cuda":
         own = [form for form in forms if form.grid == usual.grid]
         forms += [more for form in own if search.adds(form, more := replace(form, padded=True))]
-        forms += [more for form in forms if search.joins(more := replace(form, together=True))]
+        own = [form for form in forms if form.grid == usual.grid]
+        forms += [more for form in own if search.joins(more := replace(form, together=True))]
     for schedule in dict.fromkeys(forms):
         best = search.visit(schedule)
         if best is not None and schedule.grid != "one":
