@@ -10,8 +10,9 @@ from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.improve import Improver
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import known
-from blockbuster_fusion.schedule.cost import predicted
+from blockbuster_fusion.schedule.cost import predicted, predicted_launch
 from blockbuster_fusion.schedule.joined import KEPT, LEAST, OF_A_PROGRAM, SUMMED, joined_work
+from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.schedule.work import Work, work_of
 from helpers.together import LARGE, WIDTHS, Together
@@ -45,9 +46,8 @@ def test_the_names_are_those_of_work() -> None:
     assert sum(map(len, groups)) == len(frozenset().union(*groups))
 
 
-def test_one_kernel_is_itself_and_two_equal_ones_are_twice_as_many_programs() -> None:
+def test_two_equal_kernels_are_one_with_twice_as_many_programs() -> None:
     work = works(best(Together(("vector",), sizes=WIDTHS)))[0]
-    assert joined_work([work]) is work
     twice = joined_work([work, work])
     for field in fields(Work):
         one, two = getattr(work, field.name), getattr(twice, field.name)
@@ -76,6 +76,14 @@ def test_what_fills_a_gpu_is_predicted_to_gain_little() -> None:
     both = [replace(choice, schedule=replace(choice.schedule, together=x)) for x in (True, False)]
     together, separate = map(seconds, both)
     assert 0.9 < together / separate < 1.1
+
+
+def test_no_kernel_is_faster_beside_others_than_alone() -> None:
+    """Ten long programs take their time, though a hundred short ones finish early."""
+    short = works(best(Together(("vector",), sizes=WIDTHS)))[0]
+    long = replace(short, programs=10, operations=1e12, arrays=1e9, own=1e8)
+    times = [predicted_launch(x, H200, Schedule()).device for x in ([long], [long, short])]
+    assert times[1] >= times[0]
 
 
 def test_configurations_have_it() -> None:

@@ -5,6 +5,7 @@ the longer of both, and a part of the shorter, which does not overlap. Arrays co
 that holds them; blocks that are read again come from a cache. cpu.py and gpu.py have the rest.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.tiling import Tiling
@@ -50,16 +51,21 @@ def predicted(
     """The time of a nest's kernels on a machine."""
     total, schedule = Seconds(0.0, 0.0), schedule or Schedule()
     for launched in nest.launches:
-        work = joined_work([work_of(kernel, tiling, machine.target) for kernel in launched.kernels])
-        total += predicted_launch(work, machine, schedule.of_launch(launched, nest.kernels))
+        works = [work_of(kernel, tiling, machine.target) for kernel in launched.kernels]
+        total += predicted_launch(works, machine, schedule.of_launch(launched, nest.kernels))
     return total
 
 
-def predicted_launch(work: Work, machine: Machine, schedule: Schedule) -> Seconds:
-    """The time of the work of one launch on a machine."""
+def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule) -> Seconds:
+    """The time of one launch on a machine, from the work of its kernels.
+
+    No kernel is faster beside others than alone: a few long programs take their time.
+    """
     if machine.target == "cuda":
-        device = gpu_seconds(work, machine, schedule)
-        return Seconds(device + machine.step, machine.launch)
+        alone = [gpu_seconds(work, machine, schedule) for work in works]
+        together = [gpu_seconds(joined_work(works), machine, schedule)] if len(works) > 1 else []
+        return Seconds(max(*alone, *together, 0.0) + machine.step, machine.launch)
+    (work,) = works
     device = cpu_seconds(work, machine, schedule.threads)
     return Seconds(device + machine.step + machine.launch)  # the host is the device
 

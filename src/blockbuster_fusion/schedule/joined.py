@@ -36,8 +36,6 @@ of them."""
 
 def joined_work(works: Sequence[Work]) -> Work:
     """The work of kernels that one launch runs, each program for one of them."""
-    if len(works) == 1:
-        return works[0]
     first = max(works, key=lambda work: work.products)
     programs = sum(work.programs for work in works)
     made: dict[str, Any] = {}

@@ -10,7 +10,6 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
 from blockbuster_fusion.schedule.cost import Seconds, predicted_launch
-from blockbuster_fusion.schedule.joined import joined_work
 from blockbuster_fusion.schedule.schedule import Grid, Schedule
 from blockbuster_fusion.schedule.space import Space
 from blockbuster_fusion.schedule.work import Work, work_of
@@ -193,8 +192,8 @@ class _Search:
 
     def launch(self, launched: Launchable, schedule: Schedule, tiles: Mapping[Dim, int]) -> Seconds:
         """The predicted time of one launch."""
-        work = joined_work([self.work(kernel, tiles) for kernel in launched.kernels])
-        return predicted_launch(work, self.machine, schedule)
+        works = [self.work(kernel, tiles) for kernel in launched.kernels]
+        return predicted_launch(works, self.machine, schedule)
 
     def work(self, kernel: Kernel, tiles: Mapping[Dim, int]) -> Work:
         """The work of one kernel, which depends on its own dims alone."""
