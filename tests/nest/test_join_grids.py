@@ -9,6 +9,7 @@ from blockbuster_fusion.errors import InvalidNest
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import Clear, Grids, Launchable, Nest
 from blockbuster_fusion.nest.passes.join_grids import MOST_KERNELS, join_grids
+from blockbuster_fusion.nest.passes.merge_kernels import MOST_STATEMENTS
 from blockbuster_fusion.nest.text import nest_from_text, nest_to_text
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.schedule.schedule import Schedule
@@ -97,6 +98,15 @@ def test_programs_that_take_turns_stay_alone() -> None:
 def test_a_launch_has_so_many_kernels() -> None:
     case = Together(("vector",) * (MOST_KERNELS + 1))
     assert [len(x) for x in launches(joined(case))] == [MOST_KERNELS, 1]
+
+
+def test_a_launch_has_so_many_statements() -> None:
+    """Triton compiles a launch as a whole, and takes a second for so many."""
+    nest = TOGETHER["queries, keys, values"].nest()
+    many = sum(1 for _ in nest.kernels[0].statements)
+    first = replace(nest.kernels[0], body=nest.kernels[0].body * (MOST_STATEMENTS // many))
+    nest = replace(nest, steps=(first, *nest.steps[1:]))
+    assert launches(join_grids(nest)) == [["several_1"], ["several_2", "several_3"]]
 
 
 def test_kernels_that_meet_are_refused() -> None:

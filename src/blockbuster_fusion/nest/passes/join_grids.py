@@ -9,15 +9,18 @@ Steps go in *levels*: a step is in the level after the last one of those that it
 kernel may come before others that were written down first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
 from blockbuster_fusion.nest.analysis.independence import touched
 from blockbuster_fusion.nest.nest import Buffer, Call, Grids, Kernel, Nest, NestStep
+from blockbuster_fusion.nest.passes.merge_kernels import MOST_STATEMENTS
 
 MOST_KERNELS = 8
-"""The most kernels of a launch: all their programs have the registers that one of them needs."""
+"""The most kernels of a launch: all their programs have the registers that one of them needs.
+
+They have as many statements together as a kernel that is merged from several may have."""
 
 
 def join_grids(nest: Nest) -> Nest:
@@ -44,10 +47,22 @@ def _joined(level: Sequence[NestStep]) -> Iterator[NestStep]:
     yield from (step for step in level if not _may_join(step))
     kernels = [step for step in level if _may_join(step)]
     for multiplies in (True, False):
-        alike = [kernel for kernel in kernels if kernel.multiplies is multiplies]
-        for at in range(0, len(alike), MOST_KERNELS):
-            some = tuple(alike[at : at + MOST_KERNELS])
-            yield some[0] if len(some) == 1 else Grids(f"{some[0].name}_together", some)
+        for some in _groups(kernel for kernel in kernels if kernel.multiplies is multiplies):
+            yield some[0] if len(some) == 1 else Grids(f"{some[0].name}_together", (*some,))
+
+
+def _groups(kernels: Iterable[Kernel]) -> list[list[Kernel]]:
+    """The kernels in order, in groups that one launch may have."""
+    groups: list[list[Kernel]] = []
+    room = 0
+    for kernel in kernels:
+        length = sum(1 for _ in kernel.statements)
+        if not groups or length > room or len(groups[-1]) == MOST_KERNELS:
+            groups.append([])
+            room = MOST_STATEMENTS
+        groups[-1].append(kernel)
+        room -= length
+    return groups
 
 
 def _may_join(step: NestStep) -> TypeGuard[Kernel]:
