@@ -243,12 +243,16 @@ def test_programs_take_turns() -> None:
 
 
 def test_kernels_of_one_launch_give_what_they_give_apart() -> None:
-    """Each program runs the body of its grid; random bodies and schedules as well."""
+    """Each program runs the body of its grid; random bodies and schedules as well.
+
+    Sums of random programs may cancel, so that only their bits are compared.
+    """
     rows = {row["case"]: row for row in found("run_together")}
     assert {*TOGETHER} < set(rows)
-    assert not [row for row in rows.values() if not row["same"] or not row["error"] <= 4e-6]
+    assert not [row for row in rows.values() if not row["same"]]
     for name in TOGETHER:
         assert max(rows[name]["launches"]) > 1, rows[name]
+        assert rows[name]["error"] <= 4e-6, rows[name]
     assert rows["split"]["launches"] == [3, 3]
     assert rows["products and streams"]["launches"] == [2, 2]
 
