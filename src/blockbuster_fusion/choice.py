@@ -7,6 +7,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
+from blockbuster_fusion.nest.passes.join_grids import join_grids
 from blockbuster_fusion.nest.passes.join_rows import join_rows
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
@@ -66,6 +67,7 @@ class Choice:
             for change in ON_A_GPU:
                 nest = change.observed(nest, observe)
             nest = merging(tiles).observed(nest, observe)
+            nest = joining(self.schedule).observed(nest, observe)
         return nest, tiles
 
     @property
@@ -112,3 +114,12 @@ def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:
     """The pass that puts small kernels of a GPU together."""
     doc = "Merges small neighbouring kernels with equal grids, on a GPU."
     return Pass("merge_kernels", doc, lambda nest: merge_kernels(nest, tiles))
+
+
+def joining(schedule: Schedule) -> Pass[Nest, Nest]:
+    """The pass that has independent kernels of a GPU share launches."""
+
+    def join(nest: Nest) -> Nest:
+        return join_grids(nest) if schedule.together else nest
+
+    return Pass("join_grids", "Launches independent kernels as one, on a GPU, if asked for.", join)

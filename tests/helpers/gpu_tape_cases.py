@@ -71,6 +71,20 @@ def written(x: Tensor, y: Tensor) -> Tensor:
     return x + 1
 
 
+class Projections(torch.nn.Module):
+    """Products of one array with weights of several widths: a launch runs them together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shapes = ((200, 100), (70, 100), (90, 100))
+        self.weights = torch.nn.ParameterList(numbers(*shape) for shape in shapes)
+        self.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        first, second, third = (x @ weight.t() for weight in self.weights)
+        return first.tanh(), second, third + 1
+
+
 def compiled(function: Callable[..., Any]) -> Watched:
     return Watched(function, dynamic=True, target="cuda", library="never")
 
@@ -85,11 +99,11 @@ def check(made: Watched, *inputs: Tensor) -> None:
 # ---------------------------------------------------------------- cases
 
 
-def plain(function: Callable[..., Any]) -> Callable[[], Watched]:
+def plain(function: Callable[..., Any], width: int = 4) -> Callable[[], Watched]:
     def run() -> Watched:
         made = compiled(function)
         for length in LENGTHS:
-            check(made, numbers(length, 4))
+            check(made, numbers(length, width))
         return made
 
     return run
@@ -298,6 +312,8 @@ def _arguments(graph: Any, x: Tensor) -> Iterator[Any]:
 
 CASES: dict[str, Callable[[], Watched]] = {
     **{f"fixed_{f.__name__}": fixed(f, (7, 4)) for f in (scored, broadcast, turned)},
+    "projections": plain(Projections(), 100),
+    "fixed_projections": fixed(Projections(), (7, 100)),
     "fixed_caches": fixed(grown, (2, 4, 8), (2, 1, 8)),
     "fixed_mutated": fixed(written, (7, 4), (7, 4)),
     **{f.__name__: plain(f) for f in (softmax, product, scored, broadcast, turned, cut)},
@@ -319,12 +335,15 @@ def told(gpu: StandIn, made: Watched) -> dict[str, Any]:
         if isinstance(tape, Exception)
     ]
     problems = [str(problem) for problem in gpu.problems]
+    nests = [f.executable.nest for graph in made.graphs for f in graph.fused]
+    together = [len(x.kernels) for nest in nests if nest for x in nest.launches]
     return {
         "driver": gpu.by_driver,
         "met": gpu.met,
         "tapes": tapes,
         "reasons": reasons,
         "problems": problems,
+        "together": together,
     }
 
 

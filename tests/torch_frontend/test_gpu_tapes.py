@@ -13,8 +13,11 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "helpers" / "gpu_tape_cases.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 
-PLAIN = ("softmax", "product", "scored", "broadcast", "turned", "caches", "mutated", "inference")
-FIXED = ("scored", "broadcast", "turned", "caches", "mutated")
+PLAIN = (
+    *("softmax", "product", "scored", "broadcast", "turned", "caches", "mutated", "inference"),
+    "projections",
+)
+FIXED = ("projections", "scored", "broadcast", "turned", "caches", "mutated")
 """Cases whose sizes are the same in all calls."""
 LIBRARY = (
     *("library_steps", "library_steps_of_any_size"),
@@ -51,6 +54,11 @@ def test_few_launches_are_by_triton(case: str) -> None:
     """A kernel has a form for full blocks and one for others; all other launches are C's."""
     found = outputs()[case]
     assert found["met"] <= found["driver"] / 2
+
+
+@pytest.mark.parametrize("case", ["projections", "fixed_projections"])
+def test_projections_of_one_array_are_one_launch(case: str) -> None:
+    assert set(outputs()[case]["together"]) == {3}
 
 
 def test_full_blocks_have_a_form_that_is_met_once() -> None:

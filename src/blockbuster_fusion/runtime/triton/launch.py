@@ -18,7 +18,7 @@ from triton.runtime.jit import JITFunction
 
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.nest import Buffer, Kernel, Nest
+from blockbuster_fusion.nest.nest import Buffer, Launchable, Nest
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, LaunchPlanner, options_of
@@ -59,43 +59,43 @@ class TritonKernels:
         self.source = print_triton(nest) if source is None else source
         self.tiles, self.options = dict(tiles or {}), dict(options or {})
         module = load(self.source)
-        self.kernels = nest.kernels  # kept, so that no other kernel gets the id of one of them
+        self.nest = nest  # kept, so that no other kernel gets the id of one of its own
         self._launchers = {
-            id(kernel): Launcher(kernel, getattr(module, kernel.name), shared)
-            for kernel in nest.kernels
+            id(launched): Launcher(launched, getattr(module, launched.name), shared)
+            for launched in nest.launches
         }
 
     def bind(
         self,
-        kernel: Kernel,
+        kernel: Launchable,
         strides: Sequence[Sequence[int]],
         sizes: Mapping[Symbol, int],
         *,
         elements: int = 0,
     ) -> Callable[[Sequence[torch.Tensor]], None]:
-        """A launch for tensors with these strides, in the order of the kernel's global buffers.
+        """A launch for tensors with these strides, in the order of its global buffers.
 
-        If the GPU lacks resources for it, the kernel gets fewer stages, and then smaller tiles.
+        If the GPU lacks resources for it, it gets fewer stages, and then smaller tiles.
         """
         launcher = self._launchers[id(kernel)]
         named = {symbol.name: size for symbol, size in sizes.items()}
-        options = options_of(kernel, self.kernels, self.options)
+        options = options_of(kernel, self.nest.kernels, self.options)
         return FittingLaunch(launcher, named, self.tiles, options, strides)
 
     def launch(
         self,
-        kernel: Kernel,
+        kernel: Launchable,
         tensors: Mapping[Buffer, torch.Tensor],
         sizes: Mapping[str, int],
         tiles: Mapping[Dim, int] | None = None,
         options: Mapping[str, int] | None = None,
     ) -> None:
-        """Runs one kernel with just these tiles and options, or OutOfResources.
+        """Runs one launch with just these tiles and options, or OutOfResources.
 
         Axes of tensors are in the order of the buffers'; strides are free.
         """
         launcher = self._launchers[id(kernel)]
-        chosen = options or options_of(kernel, self.kernels, self.options)
+        chosen = options or options_of(kernel, self.nest.kernels, self.options)
         plan = launcher.plan(sizes, {**self.tiles, **(tiles or {})}, chosen)
         given = [tensors[buffer] for buffer in launcher.buffers]
         launcher.bound(plan, [x.stride() for x in given])(given)
@@ -141,16 +141,16 @@ def _write(file: Path, source: str) -> None:
 
 
 class Launcher(LaunchPlanner):
-    """One kernel, and the arguments of its function."""
+    """One kernel, or several of one launch, and the arguments of its function."""
 
-    def __init__(self, kernel: Kernel, function: Any, shared: int = USUAL_SHARED) -> None:
-        super().__init__(kernel, shared)
+    def __init__(self, launched: Launchable, function: Any, shared: int = USUAL_SHARED) -> None:
+        super().__init__(launched, shared)
         self.function = function
         self.parameters: list[str] = list(function.arg_names)
         at = {name: i for i, name in enumerate(self.parameters)}
         self.pointers = [at.get(self.names.pointers[b]) for b in self.buffers]
         self.scratch = [at[self.names.pointers[b]] for b in self.names.copies]
-        self.variants = Variants(kernel, self.names, function)
+        self.variants = Variants(launched, self.names, function)
 
     def numbers(
         self, plan: LaunchPlan, strides: Sequence[Sequence[int]]
@@ -363,18 +363,20 @@ class FittingLaunch:
 
     def make_smaller(self, error: OutOfResources) -> None:
         """One stage less, or else half the longest tile that may be halved; if none, the error."""
-        kernel, stages = self.launcher.kernel, self.plan.options["num_stages"]
+        launched, stages = self.launcher.launched, self.plan.options["num_stages"]
         if stages > 1:
             self.options["num_stages"] = stages - 1
             change = f"{stages - 1} instead of {stages} stages"
         else:
-            halving = Halving(kernel, self.sizes, seen_outside(kernel))
-            longest = max(halving.halvable(self.tiles), key=self.tiles.__getitem__, default=None)
+            shared = seen_outside(launched)
+            halvings = [Halving(k, self.sizes, shared, launched.kernels) for k in launched.kernels]
+            dims = [dim for halving in halvings for dim in halving.halvable(self.tiles)]
+            longest = max(dims, key=self.tiles.__getitem__, default=None)
             if longest is None:
                 raise error
             self.tiles[longest] //= 2
             change = f"tiles of {self.tiles[longest]} for {longest.label}"
-        log.warning("kernel %s gets %s: %s", kernel.name, change, error)
+        log.warning("kernel %s gets %s: %s", launched.name, change, error)
         self.launch = self.bound()
 
 

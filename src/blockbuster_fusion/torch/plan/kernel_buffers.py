@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from blockbuster_fusion.array.records import FrameworkLayout
-from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis, Call, Clear, Kernel
+from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis, Call, Clear, Launchable
 from blockbuster_fusion.nest.shapes import buffer_shape, contiguous
 from blockbuster_fusion.runtime.bound import Bound, Launch
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
@@ -247,7 +247,7 @@ class KernelBuffers:
 
     def sized_buffers(self, launch: Launch) -> SizedBuffers:
         """The sizes and strides of a launch."""
-        assert isinstance(launch.step, Kernel)
+        assert isinstance(launch.step, Launchable)
         strides = tuple((self.varied.get(b), self.strides[b]) for b in launch.buffers)
         is_sized = bool(self.lengths) and not self.lengths.keys().isdisjoint(launch.step.symbols)
         sizes = self.sizes if is_sized else self.program.extents.sizes

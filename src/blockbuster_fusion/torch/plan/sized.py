@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from blockbuster_fusion.ir.axis import Symbol
-from blockbuster_fusion.nest.nest import Buffer, Kernel
+from blockbuster_fusion.nest.nest import Buffer, Kernel, Launchable
 from blockbuster_fusion.nest.shapes import buffer_shape, contiguous
 from blockbuster_fusion.runtime.bound import Launch
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
@@ -183,7 +183,7 @@ class GpuKernel:
     """A kernel on a GPU, of which some sizes or strides may be known in a call only."""
 
     def __init__(self, launch: Launch, buffers: SizedBuffers, device: torch.device) -> None:
-        assert isinstance(launch.step, Kernel)
+        assert isinstance(launch.step, Launchable)
         self.kernel, self.kernels = launch.step, launch.bound.owner.kernels
         self.name, self.device, self.buffers = launch.step.name, device, buffers
         self.dtypes = [STORED[buffer.dtype] for buffer in launch.buffers]
