@@ -26,11 +26,11 @@ from blockbuster_fusion.torch import compile_parts
 from blockbuster_fusion.torch.plan import (
     gpu_tape,
     kernel_buffers,
+    named_calls,
     products,
     sized,
     steps,
     tape,
-    writes,
 )
 
 LIBRARY = """\
@@ -173,7 +173,7 @@ def installed() -> Iterator[StandIn]:
             (kernel_buffers, "has_driver", lambda device: True),
             (tape, "has_driver", lambda device: True),
             (products, "has_driver", lambda device: True),
-            (writes, "has_driver", lambda device: True),
+            (named_calls, "has_driver", lambda device: True),
             (steps, "library_on", _library_on),
             (kernel_buffers, "library_on", _library_on),
             (compile_parts, "_COMPILED", RecentlyUsed(256)),

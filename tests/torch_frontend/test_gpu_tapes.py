@@ -19,8 +19,9 @@ FIXED = ("scored", "broadcast", "turned", "caches", "mutated")
 LIBRARY = (
     *("library_steps", "library_steps_of_any_size"),
     *("operators_by_name", "operators_by_name_of_any_size"),
+    *("allocated", "windows", "attention_by_pytorch", "other_strides", "failing"),
 )
-"""Models of which PyTorch runs the products, or updates of inputs and concatenations."""
+"""Models of which PyTorch runs the products, or other operators."""
 ODD_OR_MANY = ("cut", "strides", "aligned", "odd_addresses", "threads")
 """Cases with arrays at odd addresses, with many strides, or with several threads."""
 

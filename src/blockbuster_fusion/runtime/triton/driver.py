@@ -21,8 +21,9 @@ from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime import traced
 from blockbuster_fusion.runtime.c.kernels import loaded
 from blockbuster_fusion.runtime.traced import Number, Trace, Value, int_of
-from blockbuster_fusion.runtime.triton import library_calls
-from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
+from blockbuster_fusion.runtime.triton import library_call_source, library_calls
+from blockbuster_fusion.runtime.triton.library_call_source import CODES, DIFFERS, REFUSED, UNFIT
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall, Release
 
 WHOLE = frozenset({"i1", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
 """The types of parameters that are integers: a driver reads as many of 64 bits as it needs."""
@@ -138,7 +139,9 @@ class Launches:
 
     def __init__(
         self,
-        launches: Sequence[tuple[DriverLaunch | LibraryCall | int, Sequence[tuple[int, int]]]],
+        launches: Sequence[
+            tuple[DriverLaunch | LibraryCall | Release | int, Sequence[tuple[int, int]]]
+        ],
         device: int,
         names: Sequence[str],
         given: Mapping[int, int] | None = None,
@@ -160,10 +163,14 @@ class Launches:
         for at, (launch, places) in enumerate(launches):
             entry = self.entries[at]
             if isinstance(launch, LibraryCall):
-                call, held = library_calls.filled(launch, [*places], given or {})
+                call, held = library_call_source.filled(launch, [*places], given or {})
                 self.held += [call, held]
                 entry.call = ctypes.addressof(call)
                 finalize(self, library.forget, call)
+                continue
+            if isinstance(launch, Release):
+                entry.released = self.kept(launch.handles)
+                entry.released_count = len(launch.handles)
                 continue
             forms = (_Form * self.rooms[at])()
             self.held.append(forms)
@@ -211,11 +218,10 @@ class Launches:
 
     def __call__(
         self, addresses: Any, first: int = 0, count: int | None = None, numbers: Any = None
-    ) -> int | None:
+    ) -> "Stopped | None":
         """Runs some launches on the current stream; `addresses` are those of the bases.
 
-        `numbers` are the integers that traces are given. The result is None, or the number of the
-        first launch that has no form for them: it and those after it have not run.
+        `numbers` are the integers that traces are given. The result is None if all have run.
         """
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         count = len(self.entries) - first if count is None else count
@@ -224,13 +230,23 @@ class Launches:
         failed = self.play(entries, count, addresses, numbers, stream, self.device, mode)
         if not failed:
             return None
-        at, code = divmod(failed, _CODES)
-        if code == _UNFIT:
-            return first + int(at)
+        at, code = divmod(failed, CODES)
+        if code in (UNFIT, DIFFERS):
+            return Stopped(first + int(at), has_run=code == DIFFERS)
         problem = f"the driver of the GPU reports error {code}"
-        if code == _REFUSED:
+        if code == REFUSED:
             problem = "PyTorch refuses its operands, or lacks memory"
         raise LaunchFailed(name=self.names[first + at], problem=problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The launch after which none has run."""
+
+    at: int
+    has_run: bool
+    """True if a result lies in memory otherwise than expected, False if no form of a kernel fits
+    its numbers: then it has not run either."""
 
 
 def single(launch: DriverLaunch, device: int, count: int) -> Callable[[Sequence[int]], object]:
@@ -266,6 +282,8 @@ class _Entry(ctypes.Structure):
         ("forms", ctypes.c_void_p),
         ("count", ctypes.c_int64),
         ("call", ctypes.c_void_p),
+        ("released", ctypes.c_void_p),
+        ("released_count", ctypes.c_int64),
     )
 
 
@@ -273,17 +291,10 @@ _SIZE = ctypes.sizeof(_Entry)
 MOST_FORMS = 32
 """The number of forms of a kernel whose sizes change. It has few: the blocks of each dim are full
 or not."""
-_CODES = 2048
-"""An upper bound of the codes of the driver's errors."""
-_UNFIT = _CODES - 1
-"""The code that says that no form fits."""
-
-_REFUSED = _CODES - 2
-"""The code that says that an operator of PyTorch's failed."""
 
 _SOURCE = f"""\
 {traced.SOURCE}
-{library_calls.SOURCE}
+{library_call_source.SOURCE}
 #include <dlfcn.h>
 #include <string.h>
 
@@ -297,6 +308,8 @@ struct entry {{
     const struct form *forms;
     int64_t count;
     struct call *call;
+    const int64_t *released;
+    int64_t released_count;
 }};
 typedef unsigned u;
 typedef int (*launch_kernel)(void *, u, u, u, u, u, u, u, void *, void **, void **);
@@ -332,12 +345,12 @@ static int launched(const struct form *one, const int64_t *addresses, const int6
                     void *stream) {{
     int64_t parameters[one->parameter_count], made[one->code_count + 1], low = 0;
     void *pointers[one->parameter_count];
-    if (!traced(one->code, one->code_count, numbers, made)) return {_UNFIT};
+    if (!traced(one->code, one->code_count, numbers, made)) return UNFIT;
     memcpy(parameters, one->parameters, sizeof(parameters));
     for (int64_t j = 0; j < one->count; j++)
         low |= parameters[one->places[j]] = addresses[one->bases[j]] + one->offsets[j];
     if (!one->function) return clear((uint64_t)parameters[0], 0, (size_t)one->bytes, stream);
-    if (low % {ALIGNED}) return {_UNFIT};
+    if (low % {ALIGNED}) return UNFIT;
     for (int64_t j = 0; j < one->sized_count; j++)
         parameters[one->sized[2 * j]] = made[one->sized[2 * j + 1]];
     for (int64_t j = 0; j < one->parameter_count; j++) pointers[j] = &parameters[j];
@@ -351,20 +364,19 @@ void publish(struct entry *one) {{
     __atomic_store_n(&one->count, one->count + 1, __ATOMIC_RELEASE);
 }}
 
-int64_t play(const struct entry *entries, int64_t count, const int64_t *addresses,
+int64_t play(const struct entry *entries, int64_t count, int64_t *addresses,
              const int64_t *numbers, void *stream, int device, int mode) {{
     const int lost = with_context(device);
     if (lost) return lost;
     for (int64_t i = 0; i < count; i++) {{
-        if (entries[i].call) {{
-            if (called(entries[i].call, addresses, numbers, mode)) return i * {_CODES} + {_REFUSED};
-            continue;
-        }}
-        const int64_t forms = __atomic_load_n(&entries[i].count, __ATOMIC_ACQUIRE);
-        int failed = {_UNFIT};
-        for (int64_t j = 0; j < forms && failed == {_UNFIT}; j++)
-            failed = launched(&entries[i].forms[j], addresses, numbers, stream);
-        if (failed) return i * {_CODES} + failed;
+        const struct entry *one = &entries[i];
+        release(addresses, one->released, one->released_count);
+        if (one->released) continue;
+        const int64_t forms = __atomic_load_n(&one->count, __ATOMIC_ACQUIRE);
+        int failed = one->call ? called(one->call, addresses, numbers, mode) : UNFIT;
+        for (int64_t j = 0; j < forms && failed == UNFIT; j++)
+            failed = launched(&one->forms[j], addresses, numbers, stream);
+        if (failed) return i * {CODES} + failed;
     }}
     return 0;
 }}
@@ -383,8 +395,13 @@ def load_library() -> Any:
     library.play.restype = ctypes.c_int64
     library.use_tensors.argtypes, library.use_tensors.restype = (pointer, pointer), None
     library.use_tensors(*library_calls.makers())
-    library.use_operators.argtypes, library.use_operators.restype = (pointer,) * 5, None
-    library.use_operators(*library_calls.callers())
-    library.forget.argtypes, library.forget.restype = (ctypes.POINTER(library_calls.Call),), None
+    library.use_operators.argtypes, library.use_operators.restype = (pointer,), None
+    callers = library_calls.callers()
+    library.use_operators((pointer * len(callers))(*callers))
+    library.release.argtypes, library.release.restype = (pointer, pointer, number), None
+    library.forget.argtypes, library.forget.restype = (
+        (ctypes.POINTER(library_call_source.Call),),
+        None,
+    )
     library.publish.argtypes, library.publish.restype = (pointer,), None
     return library

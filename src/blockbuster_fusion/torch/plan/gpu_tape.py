@@ -6,13 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
+from blockbuster_fusion.errors import LaunchFailed
+from blockbuster_fusion.runtime.triton.library_calls import (
+    LibraryCall,
+    Release,
+    handle_of,
+    tensor_of,
+)
 from blockbuster_fusion.torch.plan.c_tape import Address
 from blockbuster_fusion.torch.plan.placement import ALIGNED
 from blockbuster_fusion.torch.plan.sized import CallNumbers, GpuKernel
+from blockbuster_fusion.torch.plan.steps import with_strides
 
 if TYPE_CHECKING:  # it needs Triton
     from blockbuster_fusion.runtime.triton.driver import DriverLaunch
+
+    Action = DriverLaunch | GpuKernel | LibraryCall | Release
 
 
 class GpuTape:
@@ -24,12 +33,16 @@ class GpuTape:
 
     def __init__(
         self,
-        launches: "Sequence[tuple[DriverLaunch | GpuKernel | LibraryCall, Sequence[Address]]]",
+        launches: "Sequence[tuple[Action, Sequence[Address]]]",
         device: torch.device,
+        met: dict[int, tuple[int, ...]],
     ) -> None:
+        """The strides of results that are not as PyTorch tells are noted in `met`."""
         from blockbuster_fusion.runtime.triton.driver import Launches
 
-        self.device, self.places = device, [places for _, places in launches]
+        self.device, self.met = device, met
+        self.places = [places for _, places in launches]
+        self.calls = {n: x for n, (x, _) in enumerate(launches) if isinstance(x, LibraryCall)}
         self.kernels = {n: x for n, (x, _) in enumerate(launches) if isinstance(x, GpuKernel)}
         others = [slot for x, _ in launches if isinstance(x, LibraryCall) for slot in x.given]
         self.numbers = CallNumbers([x.buffers for x in self.kernels.values()], others)
@@ -54,11 +67,26 @@ class GpuTape:
         numbers = self.numbers.read(values) if self.numbers.count else None
         end = len(self.places) if count is None else first + count
         while first < end:
-            unfit = self.launches(addresses, first, end - first, numbers)
-            if unfit is None:
+            stopped = self.launches(addresses, first, end - first, numbers)
+            if stopped is None:
                 return
-            self.meet(unfit, addresses, numbers)
-            first = unfit + 1
+            if stopped.has_run:
+                self.arrange(self.calls[stopped.at], addresses)
+            else:
+                self.meet(stopped.at, addresses, numbers)
+            first = stopped.at + 1
+
+    def arrange(self, call: LibraryCall, addresses: Any) -> None:
+        """Copies results that lie otherwise than expected, and notes their strides."""
+        for x in call.results:
+            found, addresses[x.handle] = tensor_of(addresses[x.handle]), None
+            if tuple(found.shape) != x.shape or found.dtype != x.dtype:
+                problem = f"its result is {found.dtype} of shape {tuple(found.shape)}, not {x}"
+                raise LaunchFailed(name=call.name, problem=problem)
+            if found.stride() != x.strides:
+                self.met[x.key] = tuple(found.stride())
+            found = with_strides(found, x.strides)
+            addresses[x.address], addresses[x.handle] = found.data_ptr(), handle_of(found)
 
     def meet(self, number: int, addresses: Any, numbers: Any) -> None:
         """Runs a launch for numbers that none of its forms fits, and adds a form for such."""

@@ -9,7 +9,7 @@ kept. So several threads may run one tape.
 
 import ctypes
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.autograd import profiler
 from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall, Release, tensor_of
 from blockbuster_fusion.torch.plan.assembling import Assembly
 from blockbuster_fusion.torch.plan.c_tape import ALIGNED, Address, Tape, packed
 from blockbuster_fusion.torch.plan.gpu_tape import GpuTape
@@ -88,6 +89,8 @@ class _Part:
     """The slots of the step's results, and the bases that they are."""
     dead: tuple[int, ...]
     """The slots that are not read later."""
+    taken: tuple[tuple[int, int], ...] = ()
+    """The slots of results of calls from C, and the numbers of their handles."""
     names: tuple[str, ...] = ()
     """The names of the kernels, for a profiler."""
 
@@ -105,7 +108,8 @@ class TensorTape:
     def __init__(self, assembly: Assembly) -> None:
         made = _Parts(assembly)
         self.parts, self.arena, self.regions = made.parts, made.arena, made.regions
-        self.rows = [(x.fresh, x.run, x.tape, x, x.made, x.dead) for x in self.parts]
+        self.rows = [(x.fresh, x.run, x.tape, x, x.made, x.taken, x.dead) for x in self.parts]
+        self.handles = [*made.handles.values()]
         self.addresses, self.given = made.addresses, made.given
         self.device, self.most = assembly.device, most_arena(assembly.device)
         self.template = [assembly.kept.get(slot) for slot in range(len(assembly.layouts.values))]
@@ -138,7 +142,16 @@ class TensorTape:
         for slot, base in self.given:
             found = values[slot].data_ptr()
             addresses[base] = found if found >= LOW else checked_address(values[slot], found)
-        for fresh, run, tape, part, made, dead in self.rows:
+        try:
+            self.run(values, addresses)
+        except BaseException:
+            self.release(addresses)
+            raise
+        return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
+
+    def run(self, values: list[Any], addresses: Any) -> None:
+        """Runs the parts in order."""
+        for fresh, run, tape, part, made, taken, dead in self.rows:
             for each in fresh:
                 addresses[each.base] = each.made(values, self.device).data_ptr()
             if run is not None:
@@ -149,9 +162,16 @@ class TensorTape:
                 part.profile(addresses, values)
             elif tape is not None:
                 tape(addresses, values)
+            for slot, handle in taken:
+                values[slot], addresses[handle] = tensor_of(addresses[handle]), None
             for slot in dead:
                 values[slot] = None
-        return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
+
+    def release(self, addresses: Any) -> None:
+        """Drops the results of calls from C that are left after a failure."""
+        for handle in self.handles:
+            if addresses[handle]:
+                tensor_of(addresses[handle])
 
 
 class _Parts:
@@ -180,13 +200,18 @@ class _Parts:
         self.arena = -(-end // ALIGNED) * ALIGNED
         shown = dict.fromkeys(x.base for x in self.placements.values() if x.base.shown)
         self.address = {base: Address(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
-        launched = [base for a in self.actions if isinstance(a, Launched) for base, _ in a.places]
-        others = dict.fromkeys([*shown, *(base for base in launched if base.slot is not None)])
+        launched = [x for a in self.actions if isinstance(a, Launched) for x in self.used(a)]
+        tensors = [x for x in launched if isinstance(x, Base) and x.slot is not None]
+        others = dict.fromkeys([*shown, *tensors])
         self.address |= {base: Address(n, 0) for n, base in enumerate(others, start=_ARENA + 1)}
         first = len(others) + 1
         self.regions = Regions([(base, *self.spans[base]) for base in sized], first)
         self.address |= {base: Address(self.regions.numbers[base], 0) for base in sized}
-        self.addresses = (ctypes.c_void_p * (first + len(self.regions.bytes)))()
+        called = [base for base in self.address if base.is_called]
+        after = first + len(self.regions.bytes)
+        self.handles = {base: n for n, base in enumerate(called, start=after)}
+        """The numbers of the handles of results of calls from C."""
+        self.addresses = (ctypes.c_void_p * (after + len(called)))()
         for slot, x in assembly.kept.items():  # these never change
             for _, base in self.held_at(slot):
                 self.addresses[base] = x.data_ptr()
@@ -202,7 +227,7 @@ class _Parts:
 
     def used(self, action: Launched | Ran) -> Iterator[Base | int]:
         if isinstance(action, Launched):
-            return (base for base, _ in action.places)
+            return iter((*(base for base, _ in action.places), *action.makes))
         return (self.thing(slot) for slot in (*action.reads, *action.makes))
 
     def thing(self, slot: int) -> Base | int:
@@ -227,16 +252,37 @@ class _Parts:
         for row in [[x] for x in self.actions] if self.is_large else _rows(self.actions):
             now = range(start, start + len(row))
             start = now.stop
-            fresh = tuple(self.fresh(base) for base, at in begins.items() if at in now)
+            new = [base for base, at in begins.items() if at in now]
+            fresh = tuple(self.fresh(base) for base in new if not base.is_called)
             dead = tuple(slot for slot, at in ends.items() if at in now)
             action = row[0]
             if isinstance(action, Ran):
                 made = tuple(pair for slot in action.makes for pair in self.held_at(slot))
                 yield _Part(fresh, None, action.step, self.runner(action), made, dead)
             else:
-                launches = [(a.launch, self.located(a)) for a in row if isinstance(a, Launched)]
-                names = tuple(f"blockbuster::{a.name}" for a in row if isinstance(a, Launched))
-                yield _Part(fresh, self.tape(launches), None, None, (), dead, names)
+                launches = [*self.launches(row, now.start)]
+                names = tuple(f"blockbuster::{x.name}" for x in launches)
+                tape = self.tape([(x.launch, self.located(x)) for x in launches])
+                taken = tuple(
+                    (slot, self.handles[b]) for b in new for slot in b.shown if b.is_called
+                )
+                yield _Part(fresh, tape, None, None, (), dead, taken, names)
+
+    def launches(self, row: Sequence[Launched | Ran], first: int) -> Iterator[Launched]:
+        """The launches of a row; after each, the results that it was the last to read end."""
+        for at, action in enumerate(row, start=first):
+            assert isinstance(action, Launched)
+            made = {
+                base.slot: (self.address[base].base, self.handles[base]) for base in action.makes
+            }
+            if isinstance(action.launch, LibraryCall):
+                yield replace(action, launch=action.launch.placed(made.__getitem__))
+            else:
+                yield action
+            ended = [n for b, n in self.handles.items() if self.spans[b][1] == at and not b.shown]
+            if ended:
+                release = Release(tuple(ended))
+                yield Launched(release.name, release, ())
 
     def runner(self, action: Ran) -> Callable[[list[Any]], None]:
         """A step as a plain function; its result is guarded if kernels or views rely on it."""
@@ -249,7 +295,9 @@ class _Parts:
 
     def tape(self, launches: Sequence[tuple[Any, list[Address]]]) -> Tape | GpuTape:
         """Consecutive launches as one call."""
-        return GpuTape(launches, self.device) if has_driver(self.device) else Tape(launches)
+        if has_driver(self.device):
+            return GpuTape(launches, self.device, self.met)
+        return Tape(launches)
 
     def located(self, action: Launched) -> list[Address]:
         found = [(self.address[base], offset) for base, offset in action.places]
