@@ -31,6 +31,7 @@ from blockbuster_fusion.torch.plan import (
     sized,
     steps,
     tape,
+    tape_text,
 )
 
 LIBRARY = """\
@@ -169,7 +170,8 @@ def installed() -> Iterator[StandIn]:
             (driver, "LIBRARY", str(file)),
             (driver, "Launches", lambda launches, _, *rest: found(launches, 0, *rest)),
             (torch._C, "_cuda_getCurrentRawStream", lambda index: 0),
-            (torch.cuda, "current_device", lambda: None),
+            (torch._C, "_cuda_getDevice", lambda: None),
+            (tape_text, "has_driver", lambda device: True),
             (kernel_buffers, "has_driver", lambda device: True),
             (tape, "has_driver", lambda device: True),
             (products, "has_driver", lambda device: True),

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
 import torch
+from torch import _C, is_inference_mode_enabled
 from triton.runtime.driver import driver
 from triton.runtime.errors import OutOfResources
 
@@ -156,6 +157,7 @@ class Launches:
         self.places = [places for _, places in launches]
         self.rooms = [x if isinstance(x, int) else 1 for x, _ in launches]
         self.entries = (_Entry * len(launches))()
+        self.start = ctypes.addressof(self.entries)
         self.held: list[Any] = []  # the memory that the entries point to
         self.lock = Lock()
         library = load_library()
@@ -223,10 +225,9 @@ class Launches:
 
         `numbers` are the integers that traces are given. The result is None if all have run.
         """
-        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        stream, mode = _C._cuda_getCurrentRawStream(self.device), is_inference_mode_enabled()
         count = len(self.entries) - first if count is None else count
-        entries = ctypes.byref(self.entries, first * _SIZE)
-        mode = torch.is_inference_mode_enabled()
+        entries = self.start + first * _SIZE
         failed = self.play(entries, count, addresses, numbers, stream, self.device, mode)
         if not failed:
             return None

@@ -54,22 +54,14 @@ class GpuTape:
         self.launches = Launches(located, device.index, names, self.numbers.places)
 
     def __call__(self, addresses: Any, values: Sequence[Any] = ()) -> None:
-        """Runs the launches; `addresses` are those of the bases."""
-        if torch.cuda.current_device() == self.device.index:
-            self.run(addresses, values)
-        else:
-            with torch.cuda.device(self.device):  # the driver launches in the current context
-                self.run(addresses, values)
+        """Runs the launches on the current device; `addresses` are those of the bases."""
+        self.run(addresses, values, 0, len(self.places))
 
-    def run(
-        self, addresses: Any, values: Sequence[Any], first: int = 0, count: int | None = None
-    ) -> None:
+    def run(self, addresses: Any, values: Sequence[Any], first: int, count: int) -> None:
+        """Runs some of the launches."""
         numbers = self.numbers.read(values) if self.numbers.count else None
-        end = len(self.places) if count is None else first + count
-        while first < end:
-            stopped = self.launches(addresses, first, end - first, numbers)
-            if stopped is None:
-                return
+        end = first + count
+        while stopped := self.launches(addresses, first, end - first, numbers):
             if stopped.has_run:
                 self.arrange(self.calls[stopped.at], addresses)
             else:
@@ -81,7 +73,8 @@ class GpuTape:
         for x in call.results:
             found, addresses[x.handle] = tensor_of(addresses[x.handle]), None
             if tuple(found.shape) != x.shape or found.dtype != x.dtype:
-                problem = f"its result is {found.dtype} of shape {tuple(found.shape)}, not {x}"
+                other = f"{x.dtype} of shape {x.shape}, as PyTorch tells"
+                problem = f"it gives {found.dtype} of shape {tuple(found.shape)}, not {other}"
                 raise LaunchFailed(name=call.name, problem=problem)
             if found.stride() != x.strides:
                 self.met[x.key] = tuple(found.stride())

@@ -13,11 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.autograd import profiler
 
-from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.nest.shapes import contiguous
-from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
 from blockbuster_fusion.runtime.triton.library_calls import LibraryCall, Release, tensor_of
 from blockbuster_fusion.torch.plan.assembling import Assembly
 from blockbuster_fusion.torch.plan.c_tape import ALIGNED, Address, Tape, packed
@@ -32,6 +29,7 @@ from blockbuster_fusion.torch.plan.placement import (
 from blockbuster_fusion.torch.plan.regions import Regions
 from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
 from blockbuster_fusion.torch.plan.steps import BoundOperator, Slot, named_range
+from blockbuster_fusion.torch.plan.tape_text import ARENA, calling
 from blockbuster_fusion.torch.plan.views import ViewStep
 
 MOST_ARENA, MOST_ON_GPU = 4 << 20, 1 << 30
@@ -44,15 +42,12 @@ def most_arena(device: torch.device) -> int:
     return MOST_ON_GPU if has_driver(device) else MOST_ARENA
 
 
-_ARENA = 0
-"""The number of the base that is the arena."""
-
 _View = tuple[Any, ...]
 """Shape, strides and offset; if the shape depends on sizes, that and the order in memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Fresh:
+class Fresh:
     """A tensor to allocate, and the slots that it, or a view of it, is put into."""
 
     base: int
@@ -61,26 +56,20 @@ class _Fresh:
     shown: tuple[tuple[int, _View | None], ...]
     is_sized: bool
 
-    def made(self, values: list[Any], device: torch.device) -> torch.Tensor:
-        """The tensor, which is put into its slots."""
-        shape: Any = _lengths(self.shape, values) if self.is_sized else self.shape
-        x = torch.empty(shape, dtype=self.dtype, device=device)
+    def made(self, values: list[Any], empty: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """The tensor of a shape that depends on sizes, which is put into its slots."""
+        shape = _lengths(self.shape, values)
+        x = empty(tuple(shape), contiguous(shape), self.dtype)
         for slot, view in self.shown:
-            if view is None:
-                values[slot] = x
-            elif self.is_sized:
-                own, order = view
-                values[slot] = _turned(x, own, order, values)
-            else:
-                values[slot] = x.as_strided(*view)
+            values[slot] = x if view is None else _turned(x, view[0], view[1], values)
         return x
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """Consecutive kernels, or a step that PyTorch runs."""
 
-    fresh: tuple[_Fresh, ...]
+    fresh: tuple[Fresh, ...]
     tape: Tape | GpuTape | None
     step: Callable[[list[Any]], None] | None
     run: Callable[[list[Any]], None] | None
@@ -103,12 +92,18 @@ class _Part:
 
 
 class TensorTape:
-    """A plan for inputs with given shapes and strides: called with them, it gives results."""
+    """A plan for inputs with given shapes and strides.
 
-    def __init__(self, assembly: Assembly) -> None:
+    Called with them and with what evaluates the sizes of a call, it gives the results. These are
+    None if arrays are empty, for which other kernels run, or if the arena would be large.
+    """
+
+    def __init__(
+        self, assembly: Assembly, inputs: int, fits: Callable[[Sequence[Any]], bool]
+    ) -> None:
+        """`inputs` is the number of inputs, which are in the first slots; `fits` tests them."""
         made = _Parts(assembly)
         self.parts, self.arena, self.regions = made.parts, made.arena, made.regions
-        self.rows = [(x.fresh, x.run, x.tape, x, x.made, x.taken, x.dead) for x in self.parts]
         self.handles = [*made.handles.values()]
         self.addresses, self.given = made.addresses, made.given
         self.device, self.most = assembly.device, most_arena(assembly.device)
@@ -118,54 +113,8 @@ class TensorTape:
         self.outputs = tuple(assembly.outputs)
         self.seen, self.met = assembly.seen, made.met
         """The strides of results that were not as PyTorch tells: known before, and met in calls."""
-
-    def __call__(self, given: Sequence[Any], length: Length) -> list[Any] | None:
-        """The results; `length` evaluates the sizes of this call.
-
-        None if arrays are empty, for which other kernels run, or if the arena would be large.
-        """
-        values = [*given, *self.template[len(given) :]]
-        for size, slot in self.lengths:
-            values[slot] = found = length(size)
-            if not found:
-                return None
-        for derive in self.derived:
-            derive(values)
-        addresses = type(self.addresses).from_buffer_copy(self.addresses)
-        total = self.arena + self.regions.total(values)
-        if total > self.most:
-            return None
-        if total:
-            arena = torch.empty(total, dtype=torch.uint8, device=self.device)
-            addresses[_ARENA] = start = arena.data_ptr()
-            self.regions.place(addresses, start + self.arena, values)
-        for slot, base in self.given:
-            found = values[slot].data_ptr()
-            addresses[base] = found if found >= LOW else checked_address(values[slot], found)
-        try:
-            self.run(values, addresses)
-        except BaseException:
-            self.release(addresses)
-            raise
-        return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
-
-    def run(self, values: list[Any], addresses: Any) -> None:
-        """Runs the parts in order."""
-        for fresh, run, tape, part, made, taken, dead in self.rows:
-            for each in fresh:
-                addresses[each.base] = each.made(values, self.device).data_ptr()
-            if run is not None:
-                run(values)
-                for slot, base in made:
-                    addresses[base] = address(values[slot])
-            elif profiler._is_profiler_enabled:
-                part.profile(addresses, values)
-            elif tape is not None:
-                tape(addresses, values)
-            for slot, handle in taken:
-                values[slot], addresses[handle] = tensor_of(addresses[handle]), None
-            for slot in dead:
-                values[slot] = None
+        self.inputs, self.fits = inputs, fits
+        self.call = calling(self)
 
     def release(self, addresses: Any) -> None:
         """Drops the results of calls from C that are left after a failure."""
@@ -199,11 +148,11 @@ class _Parts:
             hidden, offsets, end = [], [], 0
         self.arena = -(-end // ALIGNED) * ALIGNED
         shown = dict.fromkeys(x.base for x in self.placements.values() if x.base.shown)
-        self.address = {base: Address(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
+        self.address = {base: Address(ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
         launched = [x for a in self.actions if isinstance(a, Launched) for x in self.used(a)]
         tensors = [x for x in launched if isinstance(x, Base) and x.slot is not None]
         others = dict.fromkeys([*shown, *tensors])
-        self.address |= {base: Address(n, 0) for n, base in enumerate(others, start=_ARENA + 1)}
+        self.address |= {base: Address(n, 0) for n, base in enumerate(others, start=ARENA + 1)}
         first = len(others) + 1
         self.regions = Regions([(base, *self.spans[base]) for base in sized], first)
         self.address |= {base: Address(self.regions.numbers[base], 0) for base in sized}
@@ -240,7 +189,7 @@ class _Parts:
         is_own = isinstance(base, Base) and base.slot == slot and base in self.address
         return [(slot, self.address[base].base)] if isinstance(base, Base) and is_own else []
 
-    def assembled(self, shown: Sequence[Base], stay: Collection[int]) -> Iterator[_Part]:
+    def assembled(self, shown: Sequence[Base], stay: Collection[int]) -> Iterator[Part]:
         """The parts; the slots in `stay` are needed to the end."""
         held = [slot for base in shown for slot in base.shown]
         held += [
@@ -258,7 +207,7 @@ class _Parts:
             action = row[0]
             if isinstance(action, Ran):
                 made = tuple(pair for slot in action.makes for pair in self.held_at(slot))
-                yield _Part(fresh, None, action.step, self.runner(action), made, dead)
+                yield Part(fresh, None, action.step, self.runner(action), made, dead)
             else:
                 launches = [*self.launches(row, now.start)]
                 names = tuple(f"blockbuster::{x.name}" for x in launches)
@@ -266,7 +215,7 @@ class _Parts:
                 taken = tuple(
                     (slot, self.handles[b]) for b in new for slot in b.shown if b.is_called
                 )
-                yield _Part(fresh, tape, None, None, (), dead, taken, names)
+                yield Part(fresh, tape, None, None, (), dead, taken, names)
 
     def launches(self, row: Sequence[Launched | Ran], first: int) -> Iterator[Launched]:
         """The launches of a row; after each, the results that it was the last to read end."""
@@ -303,17 +252,17 @@ class _Parts:
         found = [(self.address[base], offset) for base, offset in action.places]
         return [Address(place.base, place.offset + offset) for place, offset in found]
 
-    def fresh(self, base: Base) -> _Fresh:
+    def fresh(self, base: Base) -> Fresh:
         """The tensor for a base, in the shape of a tensor that is all of it, if there is one."""
         shown = {slot: self.placements[slot] for slot in base.shown}
         if base.is_sized:
             plain = [x.shape for x in shown.values() if not x.order]
             whole = next(iter(plain), base.shape)
             sized = tuple((slot, _dense_view(x, whole)) for slot, x in shown.items())
-            return _Fresh(self.address[base].base, whole, base.dtype, sized, True)
+            return Fresh(self.address[base].base, whole, base.dtype, sized, True)
         shape = next((x.shape for x in shown.values() if x.is_whole), base.shape)
         views = tuple((slot, _view(x, shape)) for slot, x in shown.items())
-        return _Fresh(self.address[base].base, shape, base.dtype, views, False)
+        return Fresh(self.address[base].base, shape, base.dtype, views, False)
 
 
 def _view(x: Placement, shape: tuple[SizedLength, ...]) -> _View | None:
