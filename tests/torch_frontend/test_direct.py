@@ -15,7 +15,7 @@ from helpers.torch_running import Watched
 
 @pytest.fixture
 def verdicts() -> Iterator[list[bool]]:
-    """Whether each graph that was compiled needs no wrapper."""
+    """For each graph that was compiled, True if it is called without a wrapper."""
     found: list[bool] = []
 
     def noted(call: Any, *others: Any) -> Attempt:

@@ -19,7 +19,7 @@ OWN = (OutputType.non_alias, OutputType.unsafe_view_alias)
 
 
 def metadata_now() -> Any | None:
-    """What AOTAutograd knows of the graph that it has compiled now, for torch.compile."""
+    """The facts that AOTAutograd has about the graph that it compiles now, for torch.compile."""
     context = TracingContext.try_get()
     return None if context is None else context.fw_metadata
 
@@ -34,8 +34,8 @@ def is_direct(
 ) -> bool:
     """True if a call of the graph is all that a call of the captured module has to do.
 
-    `metadata` is what AOTAutograd knows of it, if torch.compile captured the module. `examples` are
-    the inputs of the module, and `graph` is what AOTAutograd made of it.
+    `metadata` are AOTAutograd's facts about it, if torch.compile captured the module. `examples`
+    are the inputs of the module, and `graph` is the graph that AOTAutograd made of it.
     """
     if metadata is None:
         return False
