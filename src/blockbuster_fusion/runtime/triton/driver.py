@@ -32,7 +32,9 @@ HIDDEN = 2
 """Parameters at the end that Triton adds: the addresses of memory for programs, here none."""
 LIBRARY = "libcuda.so.1"
 ALIGNED = 16
-"""Kernels are compiled for addresses that are multiples of this."""
+"""Kernels are compiled for addresses that are multiples of this, or for such that are not."""
+Odd = frozenset[int]
+"""The numbers of arrays whose addresses are no multiples of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class DriverLaunch:
     """The compiled kernel, whose function lives as long as it does."""
     trace: Trace | None = None
     """The trace of the numbers among the parameters, and of the grid."""
+    odd: Odd = frozenset()
+    """The arrays at odd addresses that it was compiled for."""
 
 
 def cleared(name: str, size: int) -> DriverLaunch:
@@ -70,10 +74,12 @@ def driver_launch(
     pointers: Sequence[tuple[int, int]],
     scratch: Sequence[tuple[tuple[int, ...], torch.dtype]] = (),
     trace: Trace | None = None,
+    odd: Odd = frozenset(),
 ) -> DriverLaunch | None:
     """The launch of a kernel of Triton's; None if it takes more than a grid and numbers.
 
-    `template` has the numbers, and `pointers` the places of arrays among the arguments.
+    `template` has the numbers, and `pointers` the places of arrays among the arguments. The kernel
+    was compiled for odd addresses of some arrays.
     """
     about = compiled.metadata
     extras = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
@@ -97,6 +103,7 @@ def driver_launch(
         tuple(scratch),
         kernel=compiled,
         trace=trace,
+        odd=odd,
     )
 
 
@@ -203,6 +210,7 @@ class Launches:
         form.places = self.kept(at for at, _ in launch.arrays)
         form.bases = self.kept(base for base, _ in own)
         form.offsets = self.kept(offset for _, offset in own)
+        form.odd = self.kept(int(number in launch.odd) for _, number in launch.arrays)
         form.parameter_count, form.count = len(launch.parameters), len(own)
         form.function, form.bytes = launch.function, launch.bytes
         form.grid[:] = [int_of(x), *rest]
@@ -264,6 +272,7 @@ class _Form(ctypes.Structure):
         ("places", ctypes.c_void_p),
         ("bases", ctypes.c_void_p),
         ("offsets", ctypes.c_void_p),
+        ("odd", ctypes.c_void_p),
         ("code", ctypes.c_void_p),
         ("sized", ctypes.c_void_p),
         ("parameter_count", ctypes.c_int64),
@@ -289,6 +298,8 @@ class _Entry(ctypes.Structure):
 
 
 _SIZE = ctypes.sizeof(_Entry)
+FEW_FORMS = 4
+"""The number of forms of a kernel of known sizes: they differ in the arrays at odd addresses."""
 MOST_FORMS = 32
 """The number of forms of a kernel whose sizes change. It has few: the blocks of each dim are full
 or not."""
@@ -301,7 +312,7 @@ _SOURCE = f"""\
 
 struct form {{
     void *function;
-    const int64_t *parameters, *places, *bases, *offsets, *code, *sized;
+    const int64_t *parameters, *places, *bases, *offsets, *odd, *code, *sized;
     int64_t parameter_count, count, code_count, sized_count, bytes, blocks;
     unsigned grid[3], threads, shared;
 }};
@@ -344,14 +355,17 @@ static int with_context(int number) {{
 /* Launches a kernel in one of its forms, if that fits. */
 static int launched(const struct form *one, const int64_t *addresses, const int64_t *numbers,
                     void *stream) {{
-    int64_t parameters[one->parameter_count], made[one->code_count + 1], low = 0;
+    int64_t parameters[one->parameter_count], made[one->code_count + 1], other = 0;
     void *pointers[one->parameter_count];
     if (!traced(one->code, one->code_count, numbers, made)) return UNFIT;
     memcpy(parameters, one->parameters, sizeof(parameters));
-    for (int64_t j = 0; j < one->count; j++)
-        low |= parameters[one->places[j]] = addresses[one->bases[j]] + one->offsets[j];
+    for (int64_t j = 0; j < one->count; j++) {{
+        const int64_t at = addresses[one->bases[j]] + one->offsets[j];
+        parameters[one->places[j]] = at;
+        other |= (at % {ALIGNED} != 0) != one->odd[j];
+    }}
     if (!one->function) return clear((uint64_t)parameters[0], 0, (size_t)one->bytes, stream);
-    if (low % {ALIGNED}) return UNFIT;
+    if (other) return UNFIT;
     for (int64_t j = 0; j < one->sized_count; j++)
         parameters[one->sized[2 * j]] = made[one->sized[2 * j + 1]];
     for (int64_t j = 0; j < one->parameter_count; j++) pointers[j] = &parameters[j];

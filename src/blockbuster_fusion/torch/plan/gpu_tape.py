@@ -14,7 +14,6 @@ from blockbuster_fusion.runtime.triton.library_calls import (
     tensor_of,
 )
 from blockbuster_fusion.torch.plan.c_tape import Address
-from blockbuster_fusion.torch.plan.placement import ALIGNED
 from blockbuster_fusion.torch.plan.sized import CallNumbers, GpuKernel
 from blockbuster_fusion.torch.plan.steps import with_strides
 
@@ -88,8 +87,8 @@ class GpuTape:
         own = found[: len(kernel.dtypes)]
         launch = kernel.launch(numbers, places)
         launch(kernel.arrays(own))
-        form = kernel.form(launch, numbers, places)
-        if form is not None and all(at % ALIGNED == 0 for at in own):
+        form = kernel.form(launch, own, numbers, places)
+        if form is not None:
             self.launches.add(number, form)
 
     def apart(self, values: Sequence[Any] = ()) -> Iterator[Callable[[Any], None]]:
@@ -100,6 +99,6 @@ class GpuTape:
 
 def _forms(kernel: GpuKernel) -> int:
     """The most forms that a kernel may have."""
-    from blockbuster_fusion.runtime.triton.driver import MOST_FORMS
+    from blockbuster_fusion.runtime.triton.driver import FEW_FORMS, MOST_FORMS
 
-    return MOST_FORMS if kernel.buffers.is_sized else 1
+    return MOST_FORMS if kernel.buffers.is_sized else FEW_FORMS

@@ -22,10 +22,6 @@ if TYPE_CHECKING:  # it needs Triton
     from blockbuster_fusion.runtime.triton.driver import DriverLaunch
 
 
-ALIGNED = 16
-"""Kernels of a GPU are compiled for addresses that are multiples of this."""
-
-
 def has_driver(device: torch.device) -> bool:
     """True if kernels on a device are launched by the driver of a GPU."""
     return device.type == "cuda"
