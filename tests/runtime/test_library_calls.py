@@ -18,11 +18,13 @@ from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.triton import driver
 from blockbuster_fusion.runtime.triton.driver import Launches, Stopped
+from blockbuster_fusion.runtime.triton.library_call_source import DIFFERS, REFUSED
 from blockbuster_fusion.runtime.triton.library_calls import (
     At,
     Operand,
     Release,
     Result,
+    array_at,
     handle_of,
     library_call,
     named_call,
@@ -263,10 +265,10 @@ def test_a_result_that_lies_otherwise_stops_the_launches() -> None:
     x, wanted = numbers(3, 5), torch.empty(5, 3).t()
     launches = allocating(aten.flip.default, (At(0), [0]), {0: wanted}, x)
     rooms = (ctypes.c_void_p * 3)(x.data_ptr())
-    assert launches(rooms) == Stopped(0, has_run=True)
+    assert launches(rooms) == Stopped(0, DIFFERS)
     assert torch.equal(tensor_of(rooms[2]), x.flip(0))
     other = allocating(aten.flip.default, (At(0), [0]), {0: numbers(3, 5).double()}, x)
-    assert other(rooms) == Stopped(0, has_run=True)
+    assert other(rooms) == Stopped(0, DIFFERS)
     assert torch.equal(tensor_of(rooms[2]), x.flip(0))
 
 
@@ -285,3 +287,22 @@ def test_results_that_c_does_not_know() -> None:
     operand = Operand((3, 5), (5, 1), torch.float32)
     assert named_call(aten.add.Tensor, (At(0), At(0), 2), (operand,), CPU) is None
     assert named_call(aten.split_copy.Tensor, (At(0), 2), (operand,), CPU) is None
+
+
+def test_an_operator_that_fails_is_repeated_in_python() -> None:
+    table, rows = numbers(5, 4), torch.tensor([[7, 0, 0, 1]])
+    arguments = (At(0), 0, At(1))
+    wanted = {0: torch.empty(1, 4)}
+    launches = allocating(aten.gather.default, arguments, wanted, table, rows)
+    rooms = (ctypes.c_void_p * 4)(table.data_ptr(), rows.data_ptr())
+    assert launches(rooms) == Stopped(0, REFUSED)
+    assert not rooms[3]
+    operands = [Operand(tuple(x.shape), tuple(x.stride()), x.dtype) for x in (table, rows)]
+    call = named_call(aten.gather.default, arguments, tuple(operands), CPU)
+    assert call is not None
+    assert call.again is not None
+    shared = [array_at(x.data_ptr(), y, CPU) for x, y in zip((table, rows), operands, strict=True)]
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        call.again(shared)
+    rows[0, 0] = 2
+    assert torch.equal(call.again(shared), table.gather(0, rows))

@@ -19,10 +19,10 @@ from triton.runtime.driver import driver
 from triton.runtime.errors import OutOfResources
 
 from blockbuster_fusion.errors import LaunchFailed
-from blockbuster_fusion.runtime import traced
 from blockbuster_fusion.runtime.c.kernels import loaded
 from blockbuster_fusion.runtime.traced import Number, Trace, Value, int_of
 from blockbuster_fusion.runtime.triton import library_call_source, library_calls
+from blockbuster_fusion.runtime.triton.driver_source import SOURCE, Entry, Form
 from blockbuster_fusion.runtime.triton.library_call_source import CODES, DIFFERS, REFUSED, UNFIT
 from blockbuster_fusion.runtime.triton.library_calls import LibraryCall, Release
 
@@ -31,10 +31,8 @@ WHOLE = frozenset({"i1", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
 HIDDEN = 2
 """Parameters at the end that Triton adds: the addresses of memory for programs, here none."""
 LIBRARY = "libcuda.so.1"
-ALIGNED = 16
-"""Kernels are compiled for addresses that are multiples of this, or for such that are not."""
 Odd = frozenset[int]
-"""The numbers of arrays whose addresses are no multiples of that."""
+"""The numbers of arrays whose addresses are no multiples of `ALIGNED` (variants.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +161,11 @@ class Launches:
         self.device = device
         self.places = [places for _, places in launches]
         self.rooms = [x if isinstance(x, int) else 1 for x, _ in launches]
-        self.entries = (_Entry * len(launches))()
+        self.entries = (Entry * len(launches))()
         self.start = ctypes.addressof(self.entries)
         self.held: list[Any] = []  # the memory that the entries point to
+        self.allocating = set[int]()
+        """The calls of operators that allocate their results: they can be repeated."""
         self.lock = Lock()
         library = load_library()
         self.play, self.publish = library.play, library.publish
@@ -176,12 +176,13 @@ class Launches:
                 self.held += [call, held]
                 entry.call = ctypes.addressof(call)
                 finalize(self, library.forget, call)
+                self.allocating |= {at} if launch.results else set()
                 continue
             if isinstance(launch, Release):
                 entry.released = self.kept(launch.handles)
                 entry.released_count = len(launch.handles)
                 continue
-            forms = (_Form * self.rooms[at])()
+            forms = (Form * self.rooms[at])()
             self.held.append(forms)
             entry.forms = ctypes.addressof(forms)
             if isinstance(launch, DriverLaunch):
@@ -193,13 +194,13 @@ class Launches:
             entry = self.entries[at]
             if entry.count == self.rooms[at]:
                 return False
-            form = _Form.from_address(entry.forms + entry.count * ctypes.sizeof(_Form))
+            form = Form.from_address(entry.forms + entry.count * ctypes.sizeof(Form))
             self.fill(form, launch, self.places[at])
             self.held.append(launch)
             self.publish(ctypes.byref(entry))
         return True
 
-    def fill(self, form: "_Form", launch: DriverLaunch, places: Sequence[tuple[int, int]]) -> None:
+    def fill(self, form: "Form", launch: DriverLaunch, places: Sequence[tuple[int, int]]) -> None:
         own = [places[number] for _, number in launch.arrays]
         sized = [
             (at, x.register) for at, x in enumerate(launch.parameters) if isinstance(x, Number)
@@ -240,8 +241,9 @@ class Launches:
         if not failed:
             return None
         at, code = divmod(failed, CODES)
-        if code in (UNFIT, DIFFERS):
-            return Stopped(first + int(at), has_run=code == DIFFERS)
+        is_repeatable = code == REFUSED and first + at in self.allocating
+        if code in (UNFIT, DIFFERS) or is_repeatable:
+            return Stopped(first + int(at), code)
         problem = f"the driver of the GPU reports error {code}"
         if code == REFUSED:
             problem = "PyTorch refuses its operands, or lacks memory"
@@ -250,12 +252,12 @@ class Launches:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The launch after which none has run."""
+    """The launch at which a call stopped: those after it have not run."""
 
     at: int
-    has_run: bool
-    """True if a result lies in memory otherwise than expected, False if no form of a kernel fits
-    its numbers: then it has not run either."""
+    reason: int
+    """UNFIT if no form of a kernel fits, REFUSED if an operator that allocates its results has
+    failed, DIFFERS if it has run, and a result lies in memory otherwise than expected."""
 
 
 def single(launch: DriverLaunch, device: int, count: int) -> Callable[[Sequence[int]], object]:
@@ -265,143 +267,18 @@ def single(launch: DriverLaunch, device: int, count: int) -> Callable[[Sequence[
     return lambda given: launches(addresses(*given))
 
 
-class _Form(ctypes.Structure):
-    _fields_ = (
-        ("function", ctypes.c_void_p),
-        ("parameters", ctypes.c_void_p),
-        ("places", ctypes.c_void_p),
-        ("bases", ctypes.c_void_p),
-        ("offsets", ctypes.c_void_p),
-        ("odd", ctypes.c_void_p),
-        ("code", ctypes.c_void_p),
-        ("sized", ctypes.c_void_p),
-        ("parameter_count", ctypes.c_int64),
-        ("count", ctypes.c_int64),
-        ("code_count", ctypes.c_int64),
-        ("sized_count", ctypes.c_int64),
-        ("bytes", ctypes.c_int64),
-        ("blocks", ctypes.c_int64),
-        ("grid", ctypes.c_uint * 3),
-        ("threads", ctypes.c_uint),
-        ("shared", ctypes.c_uint),
-    )
-
-
-class _Entry(ctypes.Structure):
-    _fields_ = (
-        ("forms", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("call", ctypes.c_void_p),
-        ("released", ctypes.c_void_p),
-        ("released_count", ctypes.c_int64),
-    )
-
-
-_SIZE = ctypes.sizeof(_Entry)
+_SIZE = ctypes.sizeof(Entry)
 FEW_FORMS = 4
 """The number of forms of a kernel of known sizes: they differ in the arrays at odd addresses."""
 MOST_FORMS = 32
 """The number of forms of a kernel whose sizes change. It has few: the blocks of each dim are full
 or not."""
 
-_SOURCE = f"""\
-{traced.SOURCE}
-{library_call_source.SOURCE}
-#include <dlfcn.h>
-#include <string.h>
-
-struct form {{
-    void *function;
-    const int64_t *parameters, *places, *bases, *offsets, *odd, *code, *sized;
-    int64_t parameter_count, count, code_count, sized_count, bytes, blocks;
-    unsigned grid[3], threads, shared;
-}};
-struct entry {{
-    const struct form *forms;
-    int64_t count;
-    struct call *call;
-    const int64_t *released;
-    int64_t released_count;
-}};
-typedef unsigned u;
-typedef int (*launch_kernel)(void *, u, u, u, u, u, u, u, void *, void **, void **);
-typedef int (*clear_memory)(uint64_t, unsigned char, size_t, void *);
-static launch_kernel launch;
-static clear_memory clear;
-static int (*current)(void **), (*device_of)(int *, int), (*retain)(void **, int), (*set)(void *);
-
-int find(const char *library) {{
-    void *found = dlopen(library, RTLD_NOW);
-    if (!found) return 1;
-    launch = (launch_kernel)dlsym(found, "cuLaunchKernel");
-    clear = (clear_memory)dlsym(found, "cuMemsetD8Async");
-    *(void **)&current = dlsym(found, "cuCtxGetCurrent");
-    *(void **)&device_of = dlsym(found, "cuDeviceGet");
-    *(void **)&retain = dlsym(found, "cuDevicePrimaryCtxRetain");
-    *(void **)&set = dlsym(found, "cuCtxSetCurrent");
-    return !launch || !clear || !current || !device_of || !retain || !set;
-}}
-
-/* A thread that has not used the GPU yet has no context: it gets that of PyTorch. */
-static int with_context(int number) {{
-    void *context = 0;
-    int device, failed = current(&context);
-    if (failed || context) return failed;
-    failed = device_of(&device, number);
-    if (!failed) failed = retain(&context, device);
-    return failed ? failed : set(context);
-}}
-
-/* Launches a kernel in one of its forms, if that fits. */
-static int launched(const struct form *one, const int64_t *addresses, const int64_t *numbers,
-                    void *stream) {{
-    int64_t parameters[one->parameter_count], made[one->code_count + 1], other = 0;
-    void *pointers[one->parameter_count];
-    if (!traced(one->code, one->code_count, numbers, made)) return UNFIT;
-    memcpy(parameters, one->parameters, sizeof(parameters));
-    for (int64_t j = 0; j < one->count; j++) {{
-        const int64_t at = addresses[one->bases[j]] + one->offsets[j];
-        parameters[one->places[j]] = at;
-        other |= (at % {ALIGNED} != 0) != one->odd[j];
-    }}
-    if (!one->function) return clear((uint64_t)parameters[0], 0, (size_t)one->bytes, stream);
-    if (other) return UNFIT;
-    for (int64_t j = 0; j < one->sized_count; j++)
-        parameters[one->sized[2 * j]] = made[one->sized[2 * j + 1]];
-    for (int64_t j = 0; j < one->parameter_count; j++) pointers[j] = &parameters[j];
-    const unsigned *grid = one->grid, blocks = one->blocks < 0 ? grid[0] : made[one->blocks];
-    return launch(one->function, blocks, grid[1], grid[2], one->threads, 1, 1, one->shared, stream,
-                  pointers, 0);
-}}
-
-/* Another thread may be in `play` meanwhile: it sees the new form as a whole, or not at all. */
-void publish(struct entry *one) {{
-    __atomic_store_n(&one->count, one->count + 1, __ATOMIC_RELEASE);
-}}
-
-int64_t play(const struct entry *entries, int64_t count, int64_t *addresses,
-             const int64_t *numbers, void *stream, int device, int mode) {{
-    const int lost = with_context(device);
-    if (lost) return lost;
-    for (int64_t i = 0; i < count; i++) {{
-        const struct entry *one = &entries[i];
-        release(addresses, one->released, one->released_count);
-        if (one->released) continue;
-        const int64_t forms = __atomic_load_n(&one->count, __ATOMIC_ACQUIRE);
-        int failed = one->call ? called(one->call, addresses, numbers, mode) : UNFIT;
-        for (int64_t j = 0; j < forms && failed == UNFIT; j++)
-            failed = launched(&one->forms[j], addresses, numbers, stream);
-        if (failed) return i * {CODES} + failed;
-    }}
-    return 0;
-}}
-"""
-
 
 @cache
 def load_library() -> Any:
     """The functions that launch kernels, compiled and loaded."""
-    library = loaded(_SOURCE)
+    library = loaded(SOURCE)
     library.find.argtypes, library.find.restype = (ctypes.c_char_p,), ctypes.c_int
     if library.find(LIBRARY.encode()):
         raise LaunchFailed(name="the GPU's driver", problem=f"{LIBRARY} cannot be loaded")

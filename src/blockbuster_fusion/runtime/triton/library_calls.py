@@ -10,7 +10,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,8 @@ class LibraryCall:
     results: tuple[Result, ...] = ()
     held: tuple[Any, ...] = field(default=(), compare=False)
     """The letters that arguments point to."""
+    again: Callable[[Sequence[torch.Tensor]], Any] | None = field(default=None, compare=False)
+    """The operator in Python, as a function of its operands."""
 
     @property
     def given(self) -> list[int]:
@@ -154,7 +156,21 @@ def named_call(
     )
     name = operator._schema.name, operator._schema.overload_name
     text, ordered = str(operator), tuple(sorted(results, key=lambda x: x.number))
-    return LibraryCall(text, 0, operands, device, name, known, returns, ordered, tuple(held))
+    again = partial(_in_python, operator, given)
+    return LibraryCall(text, 0, operands, device, name, known, returns, ordered, tuple(held), again)
+
+
+def _in_python(operator: OpOverload, given: Sequence[Any], operands: Sequence[torch.Tensor]) -> Any:
+    """The result of an operator, called from Python."""
+
+    def filled(x: Any) -> Any:
+        if isinstance(x, At):
+            return operands[x.number]
+        return [*map(filled, x)] if isinstance(x, list) else x
+
+    pairs = [*zip(operator._schema.arguments, map(filled, given), strict=True)]
+    named = {argument.name: x for argument, x in pairs if argument.kwarg_only}
+    return operator(*(x for argument, x in pairs if not argument.kwarg_only), **named)
 
 
 def _on_stack(x: Any, kind: Any, held: list[Any]) -> list[int] | None:
@@ -216,6 +232,21 @@ def tensor_of(handle: int) -> torch.Tensor:
     # the function for a single one shares the tensor, and does not end the handle
     (found,) = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs([capsule])
     return found
+
+
+def array_at(address: int, operand: Operand, device: torch.device) -> torch.Tensor:
+    """Memory as a tensor with the layout of an operand; it owns none."""
+    assert operand.strides is not None
+    lengths, number, made = ctypes.c_int64 * len(operand.shape), ctypes.c_int32, ctypes.c_void_p()
+    kinds = (ctypes.c_void_p, ctypes.c_int64, lengths, lengths, ctypes.c_int64)
+    result = ctypes.POINTER(ctypes.c_void_p)
+    make = ctypes.CFUNCTYPE(number, *kinds, number, number, number, result)(makers()[0])
+    where = number_of(f"device_type_{device.type}"), device.index or 0
+    layout = (len(operand.shape), lengths(*operand.shape), lengths(*operand.strides), 0)
+    failed = make(address, *layout, number_of_dtype(operand.dtype), *where, ctypes.byref(made))
+    assert not failed
+    assert made.value is not None
+    return tensor_of(made.value)
 
 
 def handle_of(x: torch.Tensor) -> int:

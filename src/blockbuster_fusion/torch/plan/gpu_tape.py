@@ -1,15 +1,18 @@
 """A tape of launches on a GPU: one call of the driver's tape (runtime/triton/driver.py)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from blockbuster_fusion.errors import LaunchFailed
+from blockbuster_fusion.runtime.triton.library_call_source import DIFFERS, UNFIT
 from blockbuster_fusion.runtime.triton.library_calls import (
     LibraryCall,
     Release,
+    Result,
+    array_at,
     handle_of,
     tensor_of,
 )
@@ -61,16 +64,40 @@ class GpuTape:
         numbers = self.numbers.read(values) if self.numbers.count else None
         end = first + count
         while stopped := self.launches(addresses, first, end - first, numbers):
-            if stopped.has_run:
-                self.arrange(self.calls[stopped.at], addresses)
-            else:
+            if stopped.reason == UNFIT:
                 self.meet(stopped.at, addresses, numbers)
+            elif stopped.reason == DIFFERS:
+                call = self.calls[stopped.at]
+                self.keep(
+                    call, {x.number: self.taken(x, addresses) for x in call.results}, addresses
+                )
+            else:
+                self.repeat(stopped.at, addresses)
             first = stopped.at + 1
 
-    def arrange(self, call: LibraryCall, addresses: Any) -> None:
-        """Copies results that lie otherwise than expected, and notes their strides."""
+    def taken(self, x: Result, addresses: Any) -> torch.Tensor:
+        """A result of a call from C as a tensor, which C does not keep any more."""
+        found, addresses[x.handle] = tensor_of(addresses[x.handle]), None
+        return found
+
+    def repeat(self, number: int, addresses: Any) -> None:
+        """Calls an operator from Python after it has failed: an error is then PyTorch's own."""
+        call = self.calls[number]
+        assert call.again is not None
+        places = zip(self.places[number], call.operands, strict=True)
+        made = call.again(
+            [array_at(addresses[p.base] + p.offset, x, call.device) for p, x in places]
+        )
+        results = dict(enumerate(made if isinstance(made, tuple) else (made,)))
+        self.keep(call, results, addresses)
+
+    def keep(self, call: LibraryCall, results: Mapping[int, torch.Tensor], addresses: Any) -> None:
+        """Has C keep the results of a call, by number.
+
+        Those that lie otherwise than expected are copied, and their strides are noted.
+        """
         for x in call.results:
-            found, addresses[x.handle] = tensor_of(addresses[x.handle]), None
+            found = results[x.number]
             if tuple(found.shape) != x.shape or found.dtype != x.dtype:
                 other = f"{x.dtype} of shape {x.shape}, as PyTorch tells"
                 problem = f"it gives {found.dtype} of shape {tuple(found.shape)}, not {other}"
