@@ -34,7 +34,7 @@ class CompiledModel:
     ) -> None:
         options_from(mode, options)  # says what is wrong, before anything is captured
         self.model = model
-        self.has_warned = False
+        self.has_warned = self.has_run = False
         self.graphs: list[CompiledGraph] = []
         self.left_alone: set[Form] = set()
         """The forms of arguments for which nothing is faster than the model itself."""
@@ -42,7 +42,6 @@ class CompiledModel:
             backend, mode=mode, options=options, watcher=self.graphs.append, beside=CALL
         )
         self.compiled = torch.compile(own_frame(model), backend=watched, dynamic=dynamic)
-        self._run: Callable[..., Any] = self._first
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The model's results, without gradients; inputs that require some get one warning."""
@@ -58,7 +57,8 @@ class CompiledModel:
     def _results(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The results by torch.compile; what it has compiled tells whether it is needed again."""
         known = len(self.graphs)
-        results = self._run(*arguments, **named)
+        run = self.compiled if self.has_run else self._first
+        results = run(*arguments, **named)
         made = self.graphs[known:]
         form = None if named or not made else form_of(arguments)
         if form is not None and all(graph.is_as_captured for graph in made):
@@ -70,7 +70,7 @@ class CompiledModel:
 
         The code that it makes would tell a profiler in each call what it costs: 2 µs.
         """
-        self._run = self.compiled
+        self.has_run = True
         with torch._dynamo.config.patch(record_runtime_overhead=False):
             return self.compiled(*arguments, **named)
 
