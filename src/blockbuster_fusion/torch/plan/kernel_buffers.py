@@ -147,8 +147,14 @@ class KernelBuffers:
             assembly.dense(slot, base, shapes[2])
         elif is_known and is_view and not base.is_sized:
             assembly.note_placement(slot, base)
-        else:  # broadcast and then merged, which copies
+        elif not is_known or base.is_sized:  # broadcast and then merged, which copies
             yield merge
+        else:
+            whole, wide = assembly.layouts.new_slot(), assembly.layouts.new_slot()
+            inner, spread, shape = shapes
+            yield OperatorStep("view", torch.Tensor.reshape, (Slot(raw), inner), {}, whole)
+            yield OperatorStep("expand", torch.Tensor.expand, (Slot(whole), spread), {}, wide)
+            yield OperatorStep("merge", torch.Tensor.reshape, (Slot(wide), shape), {}, slot)
 
     def store_piece(
         self, buffer: Buffer, slot: int, layout: FrameworkLayout, piece: Piece, order: Sequence[int]

@@ -201,23 +201,28 @@ class GpuKernel:
         return math.prod(self.launcher.scratch_shapes(named, self.tiles)[at][1])
 
     def form(
-        self, launch: "FittingLaunch", numbers: Sequence[int], places: Mapping[int, int]
+        self,
+        launch: "FittingLaunch",
+        addresses: Sequence[int],
+        numbers: Sequence[int],
+        places: Mapping[int, int],
     ) -> "DriverLaunch | None":
-        """The form of a launch that has run for these numbers; None if the driver has none.
+        """The form of a launch that has run with these addresses and numbers; None if it has none.
 
         A launch that had to be made smaller may need more memory of its own.
         """
         if self.scratch and launch.tiles != self.tiles:
             return None
         if not self.buffers.is_sized:
-            return launch.by_driver(self.device)
+            return launch.by_driver(self.device, addresses)
         trace = Trace()
 
         def given(slot: int, at: int = 0) -> Number:
             return trace.given(places[slot] + at, int(numbers[places[slot] + at]))
 
         sizes = {symbol.name: x for symbol, x in self.buffers.sizes_in(given).items()}
-        return launch.traced(self.device, trace, sizes, self.buffers.strides_in(given))
+        strides = self.buffers.strides_in(given)
+        return launch.traced(self.device, addresses, trace, sizes, strides)
 
     def launch(self, numbers: Sequence[int], places: Mapping[int, int]) -> "FittingLaunch":
         """The launch by Triton for the numbers of a call."""
