@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Literal
 
 from blockbuster_fusion.errors import BadConfig
@@ -31,6 +32,9 @@ LAUNCH = ("warps", "stages", "group", "programs", "threads", "chunk", "past")
 """The options of a schedule that concern launches, not loops."""
 LARGEST = 1 << 30
 """The largest number of such an option, so that no sum of a few overflows."""
+
+MOST_LOWERED = 64
+"""The number of nests that are kept while schedules are searched."""
 
 Grid = Literal["outer", "all", "one"]
 """The parallel loops that become a grid."""
@@ -137,11 +141,21 @@ def scheduled(
     With `folds_late`, loops gather blocks place by place, as suits a GPU.
     """
     schedule = schedule or Schedule()
-    graph = run_passes(graph_passes(schedule), graph, observe)
-    nest = lowering(name, schedule).observed(graph, observe)
-    nest = run_passes(nest_passes(schedule, folds_late=folds_late), nest, observe)
+    lowered = _lowered if observe is None else partial(_lowered.__wrapped__, observe=observe)
+    nest = lowered(graph, name, schedule.grid, schedule.apart)
+    nest = run_passes(optional_passes(schedule, folds_late=folds_late), nest, observe)
     verify_nest(nest)
     return nest
+
+
+@lru_cache(maxsize=MOST_LOWERED)
+def _lowered(
+    graph: Graph, name: str, grid: Grid, apart: bool, observe: Observer | None = None
+) -> Nest:
+    """The nest before the passes that a schedule asks for: a search needs it again and again."""
+    schedule = Schedule(grid, apart=apart)
+    graph = run_passes(graph_passes(schedule), graph, observe)
+    return run_passes(CLEANING, lowering(name, schedule).observed(graph, observe), observe)
 
 
 def graph_passes(schedule: Schedule) -> tuple[Pass[Graph, Graph], ...]:
@@ -165,6 +179,13 @@ def lowering(name: str, schedule: Schedule) -> Pass[Graph, Nest]:
 
 def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[Nest, Nest], ...]:
     """The passes over loop nests, in order."""
+    return (*CLEANING, *optional_passes(schedule, folds_late=folds_late))
+
+
+def optional_passes(
+    schedule: Schedule, *, folds_late: bool = False
+) -> tuple[Pass[Nest, Nest], ...]:
+    """The passes that depend on a schedule, and those after them."""
 
     def share_reductions(nest: Nest) -> Nest:
         for axis, parts in schedule.split.items():
@@ -192,13 +213,6 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
 
     late = each_kernel(fold_after_loops, "Folds blocks after loops rather than in them, on a GPU.")
     return (
-        each_kernel(fold_casts, "Folds casts into loads and stores."),
-        each_kernel(accumulate_in_place, "Has contractions add straight into accumulators."),
-        each_kernel(hoist, "Moves loads and what follows from them out of loops."),
-        each_kernel(remove_dead_code, "Removes statements whose tile is not read."),
-        each_kernel(order_tiles, "Orders the axes of computed tiles as their arrays have them."),
-        each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
-        each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
         Pass(
             "split_reduction", "Shares reductions among programs, if asked for.", share_reductions
         ),
@@ -227,3 +241,15 @@ def each_kernel(
         return replace(nest, steps=steps)
 
     return Pass(name or change.__name__, doc, run)
+
+
+CLEANING: tuple[Pass[Nest, Nest], ...] = (
+    each_kernel(fold_casts, "Folds casts into loads and stores."),
+    each_kernel(accumulate_in_place, "Has contractions add straight into accumulators."),
+    each_kernel(hoist, "Moves loads and what follows from them out of loops."),
+    each_kernel(remove_dead_code, "Removes statements whose tile is not read."),
+    each_kernel(order_tiles, "Orders the axes of computed tiles as their arrays have them."),
+    each_kernel(tail_masks, "Masks the tail of a last block only where it is not neutral."),
+    each_kernel(skip_masked_blocks, "Narrows loops to the blocks that a mask leaves."),
+)
+"""The passes over loop nests that come first, whatever the schedule."""
