@@ -95,16 +95,19 @@ class Schedule:
                 raise BadConfig(name="order", problem=f"{label} is named twice")
 
     def of_kernel(self, kernel: Kernel, kernels: Iterable[Kernel]) -> "Schedule":
-        """The options for one of the kernels of a nest: warps of products are theirs alone."""
-        if self.warps is None or kernel.multiplies or not any(k.multiplies for k in kernels):
-            return self
-        return replace(self, warps=None)
+        """The options for one of the kernels of a nest."""
+        return self if takes_warps(kernel, kernels) else replace(self, warps=None)
 
     @property
     def launch(self) -> dict[str, int]:
         """The options of a launch of a Triton kernel."""
         given = {"num_warps": self.warps, "num_stages": self.stages, "group": self.group}
         return {name: number for name, number in given.items() if number is not None}
+
+
+def takes_warps(kernel: Kernel, kernels: Iterable[Kernel]) -> bool:
+    """True if a kernel of a nest has the given warps: those of products are theirs alone."""
+    return kernel.multiplies or not any(other.multiplies for other in kernels)
 
 
 def _check_number(name: str, number: object) -> None:

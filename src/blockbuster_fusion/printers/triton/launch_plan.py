@@ -28,6 +28,7 @@ from blockbuster_fusion.nest.passes.cascade_sums import FEW, run_length
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.printers.triton.names import ParameterNames
 from blockbuster_fusion.schedule.gpu import stream_warps
+from blockbuster_fusion.schedule.schedule import takes_warps
 
 SMALLEST, USUAL = 16, 64
 """The shortest block that a dot takes, and the default length of a block."""
@@ -97,9 +98,9 @@ class LaunchPlan:
 def options_of(
     kernel: Kernel, kernels: Iterable[Kernel], options: Mapping[str, int]
 ) -> dict[str, int]:
-    """The options of launches of one kernel of a nest: warps of products are theirs alone."""
-    is_beside = not kernel.multiplies and any(other.multiplies for other in kernels)
-    return {k: n for k, n in options.items() if not (is_beside and k == "num_warps")}
+    """The options of launches of one kernel of a nest."""
+    left_out = {"num_warps"} if not takes_warps(kernel, kernels) else set()
+    return {name: number for name, number in options.items() if name not in left_out}
 
 
 class LaunchPlanner:
