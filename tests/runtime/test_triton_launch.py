@@ -149,8 +149,8 @@ def test_later_launches_call_the_compiled_kernel_itself() -> None:
     """With addresses; unless an array is not aligned as Triton took it for granted."""
     direct: list[tuple[Any, ...]] = []
     function = Function(direct)
-    plan = LaunchPlan((3, 1, 1), (), {}, {"num_warps": 4})
-    launch = BoundLaunch(function, [None, 7, None], plan, [0, None, 2], [])
+    plan = LaunchPlan((3, 1, 1), (), {}, {"num_warps": 4}, {})
+    launch = BoundLaunch(function, [None, 7, None], plan, [0, None, 2], [], {})
     whole = torch.zeros(65)
     aligned, unaligned = whole[:64], whole[1:]
     launch([aligned, aligned, aligned])

@@ -10,6 +10,7 @@ from blockbuster_fusion.nest.lower import lower_to_nest
 from blockbuster_fusion.nest.nest import Kernel, Nest
 from blockbuster_fusion.nest.passes.accumulate_in_place import accumulate_in_place
 from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
+from blockbuster_fusion.nest.passes.describe_operands import describe_operands
 from blockbuster_fusion.nest.passes.fold_after_loops import fold_after_loops
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
 from blockbuster_fusion.nest.passes.hoist import hoist
@@ -54,6 +55,9 @@ class Schedule:
     mirrored: bool = False
     """True to compute blocks that read an array and its transpose right after each other, on a GPU
     (nest/passes/mirror_grid.py)."""
+    described: bool = False
+    """True to load operands of products by tensor descriptors, on a GPU that has them
+    (nest/passes/describe_operands.py)."""
     apart: bool = False
     """True to compute a prologue in a kernel of its own (nest/passes/split_prologue.py)."""
     split: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -187,6 +191,9 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
     def mirror(kernel: Kernel) -> Kernel:
         return mirror_grid(kernel) if schedule.mirrored else kernel
 
+    def describe(kernel: Kernel) -> Kernel:
+        return describe_operands(kernel) if schedule.described else kernel
+
     def turns(kernel: Kernel) -> Kernel:
         return take_turns(kernel, schedule.programs) if schedule.programs else kernel
 
@@ -209,6 +216,9 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
         each_kernel(mirror, "Orders a square grid by diagonals, if asked for.", "mirror_grid"),
         each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
         each_kernel(turns, "Has programs compute blocks of products in turns.", "take_turns"),
+        each_kernel(
+            describe, "Has operands loaded by descriptors, if asked for.", "describe_operands"
+        ),
     )
 
 

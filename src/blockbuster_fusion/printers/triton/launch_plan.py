@@ -7,6 +7,10 @@ from functools import cached_property
 
 from blockbuster_fusion.errors import BadExtent, BadTile
 from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.nest.analysis.described_blocks import (
+    described_blocks,
+    described_results,
+)
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot
 from blockbuster_fusion.nest.analysis.spread_sums import spread_over, spread_sums
 from blockbuster_fusion.nest.nest import (
@@ -93,6 +97,8 @@ class LaunchPlan:
     scratch: tuple[tuple[Buffer, tuple[int, ...]], ...]
     constants: Mapping[str, int | bool]
     options: Mapping[str, int]
+    matrices: Mapping[Buffer, tuple[tuple[int, ...], tuple[int, ...]]]
+    """The shapes and blocks of arrays that descriptors can load, if strides allow it."""
 
 
 def options_of(
@@ -113,6 +119,7 @@ class LaunchPlanner:
         self.kernel, self.shared = kernel, shared
         self.memory = SharedMemory(kernel)
         self.names = ParameterNames(kernel)
+        self.described, self.results = described_blocks(kernel), described_results(kernel)
         self.buffers = tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)
 
     def plan(
@@ -128,7 +135,8 @@ class LaunchPlanner:
         del chosen["group"]
         if self.kernel.programs:
             programs = constants["PROGRAMS"] = min(programs, self.kernel.programs)
-        return LaunchPlan((programs, 1, 1), scratch, constants, chosen)
+        matrices = self.shapes_and_blocks(sizes, tiles)
+        return LaunchPlan((programs, 1, 1), scratch, constants, chosen, matrices)
 
     def programs(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """The number of blocks of the grid."""
@@ -143,6 +151,18 @@ class LaunchPlanner:
             (buffer, (programs, *(axis_length(a, sizes, tiles) for a in buffer.axes)))
             for buffer in self.names.copies
         )
+
+    def shapes_and_blocks(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]
+    ) -> dict[Buffer, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """The shapes and blocks of arrays that are loaded, or stored in halves, by descriptors."""
+        found: dict[Buffer, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        for buffer, dims in (*self.described.items(), *self.results.items()):
+            *rows, columns = (block_length(dim, sizes, tiles) for dim in dims)
+            last = columns // 2 if buffer in self.results else columns
+            shape = tuple(axis_length(axis, sizes, tiles) for axis in buffer.axes)
+            found[buffer] = (shape, (*rows, last))
+        return found
 
     def group(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """The blocks of rows whose programs run together: so many that they share most columns.

@@ -21,7 +21,8 @@ from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime import traced
 from blockbuster_fusion.runtime.c.kernels import loaded
 from blockbuster_fusion.runtime.traced import Number, Trace, Value, int_of
-from blockbuster_fusion.runtime.triton import library_calls
+from blockbuster_fusion.runtime.triton import descriptors, library_calls
+from blockbuster_fusion.runtime.triton.descriptors import Matrix
 from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
 
 WHOLE = frozenset({"i1", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
@@ -54,6 +55,9 @@ class DriverLaunch:
     """The compiled kernel, whose function lives as long as it does."""
     trace: Trace | None = None
     """The trace of the numbers among the parameters, and of the grid."""
+    maps: tuple[tuple[int, ...], ...] = ()
+    """The parameters that are tensor descriptors, each with the numbers that the driver encodes
+    beside the address."""
 
 
 def cleared(name: str, size: int) -> DriverLaunch:
@@ -68,10 +72,12 @@ def driver_launch(
     pointers: Sequence[tuple[int, int]],
     scratch: Sequence[tuple[tuple[int, ...], torch.dtype]] = (),
     trace: Trace | None = None,
+    matrices: Mapping[int, Matrix] | None = None,
 ) -> DriverLaunch | None:
     """The launch of a kernel of Triton's; None if it takes more than a grid and numbers.
 
-    `template` has the numbers, and `pointers` the places of arrays among the arguments.
+    `template` has the numbers, and `pointers` the places of arrays among the arguments. Those of
+    `matrices` are tensor descriptors.
     """
     about = compiled.metadata
     extras = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
@@ -79,10 +85,23 @@ def driver_launch(
         return None
     kinds = list(compiled.src.signature.values())
     taken = [at for at, kind in enumerate(kinds) if kind != "constexpr"]
-    if any(kinds[at][0] != "*" and kinds[at] not in WHOLE for at in taken):
+    described = matrices or {}
+    if any(not _is_known(kinds[at], at in described) for at in taken):
         return None
-    numbers = [0 if kinds[at][0] == "*" else _plain(template[at]) for at in taken]
-    arrays = [(taken.index(at), number) for at, number in pointers if at in taken]
+    encoded = getattr(about, "tensordesc_meta", None) or ()
+    if len(encoded) != len(described):
+        return None  # the GPU has no descriptors
+    numbers: list[Value] = []
+    first: dict[int, int] = {}
+    maps: list[tuple[int, ...]] = []
+    for at in taken:
+        first[at] = len(numbers)
+        numbers.append(0 if at in described or kinds[at][0] == "*" else _plain(template[at]))
+        if at in described:
+            matrix = described[at]
+            maps.append((first[at], *matrix.encoding(encoded[len(maps)])))
+            numbers += [*matrix.shape, *matrix.strides]
+    arrays = [(first[at], number) for at, number in pointers if at in first]
     x, y, z = (*grid, 1, 1)[:3]
     return DriverLaunch(
         compiled.name,
@@ -95,7 +114,13 @@ def driver_launch(
         tuple(scratch),
         kernel=compiled,
         trace=trace,
+        maps=tuple(maps),
     )
+
+
+def _is_known(kind: str, is_described: bool) -> bool:
+    """True for a type of parameters that is packed here."""
+    return kind.startswith("tensordesc") if is_described else kind[0] == "*" or kind in WHOLE
 
 
 _FUNCTIONS = WeakKeyDictionary[Any, int]()
@@ -201,6 +226,8 @@ class Launches:
         form.blocks = x.register if isinstance(x, Number) else -1
         form.code, form.code_count = self.kept(x for each in code for x in each), len(code)
         form.sized, form.sized_count = self.kept(x for each in sized for x in each), len(sized)
+        maps = launch.maps
+        form.maps, form.map_count = self.kept(x for each in maps for x in each), len(maps)
 
     def kept(self, numbers: Iterable[int]) -> int:
         """The address of some numbers, which are kept."""
@@ -249,10 +276,12 @@ class _Form(ctypes.Structure):
         ("offsets", ctypes.c_void_p),
         ("code", ctypes.c_void_p),
         ("sized", ctypes.c_void_p),
+        ("maps", ctypes.c_void_p),
         ("parameter_count", ctypes.c_int64),
         ("count", ctypes.c_int64),
         ("code_count", ctypes.c_int64),
         ("sized_count", ctypes.c_int64),
+        ("map_count", ctypes.c_int64),
         ("bytes", ctypes.c_int64),
         ("blocks", ctypes.c_int64),
         ("grid", ctypes.c_uint * 3),
@@ -284,13 +313,14 @@ _REFUSED = _CODES - 2
 _SOURCE = f"""\
 {traced.SOURCE}
 {library_calls.SOURCE}
+{descriptors.SOURCE}
 #include <dlfcn.h>
 #include <string.h>
 
 struct form {{
     void *function;
-    const int64_t *parameters, *places, *bases, *offsets, *code, *sized;
-    int64_t parameter_count, count, code_count, sized_count, bytes, blocks;
+    const int64_t *parameters, *places, *bases, *offsets, *code, *sized, *maps;
+    int64_t parameter_count, count, code_count, sized_count, map_count, bytes, blocks;
     unsigned grid[3], threads, shared;
 }};
 struct entry {{
@@ -298,7 +328,6 @@ struct entry {{
     int64_t count;
     struct call *call;
 }};
-typedef unsigned u;
 typedef int (*launch_kernel)(void *, u, u, u, u, u, u, u, void *, void **, void **);
 typedef int (*clear_memory)(uint64_t, unsigned char, size_t, void *);
 static launch_kernel launch;
@@ -310,6 +339,7 @@ int find(const char *library) {{
     if (!found) return 1;
     launch = (launch_kernel)dlsym(found, "cuLaunchKernel");
     clear = (clear_memory)dlsym(found, "cuMemsetD8Async");
+    encode = (encode_map)dlsym(found, "cuTensorMapEncodeTiled");
     *(void **)&current = dlsym(found, "cuCtxGetCurrent");
     *(void **)&device_of = dlsym(found, "cuDeviceGet");
     *(void **)&retain = dlsym(found, "cuDevicePrimaryCtxRetain");
@@ -341,6 +371,14 @@ static int launched(const struct form *one, const int64_t *addresses, const int6
     for (int64_t j = 0; j < one->sized_count; j++)
         parameters[one->sized[2 * j]] = made[one->sized[2 * j + 1]];
     for (int64_t j = 0; j < one->parameter_count; j++) pointers[j] = &parameters[j];
+    struct map maps[one->map_count + 1];
+    if (one->map_count && !encode) return {_UNFIT};
+    for (int64_t j = 0; j < one->map_count; j++) {{
+        const int64_t *map = one->maps + j * {descriptors.ENCODED}, place = map[0];
+        const int failed = encoded(&maps[j], map + 1, parameters[place]);
+        if (failed) return failed;
+        pointers[place] = &maps[j];
+    }}
     const unsigned *grid = one->grid, blocks = one->blocks < 0 ? grid[0] : made[one->blocks];
     return launch(one->function, blocks, grid[1], grid[2], one->threads, 1, 1, one->shared, stream,
                   pointers, 0);
