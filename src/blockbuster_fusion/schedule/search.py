@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.axis import Dim
@@ -20,6 +21,8 @@ GAIN = 0.97
 concerns."""
 USUAL = 1.01
 """The factor within which an option is left to the rule of thumb."""
+LESS = 0.999
+"""The share of the time that descriptors must leave: where they change nothing, there are none."""
 MOST_FREE = 4
 """The most stages that are taken if they cost nothing, as no fewer programs run at a time."""
 
@@ -151,9 +154,7 @@ class _Search:
         """The same tiles with other options of launches, where these are predicted to be faster."""
         for change in space.searched_launches:
             other = self.found(replace(best.schedule, **change), space.nest, best.tiles)
-            is_free = change.get("stages", MOST_FREE + 1) <= MOST_FREE
-            limit = USUAL if None in change.values() else 1.0 if is_free else GAIN
-            if other.seconds.device <= best.seconds.device * limit:
+            if other.seconds.device <= best.seconds.device * _limit(change, best.schedule):
                 best = other
         self.visited.append(best)
         return best
@@ -184,3 +185,14 @@ class _Search:
             tiling = Tiling(self.extents, tiles)
             self.works[key] = work_of(kernel, tiling, self.machine.target)
         return predicted_kernel(self.works[key], self.machine, schedule)
+
+
+def _limit(change: Mapping[str, Any], schedule: Schedule) -> float:
+    """The share of the time that a change of one option of launches must leave."""
+    ((name, value),) = change.items()
+    if value is None:
+        return USUAL
+    if name == "described":
+        return LESS if value else 1.0
+    is_free = name == "stages" and value <= MOST_FREE
+    return 1.0 if is_free or (name == "programs" and schedule.described) else GAIN

@@ -15,6 +15,7 @@ from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.nest import (
@@ -35,6 +36,7 @@ from blockbuster_fusion.nest.passes.order_grid import is_named
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.cpu import ALONE
 from blockbuster_fusion.schedule.defaults import is_tiled
+from blockbuster_fusion.schedule.gpu import has_descriptors
 from blockbuster_fusion.schedule.schedule import LARGEST, LAUNCH, Grid, Schedule
 
 GRIDS: tuple[Grid, ...] = ("outer", "all", "one")
@@ -343,7 +345,8 @@ class Space:
         made: list[dict[str, Any]] = []
         if self.machine.target == "cuda":
             made += [{name: number} for name, numbers in LAUNCHES.items() for number in numbers]
-            turns = (None, self.machine.processors) if self.multiplied else ()
+            processors = self.machine.processors
+            turns = (None, processors, 2 * processors) if self.multiplied else ()
             return [*made, *({"programs": number} for number in turns)]
         made += [{"threads": number} for number in self.threads]
         made += [{"chunk": number} for number in self.chunks]
@@ -357,7 +360,14 @@ class Space:
             return []
         made = [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
         turns = (self.machine.processors, None) if any(map(_may_take_turns, kernels)) else ()
+        described = (True, False) if self.are_described else ()
+        made += [{"described": flag} for flag in described]
         return [*made, *({"programs": number} for number in turns)]
+
+    @property
+    def are_described(self) -> bool:
+        """True if descriptors can load operands of products."""
+        return has_descriptors(self.machine) and any(map(describable_blocks, self.nest.kernels))
 
     @property
     def pasts(self) -> list[int | None]:
@@ -431,6 +441,7 @@ class Space:
         if self.machine.target == "cuda":
             changes += [{"padded": not schedule.padded, "order": ()}]
             changes += [{"mirrored": False}] if schedule.mirrored else []
+            changes += [{"described": not schedule.described}] if self.are_described else []
         changes += [{"order": order} for order in self.orders(schedule.order)]
         changes += self.launches
         for axis, parts in schedule.split.items():
