@@ -136,12 +136,50 @@ def test_what_stays_in_shared_memory_leaves_less_room() -> None:
     assert (made["M"], made["N"]) == (128, 64)
 
 
-def test_short_sums_of_large_products_are_computed_in_turns() -> None:
-    """Programs store for a long time in between; long sums, and small blocks, gain nothing."""
-    assert best("turned", M=8192, K=1024, N=4096).schedule.programs == H200.processors
-    for sizes in ({"M": 4096, "K": 4096, "N": 4096}, {"M": 128, "K": 512, "N": 65536}):
+def test_large_products_are_computed_in_turns() -> None:
+    """Programs store for a long time in between; one round, and small blocks, gain nothing."""
+    for sizes in ({"M": 8192, "K": 1024, "N": 4096}, {"M": 4096, "K": 4096, "N": 4096}):
+        assert best("turned", **sizes).schedule.programs == H200.processors
+    for sizes in ({"M": 2048, "K": 2048, "N": 2048}, {"M": 128, "K": 512, "N": 65536}):
         assert best("turned", **sizes).schedule.programs is None
     assert best("product, sum", M=8192, K=1024, N=4096).schedule.programs is None
+
+
+def test_short_sums_alone_are_computed_in_turns_without_descriptors() -> None:
+    """One loop counts all steps, and threads compute addresses from it."""
+    older = replace(H200, instructions="sm_80")
+
+    def turns(**sizes: int) -> int | None:
+        choice = Improver(choices("turned", **sizes), older).best(())[0]
+        assert not choice.schedule.described
+        return choice.schedule.programs
+
+    assert turns(M=8192, K=1024, N=4096) == H200.processors
+    assert turns(M=4096, K=4096, N=4096) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "is_described"),
+    [
+        ("product", 4096, True),
+        ("gated rows", 4096, True),
+        ("layer norm, product", 4096, True),
+        ("turned", 16, False),  # warps multiply few rows each by themselves
+        ("batched", 512, False),  # the arrays are no matrices
+    ],
+)
+def test_descriptors_load_operands_of_large_products(
+    name: str, rows: int, is_described: bool
+) -> None:
+    sizes = {"B": 16} if name == "batched" else {}
+    choice = best(name, **sizes, M=rows, K=1024, N=4096)
+    assert choice.schedule.described == is_described
+    assert any(kernel.is_described for kernel in choice.scheduled()[0].kernels) == is_described
+
+
+def test_rows_that_are_not_aligned_have_no_descriptors() -> None:
+    choice = best("turned", M=4096, K=1024 + 4, N=4096)
+    assert choice.schedule.described == choice.schedule.padded
 
 
 def test_warps_of_products_are_theirs_alone() -> None:
