@@ -16,6 +16,8 @@ from blockbuster_fusion.tools.check.judge import relative_error
 
 ALIGNED = {"M": 37, "K": 72, "N": 56}
 """Rows begin at multiples of 16 bytes, but blocks are not full."""
+FEW = {"M": 5, "K": 72, "N": 88}
+"""Few rows, and many columns."""
 TURNED = (lambda X, W: {"O": X @ W.T}, ("M K", "N K"))
 STRAIGHT = (lambda X, W: {"O": X @ W}, ("M K", "K N"))
 GATED = (lambda X, W, V: {"O": bb.ops.silu(X @ W) * (X @ V)}, ("M K", "K N", "K N"))
@@ -39,6 +41,11 @@ CASES: Mapping[str, tuple[tuple[Any, ...], dict[str, int], Schedule, int]] = {
     "one aligned": (STRAIGHT, {"M": 33, "K": 45, "N": 48}, PLAIN, 1),
     "not aligned": (STRAIGHT, {"M": 33, "K": 45, "N": 51}, TURNS, 0),
     "less than a block": (TURNED, {"M": 3, "K": 8, "N": 5}, PLAIN, 2),
+    "few rows": (TURNED, FEW, Schedule(described=True, transposed=True), 2),
+    "few rows, straight": (STRAIGHT, FEW, Schedule(described=True, transposed=True), 2),
+    "few rows, gated": (GATED, FEW, Schedule(transposed=True), 0),
+    "few rows, turns": (TURNED, FEW, Schedule(described=True, transposed=True, programs=3), 3),
+    "few rows, shared sum": (TURNED, FEW, Schedule(transposed=True, split={"K": 2}), 0),
     "a norm before": (NORMED, ALIGNED, PLAIN, 1),  # X is also squared
 }
 """Programs, sizes and schedules, and the number of descriptors that launches are given."""

@@ -26,6 +26,8 @@ BESIDE, BESIDE_DESCRIBED = 56, 28
 operands, so that a thread keeps no addresses."""
 DESCRIBED = 0.985
 """The share of the time of products that is left then, if their rows are multiplied in groups."""
+FETCHING = 0.15e-6
+"""The seconds until a kernel has its descriptors."""
 DESCRIBING = 90
 """The compute capability from which on GPUs have tensor descriptors."""
 ACCUMULATED = 72
@@ -51,6 +53,9 @@ BLOCKS = 4.0
 times this number."""
 LATE = 2.6
 """The waiting for a vector that is not loaded ahead, which most programs read from a cache."""
+TRANSPOSED = 0.97
+"""The share of the time of products with few rows that their transposes take: all warps read the
+same few columns, and each has rows of its own."""
 UNGROUPED = 0.6
 """The share of the rate of tensor cores with fewer than 64 rows."""
 EXACT, EACH_EXACT = {False: 0.78, True: 0.4}, 32
@@ -72,6 +77,9 @@ kernels without loops and folds: the first programs only load, and the last ones
 HIDDEN = {False: 0.8, True: 0.98}
 """The share of the waiting for blocks, or of the rest, that the other hides: by whether several
 blocks are being loaded at a time."""
+FLOODED, MOST_AHEAD = 1.04, 128 << 10
+"""The factor for products with few rows whose blocks on their way to one processor have more bytes
+than this."""
 CROWDED = 1.1
 """The factor for a launch that asks for more stages than shared memory holds: it gets fewer."""
 TOGETHER = 0.93
@@ -227,7 +235,12 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     wanted = work.staged * (schedule.stages or 1) + work.kept
     crowded = CROWDED if wanted > machine.memories[0].size else 1.0
     beside = (1 - OVERLAP[bool(work.products)]) * shorter
-    return (longer + beside + waiting) * here.spilled**3 * crowded
+    waiting += FETCHING if is_described else 0.0
+    has_few = work.has_few_columns or not work.is_grouped
+    coming = work.staged * (here.stages - 1) * at_a_time
+    few = TRANSPOSED if work.has_few_columns else 1.0
+    few *= FLOODED if has_few and coming > MOST_AHEAD else 1.0
+    return (longer + beside + waiting) * here.spilled**3 * crowded * few
 
 
 def _multiplying(work: Work, machine: Machine, here: Residents, programs: float) -> float:

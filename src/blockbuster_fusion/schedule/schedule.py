@@ -25,6 +25,7 @@ from blockbuster_fusion.nest.passes.split_reduction import reduction_loop, split
 from blockbuster_fusion.nest.passes.split_scan import scan_loop, split_scan
 from blockbuster_fusion.nest.passes.tail_masks import tail_masks
 from blockbuster_fusion.nest.passes.take_turns import take_turns
+from blockbuster_fusion.nest.passes.transpose_products import transpose_products
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.passes import Observer, Pass, run_passes
 
@@ -58,6 +59,9 @@ class Schedule:
     described: bool = False
     """True to load operands of products by tensor descriptors, on a GPU that has them
     (nest/passes/describe_operands.py)."""
+    transposed: bool = False
+    """True to compute the transposes of products with few rows, on a GPU
+    (nest/passes/transpose_products.py)."""
     apart: bool = False
     """True to compute a prologue in a kernel of its own (nest/passes/split_prologue.py)."""
     split: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -194,6 +198,9 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
     def describe(kernel: Kernel) -> Kernel:
         return describe_operands(kernel) if schedule.described else kernel
 
+    def transpose(kernel: Kernel) -> Kernel:
+        return transpose_products(kernel) if schedule.transposed else kernel
+
     def turns(kernel: Kernel) -> Kernel:
         return take_turns(kernel, schedule.programs) if schedule.programs else kernel
 
@@ -212,6 +219,9 @@ def nest_passes(schedule: Schedule, *, folds_late: bool = False) -> tuple[Pass[N
         Pass("split_scan", "Shares scans among programs, if asked for.", share_scans),
         Pass("pad_operands", "Copies operands with rows that are not aligned, if asked for.", pad),
         *([late] if folds_late else []),
+        each_kernel(
+            transpose, "Transposes products with few rows, if asked for.", "transpose_products"
+        ),
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
         each_kernel(mirror, "Orders a square grid by diagonals, if asked for.", "mirror_grid"),
         each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),

@@ -10,6 +10,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Kernel, Nest
+from blockbuster_fusion.nest.passes.transpose_products import few_rows_and_columns
 from blockbuster_fusion.schedule.cost import Seconds, predicted_kernel
 from blockbuster_fusion.schedule.schedule import Grid, Schedule
 from blockbuster_fusion.schedule.space import Space
@@ -23,7 +24,7 @@ USUAL = 1.01
 """The factor within which an option is left to the rule of thumb."""
 LESS = 0.999
 """The share of the time that descriptors must leave: where they change nothing, there are none."""
-MOST_FREE = 4
+MOST_FREE = 6
 """The most stages that are taken if they cost nothing, as no fewer programs run at a time."""
 
 
@@ -50,6 +51,8 @@ def searched(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) 
         forms += [more for form in own if search.adds(form, more := replace(form, padded=True))]
     for schedule in dict.fromkeys(forms):
         best = search.visit(schedule)
+        if best is not None:
+            search.transpose(best)
         if best is not None and schedule.grid != "one":
             for split in search.splits(best):
                 search.visit(split)
@@ -110,6 +113,12 @@ class _Search:
         )
         splits = space.splits(fewest)
         return [replace(best.schedule, split=split) for split in splits]
+
+    def transpose(self, best: Found) -> None:
+        """Looks at the transposes of products with few rows, with the same tiles."""
+        if any(map(few_rows_and_columns, self.lower(best.schedule)[0].kernels)):
+            schedule = replace(best.schedule, transposed=True)
+            self.point(schedule, self.lower(schedule)[0], best.tiles)
 
     def visit(self, schedule: Schedule) -> Found | None:
         """The best tiles for a schedule, or None if the program cannot be run so."""

@@ -33,6 +33,7 @@ from blockbuster_fusion.nest.nest import (
     Tile,
 )
 from blockbuster_fusion.nest.passes.order_grid import is_named
+from blockbuster_fusion.nest.passes.transpose_products import few_rows_and_columns
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.cpu import ALONE
 from blockbuster_fusion.schedule.defaults import is_tiled
@@ -46,7 +47,7 @@ LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4
 """The numbers that are tried for a GPU."""
 SEARCHED_LAUNCHES = {"warps": (2, 4, 8, None), "stages": (2, 3, 4, 5, 6)}
 """Those that are predicted for products; None leaves it to the rule of thumb."""
-FLAGS = ("apart", "padded", "mirrored", "described")
+FLAGS = ("apart", "padded", "mirrored", "transposed", "described")
 """The options of a schedule that are true or false, beside `atomic`."""
 PASTS = (None, 1, LARGEST)
 """The sizes from which results of a CPU go past the caches that are tried: all, or none."""
@@ -152,6 +153,7 @@ class Config:
         words += ["prologue apart"] * self.schedule.apart
         words += ["operands padded"] * self.schedule.padded
         words += ["mirrored"] * self.schedule.mirrored
+        words += ["products transposed"] * self.schedule.transposed
         words += ["operands described"] * self.schedule.described
         words += [f"{name} {number}" for name, number in self.launch.items()]
         return "; ".join(words)
@@ -365,6 +367,11 @@ class Space:
         return [*made, *({"programs": number} for number in turns)]
 
     @property
+    def may_transpose(self) -> bool:
+        """True if there are products with few rows."""
+        return any(few_rows_and_columns(kernel) for kernel in self.nest.kernels)
+
+    @property
     def are_described(self) -> bool:
         """True if descriptors can load operands of products."""
         return has_descriptors(self.machine) and any(map(describable_blocks, self.nest.kernels))
@@ -441,6 +448,7 @@ class Space:
         if self.machine.target == "cuda":
             changes += [{"padded": not schedule.padded, "order": ()}]
             changes += [{"mirrored": False}] if schedule.mirrored else []
+            changes += [{"transposed": not schedule.transposed}] if self.may_transpose else []
             changes += [{"described": not schedule.described}] if self.are_described else []
         changes += [{"order": order} for order in self.orders(schedule.order)]
         changes += self.launches

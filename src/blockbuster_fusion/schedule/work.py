@@ -140,6 +140,8 @@ class Work:
     """True if operands of products are also computed with, or come of it, in the same step."""
     has_parts: bool = False
     """True if programs share a sum, and each stores its part."""
+    has_few_columns: bool = False
+    """True if all products have many rows and few columns, as transposes of few rows have."""
     is_describable: bool = False
     """True if descriptors can load operands of products on a GPU."""
     is_grouped: bool = True
@@ -357,6 +359,7 @@ class _Count:
         read = rows + columns * rows / GROUPED if is_grouped else rows * WARPS + columns
         work.read_by_cores += batch * depth * own.bytes * read * times
         work.is_grouped &= is_grouped
+        work.has_few_columns = work.is_grouped and columns < GROUPED
         if own is DType.float32 and self.types.is_exact(statement):
             work.is_exact = True
             work.is_chained |= not {statement.left, statement.right} <= self.loaded.keys()
