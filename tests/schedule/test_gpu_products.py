@@ -23,7 +23,10 @@ from blockbuster_fusion.schedule.work import work_of
 
 H200 = known()["h200"]
 KEPT = Path(__file__).parents[2] / "benchmarks" / "results"
-RESULTS = [KEPT / "schedule_ranking_h200.json", KEPT / "product_forms_h200.json"]
+RESULTS = [
+    KEPT / f"{name}_h200.json"
+    for name in ("schedule_ranking", "product_forms", "product_descriptors")
+]
 o = bb.ops
 
 
