@@ -180,6 +180,30 @@ def test_descriptors_load_operands_of_large_products(
     assert any(kernel.is_described for kernel in choice.scheduled()[0].kernels) == is_described
 
 
+def test_few_rows_are_multiplied_as_columns() -> None:
+    """Tensor cores multiply 64 rows of weights at a time, if a block has so many."""
+    choice = best("gated rows", M=16, K=4096, N=14336)
+    assert choice.schedule.transposed == (tiles_of(choice)["N"] >= 64)
+    assert not best("turned", M=64, K=4096, N=4096).schedule.transposed
+    (usual, *_) = choices("gated rows", M=16, K=4096, N=14336)
+    for schedule in (Schedule(), Schedule(transposed=True)):
+        nest, tiles = replace(usual, schedule=schedule).scheduled()
+        own = {dim: {"M": 16, "N": 128, "K": 64}[dim.name] for dim in tiles}
+        (kernel,) = nest.kernels
+        assert work_of(kernel, Tiling(Extents(), own), "cuda").is_grouped == schedule.transposed
+
+
+def test_few_rows_have_no_more_on_the_way_than_helps() -> None:
+    (choice, *_) = choices("gated rows", M=16, K=4096, N=14336)
+    nest, tiles = choice.scheduled()
+    own = {dim: {"M": 16, "N": 128, "K": 64}[dim.name] for dim in tiles}
+    four, six = (
+        predicted(nest, Tiling(Extents(), own), H200, Schedule(stages=stages)).device
+        for stages in (4, 6)
+    )
+    assert four < six  # 63 and 68 µs were measured
+
+
 def test_rows_that_are_not_aligned_have_no_descriptors() -> None:
     choice = best("turned", M=4096, K=1024 + 4, N=4096)
     assert choice.schedule.described == choice.schedule.padded
