@@ -227,10 +227,8 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
         main, ends = machine.main, alone + starts
         waiting = ends * machine.latency + BEGUN * programs * PROGRAM
         waiting += work.own * (TAIL * filling / main.total + 1 / main.each)
-    if (
-        work.multiplying
-    ):  # while a program stores, it multiplies nothing; a descriptor's unit stores
-        stored = 1.0 if has_turns and is_described else rounds
+    if work.multiplying:  # while a program stores, it multiplies nothing
+        stored = 1.0 if has_turns and is_described else rounds  # descriptors store beside it
         waiting += stored * work.written / programs / machine.memories[-2].each / at_a_time
     wanted = work.staged * (schedule.stages or 1) + work.kept
     crowded = CROWDED if wanted > machine.memories[0].size else 1.0
