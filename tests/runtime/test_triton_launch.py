@@ -193,6 +193,8 @@ def test_a_matrix_is_described_unless_its_address_is_not_aligned() -> None:
         ((37, 72), (0, 1), False),  # one row is repeated
         ((37, 72), (36, 1), False),  # rows overlap
         ((0, 72), (72, 1), False),
+        ((1 << 31, 8), (8, 1), False),  # positions would not fit 32 bits
+        ((2, 8), (1 << 39, 1), False),
     ],
 )
 def test_matrices_with_descriptors(

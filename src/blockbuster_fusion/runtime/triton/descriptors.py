@@ -12,6 +12,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 ALIGNED = 16
 """Rows begin at multiples of so many bytes."""
+LONGEST, FARTHEST = 1 << 31, 1 << 40
+"""The lengths of axes, and the bytes from row to row, are less than these."""
 KINDS = {8: 10, 9: 8, 10: 9}
 """The driver's numbers of dtypes that differ from the compiler's."""
 ENCODED = 8
@@ -64,7 +66,8 @@ class Matrix:
 def is_describable(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
     """True if a matrix of elements of some bytes has contiguous rows that are aligned."""
     (rows, columns), (step, one) = shape, strides
-    return min(rows, columns) > 0 and one == 1 and step >= columns and step * size % ALIGNED == 0
+    is_short = min(rows, columns) > 0 and max(rows, columns) < LONGEST and step * size < FARTHEST
+    return is_short and one == 1 and step >= columns and step * size % ALIGNED == 0
 
 
 def described(arguments: Sequence[Any], matrices: Mapping[int, Matrix]) -> list[Any]:
