@@ -147,7 +147,7 @@ class Function(JITFunction[Any]):  # type: ignore[misc]
 
 
 def test_later_launches_call_the_compiled_kernel_itself() -> None:
-    """With addresses; unless an array is not aligned as Triton took it for granted."""
+    """With addresses; arrays that are aligned otherwise have another compiled kernel."""
     direct: list[tuple[Any, ...]] = []
     function = Function(direct)
     plan = LaunchPlan((3, 1, 1), (), {}, {"num_warps": 4}, {})
@@ -158,10 +158,14 @@ def test_later_launches_call_the_compiled_kernel_itself() -> None:
     launch([aligned, unaligned, aligned])  # the second one is no argument
     assert len(function.compiled) == 1
     assert direct == [((3, 1, 1), aligned.data_ptr(), 7, aligned.data_ptr())] * 2
-    launch([aligned, aligned, unaligned])
-    assert function.run_with[0][2] is unaligned
-    assert len(function.compiled) == 1
-    assert len(direct) == 2
+    for _ in range(2):
+        launch([aligned, aligned, unaligned])
+    assert len(function.compiled) == 2
+    assert function.compiled[1][2] is unaligned
+    assert direct[2:] == [((3, 1, 1), aligned.data_ptr(), 7, unaligned.data_ptr())] * 2
+    launch([aligned, aligned, aligned])
+    assert len(function.compiled) == 2
+    assert not function.run_with
 
 
 def test_a_matrix_is_described_unless_its_address_is_not_aligned() -> None:
@@ -172,15 +176,15 @@ def test_a_matrix_is_described_unless_its_address_is_not_aligned() -> None:
     launch = BoundLaunch(function, [None, 7, None], plan, [0, None, 2], [], matrices)
     whole = torch.zeros(65)
     aligned, unaligned = whole[:64].view(8, 8), whole[1:].view(8, 8)
-    launch([aligned, aligned, aligned])  # no driver is there to launch it
+    launch([aligned, aligned, unaligned])  # no driver is there to launch it
     (given,) = function.compiled
     assert given[0].base is aligned
     assert (given[0].shape, given[0].strides, given[0].block_shape) == ([8, 8], [8, 1], [4, 4])
     assert function.run_with[0][0].base is aligned
-    assert function.run_with[0][2] is aligned
+    assert function.run_with[0][2] is unaligned
     launch([unaligned, aligned, aligned])
-    assert function.run_with[1][0] is unaligned
-    assert len(function.compiled) == 1
+    assert function.compiled[1][0] is unaligned
+    assert len(function.run_with) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Literal
 from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.lower import lower_to_nest
-from blockbuster_fusion.nest.nest import Kernel, Nest
+from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
 from blockbuster_fusion.nest.passes.accumulate_in_place import accumulate_in_place
 from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
 from blockbuster_fusion.nest.passes.describe_operands import describe_operands
@@ -62,6 +62,9 @@ class Schedule:
     transposed: bool = False
     """True to compute the transposes of products with few rows, on a GPU
     (nest/passes/transpose_products.py)."""
+    together: bool = False
+    """True to launch kernels that do not depend on one another as one, on a GPU
+    (nest/passes/join_grids.py)."""
     apart: bool = False
     """True to compute a prologue in a kernel of its own (nest/passes/split_prologue.py)."""
     split: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -102,9 +105,9 @@ class Schedule:
             if self.order.count(label) > 1:
                 raise BadConfig(name="order", problem=f"{label} is named twice")
 
-    def of_kernel(self, kernel: Kernel, kernels: Iterable[Kernel]) -> "Schedule":
-        """The options for one of the kernels of a nest."""
-        return self if takes_warps(kernel, kernels) else replace(self, warps=None)
+    def of_launch(self, launched: Launchable, kernels: Iterable[Kernel]) -> "Schedule":
+        """The options for one of the launches of a nest."""
+        return self if takes_warps(launched, kernels) else replace(self, warps=None)
 
     @property
     def launch(self) -> dict[str, int]:
@@ -113,9 +116,9 @@ class Schedule:
         return {name: number for name, number in given.items() if number is not None}
 
 
-def takes_warps(kernel: Kernel, kernels: Iterable[Kernel]) -> bool:
-    """True if a kernel of a nest has the given warps: those of products are theirs alone."""
-    return kernel.multiplies or not any(other.multiplies for other in kernels)
+def takes_warps(launched: Launchable, kernels: Iterable[Kernel]) -> bool:
+    """True if a launch of a nest has the given warps: those of products are theirs alone."""
+    return launched.multiplies or not any(other.multiplies for other in kernels)
 
 
 def _check_number(name: str, number: object) -> None:

@@ -343,7 +343,7 @@ class _Count:
         shared memory. With fewer rows, each warp has columns of its own and reads all rows.
         """
         work = self.work
-        depth = self.length(statement.span)
+        depth = math.prod(map(self.length, statement.summed))
         if not is_dot(statement):
             work.operations += WIDENED * self.products(statement) * times
             return

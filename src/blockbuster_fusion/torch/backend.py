@@ -21,6 +21,7 @@ from blockbuster_fusion.progress import doing
 from blockbuster_fusion.torch.capture.attention import restore_attention, write_out_attention
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
+from blockbuster_fusion.torch.direct import has_modes, is_direct, metadata_now
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
 from blockbuster_fusion.torch.plan.plan import ModelPlan
@@ -149,10 +150,17 @@ class _Captured:
             given_up=given_up,
         )
 
+        direct, is_wrapped = list[Callable[..., Any]](), has_modes()
+
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            has_more = is_wrapped or not is_direct(
+                metadata_now(), self.module, self.examples, graph
+            )
             made = compile_graph(graph, _static_inputs(), self.options, weighing)
             graphs.append(made)
-            return _Watched(made, self.prepared) if self.watches else made.call(self.prepared)
+            call = _Watched(made, self.prepared) if self.watches else made.call(self.prepared)
+            direct.extend([] if has_more else [call])
+            return call
 
         compiler = aot_autograd(
             fw_compiler=inference,
@@ -161,7 +169,9 @@ class _Captured:
             keep_inference_input_mutations=True,
         )
         try:
-            return Attempt(compiler(self.module, self.examples), graphs, given_up)
+            wrapped = compiler(self.module, self.examples)
+            call = direct[0] if len(graphs) == len(direct) == 1 else wrapped
+            return Attempt(call, graphs, given_up)
         finally:
             restore_attention(self.module)
 
@@ -236,8 +246,7 @@ def needs_gradients(module: torch.nn.Module, examples: Iterable[Any]) -> bool:
 
 
 def _static_inputs() -> list[int]:
-    context = torch._guards.TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
+    metadata = metadata_now()
     return [] if metadata is None else [*metadata.static_input_indices]
 
 

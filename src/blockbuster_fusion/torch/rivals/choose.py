@@ -381,7 +381,7 @@ class Chooser:
 
     def measured(self, choice: Choice, record: Record) -> Estimate:
         """The measured time of a choice."""
-        host = self.machine.launch * len(choice.scheduled()[0].kernels)
+        host = self.machine.launch * len(choice.scheduled()[0].launches)
         own = Seconds(record.seconds, 0.0 if self.machine.target == "cpu" else host)
         return Estimate(own, "measured", str(choice.config), MEASURED)
 
