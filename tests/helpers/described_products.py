@@ -10,6 +10,7 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import with_known_sizes
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.passes.join_grids import join_grids
 from blockbuster_fusion.safety.storage import stored_as
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from blockbuster_fusion.tools.check.judge import relative_error
@@ -21,6 +22,7 @@ FEW = {"M": 5, "K": 72, "N": 88}
 TURNED = (lambda X, W: {"O": X @ W.T}, ("M K", "N K"))
 STRAIGHT = (lambda X, W: {"O": X @ W}, ("M K", "K N"))
 GATED = (lambda X, W, V: {"O": bb.ops.silu(X @ W) * (X @ V)}, ("M K", "K N", "K N"))
+TWO = (lambda X, W, V, U: {"O": X @ W, "P": V @ U}, ("M K", "K N", "I J", "J L"))
 NORMED = (lambda X, W: {"O": bb.ops.rmsnorm(X) @ W}, ("M K", "K N"))
 PLAIN, TURNS = Schedule(described=True), Schedule(described=True, programs=3)
 CASES: Mapping[str, tuple[tuple[Any, ...], dict[str, int], Schedule, int]] = {
@@ -46,6 +48,12 @@ CASES: Mapping[str, tuple[tuple[Any, ...], dict[str, int], Schedule, int]] = {
     "few rows, gated": (GATED, FEW, Schedule(transposed=True), 0),
     "few rows, turns": (TURNED, FEW, Schedule(described=True, transposed=True, programs=3), 3),
     "few rows, shared sum": (TURNED, FEW, Schedule(transposed=True, split={"K": 2}), 0),
+    "together": (
+        TWO,
+        {**ALIGNED, "I": 40, "J": 24, "L": 32},
+        Schedule(described=True, together=True),
+        0,
+    ),
     "a norm before": (NORMED, ALIGNED, PLAIN, 1),  # X is also squared
 }
 """Programs, sizes and schedules, and the number of descriptors that launches are given."""
@@ -55,7 +63,8 @@ def described_nest(name: str, dtype: DType) -> Nest:
     (function, specs), sizes, schedule, _ = CASES[name]
     graph = with_known_sizes(bb.lower(bb.trace(function, *specs)), sizes)
     fused = bb.fuse(graph).fused[-1 if name.startswith("a norm") else 0]
-    return scheduled(stored_as(fused, dtype), "product", schedule)
+    nest = scheduled(stored_as(fused, dtype), "product", schedule)
+    return join_grids(nest) if schedule.together else nest
 
 
 def described_errors() -> Iterator[dict[str, object]]:
@@ -68,7 +77,7 @@ def described_errors() -> Iterator[dict[str, object]]:
         nest = described_nest(name, DType.float16)
         given = {
             array: rng.standard_normal([sizes[axis] for axis in axes.split()])
-            for array, axes in zip("XWV", specs, strict=False)
+            for array, axes in zip("XWVU", specs, strict=False)
         }
         given = {array: x.astype(np.float16).astype(np.float64) for array, x in given.items()}
         exact = bb.evaluate(bb.trace(function, *specs), given)
