@@ -42,6 +42,7 @@ from blockbuster_fusion.safety.storage import stored_as
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from blockbuster_fusion.tools.check.judge import relative_error
 from helpers.attention_forms import FORMS, inputs_of
+from helpers.described_products import described_errors, described_resources
 from helpers.joined_rows import joined_errors, joined_resources
 from helpers.lookup_programs import FORMS as LOOKUPS
 from helpers.lookup_programs import inputs_of as lookup_inputs
@@ -618,6 +619,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_vectors": vector_errors,
     "run_padded": padded_errors,
     "run_turns": turn_errors,
+    "run_described": described_errors,
     "run_joined": joined_errors,
     "run_summed": summed_errors,
     "run_together": together_errors,
@@ -638,6 +640,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_rows": row_resources,
     "compile_scans": scan_resources,
     "compile_turns": turn_resources,
+    "compile_described": described_resources,
     "compile_joined": joined_resources,
     "compile_together": together_resources,
     "compile_short": lambda capability: short_resources(int(capability)),

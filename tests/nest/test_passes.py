@@ -446,6 +446,10 @@ Nest("f", [Kernel("f", [i, j], [
 ])], [X, Y], [View(Z, [A, C])])
 """
 
+FEW_ROWS = ODD_PRODUCT.replace("R = Axis(33)", "R = Axis(5)").replace(
+    "C = Axis(48)", "C = Axis(72)"
+)
+
 CASES = {
     "fold_casts": ("fold_casts", WIDENED_AND_ROUNDED, None),
     "accumulate_in_place": ("accumulate_in_place", SUM_BESIDE_ITS_ACCUMULATOR, None),
@@ -468,6 +472,16 @@ CASES = {
     "fold_after_loops, masked": ("fold_after_loops", MASKED_SUMS, None),
     "fold_after_loops, a product": ("fold_after_loops", LONG_SUM, None),
     "take_turns": ("take_turns", ODD_PRODUCT, Schedule(programs=132)),
+    "transpose_products": ("transpose_products", FEW_ROWS, Schedule(transposed=True)),
+    "transpose_products, not asked for": ("transpose_products", FEW_ROWS, None),
+    "transpose_products, many rows": (
+        "transpose_products",
+        ODD_PRODUCT,
+        Schedule(transposed=True),
+    ),
+    "describe_operands": ("describe_operands", ODD_PRODUCT, Schedule(described=True)),
+    "describe_operands, not asked for": ("describe_operands", ODD_PRODUCT, None),
+    "describe_operands, no product": ("describe_operands", SQUARE, Schedule(described=True)),
     "order_grid": ("order_grid", TWO_GRIDS, Schedule(order=("N.0", "B.0", "M.0"))),
     "order_grid, some": ("order_grid", TWO_GRIDS, Schedule(order=("N", "M"))),
     "order_grid, as it is": ("order_grid", TWO_GRIDS, None),

@@ -11,6 +11,7 @@ import pytest
 
 from blockbuster_fusion.printers.triton.memory import SHARED
 from helpers import triton_cases
+from helpers.described_products import CASES as DESCRIBED
 from helpers.effort import FULL
 from helpers.joined_rows import JOINED
 from helpers.padded_products import PADDED
@@ -43,7 +44,7 @@ COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
     *("compile_padded", "compile_turns", "compile_rows", "compile_scans", "compile_divided"),
-    *("compile_joined", "compile_together", "compile:90:float32"),
+    *("compile_joined", "compile_described", "compile_together", "compile:90:float32"),
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
 )
@@ -241,6 +242,24 @@ def test_programs_take_turns() -> None:
     assert large["wgmma"]
     assert not large["spilled"]
     assert large["shared"] <= SHARED[90]
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_descriptors_load_operands(name: str) -> None:
+    """Pointers load what is not aligned, or goes elsewhere too; the results are as exact."""
+    (row,) = [row for row in found("run_described") if row["case"] == name]
+    assert row["error"] <= 2 * row["rounding"]
+    *_, descriptors = DESCRIBED[name]
+    assert row["descriptors"] == descriptors
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_descriptors_compile(name: str) -> None:
+    (row,) = [row for row in found("compile_described") if row["case"] == name]
+    (_, _, schedule, descriptors) = DESCRIBED[name]
+    assert row["loads"] == bool(descriptors)
+    assert row["stores"] == bool(schedule.programs and descriptors > 2)
+    assert not row["spilled"]
 
 
 def test_kernels_of_one_launch_give_what_they_give_apart() -> None:

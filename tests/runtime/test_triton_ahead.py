@@ -133,7 +133,7 @@ def test_another_launch_is_another_job(cache: Path) -> None:
 
 def test_a_worker_tells_why_it_fails(cache: Path) -> None:
     answers = io.StringIO()
-    bad = KernelJob("def f(:", "f", [], {}, CAPABILITY, []).to_json()
+    bad = KernelJob("def f(:", "f", [], {}, {}, CAPABILITY, []).to_json()
     serve(io.StringIO(f"no job\n{bad}\n"), answers)
     first, second = map(json.loads, answers.getvalue().splitlines())
     assert first.startswith("JSONDecodeError: ")

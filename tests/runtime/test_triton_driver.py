@@ -19,6 +19,7 @@ from triton.runtime.errors import OutOfResources
 from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.triton import driver
+from blockbuster_fusion.runtime.triton.descriptors import Matrix
 from blockbuster_fusion.runtime.triton.driver import Launches, cleared, driver_launch, single
 
 DRIVER = """\
@@ -35,6 +36,16 @@ int cuLaunchKernel(void *f, u x, u y, u z, u a, u b, u c, u shared, void *stream
     noted += 9;
     for (int64_t i = 0; i < (intptr_t)f; i++) notes[noted++] = *(int64_t *)given[i];
     return code;
+}
+/* A descriptor is a checksum of what is encoded. */
+int cuTensorMapEncodeTiled(int64_t *made, int dtype, u rank, int64_t at, const uint64_t *lengths,
+                           const uint64_t *steps, const u *block, const u *each, int interleaved,
+                           int swizzle, int promotion, int beyond) {
+    int64_t given[] = {dtype, rank, at, lengths[0], lengths[1], steps[0], block[0], block[1],
+                       each[0], each[1], interleaved, swizzle, promotion, beyond};
+    *made = 0;
+    for (int i = 0; i < 14; i++) *made = (*made * 31 + given[i]) % 1000003;
+    return (intptr_t)made % 64 ? 1 : code;
 }
 static _Thread_local void *context;
 int contexts;
@@ -80,7 +91,7 @@ def noted(library: Any) -> list[int]:
     return [*(ctypes.c_int64 * 64).in_dll(library, "notes")][:count]
 
 
-def compiled(signature: dict[str, str], function: int, **about: int) -> Any:
+def compiled(signature: dict[str, str], function: int, **about: Any) -> Any:
     usual = {"num_ctas": 1, "num_warps": 4, "shared": 512, "launch_pdl": 0}
     return SimpleNamespace(
         name="kernel",
@@ -103,6 +114,33 @@ def test_a_kernel_gets_its_numbers_and_addresses(notes: Any) -> None:
     Launches([(launch, places)], 0, ["kernel"])((ctypes.c_void_p * 3)(1600, 2400, 3200))
     head = [7, 5, 6, 1, 128, 1, 1, 512, STREAM]
     assert noted(notes) == [*head, 3200, 100, 2416, -3, 1632, 0, 0]
+
+
+def checksum(numbers: list[int]) -> int:
+    made = 0
+    for number in numbers:
+        made = (made * 31 + number) % 1000003
+    return made
+
+
+def test_a_matrix_is_given_as_a_descriptor(notes: Any) -> None:
+    """The driver encodes it for the address of the call; its shape and strides come after it."""
+    signature = {"N": "i32", "X": "tensordesc<bf16[128, 64]>", "BLOCK": "constexpr", "Y": "*bf16"}
+    about = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [128, 32]}
+    made = compiled(signature, 9, tensordesc_meta=[about])
+    matrices = {1: Matrix((300, 200), (208, 1), (128, 64))}
+    pointers, template = [(1, 0), (3, 1)], [7, None, 128, None]
+    launch = driver_launch(made, (5,), template, pointers, matrices=matrices)
+    assert launch is not None
+    run = single(launch, 0, 2)
+    run([1600, 3200])
+    run([4800, 3200])
+    for number, at in enumerate((1600, 4800)):
+        encoded = checksum([9, 2, at, 200, 300, 416, 32, 128, 1, 1, 0, 3, 2, 0])
+        found = noted(notes)[18 * number :][9:18]
+        assert found == [7, encoded, 300, 200, 208, 1, 3200, 0, 0]
+    without = compiled(signature, 9)  # for a GPU without descriptors
+    assert driver_launch(without, (5,), template, pointers, matrices=matrices) is None
 
 
 class Kernel:

@@ -25,6 +25,7 @@ from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import JITFunction
 
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan
+from blockbuster_fusion.runtime.triton.descriptors import Matrix, is_describable
 from blockbuster_fusion.runtime.triton.launch import BoundLaunch, Launcher, TritonKernels
 
 
@@ -149,8 +150,8 @@ def test_later_launches_call_the_compiled_kernel_itself() -> None:
     """With addresses; arrays that are aligned otherwise have another compiled kernel."""
     direct: list[tuple[Any, ...]] = []
     function = Function(direct)
-    plan = LaunchPlan((3, 1, 1), (), {}, {"num_warps": 4})
-    launch = BoundLaunch(function, [None, 7, None], plan, [0, None, 2], [])
+    plan = LaunchPlan((3, 1, 1), (), {}, {"num_warps": 4}, {})
+    launch = BoundLaunch(function, [None, 7, None], plan, [0, None, 2], [], {})
     whole = torch.zeros(65)
     aligned, unaligned = whole[:64], whole[1:]
     launch([aligned, aligned, aligned])
@@ -165,3 +166,42 @@ def test_later_launches_call_the_compiled_kernel_itself() -> None:
     launch([aligned, aligned, aligned])
     assert len(function.compiled) == 2
     assert not function.run_with
+
+
+def test_a_matrix_is_described_unless_its_address_is_not_aligned() -> None:
+    """A descriptor has an address that is a multiple of 16 bytes."""
+    function = Function([])
+    plan = LaunchPlan((3, 1, 1), (), {}, {"num_warps": 4}, {})
+    matrices = {0: Matrix((8, 8), (8, 1), (4, 4))}
+    launch = BoundLaunch(function, [None, 7, None], plan, [0, None, 2], [], matrices)
+    whole = torch.zeros(65)
+    aligned, unaligned = whole[:64].view(8, 8), whole[1:].view(8, 8)
+    launch([aligned, aligned, unaligned])  # no driver is there to launch it
+    (given,) = function.compiled
+    assert given[0].base is aligned
+    assert (given[0].shape, given[0].strides, given[0].block_shape) == ([8, 8], [8, 1], [4, 4])
+    assert function.run_with[0][0].base is aligned
+    assert function.run_with[0][2] is unaligned
+    launch([unaligned, aligned, aligned])
+    assert function.compiled[1][0] is unaligned
+    assert len(function.run_with) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "expected"),
+    [
+        ((37, 72), (72, 1), True),
+        ((37, 45), (48, 1), True),
+        ((37, 45), (45, 1), False),  # rows are not aligned
+        ((72, 37), (1, 72), False),  # columns are contiguous
+        ((37, 72), (0, 1), False),  # one row is repeated
+        ((37, 72), (36, 1), False),  # rows overlap
+        ((0, 72), (72, 1), False),
+        ((1 << 31, 8), (8, 1), False),  # positions would not fit 32 bits
+        ((2, 8), (1 << 39, 1), False),
+    ],
+)
+def test_matrices_with_descriptors(
+    shape: tuple[int, int], strides: tuple[int, int], expected: bool
+) -> None:
+    assert is_describable(shape, strides, 2) == expected

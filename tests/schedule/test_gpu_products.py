@@ -23,7 +23,10 @@ from blockbuster_fusion.schedule.work import work_of
 
 H200 = known()["h200"]
 KEPT = Path(__file__).parents[2] / "benchmarks" / "results"
-RESULTS = [KEPT / "schedule_ranking_h200.json", KEPT / "product_forms_h200.json"]
+RESULTS = [
+    KEPT / f"{name}_h200.json"
+    for name in ("schedule_ranking", "product_forms", "product_descriptors")
+]
 o = bb.ops
 
 
@@ -136,12 +139,74 @@ def test_what_stays_in_shared_memory_leaves_less_room() -> None:
     assert (made["M"], made["N"]) == (128, 64)
 
 
-def test_short_sums_of_large_products_are_computed_in_turns() -> None:
-    """Programs store for a long time in between; long sums, and small blocks, gain nothing."""
-    assert best("turned", M=8192, K=1024, N=4096).schedule.programs == H200.processors
-    for sizes in ({"M": 4096, "K": 4096, "N": 4096}, {"M": 128, "K": 512, "N": 65536}):
+def test_large_products_are_computed_in_turns() -> None:
+    """Programs store for a long time in between; one round, and small blocks, gain nothing."""
+    for sizes in ({"M": 8192, "K": 1024, "N": 4096}, {"M": 4096, "K": 4096, "N": 4096}):
+        assert best("turned", **sizes).schedule.programs == H200.processors
+    for sizes in ({"M": 2048, "K": 2048, "N": 2048}, {"M": 128, "K": 512, "N": 65536}):
         assert best("turned", **sizes).schedule.programs is None
     assert best("product, sum", M=8192, K=1024, N=4096).schedule.programs is None
+
+
+def test_short_sums_alone_are_computed_in_turns_without_descriptors() -> None:
+    """One loop counts all steps, and threads compute addresses from it."""
+    older = replace(H200, instructions="sm_80")
+
+    def turns(**sizes: int) -> int | None:
+        choice = Improver(choices("turned", **sizes), older).best(())[0]
+        assert not choice.schedule.described
+        return choice.schedule.programs
+
+    assert turns(M=8192, K=1024, N=4096) == H200.processors
+    assert turns(M=4096, K=4096, N=4096) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "is_described"),
+    [
+        ("product", 4096, True),
+        ("gated rows", 4096, True),
+        ("layer norm, product", 4096, True),
+        ("turned", 16, False),  # warps multiply few rows each by themselves
+        ("batched", 512, False),  # the arrays are no matrices
+    ],
+)
+def test_descriptors_load_operands_of_large_products(
+    name: str, rows: int, is_described: bool
+) -> None:
+    sizes = {"B": 16} if name == "batched" else {}
+    choice = best(name, **sizes, M=rows, K=1024, N=4096)
+    assert choice.schedule.described == is_described
+    assert any(kernel.is_described for kernel in choice.scheduled()[0].kernels) == is_described
+
+
+def test_few_rows_are_multiplied_as_columns() -> None:
+    """Tensor cores multiply 64 rows of weights at a time, if a block has so many."""
+    choice = best("gated rows", M=16, K=4096, N=14336)
+    assert choice.schedule.transposed == (tiles_of(choice)["N"] >= 64)
+    assert not best("turned", M=64, K=4096, N=4096).schedule.transposed
+    (usual, *_) = choices("gated rows", M=16, K=4096, N=14336)
+    for schedule in (Schedule(), Schedule(transposed=True)):
+        nest, tiles = replace(usual, schedule=schedule).scheduled()
+        own = {dim: {"M": 16, "N": 128, "K": 64}[dim.name] for dim in tiles}
+        (kernel,) = nest.kernels
+        assert work_of(kernel, Tiling(Extents(), own), "cuda").is_grouped == schedule.transposed
+
+
+def test_few_rows_have_no_more_on_the_way_than_helps() -> None:
+    (choice, *_) = choices("gated rows", M=16, K=4096, N=14336)
+    nest, tiles = choice.scheduled()
+    own = {dim: {"M": 16, "N": 128, "K": 64}[dim.name] for dim in tiles}
+    four, six = (
+        predicted(nest, Tiling(Extents(), own), H200, Schedule(stages=stages)).device
+        for stages in (4, 6)
+    )
+    assert four < six  # 63 and 68 µs were measured
+
+
+def test_rows_that_are_not_aligned_have_no_descriptors() -> None:
+    choice = best("turned", M=4096, K=1024 + 4, N=4096)
+    assert choice.schedule.described == choice.schedule.padded
 
 
 def test_warps_of_products_are_theirs_alone() -> None:

@@ -333,7 +333,8 @@ class Kernel:
     """A grid of independent programs, each running the body. The last grid index varies fastest.
 
     With `programs`, at most so many run the body for all places of the grid, in turns, on a GPU.
-    There, the last two loops of a mirrored grid go by diagonals (passes/mirror_grid.py).
+    There, the last two loops of a mirrored grid go by diagonals (passes/mirror_grid.py), and a
+    described kernel loads operands by tensor descriptors (passes/describe_operands.py).
     """
 
     name: str
@@ -341,6 +342,7 @@ class Kernel:
     body: Body
     programs: int = 0
     is_mirrored: bool = False
+    is_described: bool = False
 
     @property
     def kernels(self) -> "tuple[Kernel, ...]":

@@ -6,7 +6,7 @@ that holds them; blocks that are read again come from a cache. cpu.py and gpu.py
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.machine.machine import Machine
@@ -59,9 +59,11 @@ def predicted(
 def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule) -> Seconds:
     """The time of one launch on a machine, from the work of its kernels.
 
-    No kernel is faster beside others than alone: a few long programs take their time.
+    No kernel is faster beside others than alone: a few long programs take their time. Descriptors
+    are for single ones.
     """
     if machine.target == "cuda":
+        schedule = replace(schedule, described=False) if len(works) > 1 else schedule
         alone = [gpu_seconds(work, machine, schedule) for work in works]
         together = [gpu_seconds(joined_work(works), machine, schedule)] if len(works) > 1 else []
         return Seconds(max(*alone, *together, 0.0) + machine.step, machine.launch)

@@ -21,8 +21,15 @@ MOST_REGISTERS = 255
 """The registers of a thread; what it holds beyond that is spilled to memory."""
 USED, PER_ELEMENT = 20, 0.8
 """The registers of a thread beside its elements, and those for each of them."""
-BESIDE = 56
-"""The registers of a thread beside the accumulators of products."""
+BESIDE, BESIDE_DESCRIBED = 56, 28
+"""The registers of a thread beside the accumulators of products; and if descriptors load their
+operands, so that a thread keeps no addresses."""
+DESCRIBED = 0.985
+"""The share of the time of products that is left then, if their rows are multiplied in groups."""
+FETCHING = 0.15e-6
+"""The seconds until a kernel has its descriptors."""
+DESCRIBING = 90
+"""The compute capability from which on GPUs have tensor descriptors."""
 ACCUMULATED = 72
 """The elements of a thread beyond which a program has eight warps instead of four."""
 PER_THREAD, PER_FOLDING_THREAD = 16, 32
@@ -46,6 +53,9 @@ BLOCKS = 4.0
 times this number."""
 LATE = 2.6
 """The waiting for a vector that is not loaded ahead, which most programs read from a cache."""
+TRANSPOSED = 0.97
+"""The share of the time of products with few rows that their transposes take: all warps read the
+same few columns, and each has rows of its own."""
 UNGROUPED = 0.6
 """The share of the rate of tensor cores with fewer than 64 rows."""
 EXACT, EACH_EXACT = {False: 0.78, True: 0.4}, 32
@@ -67,6 +77,9 @@ kernels without loops and folds: the first programs only load, and the last ones
 HIDDEN = {False: 0.8, True: 0.98}
 """The share of the waiting for blocks, or of the rest, that the other hides: by whether several
 blocks are being loaded at a time."""
+FLOODED, MOST_AHEAD = 1.04, 128 << 10
+"""The factor for products with few rows whose blocks on their way to one processor have more bytes
+than this."""
 CROWDED = 1.1
 """The factor for a launch that asks for more stages than shared memory holds: it gets fewer."""
 TOGETHER = 0.93
@@ -85,7 +98,7 @@ PARTS = 1.08
 TURNS, LARGE = 0.04, 128 * 256
 """The share of time that products take longer if programs compute their blocks in turns, as one
 loop counts all steps; and the elements of a block for which it holds. With smaller ones steps are
-shorter, and more of them."""
+shorter, and more of them. With descriptors it is nothing: threads compute no addresses."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
 EACH_START = 4e-10
@@ -122,6 +135,17 @@ def stream_warps(largest: float, programs: int, *, folds: bool) -> int:
     return int(min(MOST_STREAM_WARPS, 1 << math.ceil(math.log2(threads / 32))))
 
 
+def has_descriptors(machine: Machine) -> bool:
+    """True for a GPU with tensor descriptors."""
+    number = machine.instructions.removeprefix("sm_")
+    return machine.target == "cuda" and number.isdigit() and int(number) >= DESCRIBING
+
+
+def loads_by_descriptors(work: Work, machine: Machine, schedule: Schedule) -> bool:
+    """True if descriptors load operands of a kernel."""
+    return schedule.described and work.is_describable and has_descriptors(machine)
+
+
 def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     """The programs of a kernel that a processor runs at a time."""
     room = machine.memories[0].size - work.kept
@@ -136,7 +160,8 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     if work.staged:
         stages = max(1, min(stages, int(room // work.staged)))
     each = work.held / (32 * warps)
-    own = work.accumulated / (32 * warps) + BESIDE if work.accumulated else 0.0
+    beside = BESIDE_DESCRIBED if loads_by_descriptors(work, machine, schedule) else BESIDE
+    own = work.accumulated / (32 * warps) + beside if work.accumulated else 0.0
     registers = min(MOST_REGISTERS, max(own, USED + each * PER_ELEMENT))
     limits = [MOST_PROGRAMS, MOST_WARPS // warps, int(REGISTERS // (32 * warps * registers))]
     shared = work.staged * stages + work.kept
@@ -168,8 +193,11 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     busy = processors * min(1.0, at_a_time * here.warps / enough)
     computing = work.operations / (machine.rate("float32", processors=1) / 2 * VECTOR * busy)
     has_turns = bool(schedule.programs and work.products)
-    slower = TURNS * (LARGE / work.accumulated) ** 2 if has_turns and work.accumulated else 0.0
-    computing += _multiplying(work, machine, here, programs) * (1.0 + slower)
+    is_described = loads_by_descriptors(work, machine, schedule)
+    is_counted = has_turns and work.accumulated and not is_described
+    slower = TURNS * (LARGE / work.accumulated) ** 2 if is_counted else 0.0
+    share = DESCRIBED if is_described and work.is_grouped else 1.0
+    computing += _multiplying(work, machine, here, programs) * (1.0 + slower) * share
     moving = _moving(work, machine, here, programs, at_a_time)
     longer, shorter = max(moving, computing), min(moving, computing)
     if not work.products:
@@ -200,11 +228,17 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
         waiting = ends * machine.latency + BEGUN * programs * PROGRAM
         waiting += work.own * (TAIL * filling / main.total + 1 / main.each)
     if work.multiplying:  # while a program stores, it multiplies nothing
-        waiting += rounds * work.written / programs / machine.memories[-2].each / at_a_time
+        stored = 1.0 if has_turns and is_described else rounds  # descriptors store beside it
+        waiting += stored * work.written / programs / machine.memories[-2].each / at_a_time
     wanted = work.staged * (schedule.stages or 1) + work.kept
     crowded = CROWDED if wanted > machine.memories[0].size else 1.0
     beside = (1 - OVERLAP[bool(work.products)]) * shorter
-    return (longer + beside + waiting) * here.spilled**3 * crowded
+    waiting += FETCHING if is_described else 0.0
+    has_few = work.has_few_columns or not work.is_grouped
+    coming = work.staged * (here.stages - 1) * at_a_time
+    few = TRANSPOSED if work.has_few_columns else 1.0
+    few *= FLOODED if has_few and coming > MOST_AHEAD else 1.0
+    return (longer + beside + waiting) * here.spilled**3 * crowded * few
 
 
 def _multiplying(work: Work, machine: Machine, here: Residents, programs: float) -> float:

@@ -26,7 +26,9 @@ SUMMED = frozenset(
 """What all programs do together."""
 OF_A_PROGRAM = frozenset({"own", "common", "busy"})
 """What the programs have on average."""
-LEAST = frozenset({"across", "along", "piece", "is_grouped", "has_few_rows"})
+LEAST = frozenset(
+    {"across", "along", "piece", "is_grouped", "has_few_rows", "has_few_columns", "is_describable"}
+)
 """What is as good as in the worst kernel: the shortest rows, products of whole groups."""
 KEPT = frozenset({"dtype"})
 """What the kernel with the most products has. All else is as much as in the kernel with the most:

@@ -11,6 +11,7 @@ from blockbuster_fusion.nest.lower import lower_to_nest
 from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
 from blockbuster_fusion.nest.passes.accumulate_in_place import accumulate_in_place
 from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
+from blockbuster_fusion.nest.passes.describe_operands import describe_operands
 from blockbuster_fusion.nest.passes.fold_after_loops import fold_after_loops
 from blockbuster_fusion.nest.passes.fold_casts import fold_casts
 from blockbuster_fusion.nest.passes.hoist import hoist
@@ -25,6 +26,7 @@ from blockbuster_fusion.nest.passes.split_reduction import reduction_loop, split
 from blockbuster_fusion.nest.passes.split_scan import scan_loop, split_scan
 from blockbuster_fusion.nest.passes.tail_masks import tail_masks
 from blockbuster_fusion.nest.passes.take_turns import take_turns
+from blockbuster_fusion.nest.passes.transpose_products import transpose_products
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.passes import Observer, Pass, run_passes
 
@@ -58,6 +60,12 @@ class Schedule:
     mirrored: bool = False
     """True to compute blocks that read an array and its transpose right after each other, on a GPU
     (nest/passes/mirror_grid.py)."""
+    described: bool = False
+    """True to load operands of products by tensor descriptors, on a GPU that has them
+    (nest/passes/describe_operands.py)."""
+    transposed: bool = False
+    """True to compute the transposes of products with few rows, on a GPU
+    (nest/passes/transpose_products.py)."""
     together: bool = False
     """True to launch kernels that do not depend on one another as one, on a GPU
     (nest/passes/join_grids.py)."""
@@ -102,16 +110,19 @@ class Schedule:
                 raise BadConfig(name="order", problem=f"{label} is named twice")
 
     def of_launch(self, launched: Launchable, kernels: Iterable[Kernel]) -> "Schedule":
-        """The options for one of the launches of a nest: warps of products are theirs alone."""
-        if self.warps is None or launched.multiplies or not any(k.multiplies for k in kernels):
-            return self
-        return replace(self, warps=None)
+        """The options for one of the launches of a nest."""
+        return self if takes_warps(launched, kernels) else replace(self, warps=None)
 
     @property
     def launch(self) -> dict[str, int]:
         """The options of a launch of a Triton kernel."""
         given = {"num_warps": self.warps, "num_stages": self.stages, "group": self.group}
         return {name: number for name, number in given.items() if number is not None}
+
+
+def takes_warps(launched: Launchable, kernels: Iterable[Kernel]) -> bool:
+    """True if a launch of a nest has the given warps: those of products are theirs alone."""
+    return launched.multiplies or not any(other.multiplies for other in kernels)
 
 
 def _check_number(name: str, number: object) -> None:
@@ -208,6 +219,12 @@ def optional_passes(
     def mirror(kernel: Kernel) -> Kernel:
         return mirror_grid(kernel) if schedule.mirrored else kernel
 
+    def describe(kernel: Kernel) -> Kernel:
+        return describe_operands(kernel) if schedule.described else kernel
+
+    def transpose(kernel: Kernel) -> Kernel:
+        return transpose_products(kernel) if schedule.transposed else kernel
+
     def turns(kernel: Kernel) -> Kernel:
         return take_turns(kernel, schedule.programs) if schedule.programs else kernel
 
@@ -219,10 +236,16 @@ def optional_passes(
         Pass("split_scan", "Shares scans among programs, if asked for.", share_scans),
         Pass("pad_operands", "Copies operands with rows that are not aligned, if asked for.", pad),
         *([late] if folds_late else []),
+        each_kernel(
+            transpose, "Transposes products with few rows, if asked for.", "transpose_products"
+        ),
         Pass("order_grid", "Orders the loops of grids, if asked for.", order),
         each_kernel(mirror, "Orders a square grid by diagonals, if asked for.", "mirror_grid"),
         each_kernel(cascade_sums, "Gathers the sums of long loops in runs."),
         each_kernel(turns, "Has programs compute blocks of products in turns.", "take_turns"),
+        each_kernel(
+            describe, "Has operands loaded by descriptors, if asked for.", "describe_operands"
+        ),
     )
 
 

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
+from blockbuster_fusion.nest.passes.transpose_products import few_rows_and_columns
 from blockbuster_fusion.schedule.cost import Seconds, predicted_launch
 from blockbuster_fusion.schedule.schedule import Grid, Schedule
 from blockbuster_fusion.schedule.space import Space
@@ -20,7 +22,9 @@ GAIN = 0.97
 concerns."""
 USUAL = 1.01
 """The factor within which an option is left to the rule of thumb."""
-MOST_FREE = 4
+LESS = 0.999
+"""The share of the time that descriptors must leave: where they change nothing, there are none."""
+MOST_FREE = 6
 """The most stages that are taken if they cost nothing, as no fewer programs run at a time."""
 
 
@@ -49,6 +53,8 @@ def searched(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) 
         forms += [more for form in own if search.joins(more := replace(form, together=True))]
     for schedule in dict.fromkeys(forms):
         best = search.visit(schedule)
+        if best is not None:
+            search.transpose(best)
         if best is not None and schedule.grid != "one":
             for split in search.splits(best):
                 search.visit(split)
@@ -118,6 +124,12 @@ class _Search:
         splits = space.splits(fewest)
         return [replace(best.schedule, split=split) for split in splits]
 
+    def transpose(self, best: Found) -> None:
+        """Looks at the transposes of products with few rows, with the same tiles."""
+        if any(map(few_rows_and_columns, self.lower(best.schedule)[0].kernels)):
+            schedule = replace(best.schedule, transposed=True)
+            self.point(schedule, self.lower(schedule)[0], best.tiles)
+
     def visit(self, schedule: Schedule) -> Found | None:
         """The best tiles for a schedule, or None if the program cannot be run so."""
         try:
@@ -163,9 +175,7 @@ class _Search:
         """The same tiles with other options of launches, where these are predicted to be faster."""
         for change in space.searched_launches:
             other = self.found(replace(best.schedule, **change), space.nest, best.tiles)
-            is_free = change.get("stages", MOST_FREE + 1) <= MOST_FREE
-            limit = USUAL if None in change.values() else 1.0 if is_free else GAIN
-            if other.seconds.device <= best.seconds.device * limit:
+            if other.seconds.device <= best.seconds.device * _limit(change, best.schedule):
                 best = other
         self.visited.append(best)
         return best
@@ -202,3 +212,14 @@ class _Search:
             tiling = Tiling(self.extents, tiles)
             self.works[key] = work_of(kernel, tiling, self.machine.target)
         return self.works[key]
+
+
+def _limit(change: Mapping[str, Any], schedule: Schedule) -> float:
+    """The share of the time that a change of one option of launches must leave."""
+    ((name, value),) = change.items()
+    if value is None:
+        return USUAL
+    if name == "described":
+        return LESS if value else 1.0
+    is_free = name == "stages" and value <= MOST_FREE
+    return 1.0 if is_free or (name == "programs" and schedule.described) else GAIN

@@ -15,6 +15,7 @@ from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows, weights_in_place
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.nest import (
@@ -32,9 +33,11 @@ from blockbuster_fusion.nest.nest import (
     Tile,
 )
 from blockbuster_fusion.nest.passes.order_grid import is_named
+from blockbuster_fusion.nest.passes.transpose_products import few_rows_and_columns
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.schedule.cpu import ALONE
 from blockbuster_fusion.schedule.defaults import is_tiled
+from blockbuster_fusion.schedule.gpu import has_descriptors
 from blockbuster_fusion.schedule.schedule import LARGEST, LAUNCH, Grid, Schedule
 
 GRIDS: tuple[Grid, ...] = ("outer", "all", "one")
@@ -44,7 +47,7 @@ LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4
 """The numbers that are tried for a GPU."""
 SEARCHED_LAUNCHES = {"warps": (2, 4, 8, None), "stages": (2, 3, 4, 5, 6)}
 """Those that are predicted for products; None leaves it to the rule of thumb."""
-FLAGS = ("apart", "padded", "mirrored", "together")
+FLAGS = ("apart", "padded", "mirrored", "transposed", "described", "together")
 """The options of a schedule that are true or false, beside `atomic`."""
 PASTS = (None, 1, LARGEST)
 """The sizes from which results of a CPU go past the caches that are tried: all, or none."""
@@ -150,6 +153,8 @@ class Config:
         words += ["prologue apart"] * self.schedule.apart
         words += ["operands padded"] * self.schedule.padded
         words += ["mirrored"] * self.schedule.mirrored
+        words += ["products transposed"] * self.schedule.transposed
+        words += ["operands described"] * self.schedule.described
         words += ["launched together"] * self.schedule.together
         words += [f"{name} {number}" for name, number in self.launch.items()]
         return "; ".join(words)
@@ -343,7 +348,8 @@ class Space:
         made: list[dict[str, Any]] = []
         if self.machine.target == "cuda":
             made += [{name: number} for name, numbers in LAUNCHES.items() for number in numbers]
-            turns = (None, self.machine.processors) if self.multiplied else ()
+            processors = self.machine.processors
+            turns = (None, processors, 2 * processors) if self.multiplied else ()
             return [*made, *({"programs": number} for number in turns)]
         made += [{"threads": number} for number in self.threads]
         made += [{"chunk": number} for number in self.chunks]
@@ -357,7 +363,19 @@ class Space:
             return []
         made = [{name: n} for name in ("warps", "stages") for n in SEARCHED_LAUNCHES[name]]
         turns = (self.machine.processors, None) if any(map(_may_take_turns, kernels)) else ()
+        described = (True, False) if self.are_described else ()
+        made += [{"described": flag} for flag in described]
         return [*made, *({"programs": number} for number in turns)]
+
+    @property
+    def may_transpose(self) -> bool:
+        """True if there are products with few rows."""
+        return any(few_rows_and_columns(kernel) for kernel in self.nest.kernels)
+
+    @property
+    def are_described(self) -> bool:
+        """True if descriptors can load operands of products."""
+        return has_descriptors(self.machine) and any(map(describable_blocks, self.nest.kernels))
 
     @property
     def pasts(self) -> list[int | None]:
@@ -431,6 +449,8 @@ class Space:
         if self.machine.target == "cuda":
             changes += [{"padded": not schedule.padded, "order": ()}]
             changes += [{"mirrored": False}] if schedule.mirrored else []
+            changes += [{"transposed": not schedule.transposed}] if self.may_transpose else []
+            changes += [{"described": not schedule.described}] if self.are_described else []
             has_several = len(self.nest.kernels) > 1
             changes += [{"together": not schedule.together}] if has_several else []
         changes += [{"order": order} for order in self.orders(schedule.order)]

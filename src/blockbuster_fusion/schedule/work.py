@@ -7,6 +7,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
@@ -139,6 +140,10 @@ class Work:
     """True if operands of products are also computed with, or come of it, in the same step."""
     has_parts: bool = False
     """True if programs share a sum, and each stores its part."""
+    has_few_columns: bool = False
+    """True if all products have many rows and few columns, as transposes of few rows have."""
+    is_describable: bool = False
+    """True if descriptors can load operands of products on a GPU."""
     is_grouped: bool = True
     """True if tensor cores multiply the rows of all products in groups of 64."""
 
@@ -192,6 +197,8 @@ class _Count:
         work.own = sum(self.own.values())
         work.common = sum(size for buffer, size in self.own.items() if buffer in self.common)
         work.has_few_rows = bool(products_with_few_rows(tuple(kernel.statements), self.longest))
+        if self.has_tensor_cores and work.products and not work.by_words:
+            work.is_describable = bool(describable_blocks(kernel))
         if work.has_few_rows:  # weights are read as they lie
             work.transposed = 0.0
         return work
@@ -352,6 +359,7 @@ class _Count:
         read = rows + columns * rows / GROUPED if is_grouped else rows * WARPS + columns
         work.read_by_cores += batch * depth * own.bytes * read * times
         work.is_grouped &= is_grouped
+        work.has_few_columns = work.is_grouped and columns < GROUPED
         if own is DType.float32 and self.types.is_exact(statement):
             work.is_exact = True
             work.is_chained |= not {statement.left, statement.right} <= self.loaded.keys()

@@ -10,6 +10,16 @@ def inside(at, size, EVEN: tl.constexpr):
     else:
         return at < size
 ''',
+    "store_halves": '''
+@triton.jit
+def store_halves(target, block, row, column):
+    """Stores a block by a descriptor in two halves, which take half the shared memory."""
+    WIDE: tl.constexpr = block.shape[1] // 2
+    halves = tl.permute(tl.reshape(block, [block.shape[0], 2, WIDE]), (0, 2, 1))
+    left, right = tl.split(halves)
+    target.store([row, column], left.to(target.dtype))
+    target.store([row, column + WIDE], right.to(target.dtype))
+''',
     "on_axis": '''
 @triton.jit
 def on_axis(place, size):

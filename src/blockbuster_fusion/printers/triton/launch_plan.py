@@ -7,6 +7,10 @@ from functools import cached_property
 
 from blockbuster_fusion.errors import BadExtent, BadTile
 from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.nest.analysis.described_blocks import (
+    described_blocks,
+    described_results,
+)
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot
 from blockbuster_fusion.nest.analysis.spread_sums import spread_over, spread_sums
 from blockbuster_fusion.nest.nest import (
@@ -28,6 +32,7 @@ from blockbuster_fusion.nest.passes.cascade_sums import FEW, run_length
 from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.printers.triton.names import ParameterNames
 from blockbuster_fusion.schedule.gpu import stream_warps
+from blockbuster_fusion.schedule.schedule import takes_warps
 
 SMALLEST, USUAL = 16, 64
 """The shortest block that a dot takes, and the default length of a block."""
@@ -92,14 +97,16 @@ class LaunchPlan:
     scratch: tuple[tuple[Buffer, tuple[int, ...]], ...]
     constants: Mapping[str, int | bool]
     options: Mapping[str, int]
+    matrices: Mapping[Buffer, tuple[tuple[int, ...], tuple[int, ...]]]
+    """The shapes and blocks of arrays that descriptors can load, if strides allow it."""
 
 
 def options_of(
     launched: Launchable, kernels: Iterable[Kernel], options: Mapping[str, int]
 ) -> dict[str, int]:
-    """The options of one launch of a nest: warps of products are theirs alone."""
-    is_beside = not launched.multiplies and any(other.multiplies for other in kernels)
-    return {k: n for k, n in options.items() if not (is_beside and k == "num_warps")}
+    """The options of one launch of a nest."""
+    left_out = {"num_warps"} if not takes_warps(launched, kernels) else set()
+    return {name: number for name, number in options.items() if name not in left_out}
 
 
 class KernelPlanner:
@@ -225,7 +232,8 @@ class LaunchPlanner:
             programs = constants["PROGRAMS"] = min(programs, most)
         chosen = {**options, "num_warps": warps, "num_stages": stages}
         chosen.pop("group", None)
-        return LaunchPlan((programs, 1, 1), self.scratch_shapes(sizes, tiles), constants, chosen)
+        scratch, matrices = self.scratch_shapes(sizes, tiles), self.shapes_and_blocks(sizes, tiles)
+        return LaunchPlan((programs, 1, 1), scratch, constants, chosen, matrices)
 
     def scratch_shapes(
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]
@@ -237,6 +245,24 @@ class LaunchPlanner:
             for b in kernel.kernel.buffers
             if b in self.names.copies
         )
+
+    def shapes_and_blocks(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]
+    ) -> dict[Buffer, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """The shapes and blocks of arrays that are loaded, or stored in halves, by descriptors.
+
+        Several kernels of one launch have none: their blocks of an array may differ.
+        """
+        if not isinstance(self.launched, Kernel):
+            return {}
+        operands, results = described_blocks(self.launched), described_results(self.launched)
+        found: dict[Buffer, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        for buffer, dims in (*operands.items(), *results.items()):
+            *rows, columns = (block_length(dim, sizes, tiles) for dim in dims)
+            last = columns // 2 if buffer in results else columns
+            shape = tuple(axis_length(axis, sizes, tiles) for axis in buffer.axes)
+            found[buffer] = (shape, (*rows, last))
+        return found
 
     def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """The number of warps of all programs."""

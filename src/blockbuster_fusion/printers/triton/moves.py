@@ -28,7 +28,21 @@ def load(values: TileValues, statement: Load | Lookup) -> list[str]:
     if again is not None:
         policy = 'eviction_policy="evict_last"'
         made += [TWICE, *_call(f"{again} = tl.load", place, [*mask, policy], wide)]
-    return made
+    return made if source.buffer not in values.described else _described(values, statement, made)
+
+
+def _described(values: TileValues, statement: Load | Lookup, by_pointers: list[str]) -> list[str]:
+    """The load of a block by a descriptor, or by pointers if the launch gives these."""
+    variables, source, tile = values.variables, statement.source, statement.tile
+    given = variables.use(variables.names.pointers[source.buffer])
+    starts = ", ".join(map(variables.first, source.spans))
+    block = aligned(f"{given}.load([{starts}])", source.spans, tile.spans)
+    return [
+        f"if isinstance({given}, tl.tensor_descriptor):",
+        f"    {tile} = {block}",
+        "else:",
+        *(f"    {line}" for line in by_pointers),
+    ]
 
 
 def store(values: TileValues, statement: Store) -> list[str]:
@@ -43,7 +57,23 @@ def store(values: TileValues, statement: Store) -> list[str]:
     rest = [value, *_mask(values, spans, tile, placed)]
     if statement.atomic:
         return _call("tl.atomic_add", place, [*rest, 'sem="relaxed"'])
-    return _call("tl.store", place, rest)
+    made = _call("tl.store", place, rest)
+    return made if target.buffer not in values.described else _stored(values, statement, made)
+
+
+def _stored(values: TileValues, statement: Store, by_pointers: list[str]) -> list[str]:
+    """The store of a block by a descriptor, or by pointers if the launch gives these."""
+    variables, target, tile = values.variables, statement.target, statement.tile
+    variables.expr.helpers.add("store_halves")
+    given = variables.use(variables.names.pointers[target.buffer])
+    block = aligned(values.value(tile), tile.spans, target.spans)
+    row, column = map(variables.first, target.spans)
+    return [
+        f"if isinstance({given}, tl.tensor_descriptor):",
+        f"    store_halves({given}, {block}, {row}, {column})",
+        "else:",
+        *(f"    {line}" for line in by_pointers),
+    ]
 
 
 def _pointers(

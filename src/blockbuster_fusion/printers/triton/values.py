@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from blockbuster_fusion.ir.expr import postorder
 from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.described_blocks import (
+    described_blocks,
+    described_results,
+)
 from blockbuster_fusion.nest.nest import Compute, Kernel, Span, Statement, Tile, accesses
 from blockbuster_fusion.printers.operators import TRITON_TYPES
 from blockbuster_fusion.printers.triton.dots import Dots
@@ -19,6 +23,7 @@ class TileValues:
     def __init__(self, kernel: Kernel, variables: Variables) -> None:
         self.variables = variables
         self.dots = Dots(kernel, variables.names.again)
+        self.described = {**described_blocks(kernel), **described_results(kernel)}
         self.aliases: dict[Tile, str] = {}
         """The texts of tiles that have no variable: positions."""
         self.wide_positions = any(_multiplies(s) for s in kernel.statements)

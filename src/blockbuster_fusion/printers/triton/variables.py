@@ -87,6 +87,12 @@ class Variables:
         at = self.at(span)
         return self._declare(span, "start", f"tl.cast({at}, tl.int64) * {self.block(span.dim)}")
 
+    def first(self, span: Span) -> str:
+        """The same in 32 bits, as descriptors take it."""
+        if span.dim.unit or span.at == 0:
+            return "0"
+        return f"{self.at(span)} * {self.block(span.dim)}"
+
     def positions(self, span: Span) -> str:
         """The positions of a block along its axis."""
         at, offset = self.at(span), self.offset(span.dim)

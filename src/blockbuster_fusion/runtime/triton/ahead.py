@@ -28,6 +28,7 @@ from blockbuster_fusion.runtime.bound import Bound, Kernels, ScratchPool
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.tensors import STORED, TorchArrays
+from blockbuster_fusion.runtime.triton.descriptors import Matrix
 from blockbuster_fusion.runtime.triton.driver import load_library
 from blockbuster_fusion.runtime.triton.launch import FittingLaunch, TritonKernels, load
 
@@ -41,6 +42,8 @@ class KernelJob:
     kernel: str
     arguments: list[int | bool | str | None]
     """Numbers, and the dtypes of tensors."""
+    matrices: dict[str, list[list[int]]]
+    """The shape, strides and block of tensors that are given as descriptors, by their places."""
     options: dict[str, int]
     capability: int
     unspecialised: list[str]
@@ -56,7 +59,10 @@ class KernelJob:
     def compile(self) -> None:
         """Compiles the kernel as its launch would; there need not be a GPU."""
         driver.set_active(_Target(self.capability))
-        given = [STORED[DType(x)] if isinstance(x, str) else x for x in self.arguments]
+        given: list[Any] = [STORED[DType(x)] if isinstance(x, str) else x for x in self.arguments]
+        for at, (shape, strides, block) in self.matrices.items():
+            matrix = Matrix(tuple(shape), tuple(strides), tuple(block))
+            given[int(at)] = matrix.at(torch.empty((), dtype=given[int(at)], device="meta"))
         function = getattr(load(self.source), self.kernel)
         if self.unspecialised:
             function = triton.jit(function.fn, do_not_specialize=self.unspecialised)
@@ -172,7 +178,11 @@ def _job(launch: FittingLaunch, source: str, capability: int) -> KernelJob:
             arguments[at] = str(buffer.dtype)
     taken = [p.name for p in function.params if p.do_not_specialize]
     name, options = launcher.launched.name, dict(plan.options)
-    return KernelJob(source, name, arguments, options, capability, taken)
+    matrices = {
+        str(at): [[*x.shape], [*x.strides], [*x.block]]
+        for at, x in launcher.matrices(plan, launch.strides).items()
+    }
+    return KernelJob(source, name, arguments, matrices, options, capability, taken)
 
 
 class _Recorder:

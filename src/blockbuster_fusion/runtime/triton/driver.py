@@ -22,6 +22,7 @@ from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime.c.kernels import loaded
 from blockbuster_fusion.runtime.traced import Number, Trace, Value, int_of
 from blockbuster_fusion.runtime.triton import library_call_source, library_calls
+from blockbuster_fusion.runtime.triton.descriptors import Matrix
 from blockbuster_fusion.runtime.triton.driver_source import SOURCE, Entry, Form
 from blockbuster_fusion.runtime.triton.library_call_source import CODES, DIFFERS, REFUSED, UNFIT
 from blockbuster_fusion.runtime.triton.library_calls import LibraryCall, Release
@@ -56,6 +57,9 @@ class DriverLaunch:
     """The compiled kernel, whose function lives as long as it does."""
     trace: Trace | None = None
     """The trace of the numbers among the parameters, and of the grid."""
+    maps: tuple[tuple[int, ...], ...] = ()
+    """The parameters that are tensor descriptors, each with the numbers that the driver encodes
+    beside the address."""
     odd: Odd = frozenset()
     """The arrays at odd addresses that it was compiled for."""
 
@@ -73,11 +77,12 @@ def driver_launch(
     scratch: Sequence[tuple[tuple[int, ...], torch.dtype]] = (),
     trace: Trace | None = None,
     odd: Odd = frozenset(),
+    matrices: Mapping[int, Matrix] | None = None,
 ) -> DriverLaunch | None:
     """The launch of a kernel of Triton's; None if it takes more than a grid and numbers.
 
-    `template` has the numbers, and `pointers` the places of arrays among the arguments. The kernel
-    was compiled for odd addresses of some arrays.
+    `template` has the numbers, and `pointers` the places of arrays among the arguments. Those of
+    `matrices` are tensor descriptors. The kernel was compiled for odd addresses of some arrays.
     """
     about = compiled.metadata
     extras = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
@@ -85,10 +90,23 @@ def driver_launch(
         return None
     kinds = list(compiled.src.signature.values())
     taken = [at for at, kind in enumerate(kinds) if kind != "constexpr"]
-    if any(kinds[at][0] != "*" and kinds[at] not in WHOLE for at in taken):
+    described = matrices or {}
+    if any(not _is_known(kinds[at], at in described) for at in taken):
         return None
-    numbers = [0 if kinds[at][0] == "*" else _plain(template[at]) for at in taken]
-    arrays = [(taken.index(at), number) for at, number in pointers if at in taken]
+    encoded = getattr(about, "tensordesc_meta", None) or ()
+    if len(encoded) != len(described):
+        return None  # the GPU has no descriptors
+    numbers: list[Value] = []
+    first: dict[int, int] = {}
+    maps: list[tuple[int, ...]] = []
+    for at in taken:
+        first[at] = len(numbers)
+        numbers.append(0 if at in described or kinds[at][0] == "*" else _plain(template[at]))
+        if at in described:
+            matrix = described[at]
+            maps.append((first[at], *matrix.encoding(encoded[len(maps)])))
+            numbers += [*matrix.shape, *matrix.strides]
+    arrays = [(first[at], number) for at, number in pointers if at in first]
     x, y, z = (*grid, 1, 1)[:3]
     return DriverLaunch(
         compiled.name,
@@ -101,8 +119,14 @@ def driver_launch(
         tuple(scratch),
         kernel=compiled,
         trace=trace,
+        maps=tuple(maps),
         odd=odd,
     )
+
+
+def _is_known(kind: str, is_described: bool) -> bool:
+    """True for a type of parameters that is packed here."""
+    return kind.startswith("tensordesc") if is_described else kind[0] == "*" or kind in WHOLE
 
 
 _FUNCTIONS = WeakKeyDictionary[Any, int]()
@@ -219,6 +243,8 @@ class Launches:
         form.blocks = x.register if isinstance(x, Number) else -1
         form.code, form.code_count = self.kept(x for each in code for x in each), len(code)
         form.sized, form.sized_count = self.kept(x for each in sized for x in each), len(sized)
+        maps = launch.maps
+        form.maps, form.map_count = self.kept(x for each in maps for x in each), len(maps)
 
     def kept(self, numbers: Iterable[int]) -> int:
         """The address of some numbers, which are kept."""

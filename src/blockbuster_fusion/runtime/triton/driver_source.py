@@ -3,7 +3,7 @@
 import ctypes
 
 from blockbuster_fusion.runtime import traced
-from blockbuster_fusion.runtime.triton import library_call_source
+from blockbuster_fusion.runtime.triton import descriptors, library_call_source
 from blockbuster_fusion.runtime.triton.library_call_source import CODES
 from blockbuster_fusion.runtime.triton.variants import ALIGNED
 
@@ -20,10 +20,12 @@ class Form(ctypes.Structure):
         ("odd", ctypes.c_void_p),
         ("code", ctypes.c_void_p),
         ("sized", ctypes.c_void_p),
+        ("maps", ctypes.c_void_p),
         ("parameter_count", ctypes.c_int64),
         ("count", ctypes.c_int64),
         ("code_count", ctypes.c_int64),
         ("sized_count", ctypes.c_int64),
+        ("map_count", ctypes.c_int64),
         ("bytes", ctypes.c_int64),
         ("blocks", ctypes.c_int64),
         ("grid", ctypes.c_uint * 3),
@@ -47,13 +49,14 @@ class Entry(ctypes.Structure):
 SOURCE = f"""\
 {traced.SOURCE}
 {library_call_source.SOURCE}
+{descriptors.SOURCE}
 #include <dlfcn.h>
 #include <string.h>
 
 struct form {{
     void *function;
-    const int64_t *parameters, *places, *bases, *offsets, *odd, *code, *sized;
-    int64_t parameter_count, count, code_count, sized_count, bytes, blocks;
+    const int64_t *parameters, *places, *bases, *offsets, *odd, *code, *sized, *maps;
+    int64_t parameter_count, count, code_count, sized_count, map_count, bytes, blocks;
     unsigned grid[3], threads, shared;
 }};
 struct entry {{
@@ -63,7 +66,6 @@ struct entry {{
     const int64_t *released;
     int64_t released_count;
 }};
-typedef unsigned u;
 typedef int (*launch_kernel)(void *, u, u, u, u, u, u, u, void *, void **, void **);
 typedef int (*clear_memory)(uint64_t, unsigned char, size_t, void *);
 static launch_kernel launch;
@@ -75,6 +77,7 @@ int find(const char *library) {{
     if (!found) return 1;
     launch = (launch_kernel)dlsym(found, "cuLaunchKernel");
     clear = (clear_memory)dlsym(found, "cuMemsetD8Async");
+    encode = (encode_map)dlsym(found, "cuTensorMapEncodeTiled");
     *(void **)&current = dlsym(found, "cuCtxGetCurrent");
     *(void **)&device_of = dlsym(found, "cuDeviceGet");
     *(void **)&retain = dlsym(found, "cuDevicePrimaryCtxRetain");
@@ -109,6 +112,14 @@ static int launched(const struct form *one, const int64_t *addresses, const int6
     for (int64_t j = 0; j < one->sized_count; j++)
         parameters[one->sized[2 * j]] = made[one->sized[2 * j + 1]];
     for (int64_t j = 0; j < one->parameter_count; j++) pointers[j] = &parameters[j];
+    struct map maps[one->map_count + 1];
+    if (one->map_count && !encode) return UNFIT;
+    for (int64_t j = 0; j < one->map_count; j++) {{
+        const int64_t *map = one->maps + j * {descriptors.ENCODED}, place = map[0];
+        const int failed = encoded(&maps[j], map + 1, parameters[place]);
+        if (failed) return failed;
+        pointers[place] = &maps[j];
+    }}
     const unsigned *grid = one->grid, blocks = one->blocks < 0 ? grid[0] : made[one->blocks];
     return launch(one->function, blocks, grid[1], grid[2], one->threads, 1, 1, one->shared, stream,
                   pointers, 0);

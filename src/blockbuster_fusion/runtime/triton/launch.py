@@ -27,6 +27,7 @@ from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
 from blockbuster_fusion.runtime.disk_cache import cached, digest, usable_folder
 from blockbuster_fusion.runtime.process_folder import process_folder
 from blockbuster_fusion.runtime.traced import Number, Trace
+from blockbuster_fusion.runtime.triton.descriptors import Matrix, described, is_describable
 from blockbuster_fusion.runtime.triton.driver import DriverLaunch, Odd, driver_launch, single
 from blockbuster_fusion.runtime.triton.variants import ALIGNED, Arguments, Variants, placeholder
 from blockbuster_fusion.runtime.trust import distrust
@@ -178,13 +179,29 @@ class Launcher(LaunchPlanner):
             own = sizes if length is None else dict.fromkeys(sizes, length)
             plan = self.plan(own, tiles, options)
             for function, numbers in self.variants.all_forms(*self.numbers(plan, strides)):
-                self.compile_form(function, numbers, plan.options)
+                self.compile_form(function, numbers, plan.options, {})
 
-    def compile_form(self, function: Any, numbers: Arguments, options: Mapping[str, int]) -> None:
-        """Compiles a function for some numbers, unless that is done."""
+    def compile_form(
+        self,
+        function: Any,
+        numbers: Arguments,
+        options: Mapping[str, int],
+        matrices: Mapping[int, Matrix],
+    ) -> None:
+        """Compiles a function for some numbers and matrices, unless that is done."""
         arrays = {n: placeholder(TORCH[b.dtype]) for b, n in self.names.pointers.items()}
         values = [arrays.get(name, numbers.get(name)) for name in self.parameters]
-        self.variants.compile(function, values, options)
+        self.variants.compile(function, described(values, matrices), options)
+
+    def matrices(self, plan: LaunchPlan, strides: Sequence[Sequence[int]]) -> dict[int, Matrix]:
+        """The arrays that descriptors load, by their places among the arguments."""
+        own = dict(zip(self.buffers, zip(self.pointers, strides, strict=True), strict=True))
+        found: dict[int, Matrix] = {}
+        for buffer, (shape, block) in plan.matrices.items():
+            place, steps = own[buffer]
+            if place is not None and is_describable(shape, steps, buffer.dtype.bytes):
+                found[place] = Matrix(shape, tuple(steps), block)
+        return found
 
     def bound(
         self, plan: LaunchPlan, strides: Sequence[Sequence[int]]
@@ -193,7 +210,8 @@ class Launcher(LaunchPlanner):
         function, template = self.form(plan, strides)
         if not plan.grid[0]:
             return lambda tensors: None
-        return BoundLaunch(function, template, plan, self.pointers, self.scratch)
+        matrices = self.matrices(plan, strides)
+        return BoundLaunch(function, template, plan, self.pointers, self.scratch, matrices)
 
     def form(self, plan: LaunchPlan, strides: Sequence[Sequence[int]]) -> tuple[Any, list[Any]]:
         """The function for a launch, and its arguments; None stands for a tensor."""
@@ -230,9 +248,11 @@ class BoundLaunch:
         plan: LaunchPlan,
         pointers: Sequence[int | None],
         scratch: Sequence[int],
+        matrices: Mapping[int, Matrix],
     ) -> None:
-        """`pointers` and `scratch` are the places of arrays among the arguments."""
+        """`pointers`, `scratch` and `matrices` have the places of arrays among the arguments."""
         self.function, self.template, self.plan = function, template, plan
+        self.matrices = matrices
         places = (*pointers, *scratch)
         self.given = [(at, number) for number, at in enumerate(places) if at is not None]
         """The places of arrays, with the numbers of the arrays; scratch comes last."""
@@ -257,7 +277,13 @@ class BoundLaunch:
             return None
         shapes = [(shape, TORCH[buffer.dtype]) for buffer, shape in self.plan.scratch]
         grid, template = grid or self.plan.grid, template or self.template
-        return driver_launch(compiled, grid, template, self.given, shapes, trace, odd)
+        matrices = self.matrices_at(odd)
+        return driver_launch(compiled, grid, template, self.given, shapes, trace, odd, matrices)
+
+    def matrices_at(self, odd: Odd) -> dict[int, Matrix]:
+        """The arrays that descriptors load: those at odd addresses are loaded by pointers."""
+        even = {at for at, number in self.given if number not in odd}
+        return {at: matrix for at, matrix in self.matrices.items() if at in even}
 
     def odd(self, addresses: Sequence[int]) -> Odd:
         """The arrays at odd addresses, of those that are given; memory of its own has none."""
@@ -275,7 +301,8 @@ class BoundLaunch:
         odd = self.odd(addresses)
         launch = self.known.get((device, odd)) or self.found(arrays, device, odd)
         if launch is None:
-            self.function[self.plan.grid](*self.arguments(arrays), **self.plan.options)
+            given = described(self.arguments(arrays), self.matrices_at(odd))
+            self.function[self.plan.grid](*given, **self.plan.options)
         else:
             launch(addresses)
 
@@ -292,10 +319,13 @@ class BoundLaunch:
         """The launch of the kernel that is compiled for such arrays; none by an interpreter."""
         if not isinstance(self.function, JITFunction):
             return None
-        given, grid = self.arguments(arrays), self.plan.grid
+        matrices, grid = self.matrices_at(odd), self.plan.grid
+        given = described(self.arguments(arrays), matrices)
         compiled = self.function.warmup(*given, grid=grid, **self.plan.options)
         self.compiled[device, odd] = compiled
         launch = self.by_driver(device, odd)
+        if launch is None and matrices:
+            return None
         if launch is None:
             by_triton = compiled[grid]
             self.known[device, odd] = lambda addresses: by_triton(*self.arguments(addresses))
@@ -341,7 +371,8 @@ class FittingLaunch:
         launcher = self.launcher
         if self.has_all_forms:
             form = launcher.variants.fitting(*launcher.numbers(self.plan, self.strides))
-            launcher.compile_form(*form, self.plan.options)
+            matrices = launcher.matrices(self.plan, self.strides)
+            launcher.compile_form(*form, self.plan.options, matrices)
         else:
             launcher.compile_forms(self.sizes, self.tiles, self.options, self.strides)
 

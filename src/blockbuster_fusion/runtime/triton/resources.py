@@ -76,6 +76,11 @@ def _compiled(
     constants: dict[str, object] = {}
     attributes: dict[tuple[int, ...], list[list[object]]] = {}
     pointers = {name: POINTERS[buffer.dtype] for buffer, name in names.pointers.items()}
+    matrices = launcher.matrices(plan, strides)
+    for at, matrix in matrices.items():
+        name = function.params[at].name
+        block = ", ".join(map(str, matrix.block))
+        pointers[name] = f"tensordesc<{pointers[name][1:]}[{block}]>"
     innermost = {strides[-1] for strides in names.strides.values() if strides}
     for at, parameter in enumerate(function.params):
         name = parameter.name
@@ -85,7 +90,7 @@ def _compiled(
             signature[name], constants[name] = "constexpr", value
             continue
         signature[name] = pointers.get(name, "i32")
-        if not isinstance(value, int) or value % 16 == 0:
+        if at not in matrices and (not isinstance(value, int) or value % 16 == 0):
             attributes[(at,)] = [["tt.divisibility", 16]]
     with doing("the Triton compiler"):
         compiled = triton.compile(
