@@ -127,6 +127,14 @@ def test_names_and_layouts_of_a_body_are_kept() -> None:
     assert_reads_back(build.build())
 
 
+def test_the_dtype_of_a_product_is_kept() -> None:
+    text = to_text(matmul_relu())
+    (line,) = (line for line in text.splitlines() if "= dot(" in line)
+    exact = text.replace(line, f"{line} in float32")
+    assert to_text(from_text(exact)) == exact
+    assert from_text(exact).digest != from_text(text).digest
+
+
 def test_dims_are_told_apart() -> None:
     build = Builder()
     for at, dim in enumerate((Dim(M), Dim(M, 7), Dim(M, None), Dim(M, 0, False), Dim(H, 3, False))):

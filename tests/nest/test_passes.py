@@ -515,6 +515,15 @@ def test_narrow_operands(reader: str, golden: Callable[[str], None]) -> None:
     golden(changes(nest, narrow_operands(nest)))
 
 
+def test_a_product_of_float32_keeps_what_it_reads() -> None:
+    """The program multiplies float32 numbers, of which one operand is stored in 16 bits."""
+    before, after = "[False, False])", "[False, False], float32)"
+    text = MADE_AND_MULTIPLIED.replace("READER", "").replace(before, after)
+    nest = nest_from_text(HEAD + text)
+    assert narrow_operands(nest) is nest
+    assert text.count(after) == 1
+
+
 def test_untie_kernels(golden: Callable[[str], None]) -> None:
     """A kernel iterates what another stores in blocks of its own; equal levels share dims."""
     nest = nest_from_text(HEAD + MADE_AND_READ)

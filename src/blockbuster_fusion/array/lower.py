@@ -319,9 +319,10 @@ class _Lowering:
             case RunningSummary(axis, combiner):
                 scan = Scan(self.dims[i, axis], combiner)
                 return builder.nest([scan.dim], operands, lambda inner, x: inner.one(scan, x))
-            case Contraction(axis):
+            case Contraction(axis, rounds_to):
                 dim = self.dims[i, axis]
-                parts = builder.nest([dim], operands, lambda inner, *xy: inner.one(Dot(dim), *xy))
+                dot = Dot(dim, rounds_to)
+                parts = builder.nest([dim], operands, lambda inner, *xy: inner.one(dot, *xy))
                 return builder.one(Reduce(dim, ADD), parts)
             case TableLookup(axis):
                 return builder.one(Take(axis), *operands)

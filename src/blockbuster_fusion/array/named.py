@@ -180,9 +180,10 @@ class Emitter:
                     raise NotExpressible(what="a scan along several axes")
                 axis = self.axis(atoms[0])
                 return self.operator("scan", operands, axis=axis, combiner=combiner)
-            case Contraction(factors):
+            case Contraction(factors, rounds_to):
                 *others, last = self.atoms(factors)
-                made = self.operator("matmul", operands, axis=self.axis(last))
+                given = {} if rounds_to is None else {"rounds_to": str(rounds_to)}
+                made = self.operator("matmul", operands, axis=self.axis(last), **given)
                 for factor in reversed(others):
                     made = self.operator("reduce", [made], axis=self.axis(factor), combiner=ADD)
                 return made

@@ -55,6 +55,12 @@ class PositionalBuilder:
 
     name: str
     recorder: Recorder = field(default_factory=Recorder)
+    rounds_to: DType | None = None
+    """The dtype in which products multiply, where that matters."""
+
+    def multiplying_in(self, dtype: DType | None) -> "PositionalBuilder":
+        """Builds products of a dtype, in the same program."""
+        return replace(self, rounds_to=dtype)
 
     @property
     def axes(self) -> Axes:
@@ -244,7 +250,7 @@ class PositionalBuilder:
         self.axes.keep_apart(dict.fromkeys([*axes_x, *axes_y]))
         kind = promote(x.dtype, y.dtype)
         # a sum of one product is that product
-        product = Contraction(factors) if factors else Pointwise(arg(0) * arg(1))
+        product = Contraction(factors, self.rounds_to) if factors else Pointwise(arg(0) * arg(1))
         operands = (x.record, y.record)
         return self.recorder.record(product, operands, axes, kind, positions, sizes)
 

@@ -51,9 +51,13 @@ class RunningSummary(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class Contraction(Generic[A]):
-    """A sum of products over one axis that both operands have."""
+    """A sum of products over one axis that both operands have.
+
+    `rounds_to` is the dtype in which it multiplies, where that matters.
+    """
 
     axis: A
+    rounds_to: DType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,15 +195,18 @@ class Primitives:
     def min(self, x: Ref, axis: Axis) -> Ref:
         return self.reduce(MIN, x, axis)
 
-    def contract(self, x: Ref, y: Ref, axis: Axis) -> Ref:
-        """The sum over `axis` of `x * y`; other axes that both have stay, once."""
+    def contract(self, x: Ref, y: Ref, axis: Axis, rounds_to: DType | None = None) -> Ref:
+        """The sum over `axis` of `x * y`; other axes that both have stay, once.
+
+        No operand is rounded to a less exact dtype than `rounds_to`.
+        """
         for which, operand in (("left", x), ("right", y)):
             if axis not in operand.axes:
                 problem = f"the {which} operand {operand.type} has no such axis"
                 raise IllTyped(op=f"contraction over {axis}", problem=problem)
         axes = tuple(dict.fromkeys(a for r in (x, y) for a in r.axes if a is not axis))
         dtype = promote(x.type.dtype, y.type.dtype)
-        return self._step(Contraction(axis), (x, y), ArrayType(axes, dtype))
+        return self._step(Contraction(axis, rounds_to), (x, y), ArrayType(axes, dtype))
 
     def take(self, table: Ref, index: Ref, axis: Axis) -> Ref:
         """The elements of `table` at the places `index` along `axis`, as in `table[index]`.

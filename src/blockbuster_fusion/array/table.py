@@ -24,6 +24,7 @@ from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.combiner import Combiner
 from blockbuster_fusion.ir.expr import Expr, arg, call, const, size
 from blockbuster_fusion.ir.ops import Plain
+from blockbuster_fusion.ir.types import DType
 
 Expansion = Callable[..., Ref]
 
@@ -61,8 +62,8 @@ def _elementwise(p: Primitives, *operands: Ref, expr: Expr) -> Ref:
 
 
 @operator("matmul")
-def _matmul(p: Primitives, x: Ref, y: Ref, *, axis: Axis) -> Ref:
-    return p.contract(x, y, axis)
+def _matmul(p: Primitives, x: Ref, y: Ref, *, axis: Axis, rounds_to: str | None = None) -> Ref:
+    return p.contract(x, y, axis, None if rounds_to is None else DType(rounds_to))
 
 
 @operator("reduce")

@@ -9,6 +9,7 @@ from blockbuster_fusion.ir.combiner import Combiner
 from blockbuster_fusion.ir.expr import Expr, postorder
 from blockbuster_fusion.ir.ops import (
     BlockReduce,
+    Dot,
     Input,
     Into,
     Map,
@@ -120,6 +121,9 @@ def _op(op: Op, number: _Numbering) -> str:
             kinds = " ".join(_type(t, number) for t in op.results)
             layouts = "/".join(" ".join(number.of(a) for a in axes) for axes in op.layouts)
             return f"misc {op.namespace!r} {op.name!r} {op.attributes!r} {kinds} {layouts}"
+        case Dot():
+            kind = "" if op.rounds_to is None else f" in {op.rounds_to}"
+            return f"dot {number.of(op.dim)}{kind}"
     name = "block" if isinstance(op, BlockReduce) else type(op).__name__.lower()
     fields = (_field(getattr(op, field), number) for field in op.__match_args__)
     return f"{name} {' '.join(fields)}"

@@ -52,7 +52,9 @@ def map_op(
             made = Elementwise(expr(op.expr))
         case BlockReduce() | Scan() | Reduce():
             made = type(op)(dim(op.dim), _map_combiner(op.combiner, expr))
-        case Dot() | Join() | Iota():
+        case Dot():
+            made = Dot(dim(op.dim), op.rounds_to)
+        case Join() | Iota():
             made = type(op)(dim(op.dim))
         case Pick():
             made = Pick(dim(op.dim), op.index)

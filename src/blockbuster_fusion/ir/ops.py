@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import Combiner, Mode
 from blockbuster_fusion.ir.expr import Expr
-from blockbuster_fusion.ir.types import Type
+from blockbuster_fusion.ir.types import DType, Type
 
 if TYPE_CHECKING:
     from blockbuster_fusion.ir.graph import Graph
@@ -54,9 +54,14 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A contraction of two blocks over the axis that both have."""
+    """A contraction of two blocks over the axis that both have.
+
+    `rounds_to` is the dtype in which the program multiplies: no operand is rounded to a less exact
+    one. Without, operands may be rounded to what the other one is stored as.
+    """
 
     dim: Dim
+    rounds_to: DType | None = None
 
 
 @dataclass(frozen=True, slots=True)

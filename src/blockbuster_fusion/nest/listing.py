@@ -123,7 +123,9 @@ def _statement(statement: Statement, known: set[Tile]) -> str:
             sides = (statement.left, statement.right)
             named = zip(sides, statement.tail_masked, strict=True)
             texts = [f"masked {side}" if mask else str(side) for side, mask in named]
-            return f"{statement.tile} += dot({', '.join(texts)}, over {statement.span.dim})"
+            kind = "" if statement.rounds_to is None else f", in {statement.rounds_to}"
+            over = f"over {statement.span.dim}{kind}"
+            return f"{statement.tile} += dot({', '.join(texts)}, {over})"
         case Fill():
             return f"{_typed(statement.tile, known)} = {format_number(statement.value)}"
         case For():

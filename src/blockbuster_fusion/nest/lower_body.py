@@ -312,7 +312,7 @@ class BodyBuilder:
         (left, right), (kind,) = [self.tile(v) for v in node.inputs], node.types
         tile = self.new_tile(_ordered(kind, [left, right]), kind.dtype)
         span = _span_over(op.dim, left)
-        self.block += [Fill(tile, 0.0), Contract(tile, left, right, span)]
+        self.block += [Fill(tile, 0.0), Contract(tile, left, right, span, rounds_to=op.rounds_to)]
         return tile
 
     def take(self, node: Node, op: Take) -> Tile:

@@ -219,6 +219,7 @@ class Contract:
     """Adds `left · right`, summed over a span of both, to a tile that has been filled before.
 
     `tail_masked` says for each operand if its elements beyond the end of the axis must be masked.
+    No operand is rounded to a less exact dtype than `rounds_to`, if there is any.
     """
 
     tile: Tile
@@ -226,6 +227,7 @@ class Contract:
     right: Tile
     span: Span
     tail_masked: tuple[bool, bool] = (True, True)
+    rounds_to: DType | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ from blockbuster_fusion.torch.table.pointwise import converted
 from blockbuster_fusion.torch.table.row import DTYPES, Row
 from blockbuster_fusion.torch.table.views import taken
 
+EXACTNESS = (torch.bfloat16, torch.float16, torch.float32)
+"""Floats that kernels multiply as float32 or less, the least exact first."""
 SHAPED = {"view": 1, "_unsafe_view": 1, "reshape": 1, "expand": 1, "full": 0}
 """The number of the argument that is the shape of an operator's result."""
 
@@ -278,13 +281,36 @@ class PartBuilder:
 
         A view that merges axes has several under one position, along which nothing is scanned.
         """
+        program = self.program.multiplying_in(self.rounding(tensor))
         try:
-            return row.emit(self.program, *self.arguments(node, tensor), **self.options(node))
+            return row.emit(program, *self.arguments(node, tensor), **self.options(node))
         except NotExpressible:
             if short_name(node) not in SCANS or self.depends_on_inside(operand(node)):
                 raise
         self.values[operand(node)] = self.as_input(operand(node))
-        return row.emit(self.program, *self.arguments(node, tensor), **self.options(node))
+        return row.emit(program, *self.arguments(node, tensor), **self.options(node))
+
+    def rounding(self, tensor: torch.Tensor) -> DType | None:
+        """The dtype in which a product of this result multiplies.
+
+        None if no float of the part is less exact, to which kernels could round its operands.
+        """
+        if tensor.dtype not in EXACTNESS:
+            return None
+        less = EXACTNESS[: EXACTNESS.index(tensor.dtype)]
+        return None if self.floats.isdisjoint(less) else DTYPES[tensor.dtype]
+
+    @cached_property
+    def floats(self) -> frozenset[torch.dtype]:
+        """The dtypes of the arrays that the part makes or reads."""
+        seen, stack = dict.fromkeys(self.nodes), [*self.nodes]
+        while stack:
+            node = stack.pop()
+            if self.is_expressed_here(node):
+                found = [n for n in node.all_input_nodes if n not in seen and tensors_of(n)]
+                seen |= dict.fromkeys(found)
+                stack += found
+        return frozenset(tensor.dtype for node in seen for tensor in tensors_of(node))
 
     def element(self, node: Node) -> Any:
         at: Any = node.args[1]

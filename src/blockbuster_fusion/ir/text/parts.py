@@ -70,9 +70,12 @@ class PartsReader:
         items: list[Dim] = []
         while not scanner.accept(")"):
             items.append(self.dim())
-        if scanner.token.text not in _DTYPES:
-            raise scanner.expected(f"a dtype ({', '.join(_DTYPES)})")
-        return Type(tuple(lists), tuple(items), _DTYPES[scanner.take().text], virtual)
+        return Type(tuple(lists), tuple(items), self.dtype(), virtual)
+
+    def dtype(self) -> DType:
+        if self.scanner.token.text not in _DTYPES:
+            raise self.scanner.expected(f"a dtype ({', '.join(_DTYPES)})")
+        return _DTYPES[self.scanner.take().text]
 
     def dim(self) -> Dim:
         scanner = self.scanner

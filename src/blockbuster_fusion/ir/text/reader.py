@@ -327,7 +327,8 @@ class Reader:
 
     def dot(self) -> tuple[Op, tuple[Value, ...]]:
         operands = self.operands()
-        return Dot(self.parts.over()), operands
+        dim = self.parts.over()
+        return Dot(dim, self.parts.dtype() if self.scanner.accept("in") else None), operands
 
     def take(self) -> tuple[Op, tuple[Value, ...]]:
         operands = self.operands()

@@ -100,7 +100,8 @@ class Writer:
             case Scan():
                 text = f"scan{operands} over {self.dim(op.dim)} by {self.combiner(op.combiner)}"
             case Dot():
-                text = f"dot{operands} over {self.dim(op.dim)}"
+                kind = "" if op.rounds_to is None else f" in {op.rounds_to}"
+                text = f"dot{operands} over {self.dim(op.dim)}{kind}"
             case Take():
                 text = f"take{operands} along {self.axis(op.axis)}"
             case Map():

@@ -1,7 +1,8 @@
 """The dtype in which the operands of each contraction are multiplied.
 
 Sums are float32 or float64. Operands that lie in memory as 16 bits are multiplied as they are, on
-units made for that; the other side is rounded, if its numbers fit.
+units made for that; the other side is rounded, if its numbers fit, and if the program does not
+multiply more exactly there.
 """
 
 from blockbuster_fusion.ir.types import DType
@@ -47,6 +48,8 @@ class ProductTypes:
             return DType.float32
         (dtype,) = narrow
         others = [side for side in sides if self.stored(side) not in NARROW]
+        if others and not _is_exact_enough(dtype, statement.rounds_to):
+            return DType.float32
         fits = dtype is DType.bfloat16 or all(map(self.is_exponential, others))
         return dtype if fits else DType.float32
 
@@ -54,3 +57,8 @@ class ProductTypes:
         """True for an exponential: positive, and at most 1, so that it fits float16."""
         makers = self.makers[tile]
         return all(isinstance(s, Compute) and s.expr.op == "exp" for s in makers)
+
+
+def _is_exact_enough(dtype: DType, wanted: DType | None) -> bool:
+    """True if a number that is rounded to a 16-bit dtype is as exact as the program has it."""
+    return wanted is None or wanted is dtype or wanted is DType.bfloat16

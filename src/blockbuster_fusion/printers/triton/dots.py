@@ -57,6 +57,8 @@ class Dots:
         dtype = self.types.of(statement)
         if dtype in NARROW:
             return dtype, None
+        if statement.rounds_to is DType.float32:
+            return dtype, "ieee"
         sides = (statement.left, statement.right)
         is_rounded = self.stores_narrow or any(self.stored(side) in NARROW for side in sides)
         return dtype, "tf32" if is_rounded and dtype is DType.float32 else "ieee"
