@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.array.arrays import elementwise
+from blockbuster_fusion.array.arrays import Array, elementwise
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.expr import call
@@ -61,6 +61,35 @@ def test_computed_operands_are_rounded_where_that_is_harmless() -> None:
     assert ".to(tl.float16), " in last("attention", DType.float16)
     assert 'input_precision="tf32"' in last("layernorm-linear", DType.float16)
     assert 'input_precision="ieee"' in last("attention")
+
+
+SHORT, EXACT = "tl.exp2(", "tl.exp("
+
+
+def row_max(x: Array) -> Array:
+    return bb.ops.max(x, 1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda X, Y: bb.ops.softmax(X, 1) + Y, {SHORT}),
+        (lambda X, Y: bb.ops.exp(X - row_max(X)) + Y, {EXACT}),
+        (lambda X, Y: bb.ops.exp(X - row_max(Y)), {EXACT}),
+        (lambda X, Y: bb.ops.exp(X + row_max(-X)) + Y, {EXACT}),
+        (lambda X, Y: bb.ops.softmax(X, 1) + bb.ops.exp(X * Y), {SHORT, EXACT}),
+        (lambda X, Y: Y / (bb.ops.exp(X - Y) + 1), {SHORT}),
+        (lambda X, Y: Y / (bb.ops.exp(X - Y) + 1e-3), {EXACT}),
+        (lambda X, Y: Y / (bb.ops.exp(X - Y) + 1) * bb.ops.exp(X - Y), {SHORT, EXACT}),
+    ],
+)
+def test_tiny_exponentials_vanish_where_they_do_not_matter(
+    function: Callable[..., object], found: set[str]
+) -> None:
+    """Beside the largest of a row, which is 1, or added to a number."""
+    request = Request(function, ("M N", "M N"), target="cuda", sizes={"N": 64}, capability=90)
+    source = print_triton(choose(request)[0].scheduled()[0])
+    assert {text for text in (SHORT, EXACT) if text in source} == found, source
 
 
 @pytest.mark.parametrize(

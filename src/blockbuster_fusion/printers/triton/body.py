@@ -7,6 +7,7 @@ from blockbuster_fusion.ir.combiner import MAX, MIN
 from blockbuster_fusion.ir.expr import arguments
 from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.shifted_exponentials import shifted_exponentials
 from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
 from blockbuster_fusion.nest.nest import (
     Body,
@@ -68,6 +69,7 @@ class BodyPrinter:
             s for loop in kernel.statements if isinstance(loop, For) for s in spread_sums(loop)
         )
         self.streaming_loops = {*streaming_loops(kernel)}
+        self.shifted = shifted_exponentials(kernel)
         loops = [s for s in kernel.statements if isinstance(s, For)]
         self.turns = {x.index: x.share.parts for x in loops if x.share and is_interleaved(x)}
 
@@ -126,7 +128,8 @@ class BodyPrinter:
         there = {span for t in operands for span in t.spans}
         spans = tuple(s for s in tile.spans if s in there)
         texts = [aligned(self.values.value(t), t.spans, spans or tile.spans) for t in operands]
-        text = self.variables.expr.write(expr, texts, dtypes)
+        flushed = self.shifted.get(statement, ())
+        text = self.variables.expr.write(expr, texts, dtypes, flushed)
         if found is None and not arguments(expr):
             return f"tl.full({self.values.shape(tile)}, {text}, {TRITON_TYPES[tile.dtype]})"
         if len(spans) == len(tile.spans):
