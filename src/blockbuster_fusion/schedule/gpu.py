@@ -85,9 +85,13 @@ shorter, and more of them."""
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
 EACH_START = 4e-10
-"""The seconds between the starts of two programs with products, while the processors are filled."""
+"""The seconds between the starts of two programs that load blocks ahead; with products, while the
+processors are filled."""
 FOLDING = 0.3
 """The waiting of threads for each other in a fold, in steps."""
+CROSSED, OF_A_WARP = 1.05e-9, 256
+"""The seconds in which a processor hands over a column of a sum across rows from one warp to
+another; and the columns of a warp, beside which others have columns of their own."""
 COMMON = 0.3
 """The share of the first cache that what all programs read may fill."""
 CACHED = 0.6
@@ -188,6 +192,9 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     alone = work.steps - running + work.handed_over + STORING * work.storing
     waiting = rounds * (alone + folding + starts) * machine.latency
     filling = min(programs, machine.processors * here.programs)
+    waiting += _crossing(work, here.warps) * programs / machine.processors
+    if work.streaming:  # each program waits for the first blocks that it loads ahead
+        waiting += EACH_START * programs
     if work.products:
         waiting += (1.0 if has_turns else rounds) * FIRST * arriving
         waiting += EACH_START * filling
@@ -201,6 +208,12 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     crowded = CROWDED if wanted > machine.memories[0].size else 1.0
     beside = (1 - OVERLAP[bool(work.products)]) * shorter
     return (longer + beside + waiting) * here.spilled**3 * crowded
+
+
+def _crossing(work: Work, warps: int) -> float:
+    """The seconds that folds across rows take a processor, for each program."""
+    across = warps / min(warps, max(1.0, work.crossed / OF_A_WARP))
+    return CROSSED * work.crossed * across if across > 1 else 0.0
 
 
 def _multiplying(work: Work, machine: Machine, programs: float) -> float:
@@ -254,7 +267,7 @@ def _moving(
     parts = ((once, home), (others, cache), (common, first), (again, nearest))
     if runs_ahead:  # both memories are busy at a time
         from_main = once / rate(main)
-        if not work.products:  # a stream
+        if work.multiplying and not work.products:  # products with vectors
             from_main *= 1 + CUT * max(0.0, 1 - work.piece / LONG_PIECE)
         return max(from_main, sum(size for size, _ in parts) / rate(cache))
     return sum(size / rate(memory) for size, memory in parts)

@@ -78,6 +78,8 @@ class Work:
     folding: float = 0.0
     """Folds of tiles in one program, for which its threads wait for each other; those of several
     rows take longer."""
+    crossed: float = 0.0
+    """Results of folds across rows in one program: warps with other rows hand theirs over."""
     handed_over: float = 0.0
     """Blocks of pointwise kernels that go from the threads which load them to others, in a step."""
     multiplying: float = 0.0
@@ -180,6 +182,7 @@ class _Count:
         work.storing /= work.programs * work.busy
         work.streaming /= work.programs * work.busy
         work.folding /= work.programs * work.busy
+        work.crossed /= work.programs * work.busy
         work.handed_over /= work.programs * work.busy
         work.own = sum(self.own.values())
         work.common = sum(size for buffer, size in self.own.items() if buffer in self.common)
@@ -265,6 +268,8 @@ class _Count:
                 work.functions += functions(expr, self.weights) * elements
             case Fold(tile, operand):
                 work.folding += times * (1 + math.log2(self.elements(tile)) / 2)
+                if statement.span != operand.spans[-1]:
+                    work.crossed += times * self.elements(tile)
                 work.operations += self.elements(operand) * times
             case RunningFold(_, operand, _, combiner):
                 work.folding += times
