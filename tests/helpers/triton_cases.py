@@ -51,7 +51,7 @@ from helpers.placed_programs import PLACED
 from helpers.placed_programs import inputs_of as placed_inputs
 from helpers.triton_functions import error_functions
 from helpers.triton_rows import row_errors, row_resources
-from helpers.triton_scans import scan_errors, scan_resources
+from helpers.triton_scans import scan_errors, scan_resources, triangle_errors
 from helpers.vector_products import vector_errors, vector_resources
 
 UNITS = {
@@ -622,6 +622,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_outside": lookups_outside,
     "run_rows": row_errors,
     "run_scans": scan_errors,
+    "run_triangles": triangle_errors,
     "run_functions": error_functions,
     "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
     "compile_masks": masked_resources,

@@ -55,8 +55,9 @@ WORD = 4
 """The bytes that a thread copies ahead at least."""
 CUT, LONG_PIECE = 0.15, 512
 """The share of time that a stream of short pieces of rows takes longer, and their bytes."""
-BROKEN, LINE = 1.2, 128
-"""The same for pieces that are shorter than what the memory reads at a time."""
+BROKEN, BROKEN_AHEAD, LINE = 1.2, 0.3, 128
+"""The same for pieces that are shorter than what the memory reads at a time, without and with
+blocks that are loaded ahead; and the bytes of that."""
 TAIL = 0.2
 """The share of the bytes of all programs that run at a time for which the memory is not busy, in
 kernels without loops and folds: the first programs only load, and the last ones only store."""
@@ -132,7 +133,7 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     )
     warps = schedule.warps or usual
     runs = work.multiplying > 1 or work.streaming  # one step has none ahead
-    stages = (schedule.stages or STAGES) if runs else 1
+    stages = (schedule.stages or STAGES) + work.further if runs else 1
     if work.staged:
         stages = max(1, min(stages, int(room // work.staged)))
     each = work.held / (32 * warps)
@@ -262,7 +263,8 @@ def _moving(
     def rate(memory: Memory) -> float:
         return min(memory.total * (MEMORY if memory is main else 1.0), memory.each * processors)
 
-    broken = 0.0 if work.products else BROKEN * max(0.0, 1 - work.piece / LINE)
+    longer = BROKEN_AHEAD if work.streaming else BROKEN
+    broken = 0.0 if work.products else longer * max(0.0, 1 - work.piece / LINE)
     once = work.arrays * (1 + broken)
     parts = ((once, home), (others, cache), (common, first), (again, nearest))
     if runs_ahead:  # both memories are busy at a time

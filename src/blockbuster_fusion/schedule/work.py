@@ -1,6 +1,7 @@
 """Counts the work of a kernel: what each program loads, computes and stores, and how often."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Dim
@@ -10,6 +11,12 @@ from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
 from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
+from blockbuster_fusion.nest.analysis.triangular_scans import (
+    FURTHER,
+    LONGEST,
+    SHORTEST,
+    triangular_scan,
+)
 from blockbuster_fusion.nest.nest import (
     Access,
     Body,
@@ -39,6 +46,8 @@ from blockbuster_fusion.schedule.weights import WEIGHTS, functions, weight
 
 SCANNED = {"cpu": 24.0, "cuda": 8.0}
 """The operations of a scan for each number: one waits for the other, or they go in rounds."""
+TRIANGULAR = 2.0
+"""The same for a scan by tensor cores (nest/analysis/triangular_scans.py)."""
 WIDENED = 2.0
 """The additions that a product of two numbers of a block takes, with the conversion of one."""
 PASSED_ON = 8.0
@@ -89,6 +98,8 @@ class Work:
     streaming: float = 0.0
     """The steps that only gather blocks, place by place; on a GPU, their loads run ahead too, but
     for the first of a loop."""
+    further: int = 0
+    """The stages in which these run ahead beside the usual ones."""
     staged: float = 0.0
     """The most bytes that one such step loads."""
     read_by_cores: float = 0.0
@@ -160,6 +171,7 @@ class _Count:
         self.mixed: set[Tile] = set()
         self.there: set[object] = set()
         self.streams: frozenset[For] = frozenset()
+        self.triangles: frozenset[For] = frozenset()
         self.is_pointwise = False
 
     def of(self, kernel: Kernel) -> Work:
@@ -168,7 +180,9 @@ class _Count:
         if not any(isinstance(s, Contract) for s in kernel.statements):
             self.line = STREAMED_LINE[self.target]
         if self.has_tensor_cores:
-            self.streams = frozenset(streaming_loops(kernel))
+            self.triangles = frozenset(self.triangular_loops(kernel))
+            self.streams = frozenset(streaming_loops(kernel)) | self.triangles
+            work.further = FURTHER if self.triangles else 0
             others = (isinstance(s, Contract | Fold) for s in kernel.statements)
             self.is_pointwise = not any(others)
         self.grid = set(kernel.grid)
@@ -190,6 +204,15 @@ class _Count:
         if work.has_few_rows:  # weights are read as they lie
             work.transposed = 0.0
         return work
+
+    def triangular_loops(self, kernel: Kernel) -> Iterator[For]:
+        """The loops that scan blocks by products with triangles."""
+        for loop in (s for s in kernel.statements if isinstance(s, For)):
+            scan = triangular_scan(loop)
+            if scan is not None:
+                rows, columns = map(self.block, scan.load.tile.spans)
+                if SHORTEST <= rows <= LONGEST and columns >= SHORTEST:
+                    yield loop
 
     def blocks(self, dim: Dim) -> int:
         return max(1, len(self.tiling.starts(dim)))
@@ -271,6 +294,8 @@ class _Count:
                 if statement.span != operand.spans[-1]:
                     work.crossed += times * self.elements(tile)
                 work.operations += self.elements(operand) * times
+            case RunningFold(_, operand) if any(statement in x.body for x in self.triangles):
+                work.operations += TRIANGULAR * self.elements(operand) * times
             case RunningFold(_, operand, _, combiner):
                 work.folding += times
                 each = SCANNED[self.target] * weight(combiner.combine[0], self.weights)

@@ -9,6 +9,7 @@ from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.shifted_exponentials import shifted_exponentials
 from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
+from blockbuster_fusion.nest.analysis.triangular_scans import triangular_scan
 from blockbuster_fusion.nest.nest import (
     Body,
     Cascade,
@@ -46,6 +47,7 @@ from blockbuster_fusion.printers.triton.layout import aligned, position
 from blockbuster_fusion.printers.triton.loops import is_interleaved, loop_lines
 from blockbuster_fusion.printers.triton.maxima import seen_maxima
 from blockbuster_fusion.printers.triton.moves import load, store
+from blockbuster_fusion.printers.triton.triangles import by_triangles
 from blockbuster_fusion.printers.triton.values import TileValues
 from blockbuster_fusion.printers.triton.variables import Variables
 
@@ -191,9 +193,13 @@ class BodyPrinter:
             bounds += ", num_stages=1"  # what one iteration stores, the next loads
         elif loop in self.streaming_loops:
             bounds += f", num_stages={self.variables.use('STAGES')}"
-        inside = [*self.variables.declarations(loop.index), *inner]
+        declared = self.variables.declarations(loop.index)
+        inside = [*declared, *inner]
         self.barriers.enter(loop.body)
         made = [f"for {name} in tl.range({bounds}):", *(f"    {x}" for x in inside)]
+        scan = triangular_scan(loop)
+        if scan is not None:
+            made = by_triangles(self.values, scan, (name, bounds), declared, made)
         if passes:
             # where a row has seen nothing in the window, the blocks before and after it count too
             counter = self.variables.names.local("pass", name)
