@@ -1,10 +1,11 @@
 """What torch.compile(backend="blockbuster") costs beside its kernels: a call, and compiling.
 
     python benchmarks/torch_calls.py [--save benchmarks/results/torch_calls.json] [--no-inductor]
-                                     [--only calls growing compiling]
+                                     [--only calls small growing compiling]
 
 A Llama with random weights, float32. Calls: two layers, hidden size 64, one token, so that kernels
-take next to no time; eager, Inductor and Blockbuster are called in turns in one process. Growing:
+take next to no time; eager, Inductor and Blockbuster are called in turns in one process. Small: a
+kernel or two, or a layer as it was captured, on 8 x 8 numbers: all is host time. Growing:
 the same model with a DynamicCache that grows by a word at each call, from 8 to 200. Compiling:
 2 and 32 layers of hidden size 256, each in a process of its own, with an empty cache of kernels and
 once more with what that left; PyTorch's own share is what its backend "aot_eager" takes.
@@ -18,13 +19,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import date
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from library_steps import by_pytorch
 
 from blockbuster_fusion.tools.bench import versions
+from blockbuster_fusion.torch.backend import backend as blockbuster
+from blockbuster_fusion.torch.model import CompiledModel
 
 os.environ.setdefault("BLOCKBUSTER_LIBRARY", "never")  # kernels are measured, faster or not
 
@@ -70,6 +77,69 @@ def calls(with_inductor: bool) -> dict[str, object]:
                 if number >= WARM:
                     times[name].append(time.process_time() - start)
     return compared(times)
+
+
+class Chain(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * 2 + 1) * x
+
+
+class Softmaxes(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * 1.5).softmax(0).mul(2).softmax(1)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(torch.tanh(x) * 2)) * 0.5
+
+
+SMALL: dict[str, tuple[Callable[[], torch.nn.Module], bool]] = {
+    "relu, as captured": (torch.nn.ReLU, True),
+    "linear layer, as captured": (partial(torch.nn.Linear, 8, 8), True),
+    "one kernel": (Chain, False),
+    "two kernels": (Softmaxes, False),
+    "kernel, linear layer, kernel": (Layer, False),
+}
+"""Models, and True for those that run as they were captured."""
+
+
+def is_product(nodes: Sequence[Any]) -> bool:
+    return any("mm" in str(n.target) or "linear" in str(n.target) for n in nodes)
+
+
+def small(with_inductor: bool) -> dict[str, object]:
+    """The least time of a call of a small model, in microseconds: the mean of 100 in a row."""
+    torch.set_num_threads(1)
+    x, found = torch.randn(8, 8), {}
+    for name, (kind, is_captured) in SMALL.items():
+        torch._dynamo.reset()
+        model = kind().eval().requires_grad_(False)
+        library = "auto" if is_captured or kind is Layer else "never"
+        options = {"library": library, "time_model": is_captured}
+        calls: dict[str, Callable[..., object]] = {"eager": model}
+        for other in ("eager", *(("inductor",) if with_inductor else ())):
+            calls[f"torch.compile, {other}"] = torch.compile(model, backend=other)
+        ours = partial(blockbuster, options=options)
+        calls["torch.compile, blockbuster"] = torch.compile(model, backend=ours)
+        calls["bb.compile"] = CompiledModel(model, **options)
+        times = dict.fromkeys(calls, float("inf"))
+        with torch.no_grad(), nullcontext() if is_captured else by_pytorch(is_product):
+            for call in calls.values():
+                call(x)
+            for _ in range(ROUNDS):
+                for contender, call in calls.items():
+                    start = time.perf_counter()
+                    for _ in range(100):
+                        call(x)
+                    spent = 1e4 * (time.perf_counter() - start)
+                    times[contender] = min(times[contender], spent)
+        found[name] = times
+    return found
 
 
 def growing(with_inductor: bool) -> dict[str, object]:
@@ -142,6 +212,7 @@ def compiling(with_inductor: bool) -> list[dict[str, object]]:
 
 PARTS: dict[str, Callable[[bool], object]] = {
     "calls": calls,
+    "small": small,
     "growing": growing,
     "compiling": compiling,
 }

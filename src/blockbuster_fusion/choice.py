@@ -7,11 +7,13 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
+from blockbuster_fusion.nest.passes.join_grids import join_grids
 from blockbuster_fusion.nest.passes.join_rows import join_rows
 from blockbuster_fusion.nest.passes.merge_kernels import merge_kernels
 from blockbuster_fusion.nest.passes.narrow_operands import narrow_operands
 from blockbuster_fusion.nest.passes.once_per_row import once_per_row
 from blockbuster_fusion.nest.passes.share_exponentials import share_exponentials
+from blockbuster_fusion.nest.passes.sum_in_products import sum_in_products
 from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
 from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
 from blockbuster_fusion.passes import Observer, Pass, run_passes
@@ -65,6 +67,7 @@ class Choice:
             for change in ON_A_GPU:
                 nest = change.observed(nest, observe)
             nest = merging(tiles).observed(nest, observe)
+            nest = joining(self.schedule).observed(nest, observe)
         return nest, tiles
 
     @property
@@ -100,6 +103,7 @@ BETWEEN: tuple[Pass[Nest, Nest], ...] = (
 )
 """The passes over arrays between kernels of a GPU."""
 ON_A_GPU = (
+    each_kernel(sum_in_products, "Sums over all axes of products at once."),
     each_kernel(divide_masked_loops, "Applies masks only to the blocks that they divide."),
     each_kernel(unroll_short_loops, "Loads all blocks of short loops before they are used."),
 )
@@ -110,3 +114,12 @@ def merging(tiles: Mapping[Dim, int]) -> Pass[Nest, Nest]:
     """The pass that puts small kernels of a GPU together."""
     doc = "Merges small neighbouring kernels with equal grids, on a GPU."
     return Pass("merge_kernels", doc, lambda nest: merge_kernels(nest, tiles))
+
+
+def joining(schedule: Schedule) -> Pass[Nest, Nest]:
+    """The pass that has independent kernels of a GPU share launches."""
+
+    def join(nest: Nest) -> Nest:
+        return join_grids(nest) if schedule.together else nest
+
+    return Pass("join_grids", "Launches independent kernels as one, on a GPU, if asked for.", join)

@@ -4,21 +4,24 @@ Each case prints a line of JSON: the launches by the driver, those by Triton, an
 tapes. A result that differs from eager mode's is an AssertionError. It needs TRITON_INTERPRET=1.
 """
 
+import contextlib
 import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from torch import Tensor
 
 from blockbuster_fusion import improve
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.plan import layouts
+from blockbuster_fusion.torch.plan.steps import BoundOperator
 from blockbuster_fusion.torch.rivals import choose, library
 from helpers.stand_in_gpu import StandIn, installed
 from helpers.torch_running import Watched
@@ -71,6 +74,20 @@ def written(x: Tensor, y: Tensor) -> Tensor:
     return x + 1
 
 
+class Projections(torch.nn.Module):
+    """Products of one array with weights of several widths: a launch runs them together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shapes = ((200, 100), (70, 100), (90, 100))
+        self.weights = torch.nn.ParameterList(numbers(*shape) for shape in shapes)
+        self.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        first, second, third = (x @ weight.t() for weight in self.weights)
+        return first.tanh(), second, third + 1
+
+
 def compiled(function: Callable[..., Any]) -> Watched:
     return Watched(function, dynamic=True, target="cuda", library="never")
 
@@ -85,11 +102,11 @@ def check(made: Watched, *inputs: Tensor) -> None:
 # ---------------------------------------------------------------- cases
 
 
-def plain(function: Callable[..., Any]) -> Callable[[], Watched]:
+def plain(function: Callable[..., Any], width: int = 4) -> Callable[[], Watched]:
     def run() -> Watched:
         made = compiled(function)
         for length in LENGTHS:
-            check(made, numbers(length, 4))
+            check(made, numbers(length, width))
         return made
 
     return run
@@ -136,6 +153,13 @@ def odd_addresses() -> Watched:
     for number, length in enumerate(LENGTHS):
         room = numbers(8 * length + 1)
         check(made, room[number % 2 :][: 8 * length].view(length, 8))
+    return made
+
+
+def fixed_odd_addresses() -> Watched:
+    made = Watched(softmax, dynamic=False, target="cuda", library="never")
+    for at in (1, 0, 1, 2, 0, 4, 3, 0):  # the fourth element is at a multiple of 16 bytes
+        check(made, numbers(44)[at:][:40].view(5, 8))
     return made
 
 
@@ -199,13 +223,13 @@ def is_product(nodes: Sequence[Any]) -> bool:
     return any("mm" in str(n.target) or "linear" in str(n.target) for n in nodes)
 
 
-@contextmanager
-def products_by_pytorch() -> Iterator[None]:
-    """PyTorch runs the products, and kernels all else, whatever is faster."""
+@contextlib.contextmanager
+def by_pytorch(wanted: Callable[[Sequence[Any]], bool]) -> Iterator[None]:
+    """PyTorch runs some parts, and kernels all else, whatever is faster."""
     verdict = choose.Chooser.verdict
 
     def asked(self: choose.Chooser, nodes: Sequence[Any], *others: Any) -> Any:
-        if is_product(nodes):
+        if wanted(nodes):
             return verdict(self, nodes, *others)
         self.gain = math.inf
         return None
@@ -219,7 +243,7 @@ def products_by_pytorch() -> Iterator[None]:
 
 
 def layers(*, dynamic: bool) -> Watched:
-    with products_by_pytorch():
+    with by_pytorch(is_product):
         model = Layers().eval()
         made = Watched(model, dynamic=dynamic, target="cuda", library="auto", time_model=False)
         for call in range(6):
@@ -268,6 +292,124 @@ def operators_by_name_of_any_size() -> Watched:
     return writes(dynamic=True)
 
 
+# ---------------------------------------------------------------- results that PyTorch allocates
+
+
+def ordered(x: Tensor) -> tuple[Tensor, ...]:
+    """Several results of one operator; kernels, views and the caller read them."""
+    values, places = (x.tanh() + 1).topk(3, 0)
+    turned = (x * 2).flip(0)
+    lowest, _ = turned.exp().sort(-1)
+    return values.t() * 2, places, turned, lowest.softmax(-1), values[1:]
+
+
+class Windows(torch.nn.Module):
+    """Convolutions and pooling, which have lists and flags among their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(2, 4, 3), torch.nn.Conv2d(4, 2, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.nn.functional.max_pool2d(torch.tanh(self.first(x)) * 2, 2, 1)
+        return (self.second(h) + 1).softmax(-1)
+
+
+def attentive(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention by PyTorch between kernels, with and without a mask and a scale."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+    first = attention(q.tanh(), k * 2, v + 1, is_causal=True)
+    second = attention(first.exp(), k * 2, v + 1, attn_mask=mask.sin(), scale=0.5)
+    return second.transpose(1, 2).flatten(2) * 2, first
+
+
+def is_attention(nodes: Sequence[Any]) -> bool:
+    return any("mm" in str(n.target) or "softmax" in str(n.target) for n in nodes)
+
+
+def names_in(made: Watched) -> list[str]:
+    """The names of the launches of a tape; all operators of PyTorch's are among them."""
+    tape = next(iter(made.graphs[0].plan.tapes.values()))
+    steps = [part.step for part in tape.parts if part.step is not None]
+    assert not any(isinstance(step, BoundOperator) for step in steps), [
+        step.step for step in steps if isinstance(step, BoundOperator)
+    ]
+    return [name for part in tape.parts for name in part.names]
+
+
+def allocated() -> Watched:
+    made = Watched(ordered, dynamic=False, target="cuda", library="never")
+    for _ in range(5):
+        check(made, numbers(6, 4))
+    names = names_in(made)
+    assert {"topk", "sort"} <= {name.split(".")[1] for name in names if "." in name}, names
+    with torch.inference_mode():
+        check(made, numbers(6, 4))
+    inputs = [numbers(6, 4) for _ in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        for x, found in zip(inputs, pool.map(made, inputs), strict=True):
+            torch.testing.assert_close(found, ordered(x))
+    return made
+
+
+def windows() -> Watched:
+    made = Watched(Windows().eval(), dynamic=False, target="cuda", library="never")
+    for _ in range(5):
+        check(made, numbers(1, 2, 9, 8))
+    names_in(made)
+    return made
+
+
+def attention_by_pytorch() -> Watched:
+    with by_pytorch(is_attention):
+        made = Watched(attentive, dynamic=False, target="cuda", library="auto", time_model=False)
+        for _ in range(5):
+            given = (numbers(2, 3, 6, 4), numbers(2, 3, 5, 4), numbers(2, 3, 5, 4))
+            check(made, *given, numbers(6, 5))
+    names = names_in(made)
+    assert sum("scaled_dot_product_attention" in name for name in names) == 2, names
+    return made
+
+
+def other_strides() -> Watched:
+    """PyTorch tells other strides than an operator has: its result is copied, and then known."""
+    told = layouts.Layouts.faked
+
+    def turned(self: Any, step: Any) -> Any:
+        found = told(self, step)
+        if "sort" not in step.name:
+            return found
+        return tuple(
+            torch.empty_strided(x.shape, x.stride()[::-1], dtype=x.dtype, device="meta")
+            for x in found
+        )
+
+    with mock.patch.object(layouts.Layouts, "faked", turned):
+        made = Watched(ordered, dynamic=False, target="cuda", library="never")
+        for _ in range(5):
+            check(made, numbers(4, 4))
+    tape = next(iter(made.graphs[0].plan.tapes.values()))
+    assert [*tape.seen.values()] == [(4, 1)], tape.seen
+    return made
+
+
+def failing() -> Watched:
+    """An operator that fails leaves no result behind, and the next call is right."""
+    made = Watched(placed, dynamic=False, target="cuda", library="never")
+    table, rows = numbers(5, 4), torch.tensor([1, 4])
+    check(made, table, rows)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="out of bounds"):  # PyTorch's own error
+            made(table, rows + 3)
+        check(made, table, rows)
+    return made
+
+
+def placed(table: Tensor, rows: Tensor) -> Tensor:
+    lowest, _ = (table * 2).sort(0)
+    return table.tanh().scatter(0, rows[:, None].expand(2, 4), lowest) * 2 + lowest.sum()
+
+
 def library_steps() -> Watched:
     made = layers(dynamic=False)
     tape = next(iter(made.graphs[0].plan.tapes.values()))
@@ -298,15 +440,16 @@ def _arguments(graph: Any, x: Tensor) -> Iterator[Any]:
 
 CASES: dict[str, Callable[[], Watched]] = {
     **{f"fixed_{f.__name__}": fixed(f, (7, 4)) for f in (scored, broadcast, turned)},
+    "projections": plain(Projections(), 100),
+    "fixed_projections": fixed(Projections(), (7, 100)),
     "fixed_caches": fixed(grown, (2, 4, 8), (2, 1, 8)),
     "fixed_mutated": fixed(written, (7, 4), (7, 4)),
     **{f.__name__: plain(f) for f in (softmax, product, scored, broadcast, turned, cut)},
-    **{
-        f.__name__: f
-        for f in (strides, aligned, odd_addresses, caches, mutated, inference, threads)
-    },
+    **{f.__name__: f for f in (strides, aligned, odd_addresses, fixed_odd_addresses)},
+    **{f.__name__: f for f in (caches, mutated, inference, threads)},
     **{f.__name__: f for f in (library_steps, library_steps_of_any_size)},
     **{f.__name__: f for f in (operators_by_name, operators_by_name_of_any_size)},
+    **{f.__name__: f for f in (allocated, windows, attention_by_pytorch, other_strides, failing)},
 }
 
 
@@ -319,12 +462,15 @@ def told(gpu: StandIn, made: Watched) -> dict[str, Any]:
         if isinstance(tape, Exception)
     ]
     problems = [str(problem) for problem in gpu.problems]
+    nests = [f.executable.nest for graph in made.graphs for f in graph.fused]
+    together = [len(x.kernels) for nest in nests if nest for x in nest.launches]
     return {
         "driver": gpu.by_driver,
         "met": gpu.met,
         "tapes": tapes,
         "reasons": reasons,
         "problems": problems,
+        "together": together,
     }
 
 

@@ -49,6 +49,8 @@ from helpers.lookup_programs import traced
 from helpers.padded_products import padded_errors, padded_resources, turn_errors, turn_resources
 from helpers.placed_programs import PLACED
 from helpers.placed_programs import inputs_of as placed_inputs
+from helpers.summed_products import summed_errors
+from helpers.together import together_errors, together_resources
 from helpers.triton_functions import error_functions
 from helpers.triton_rows import row_errors, row_resources
 from helpers.triton_scans import scan_errors, scan_resources, triangle_errors
@@ -617,6 +619,8 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_padded": padded_errors,
     "run_turns": turn_errors,
     "run_joined": joined_errors,
+    "run_summed": summed_errors,
+    "run_together": together_errors,
     "run_edges": edge_results,
     "run_exponentials": exponential_errors,
     "run_outside": lookups_outside,
@@ -636,6 +640,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_scans": scan_resources,
     "compile_turns": turn_resources,
     "compile_joined": joined_resources,
+    "compile_together": together_resources,
     "compile_short": lambda capability: short_resources(int(capability)),
 }
 

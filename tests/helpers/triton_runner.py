@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from blockbuster_fusion.ir.axis import Dim, Symbol
-from blockbuster_fusion.nest.nest import Buffer, Clear, Kernel, Nest
+from blockbuster_fusion.nest.nest import Buffer, Clear, Launchable, Nest
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import axis_length
 from blockbuster_fusion.runtime.triton.launch import TORCH, TritonKernels
@@ -45,7 +45,7 @@ def run(
         if isinstance(step, Clear):
             tensors[step.buffer].zero_()
         else:
-            assert isinstance(step, Kernel)
+            assert isinstance(step, Launchable)
             kernels.launch(step, tensors, sizes, tiles, options)
     made = {}
     for view, layout in zip(nest.outputs, nest.layouts, strict=True):

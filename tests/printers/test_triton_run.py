@@ -14,6 +14,9 @@ from helpers import triton_cases
 from helpers.effort import FULL
 from helpers.joined_rows import JOINED
 from helpers.padded_products import PADDED
+from helpers.summed_products import SUMMED
+from helpers.together import LARGE as LARGE_TOGETHER
+from helpers.together import TOGETHER
 from helpers.triton_cases import (
     DIVIDED,
     EDGES,
@@ -40,7 +43,7 @@ COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
     *("compile_padded", "compile_turns", "compile_rows", "compile_scans", "compile_divided"),
-    *("compile_joined", "compile:90:float32"),
+    *("compile_joined", "compile_together", "compile:90:float32"),
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
 )
@@ -248,11 +251,45 @@ def test_programs_take_turns() -> None:
     assert large["shared"] <= SHARED[90]
 
 
+def test_kernels_of_one_launch_give_what_they_give_apart() -> None:
+    """Each program runs the body of its grid; random bodies and schedules as well.
+
+    Sums of random programs may cancel, so that only their bits are compared.
+    """
+    rows = {row["case"]: row for row in found("run_together")}
+    assert {*TOGETHER} < set(rows)
+    assert not [row for row in rows.values() if not row["same"]]
+    for name in TOGETHER:
+        assert max(rows[name]["launches"]) > 1, rows[name]
+        assert rows[name]["error"] <= 4e-6, rows[name]
+    assert rows["split"]["launches"] == [3, 3]
+    assert rows["products and streams"]["launches"] == [2, 2]
+
+
+def test_kernels_of_one_launch_need_no_more_than_the_largest() -> None:
+    """The bodies of a launch share registers and shared memory."""
+    rows = {row["case"]: row for row in found("compile_together")}
+    assert set(rows) == set(LARGE_TOGETHER)
+    for row in rows.values():
+        print(row["case"], row["together"], row["apart"])
+        assert row["launches"] == 1
+        assert row["kernels"] == 3
+        assert not row["spilled"]
+        assert row["shared"] <= max(row["each_shared"])
+
+
 @pytest.mark.parametrize("name", JOINED)
 def test_a_norm_before_a_product_is_one_kernel(name: str) -> None:
     """Statistics, and the rows that were made from them, were two kernels."""
     rows = [row for row in found("run_joined") if row["case"] == name]
     assert len(rows) == 3
+    assert not [row for row in rows if not row["error"] <= 2 * row["torch"]], rows
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_products_sum_over_more_axes(name: str) -> None:
+    rows = [row for row in found("run_summed") if row["case"] == name]
+    assert rows
     assert not [row for row in rows if not row["error"] <= 2 * row["torch"]], rows
 
 

@@ -2,9 +2,10 @@
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,12 +17,18 @@ if sys.platform != "linux":
 from blockbuster_fusion.errors import LaunchFailed
 from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.triton import driver
-from blockbuster_fusion.runtime.triton.driver import Launches
+from blockbuster_fusion.runtime.triton.driver import Launches, Stopped
+from blockbuster_fusion.runtime.triton.library_call_source import DIFFERS, REFUSED
 from blockbuster_fusion.runtime.triton.library_calls import (
     At,
     Operand,
+    Release,
+    Result,
+    array_at,
+    handle_of,
     library_call,
     named_call,
+    tensor_of,
 )
 
 aten = torch.ops.aten
@@ -167,3 +174,135 @@ def test_arguments_that_c_does_not_know() -> None:
     operand = Operand((3, 5), (5, 1), torch.float32)
     assert named_call(aten.add_.Tensor, (At(0), At(0), 1), (operand,), CPU) is None
     assert named_call(aten.copy_.default, (At(0), At(0)), (operand,) * 9, CPU) is None
+
+
+# ---------------------------------------------------------------- results that PyTorch allocates
+
+
+def allocating(
+    operator: Any, arguments: tuple[object, ...], wanted: Mapping[int, Tensor], *tensors: Tensor
+) -> Launches:
+    """The call of an operator whose results of some numbers are kept, like the wanted ones.
+
+    The addresses of a call are those of the operands, of these results, and then their handles.
+    """
+    operands = tuple(Operand(tuple(x.shape), tuple(x.stride()), x.dtype) for x in tensors)
+    count, kept = len(tensors), len(wanted)
+    results = tuple(
+        Result(n, tuple(x.shape), tuple(x.stride()), x.dtype, n, count + at, count + kept + at)
+        for at, (n, x) in enumerate(wanted.items())
+    )
+    call = named_call(operator, arguments, operands, CPU, results)
+    assert call is not None
+    return Launches([(call, [(at, 0) for at in range(count)])], 0, ["operator"])
+
+
+def results(launches: Launches, kept: int, *tensors: Tensor) -> list[Tensor]:
+    """The results of a call that are kept."""
+    rooms = (ctypes.c_void_p * (len(tensors) + 2 * kept))(*(x.data_ptr() for x in tensors))
+    assert launches(rooms) is None
+    found = [tensor_of(rooms[len(tensors) + kept + at]) for at in range(kept)]
+    assert [x.data_ptr() for x in found] == [rooms[len(tensors) + at] for at in range(kept)]
+    assert all(x._use_count() == 1 for x in found)  # type: ignore[attr-defined]
+    return found
+
+
+X = numbers(2, 3, 6, 4)
+IMAGE, ROWS = numbers(1, 2, 7, 6), numbers(6, 8)
+attention = aten.scaled_dot_product_attention.default
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments", "tensors"),
+    [
+        (attention, (At(0), At(1), At(2)), (X, X * 2, X + 1)),
+        (attention, (At(0), At(1), At(2), None, 0.0, True), (X, X * 2, X + 1)),
+        (attention, (At(0), At(1), At(2), At(3), 0.0, False, 0.25), (X, X, X, numbers(6, 6))),
+        (attention, (At(0), At(1), At(1), None, 0.0, False, None, True), (X, numbers(2, 1, 6, 4))),
+        (aten.native_layer_norm.default, (At(0), [4], At(1), None, 1e-5), (X, numbers(4))),
+        (aten.topk.default, (At(0), 2, -1, False), (X.transpose(1, 3),)),
+        (aten.gelu.default, (At(0), "tanh"), (X,)),
+        (aten.sum.dim_IntList, (At(0), [1, -1], True, torch.float64), (X,)),
+        (aten.argmax.default, (At(0), None, False), (X,)),
+        (
+            aten.convolution.default,
+            (At(0), At(1), At(2), [1, 2], [1, 1], [1, 1], False, [0, 0], 1),
+            (IMAGE, numbers(3, 2, 3, 3), numbers(3)),
+        ),
+        (aten.max_pool2d_with_indices.default, (At(0), [2, 2], [1, 1]), (IMAGE,)),
+        (aten.index.Tensor, (At(0), [None, At(1)]), (ROWS, PLACES)),
+        (aten.bucketize.Tensor, (At(0), At(1)), (X, numbers(9).sort().values)),
+    ],
+)
+def test_results_are_those_of_pytorch(
+    operator: Any, arguments: tuple[object, ...], tensors: tuple[Tensor, ...]
+) -> None:
+    def eager(*given: Tensor) -> dict[int, Tensor]:
+        def filled(x: object) -> object:
+            if isinstance(x, At):
+                return given[x.number]
+            return [*map(filled, x)] if isinstance(x, list) else x
+
+        schema = operator._schema.arguments
+        pairs = [*zip(schema, map(filled, arguments), strict=False)]
+        named = {a.name: x for a, x in pairs if a.kwarg_only}
+        made = operator(*(x for a, x in pairs if not a.kwarg_only), **named)
+        return dict(enumerate(made if isinstance(made, tuple) else (made,)))
+
+    wanted = eager(*tensors)
+    launches = allocating(operator, arguments, wanted, *tensors)
+    for x, y in zip(results(launches, len(wanted), *tensors), wanted.values(), strict=True):
+        assert torch.equal(x, y)
+        assert x.stride() == y.stride()
+    again = [x.clone(memory_format=torch.preserve_format) for x in tensors]  # at other addresses
+    last = max(wanted)
+    launches = allocating(operator, arguments, {last: wanted[last]}, *tensors)  # drops the others
+    (found,) = results(launches, 1, *again)
+    assert torch.equal(found, wanted[last])
+
+
+def test_a_result_that_lies_otherwise_stops_the_launches() -> None:
+    x, wanted = numbers(3, 5), torch.empty(5, 3).t()
+    launches = allocating(aten.flip.default, (At(0), [0]), {0: wanted}, x)
+    rooms = (ctypes.c_void_p * 3)(x.data_ptr())
+    assert launches(rooms) == Stopped(0, DIFFERS)
+    assert torch.equal(tensor_of(rooms[2]), x.flip(0))
+    other = allocating(aten.flip.default, (At(0), [0]), {0: numbers(3, 5).double()}, x)
+    assert other(rooms) == Stopped(0, DIFFERS)
+    assert torch.equal(tensor_of(rooms[2]), x.flip(0))
+
+
+def test_results_are_released() -> None:
+    x = numbers(3, 5)
+    rooms = (ctypes.c_void_p * 2)(handle_of(x), None)
+    assert x._use_count() == 2  # type: ignore[attr-defined]
+    launches = Launches([(Release((0, 1)), [])], 0, ["release"])
+    for _ in range(2):
+        assert launches(rooms) is None
+        assert not rooms[0]
+        assert x._use_count() == 1  # type: ignore[attr-defined]
+
+
+def test_results_that_c_does_not_know() -> None:
+    operand = Operand((3, 5), (5, 1), torch.float32)
+    assert named_call(aten.add.Tensor, (At(0), At(0), 2), (operand,), CPU) is None
+    assert named_call(aten.split_copy.Tensor, (At(0), 2), (operand,), CPU) is None
+
+
+def test_an_operator_that_fails_is_repeated_in_python() -> None:
+    table, rows = numbers(5, 4), torch.tensor([[7, 0, 0, 1]])
+    arguments = (At(0), 0, At(1))
+    wanted = {0: torch.empty(1, 4)}
+    launches = allocating(aten.gather.default, arguments, wanted, table, rows)
+    rooms = (ctypes.c_void_p * 4)(table.data_ptr(), rows.data_ptr())
+    assert launches(rooms) == Stopped(0, REFUSED)
+    assert not rooms[3]
+    operands = [Operand(tuple(x.shape), tuple(x.stride()), x.dtype) for x in (table, rows)]
+    call = named_call(aten.gather.default, arguments, tuple(operands), CPU)
+    assert call is not None
+    assert call.again is not None
+    shared = [array_at(x.data_ptr(), y, CPU) for x, y in zip((table, rows), operands, strict=True)]
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        call.again(shared)
+    rows[0, 0] = 2
+    assert torch.equal(call.again(shared), table.gather(0, rows))

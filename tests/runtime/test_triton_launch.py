@@ -146,7 +146,7 @@ class Function(JITFunction[Any]):  # type: ignore[misc]
 
 
 def test_later_launches_call_the_compiled_kernel_itself() -> None:
-    """With addresses; unless an array is not aligned as Triton took it for granted."""
+    """With addresses; arrays that are aligned otherwise have another compiled kernel."""
     direct: list[tuple[Any, ...]] = []
     function = Function(direct)
     plan = LaunchPlan((3, 1, 1), (), {}, {"num_warps": 4})
@@ -157,7 +157,11 @@ def test_later_launches_call_the_compiled_kernel_itself() -> None:
     launch([aligned, unaligned, aligned])  # the second one is no argument
     assert len(function.compiled) == 1
     assert direct == [((3, 1, 1), aligned.data_ptr(), 7, aligned.data_ptr())] * 2
-    launch([aligned, aligned, unaligned])
-    assert function.run_with[0][2] is unaligned
-    assert len(function.compiled) == 1
-    assert len(direct) == 2
+    for _ in range(2):
+        launch([aligned, aligned, unaligned])
+    assert len(function.compiled) == 2
+    assert function.compiled[1][2] is unaligned
+    assert direct[2:] == [((3, 1, 1), aligned.data_ptr(), 7, unaligned.data_ptr())] * 2
+    launch([aligned, aligned, aligned])
+    assert len(function.compiled) == 2
+    assert not function.run_with

@@ -73,7 +73,7 @@ def _kernels(width: int | str) -> tuple[TritonKernels, Launcher]:
 def _launch(launcher: Launcher, tiles: Any, rows: int, width: int) -> None:
     """Launches the kernel for contiguous arrays of some lengths."""
     sizes = {
-        symbol.name: {"M": rows, "N": width}[symbol.name[0]] for symbol in launcher.kernel.symbols
+        symbol.name: {"M": rows, "N": width}[symbol.name[0]] for symbol in launcher.launched.symbols
     }
     lengths = {"M": rows, "N": width, "K": 64}
     shapes = [[lengths[axis.dim.name] for axis in b.axes] for b in launcher.buffers]
@@ -104,7 +104,7 @@ def test_known_lengths_stay_known(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = launcher.plan({"MM": 17}, kernels.tiles, {})
     strides = [(128, 1) if len(b.axes) == 2 else (1,) for b in launcher.buffers]
     known, changing = launcher.numbers(plan, strides)
-    assert changing == {launcher.names.sizes[s] for s in launcher.kernel.symbols}
+    assert changing == {launcher.names.sizes[s] for s in launcher.launched.symbols}
     function, numbers = launcher.variants.fitting(known, changing)
     assert function is not launcher.function
     assert not any(numbers[name] for name in launcher.variants.evens)

@@ -148,9 +148,9 @@ def test_warps_of_products_are_theirs_alone() -> None:
     (choice, *_) = choices("layer norm, product", M=64, K=1024, N=512)
     rows, product = (choice := apart(choice)).scheduled()[0].kernels
     schedule = replace(choice.schedule, warps=8)
-    assert schedule.of_kernel(product, (rows, product)).warps == 8
-    assert schedule.of_kernel(rows, (rows, product)).warps is None
-    assert schedule.of_kernel(rows, (rows,)).warps == 8
+    assert schedule.of_launch(product, (rows, product)).warps == 8
+    assert schedule.of_launch(rows, (rows, product)).warps is None
+    assert schedule.of_launch(rows, (rows,)).warps == 8
     given = {"num_warps": 8, "num_stages": 4}
     assert options_of(product, (rows, product), given) == given
     assert options_of(rows, (rows, product), given) == {"num_stages": 4}

@@ -76,6 +76,15 @@ def test_few_rows_have_long_tiles() -> None:
     assert not has_few_rows(fixed("matmul-relu", M=16), "cuda")
 
 
+def test_columns_of_a_product_are_cut_on_a_gpu() -> None:
+    """With few rows, one block of 64 columns would leave most processors idle."""
+    product = bb.lower(bb.trace(lambda X, W: X @ W.T, "M K", "N K"))
+    sizes = {"M": 16, "K": 2048, "N": 64}
+    assert unit_axes(with_known_sizes(product, sizes), "cuda") == ()
+    assert unit_axes(with_known_sizes(product, sizes), "cpu") == ("N",)
+    assert unit_axes(with_known_sizes(product, {**sizes, "K": 64}), "cuda") == ("K",)
+
+
 def test_too_many_unit_axes_are_given_up() -> None:
     kernel = bb.compile(bb.examples.rmsnorm_swiglu(), sizes={"D": 256, "K": 256}, target="cpu")
     assert peak_local(kernel.graph, kernel.tiles) <= TARGET_MODELS["cpu"].local

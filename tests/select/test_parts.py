@@ -9,7 +9,7 @@ from dataclasses import replace
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from blockbuster_fusion.select.parts import Kind, Layerwise, OperatorInfo
+from blockbuster_fusion.select.parts import MOST_PRODUCTS, Kind, Layerwise, OperatorInfo
 
 
 def parts(*operators: OperatorInfo) -> list[list[int]]:
@@ -192,9 +192,26 @@ def on_a_gpu(*operators: OperatorInfo) -> list[list[int]]:
     return Layerwise(apart=True).parts(operators)
 
 
-def test_projections_begin_parts_on_a_gpu() -> None:
+def test_projections_of_one_array_are_one_part_on_a_gpu() -> None:
+    """A launch may run them at the same time; the norm before them is a part of its own."""
     queries, keys = of(projection(2), "x", "q"), of(projection(2), "x", "k")
-    assert on_a_gpu(*NORM, queries, keys) == [[0, 1, 2], [3], [4]]
+    values = of(projection(2), "x", "v")
+    assert on_a_gpu(*NORM, queries, keys, values) == [[0, 1, 2], [3, 4, 5]]
+    assert on_a_gpu(*NORM, queries, keys, pointwise(4), values) == [[0, 1, 2], [3, 4, 5, 6]]
+    assert on_a_gpu(*NORM, stored(queries), pointwise(3), values) == [[0, 1, 2], [3, 5], [4]]
+    assert on_a_gpu(*NORM, queries, misc(3), values) == [[0, 1, 2], [3, 5], [4]]
+
+
+def test_projections_that_do_not_go_together_begin_parts_on_a_gpu() -> None:
+    """Other arrays, other layers, products without weights, and what depends on the first."""
+    first, other = of(projection(), "x", "q"), of(projection(), "y", "k")
+    assert on_a_gpu(first, other) == [[0], [1]]
+    assert on_a_gpu(first, of(projection(region="1"), "x", "k")) == [[0], [1]]
+    assert on_a_gpu(first, of(product(), "x", "k")) == [[0], [1]]
+    assert on_a_gpu(first, of(projection(0), "x", "k")) == [[0], [1]]
+    assert on_a_gpu(first, misc(0), of(projection(1), "x", "k")) == [[0], [1], [2]]
+    many = [of(projection(), "x", str(number)) for number in range(MOST_PRODUCTS + 1)]
+    assert [len(part) for part in on_a_gpu(*many)] == [MOST_PRODUCTS, 1]
 
 
 def test_two_products_of_one_array_meet_on_a_gpu() -> None:

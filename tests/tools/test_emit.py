@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from blockbuster_fusion.errors import BadTarget, BlockbusterError, NoKernel
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.printers.standalone import samples, scattered
 from blockbuster_fusion.runtime.c.compiler import compiler
+from blockbuster_fusion.tools import emit as emitting
 from blockbuster_fusion.tools.emit import emit as emit_files
 from helpers import lookup_programs
+from helpers.together import TOGETHER
 
 
 def emit(program: bb.ArrayProgram, **options: Any) -> str:
@@ -231,6 +234,24 @@ sys.modules["torch"] = sys.modules["triton"] = None
 from blockbuster_fusion.cli.main import main
 raise SystemExit(main(["emit", "attention", "--target", "cuda"]))
 """
+
+
+@LINUX
+@pytest.mark.parametrize("case", ["any sizes", "split", "outer"])
+def test_a_triton_file_launches_kernels_together(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In files too, a launch has the programs of all its kernels."""
+    own = TOGETHER[case]
+    schedule = replace(own.schedule, apart=True, together=True)
+    sizes = own.lengths() if own.is_fixed else None
+    chosen = emitting.choose
+    monkeypatch.setattr(emitting, "choose", lambda r: chosen(replace(r, schedule=schedule)))
+    text = emit(own.program(), target="cuda", sizes=sizes)
+    assert "_together(" in text
+    done = run_triton(text, tmp_path, interpreted="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("ok\n")
 
 
 def test_a_triton_file_is_written_without_torch_and_triton() -> None:

@@ -13,15 +13,19 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "helpers" / "gpu_tape_cases.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux alone")
 
-PLAIN = ("softmax", "product", "scored", "broadcast", "turned", "caches", "mutated", "inference")
-FIXED = ("scored", "broadcast", "turned", "caches", "mutated")
+PLAIN = (
+    *("softmax", "product", "scored", "broadcast", "turned", "caches", "mutated", "inference"),
+    "projections",
+)
+FIXED = ("projections", "scored", "broadcast", "turned", "caches", "mutated")
 """Cases whose sizes are the same in all calls."""
 LIBRARY = (
     *("library_steps", "library_steps_of_any_size"),
     *("operators_by_name", "operators_by_name_of_any_size"),
+    *("allocated", "windows", "attention_by_pytorch", "other_strides", "failing"),
 )
-"""Models of which PyTorch runs the products, or updates of inputs and concatenations."""
-ODD_OR_MANY = ("cut", "strides", "aligned", "odd_addresses", "threads")
+"""Models of which PyTorch runs the products, or other operators."""
+ODD_OR_MANY = ("cut", "strides", "aligned", "odd_addresses", "fixed_odd_addresses", "threads")
 """Cases with arrays at odd addresses, with many strides, or with several threads."""
 
 
@@ -53,6 +57,11 @@ def test_few_launches_are_by_triton(case: str) -> None:
     assert found["met"] <= found["driver"] / 2
 
 
+@pytest.mark.parametrize("case", ["projections", "fixed_projections"])
+def test_projections_of_one_array_are_one_launch(case: str) -> None:
+    assert set(outputs()[case]["together"]) == {3}
+
+
 def test_full_blocks_have_a_form_that_is_met_once() -> None:
     found = outputs()["aligned"]
     assert 2 <= found["met"] <= found["driver"] / 3
@@ -67,5 +76,9 @@ def test_kernels_of_fixed_sizes_have_one_form(case: str) -> None:
     assert found["driver"] == 4 * found["met"] > 0
 
 
-def test_odd_addresses_are_launched_by_triton() -> None:
-    assert outputs()["odd_addresses"]["met"] > 0
+def test_odd_addresses_have_forms_of_their_own() -> None:
+    """Blocks are full or not, and the input is at an odd address or not."""
+    found = outputs()["odd_addresses"]
+    assert 2 <= found["met"] <= found["driver"] / 2
+    found = outputs()["fixed_odd_addresses"]
+    assert found["driver"] == 3 * found["met"] > 0  # two of eight calls are launched by Triton

@@ -17,8 +17,10 @@ from blockbuster_fusion.nest.nest import (
     Fill,
     Fold,
     For,
+    Grids,
     Kernel,
     Last,
+    Launchable,
     Load,
     Lookup,
     Nest,
@@ -34,10 +36,10 @@ from blockbuster_fusion.nest.nest import (
 )
 
 
-def show_nest(nest: Nest | Kernel) -> str:
-    """The listing of a nest."""
-    if isinstance(nest, Kernel):
-        return "\n".join(_kernel(nest)) + "\n"
+def show_nest(nest: Nest | Launchable) -> str:
+    """The listing of a nest, or of one launch."""
+    if not isinstance(nest, Nest):
+        return "\n".join(_step(nest)) + "\n"
     blocks = ["\n".join(_step(step)) for step in nest.steps]
     return "\n\n".join(blocks) + "\n"
 
@@ -46,6 +48,9 @@ def _step(step: NestStep) -> list[str]:
     match step:
         case Kernel():
             return _kernel(step)
+        case Grids():
+            inner = [line for kernel in step.kernels for line in _kernel(kernel)]
+            return [f"grids {step.name}:", *(f"    {line}" for line in inner)]
         case Clear():
             return [f"clear {step.buffer}"]
         case Call():
@@ -124,7 +129,7 @@ def _statement(statement: Statement, known: set[Tile]) -> str:
             named = zip(sides, statement.tail_masked, strict=True)
             texts = [f"masked {side}" if mask else str(side) for side, mask in named]
             kind = "" if statement.rounds_to is None else f", in {statement.rounds_to}"
-            over = f"over {statement.span.dim}{kind}"
+            over = f"over {', '.join(str(s.dim) for s in statement.summed)}{kind}"
             return f"{statement.tile} += dot({', '.join(texts)}, {over})"
         case Fill():
             return f"{_typed(statement.tile, known)} = {format_number(statement.value)}"

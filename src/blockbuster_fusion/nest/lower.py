@@ -38,6 +38,7 @@ from blockbuster_fusion.nest.nest import (
     Buffer,
     Call,
     Kernel,
+    Launchable,
     Nest,
     NestStep,
     Space,
@@ -247,7 +248,7 @@ def _groups(graph: Graph, light: frozenset[int], *, alone: bool) -> list[list[in
 
 
 def _global_buffers(step: NestStep) -> Iterable[Buffer]:
-    if isinstance(step, Kernel):
+    if isinstance(step, Launchable):
         return [b for b in step.buffers if b.space is Space.GLOBAL]
     if isinstance(step, Call):
         return [v.buffer for v in (*step.operands, *step.results)]

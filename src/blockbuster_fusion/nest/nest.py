@@ -219,7 +219,8 @@ class Contract:
     """Adds `left · right`, summed over a span of both, to a tile that has been filled before.
 
     `tail_masked` says for each operand if its elements beyond the end of the axis must be masked.
-    No operand is rounded to a less exact dtype than `rounds_to`, if there is any.
+    No operand is rounded to a less exact dtype than `rounds_to`, if there is any. `also` are other
+    spans of both that are summed; elements beyond their ends are 0.
     """
 
     tile: Tile
@@ -228,6 +229,12 @@ class Contract:
     span: Span
     tail_masked: tuple[bool, bool] = (True, True)
     rounds_to: DType | None = None
+    also: tuple[Span, ...] = ()
+
+    @property
+    def summed(self) -> tuple[Span, ...]:
+        """All spans that are summed."""
+        return (*self.also, self.span)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -336,6 +343,11 @@ class Kernel:
     is_mirrored: bool = False
 
     @property
+    def kernels(self) -> "tuple[Kernel, ...]":
+        """The kernels of its launch: itself."""
+        return (self,)
+
+    @property
     def statements(self) -> Iterator[Statement]:
         """Every statement, in order, those of loops after the loop."""
         return walk(self.body)
@@ -388,6 +400,51 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Grids:
+    """Kernels of one launch on a GPU: its programs are those of the first grid, then of the next.
+
+    None reads or writes what another one writes (nest/passes/join_grids.py).
+    """
+
+    name: str
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def statements(self) -> Iterator[Statement]:
+        """Every statement, those of one kernel after those of the other."""
+        return (statement for kernel in self.kernels for statement in kernel.statements)
+
+    @property
+    def multiplies(self) -> bool:
+        """True if a kernel has products."""
+        return any(kernel.multiplies for kernel in self.kernels)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The buffers that the kernels read and write, each once."""
+        return tuple(dict.fromkeys(x for kernel in self.kernels for x in kernel.buffers))
+
+    @property
+    def global_buffers(self) -> tuple[Buffer, ...]:
+        """The buffers that the caller passes, in order."""
+        return tuple(b for b in self.buffers if b.space is Space.GLOBAL)
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The sizes that the kernels depend on."""
+        return tuple(dict.fromkeys(x for kernel in self.kernels for x in kernel.symbols))
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The dims of the kernels."""
+        return tuple(dict.fromkeys(x for kernel in self.kernels for x in kernel.dims))
+
+
+Launchable = Kernel | Grids
+"""One launch: a kernel, or several at a time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A call of a misc operator between kernels, on whole buffers."""
 
@@ -411,7 +468,7 @@ class Clear:
     buffer: Buffer
 
 
-NestStep = Kernel | Call | Clear
+NestStep = Launchable | Call | Clear
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,8 +485,14 @@ class Nest:
     """Buffers that one step writes and a later one reads."""
 
     @property
+    def launches(self) -> tuple[Launchable, ...]:
+        """The steps that are launched, in order."""
+        return tuple(step for step in self.steps if isinstance(step, Launchable))
+
+    @property
     def kernels(self) -> tuple[Kernel, ...]:
-        return tuple(step for step in self.steps if isinstance(step, Kernel))
+        """The kernels of all launches."""
+        return tuple(kernel for step in self.launches for kernel in step.kernels)
 
     @property
     def updated(self) -> tuple[Buffer, ...]:

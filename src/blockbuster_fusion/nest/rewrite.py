@@ -135,8 +135,8 @@ class Renaming:
                 operand, span = tile(s.operand), self.span(s.span)
                 return replace(s, tile=tile(s.tile), operand=operand, span=span)
             case Contract():
-                left, right, span = tile(s.left), tile(s.right), self.span(s.span)
-                return replace(s, tile=tile(s.tile), left=left, right=right, span=span)
+                made = replace(s, tile=tile(s.tile), left=tile(s.left), right=tile(s.right))
+                return replace(made, span=self.span(s.span), also=tuple(map(self.span, s.also)))
             case Fill():
                 return replace(s, tile=tile(s.tile))
             case For():

@@ -1,9 +1,11 @@
 """The rules of loop nests, which every pass keeps and every printer relies on."""
 
 from collections.abc import Iterable
+from itertools import combinations
 
 from blockbuster_fusion.errors import InvalidNest
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.independence import meet
 from blockbuster_fusion.nest.listing import statement_text
 from blockbuster_fusion.nest.nest import (
     Access,
@@ -15,6 +17,7 @@ from blockbuster_fusion.nest.nest import (
     Fill,
     Fold,
     For,
+    Grids,
     Index,
     Kernel,
     Last,
@@ -36,8 +39,23 @@ from blockbuster_fusion.nest.nest import (
 
 def verify_nest(nest: Nest | Kernel) -> None:
     """Raises InvalidNest, with the kernel and the statement, if a kernel breaks a rule."""
-    for kernel in nest.kernels if isinstance(nest, Nest) else (nest,):
+    for kernel in nest.kernels:
         _Kernel(kernel).body(kernel.body, set(), set(kernel.grid))
+    for step in nest.launches if isinstance(nest, Nest) else ():
+        if isinstance(step, Grids):
+            _verify_grids(step)
+
+
+def _verify_grids(grids: Grids) -> None:
+    """Checks that kernels of one launch may run at the same time, in any order."""
+    for first, second in combinations(grids.kernels, 2):
+        if meet(first, second):
+            problem = f"{first.name} and {second.name} write what the other one reads or writes"
+            raise InvalidNest(kernel=grids.name, statement="grids", problem=problem)
+    for kernel in grids.kernels:
+        if kernel.programs:
+            problem = f"the programs of {kernel.name} take turns, which fills a launch"
+            raise InvalidNest(kernel=grids.name, statement="grids", problem=problem)
 
 
 class _Kernel:
@@ -98,8 +116,9 @@ class _Kernel:
             case Contract():
                 sides = (statement.left, statement.right)
                 for side in sides:
-                    self.contained(statement, statement.span, side)
-                left = [s for side in sides for s in side.spans if s != statement.span]
+                    for span in statement.summed:
+                        self.contained(statement, span, side)
+                left = [s for side in sides for s in side.spans if s not in statement.summed]
                 self.same(statement, statement.tile.spans, dict.fromkeys(left))
             case For():
                 if statement.index in indices:
@@ -174,6 +193,8 @@ def _spans(statement: Statement) -> list[Span]:
     spans = [span for access in accesses(statement) for span in access.spans]
     made = written(statement)
     spans += [] if made is None else list(made.spans)
-    if isinstance(statement, Positions | Fold | RunningFold | Last | Contract):
+    if isinstance(statement, Positions | Fold | RunningFold | Last):
         spans.append(statement.span)
+    if isinstance(statement, Contract):
+        spans += statement.summed
     return spans

@@ -24,7 +24,7 @@ from blockbuster_fusion.nest.nest import (
     BufferAxis,
     Call,
     Clear,
-    Kernel,
+    Launchable,
     Load,
     Nest,
     is_placed,
@@ -152,17 +152,24 @@ class FileTest:
                 found.setdefault(view.buffer, wanted)
         return list(found.items())
 
-    def steps(self) -> list[Kernel | Clear]:
-        """The kernels and clears that are run, in order; NoKernel if there is a misc operator."""
+    def steps(self) -> list[Launchable | Clear]:
+        """The launches and clears that are run, in order; NoKernel if there is a misc operator."""
         for step in self.nest.steps:
             if isinstance(step, Call):
                 what = f"{step.op.namespace}.{step.op.name} is run by an executor"
                 raise NoKernel(what=what, remedy="a standalone file has kernels only")
-        return [step for step in self.nest.steps if isinstance(step, Kernel | Clear)]
+        return [step for step in self.nest.steps if isinstance(step, Launchable | Clear)]
 
 
 LengthText = int | str
 """A number, or the text of one that depends on sizes."""
+
+
+def total(terms: Iterable[LengthText]) -> LengthText:
+    """A sum, as a number where all terms are numbers."""
+    terms = list(terms)
+    numbers = [x for x in terms if isinstance(x, int)]
+    return sum(numbers) if len(numbers) == len(terms) else " + ".join(map(str, terms))
 
 
 def product(factors: Iterable[LengthText]) -> LengthText:

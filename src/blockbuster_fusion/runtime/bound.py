@@ -14,7 +14,17 @@ from blockbuster_fusion.host.numbers import NumericMode
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.nest import Along, Buffer, Call, Clear, Kernel, Nest, NestStep
+from blockbuster_fusion.nest.nest import (
+    Along,
+    Buffer,
+    Call,
+    Clear,
+    Grids,
+    Kernel,
+    Launchable,
+    Nest,
+    NestStep,
+)
 from blockbuster_fusion.nest.shapes import buffer_shape, layout_order
 from blockbuster_fusion.runtime.arrays import ArrayLibrary
 from blockbuster_fusion.runtime.executable import Sizes
@@ -27,13 +37,13 @@ class Kernels(Protocol):
 
     def bind(
         self,
-        kernel: Kernel,
+        kernel: Launchable,
         strides: Sequence[Sequence[int]],
         sizes: Mapping[Symbol, int],
         *,
         elements: int,
     ) -> Callable[[Sequence[Any]], None]:
-        """A launch for buffers with these strides, in the order of the kernel's global buffers.
+        """A launch for buffers with these strides, in the order of its global buffers.
 
         `elements` is the number of elements of all of them.
         """
@@ -108,7 +118,7 @@ class CompiledNest:
 def _global_buffers(step: NestStep) -> tuple[Buffer, ...]:
     """The buffers that a step takes as arguments."""
     match step:
-        case Kernel():
+        case Kernel() | Grids():
             return step.global_buffers
         case Clear():
             return (step.buffer,)
@@ -282,9 +292,9 @@ class Room:
 
 
 class Launch:
-    """A kernel, or the clearing of a buffer, for arrays of certain strides."""
+    """A launch, or the clearing of a buffer, for arrays of certain strides."""
 
-    def __init__(self, bound: Bound, step: Kernel | Clear, buffers: tuple[Buffer, ...]) -> None:
+    def __init__(self, bound: Bound, step: Launchable | Clear, buffers: tuple[Buffer, ...]) -> None:
         self.bound, self.step, self.buffers = bound, step, buffers
         given = bound.owner.nest.inputs
         self.rooms = tuple(self.room(b) for b in self.buffers if b not in given)

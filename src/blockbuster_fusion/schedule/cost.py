@@ -1,10 +1,11 @@
 """The predicted time of kernels on a machine: seconds of the device, and of the host.
 
-Each kernel is a grid of programs. A program moves blocks and computes with them, so its time is
+Each launch is a grid of programs. A program moves blocks and computes with them, so its time is
 the longer of both, and a part of the shorter, which does not overlap. Arrays come from the memory
 that holds them; blocks that are read again come from a cache. cpu.py and gpu.py have the rest.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.tiling import Tiling
@@ -12,6 +13,7 @@ from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.schedule.cpu import cpu_seconds
 from blockbuster_fusion.schedule.gpu import gpu_seconds
+from blockbuster_fusion.schedule.joined import joined_work
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.schedule.work import Work, work_of
 
@@ -48,17 +50,22 @@ def predicted(
 ) -> Seconds:
     """The time of a nest's kernels on a machine."""
     total, schedule = Seconds(0.0, 0.0), schedule or Schedule()
-    for kernel in nest.kernels:
-        work = work_of(kernel, tiling, machine.target)
-        total += predicted_kernel(work, machine, schedule.of_kernel(kernel, nest.kernels))
+    for launched in nest.launches:
+        works = [work_of(kernel, tiling, machine.target) for kernel in launched.kernels]
+        total += predicted_launch(works, machine, schedule.of_launch(launched, nest.kernels))
     return total
 
 
-def predicted_kernel(work: Work, machine: Machine, schedule: Schedule) -> Seconds:
-    """The time of the work of one kernel on a machine."""
+def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule) -> Seconds:
+    """The time of one launch on a machine, from the work of its kernels.
+
+    No kernel is faster beside others than alone: a few long programs take their time.
+    """
     if machine.target == "cuda":
-        device = gpu_seconds(work, machine, schedule)
-        return Seconds(device + machine.step, machine.launch)
+        alone = [gpu_seconds(work, machine, schedule) for work in works]
+        together = [gpu_seconds(joined_work(works), machine, schedule)] if len(works) > 1 else []
+        return Seconds(max(*alone, *together, 0.0) + machine.step, machine.launch)
+    (work,) = works
     device = cpu_seconds(work, machine, schedule.threads)
     return Seconds(device + machine.step + machine.launch)  # the host is the device
 

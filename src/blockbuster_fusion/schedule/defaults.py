@@ -101,7 +101,8 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
     if rows are few. In a program without products they may be longer too, unless they come before
     the rows: such blocks are turned, or reduced row upon row. On a GPU they may be longer only if
     they are reduced or scanned. There blocks have lengths that are powers of two: beside products,
-    an axis of another length is cut.
+    an axis of another length is cut. So are columns of products that no other product reads, as
+    the width of heads: fewer rows than a GPU has processors need many blocks of columns.
     """
     model, multiplies = model_for(target), _multiplies(graph)
     rows = {axis for axes in _output_axes(graph) for axis in axes[:1]}
@@ -125,7 +126,27 @@ def unit_axes(graph: Graph, target: str) -> tuple[str, ...]:
         and _is_short(dim.axis, longest if dim.axis in beside else model.short)
         and not (target == "cuda" and multiplies and _is_padded(dim.axis, model.smallest))
     }
+    if target == "cuda" and multiplies and not _has_chain(graph):
+        found &= _summed(graph)
     return tuple(sorted(axis.name for axis in found - rows))
+
+
+def _summed(graph: Graph) -> set[Axis]:
+    """The axes that some operator sums, reduces or scans."""
+    ops = [node.op for _, inner in graph.walk() for node in inner.nodes.values()]
+    return {op.dim.axis for op in ops if isinstance(op, BlockReduce | Scan | Dot)}
+
+
+def _has_chain(graph: Graph) -> bool:
+    """True if a product depends on another one."""
+    after: set[int] = set()
+    for number, node in graph.nodes.items():
+        follows = any(value.node in after for value in node.inputs)
+        multiplies = isinstance(node.op, Map) and node.op.body.holds_dot
+        if follows and multiplies:
+            return True
+        after |= {number} if follows or multiplies else set()
+    return False
 
 
 def _reduced_in_blocks(graph: Graph) -> set[Axis]:

@@ -48,6 +48,10 @@ LATE = 2.6
 """The waiting for a vector that is not loaded ahead, which most programs read from a cache."""
 UNGROUPED = 0.6
 """The share of the rate of tensor cores with fewer than 64 rows."""
+EXACT, EACH_EXACT = {False: 0.78, True: 0.4}, 32
+"""The share of the vector rate that exact products reach, by whether an operand is computed, and
+the accumulators of a thread with which they do. With fewer, a thread reads more operands; with
+more, its registers are spilled."""
 BY_WORDS = 8e9
 """The bytes per second that a processor loads if rows are aligned to words only: number by number,
 and nothing ahead."""
@@ -144,7 +148,7 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     limits += [int(machine.memories[0].size // shared)] if shared else []
     if schedule.programs and work.products:
         limits.append(schedule.programs // machine.processors)
-    spilled = max(1.0, (USED + each) / MOST_REGISTERS)
+    spilled = max(1.0, (USED + each * (2 if work.is_exact else 1)) / MOST_REGISTERS)
     return Residents(max(1, min(limits)), warps, stages, shared, spilled)
 
 
@@ -170,7 +174,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     computing = work.operations / (machine.rate("float32", processors=1) / 2 * VECTOR * busy)
     has_turns = bool(schedule.programs and work.products)
     slower = TURNS * (LARGE / work.accumulated) ** 2 if has_turns and work.accumulated else 0.0
-    computing += _multiplying(work, machine, programs) * (1.0 + slower)
+    computing += _multiplying(work, machine, here, programs) * (1.0 + slower)
     moving = _moving(work, machine, here, programs, at_a_time)
     longer, shorter = max(moving, computing), min(moving, computing)
     if not work.products:
@@ -217,14 +221,20 @@ def _crossing(work: Work, warps: int) -> float:
     return CROSSED * work.crossed * across if across > 1 else 0.0
 
 
-def _multiplying(work: Work, machine: Machine, programs: float) -> float:
+def _multiplying(work: Work, machine: Machine, here: Residents, programs: float) -> float:
     """The seconds for products of matrices: of tensor cores, or of the memory that they read.
 
     All processors wait for the one with the most programs.
     """
     processors = programs / math.ceil(programs / machine.processors)
-    rate = machine.rate(work.dtype, matrix=True, processors=1)
-    cores = work.products / (rate * (1.0 if work.is_grouped else UNGROUPED))
+    if work.is_exact:
+        each = max(1.0, work.accumulated / (32 * here.warps)) / EACH_EXACT
+        rate = EXACT[work.is_chained] * machine.rate("float32", processors=1)
+        rate /= math.sqrt(max(each, 1 / each))
+    else:
+        rate = machine.rate(work.dtype, matrix=True, processors=1)
+        rate *= 1.0 if work.is_grouped else UNGROUPED
+    cores = work.products / rate
     memory = (work.read_by_cores + work.staged * work.multiplying * programs) / (
         machine.memories[0].each
     )

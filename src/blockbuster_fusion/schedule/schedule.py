@@ -7,7 +7,7 @@ from typing import Literal
 from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.nest.lower import lower_to_nest
-from blockbuster_fusion.nest.nest import Kernel, Nest
+from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
 from blockbuster_fusion.nest.passes.accumulate_in_place import accumulate_in_place
 from blockbuster_fusion.nest.passes.cascade_sums import cascade_sums
 from blockbuster_fusion.nest.passes.fold_after_loops import fold_after_loops
@@ -54,6 +54,9 @@ class Schedule:
     mirrored: bool = False
     """True to compute blocks that read an array and its transpose right after each other, on a GPU
     (nest/passes/mirror_grid.py)."""
+    together: bool = False
+    """True to launch kernels that do not depend on one another as one, on a GPU
+    (nest/passes/join_grids.py)."""
     apart: bool = False
     """True to compute a prologue in a kernel of its own (nest/passes/split_prologue.py)."""
     split: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -94,9 +97,9 @@ class Schedule:
             if self.order.count(label) > 1:
                 raise BadConfig(name="order", problem=f"{label} is named twice")
 
-    def of_kernel(self, kernel: Kernel, kernels: Iterable[Kernel]) -> "Schedule":
-        """The options for one of the kernels of a nest: warps of products are theirs alone."""
-        if self.warps is None or kernel.multiplies or not any(k.multiplies for k in kernels):
+    def of_launch(self, launched: Launchable, kernels: Iterable[Kernel]) -> "Schedule":
+        """The options for one of the launches of a nest: warps of products are theirs alone."""
+        if self.warps is None or launched.multiplies or not any(k.multiplies for k in kernels):
             return self
         return replace(self, warps=None)
 

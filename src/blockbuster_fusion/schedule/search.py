@@ -8,8 +8,8 @@ from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Kernel, Nest
-from blockbuster_fusion.schedule.cost import Seconds, predicted_kernel
+from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
+from blockbuster_fusion.schedule.cost import Seconds, predicted_launch
 from blockbuster_fusion.schedule.schedule import Grid, Schedule
 from blockbuster_fusion.schedule.space import Space
 from blockbuster_fusion.schedule.work import Work, work_of
@@ -45,6 +45,8 @@ def searched(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) 
     if machine.target == "cuda":
         own = [form for form in forms if form.grid == usual.grid]
         forms += [more for form in own if search.adds(form, more := replace(form, padded=True))]
+        own = [form for form in forms if form.grid == usual.grid]
+        forms += [more for form in own if search.joins(more := replace(form, together=True))]
     for schedule in dict.fromkeys(forms):
         best = search.visit(schedule)
         if best is not None and schedule.grid != "one":
@@ -76,7 +78,7 @@ class _Search:
         self.visited: list[Found] = []
         self.known: dict[object, Found] = {}
         self.works: dict[object, Work] = {}
-        self.dims: dict[Kernel, tuple[Dim, ...]] = {}
+        self.dims: dict[Launchable, tuple[Dim, ...]] = {}
 
     def grids(self, schedule: Schedule) -> tuple[Grid, ...]:
         """The grids that are tried."""
@@ -92,6 +94,14 @@ class _Search:
         except BlockbusterError:
             return False
         return len(more.kernels) > len(few.kernels)
+
+    def joins(self, schedule: Schedule) -> bool:
+        """True if a schedule launches several kernels as one."""
+        try:
+            nest, _ = self.lower(schedule)
+        except BlockbusterError:
+            return False
+        return len(nest.launches) < len(nest.kernels)
 
     def splits(self, best: Found) -> list[Schedule]:
         """The schedules that share the reductions of one that leaves the machine idle.
@@ -144,8 +154,10 @@ class _Search:
         if self.machine.target == "cpu":
             return point.seconds.device
         kernels = nest.kernels
-        own = [(k, point.schedule.of_kernel(k, kernels)) for k in kernels if dim in self.dims_of(k)]
-        return sum(self.kernel(k, schedule, point.tiles).device for k, schedule in own)
+        own = [x for x in nest.launches if dim in self.dims_of(x)]
+        schedules = [point.schedule.of_launch(x, kernels) for x in own]
+        pairs = zip(own, schedules, strict=True)
+        return sum(self.launch(x, schedule, point.tiles).device for x, schedule in pairs)
 
     def launched(self, best: Found, space: Space) -> Found:
         """The same tiles with other options of launches, where these are predicted to be faster."""
@@ -168,19 +180,25 @@ class _Search:
         key = (schedule, frozenset(tiles.items()))
         if key not in self.known:
             kernels = nest.kernels
-            parts = (self.kernel(k, schedule.of_kernel(k, kernels), tiles) for k in kernels)
+            own = ((x, schedule.of_launch(x, kernels)) for x in nest.launches)
+            parts = (self.launch(x, options, tiles) for x, options in own)
             self.known[key] = Found(sum(parts, Seconds(0.0)), schedule, dict(tiles))
         return self.known[key]
 
-    def dims_of(self, kernel: Kernel) -> tuple[Dim, ...]:
-        if kernel not in self.dims:
-            self.dims[kernel] = kernel.dims
-        return self.dims[kernel]
+    def dims_of(self, launched: Launchable) -> tuple[Dim, ...]:
+        if launched not in self.dims:
+            self.dims[launched] = launched.dims
+        return self.dims[launched]
 
-    def kernel(self, kernel: Kernel, schedule: Schedule, tiles: Mapping[Dim, int]) -> Seconds:
-        """The predicted time of one kernel; its work depends on its own dims alone."""
+    def launch(self, launched: Launchable, schedule: Schedule, tiles: Mapping[Dim, int]) -> Seconds:
+        """The predicted time of one launch."""
+        works = [self.work(kernel, tiles) for kernel in launched.kernels]
+        return predicted_launch(works, self.machine, schedule)
+
+    def work(self, kernel: Kernel, tiles: Mapping[Dim, int]) -> Work:
+        """The work of one kernel, which depends on its own dims alone."""
         key = (kernel, *(tiles.get(dim) for dim in self.dims_of(kernel)))
         if key not in self.works:
             tiling = Tiling(self.extents, tiles)
             self.works[key] = work_of(kernel, tiling, self.machine.target)
-        return predicted_kernel(self.works[key], self.machine, schedule)
+        return self.works[key]

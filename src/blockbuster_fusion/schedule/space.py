@@ -44,7 +44,7 @@ LAUNCHES = {"warps": (1, 2, 4, 8, 16), "stages": (1, 2, 3, 4, 5), "group": (1, 4
 """The numbers that are tried for a GPU."""
 SEARCHED_LAUNCHES = {"warps": (2, 4, 8, None), "stages": (2, 3, 4, 5, 6)}
 """Those that are predicted for products; None leaves it to the rule of thumb."""
-FLAGS = ("apart", "padded", "mirrored")
+FLAGS = ("apart", "padded", "mirrored", "together")
 """The options of a schedule that are true or false, beside `atomic`."""
 PASTS = (None, 1, LARGEST)
 """The sizes from which results of a CPU go past the caches that are tried: all, or none."""
@@ -150,6 +150,7 @@ class Config:
         words += ["prologue apart"] * self.schedule.apart
         words += ["operands padded"] * self.schedule.padded
         words += ["mirrored"] * self.schedule.mirrored
+        words += ["launched together"] * self.schedule.together
         words += [f"{name} {number}" for name, number in self.launch.items()]
         return "; ".join(words)
 
@@ -437,6 +438,8 @@ class Space:
         if self.machine.target == "cuda":
             changes += [{"padded": not schedule.padded, "order": ()}]
             changes += [{"mirrored": False}] if schedule.mirrored else []
+            has_several = len(self.nest.kernels) > 1
+            changes += [{"together": not schedule.together}] if has_several else []
         changes += [{"order": order} for order in self.orders(schedule.order)]
         changes += self.launches
         for axis, parts in schedule.split.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.tiling import Tiling
+from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
@@ -50,6 +51,9 @@ TRIANGULAR = 2.0
 """The same for a scan by tensor cores (nest/analysis/triangular_scans.py)."""
 WIDENED = 2.0
 """The additions that a product of two numbers of a block takes, with the conversion of one."""
+IN_BATCHES = 40.0
+"""The additions that a number of an operand or of a product takes, if a program multiplies several
+blocks at once: they are laid out anew, and summed across warps."""
 PASSED_ON = 8.0
 """The additions that a number takes for each product with few rows, if it is computed with in the
 same step: it goes from registers to shared memory, and back to each warp."""
@@ -140,6 +144,10 @@ class Work:
     """True if all products are of few rows (nest/analysis/few_rows.py)."""
     dtype: str = "float32"
     """The dtype in which products multiply."""
+    is_exact: bool = False
+    """True if products of float32 are not rounded to what tensor cores multiply."""
+    is_chained: bool = False
+    """True if the program computes an operand of such a product."""
     is_mixed: bool = False
     """True if operands of products are also computed with, or come of it, in the same step."""
     has_parts: bool = False
@@ -358,7 +366,7 @@ class _Count:
         shared memory. With fewer rows, each warp has columns of its own and reads all rows.
         """
         work = self.work
-        depth = self.length(statement.span)
+        depth = math.prod(map(self.length, statement.summed))
         if not is_dot(statement):
             work.operations += WIDENED * self.products(statement) * times
             return
@@ -374,6 +382,12 @@ class _Count:
         read = rows + columns * rows / GROUPED if is_grouped else rows * WARPS + columns
         work.read_by_cores += batch * depth * own.bytes * read * times
         work.is_grouped &= is_grouped
+        if own is DType.float32 and self.types.is_exact(statement):
+            work.is_exact = True
+            work.is_chained |= not {statement.left, statement.right} <= self.loaded.keys()
+        if batch > 1:
+            blocks = map(self.elements, (statement.left, statement.right, statement.tile))
+            work.operations += IN_BATCHES * times * sum(blocks)
         if not is_grouped:
             passed = self.mixed & {statement.left, statement.right}
             work.operations += PASSED_ON * times * sum(map(self.elements, passed))

@@ -12,9 +12,10 @@ looks at the kind of each operator alone:
 - A reduction may if the part has no product with a weight: norms go with what they normalise for,
   not with the product before them.
 - A product with a weight may if no other product of the part comes before it: a norm with all the
-  projections that read it, but not two layers of a perceptron. On a GPU it may not: one kernel for
-  several projections has too few blocks of rows to fill it, and statistics inside the loop of a
-  product cost more than a pass over the rows.
+  projections that read it, but not two layers of a perceptron. On a GPU it may not: statistics
+  inside the loop of a product cost more than a pass over the rows. There it joins products of the
+  same array with other weights, none of which depends on it: a launch may run the projections of
+  queries, keys and values at the same time.
 - A product of two computed arrays begins a part, but for the second of two, one of which makes an
   operand of the other: attention. Where only one side is computed, and by no product, it may join.
 - A pointwise operator takes over a part that it alone reads, if that is one product of computed
@@ -31,6 +32,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+MOST_PRODUCTS = 8
+"""The most products of one array in a part."""
 
 
 class Kind(Enum):
@@ -125,9 +129,29 @@ class _Partition:
         )
         if is_open:
             return latest
+        if self.apart and op.kind is Kind.CONTRACTION:
+            return self.products_beside(op, latest)
         last = self.last_with_kernels(latest)
         beside = op.kind is Kind.POINTWISE and latest < last and self.is_beside(op, last)
         return last if beside else None
+
+    def products_beside(self, op: OperatorInfo, latest: int) -> int | None:
+        """The part of products with weights that share an array with one that comes after `latest`.
+
+        Neither depends on the other, so that one launch may run both.
+        """
+        for part in range(self.count - 1, latest, -1):
+            members = [self.operators[v] for v in self.members[part]]
+            products = [m for m in members if m.kind is Kind.CONTRACTION]
+            kinds = {m.kind for m in members}
+            if not products or kinds - {Kind.CONTRACTION, Kind.POINTWISE}:
+                continue
+            every = [op, *products]
+            are_alike = all(m.has_weight for m in every) and members[0].region == op.region
+            shared = frozenset.intersection(*(m.factors for m in every))
+            if are_alike and shared and len(every) <= MOST_PRODUCTS:
+                return part
+        return None
 
     def last_with_kernels(self, before: int) -> int:
         """The last part that is no misc operator: nothing keeps what follows from going before."""

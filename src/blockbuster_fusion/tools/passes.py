@@ -6,7 +6,15 @@ from typing import Any, NamedTuple
 from blockbuster_fusion.array.arrays import as_dtype
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
-from blockbuster_fusion.choice import BETWEEN, FOR_ROWS, ON_A_GPU, SHARING, Choice, merging
+from blockbuster_fusion.choice import (
+    BETWEEN,
+    FOR_ROWS,
+    ON_A_GPU,
+    SHARING,
+    Choice,
+    joining,
+    merging,
+)
 from blockbuster_fusion.compiler import Request, choose, first_with_kernels, with_known_sizes
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import show
@@ -49,6 +57,7 @@ def pass_docs() -> dict[str, str]:
         *BETWEEN,
         *ON_A_GPU,
         merging({}),
+        joining(schedule),
     )
     return FRONT | {each.name: each.doc for each in named}
 

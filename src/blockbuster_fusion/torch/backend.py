@@ -21,12 +21,13 @@ from blockbuster_fusion.progress import doing
 from blockbuster_fusion.torch.capture.attention import restore_attention, write_out_attention
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
+from blockbuster_fusion.torch.direct import has_modes, is_direct, metadata_now
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import replayed
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.ranged import ranged_call
 from blockbuster_fusion.torch.rivals.composites import Called
-from blockbuster_fusion.torch.rivals.weighing import Weighing
+from blockbuster_fusion.torch.rivals.weighing import CALL, Weighing
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel, forward_of
 from blockbuster_fusion.torch.rivals.workers import check_workers
 
@@ -49,18 +50,19 @@ def backend(
     options: Mapping[str, Any] | None = None,
     watcher: Watcher | None = None,
     thorough: bool = False,
-    beside: float = 0.0,
+    spares_calls: bool = False,
 ) -> Callable[..., Any]:
     """The backend of torch.compile: kernels for inference, eager mode for training.
 
     With `thorough`, the best kernels are looked for even where they cannot win, to tell of them.
-    `beside` are seconds of a call that the caller saves where the model runs as it was captured.
+    With `spares_calls`, the caller does without torch.compile where the model runs as captured.
     """
     mode, options = mode_in(mode, options)
     chosen = options_from(mode, options)
     if torch.is_grad_enabled() and needs_gradients(module, examples):
         _warn_of_training()
         return module.forward
+    beside = CALL["cpu" if gpu_of(examples) is None else "cuda"] if spares_calls else 0.0
     terms = Weighing(thorough=thorough, beside=beside)
     captured = _Captured(module, examples, mode, chosen, terms, watches=watcher is not None)
     captured.start()
@@ -120,8 +122,7 @@ class _Captured:
         self.module, self.examples, self.watches = module, examples, watches
         self.terms = terms
         self.mode, self.options = mode, options
-        arrays = (x for x in examples if isinstance(x, torch.Tensor))
-        self.gpu = next((x.device for x in arrays if x.is_cuda), None)
+        self.gpu = gpu_of(examples)
 
     @property
     def replays(self) -> bool:
@@ -149,10 +150,17 @@ class _Captured:
             given_up=given_up,
         )
 
+        direct, is_wrapped = list[Callable[..., Any]](), has_modes()
+
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            has_more = is_wrapped or not is_direct(
+                metadata_now(), self.module, self.examples, graph
+            )
             made = compile_graph(graph, _static_inputs(), self.options, weighing)
             graphs.append(made)
-            return _Watched(made, self.prepared) if self.watches else made.call(self.prepared)
+            call = _Watched(made, self.prepared) if self.watches else made.call(self.prepared)
+            direct.extend([] if has_more else [call])
+            return call
 
         compiler = aot_autograd(
             fw_compiler=inference,
@@ -161,7 +169,9 @@ class _Captured:
             keep_inference_input_mutations=True,
         )
         try:
-            return Attempt(compiler(self.module, self.examples), graphs, given_up)
+            wrapped = compiler(self.module, self.examples)
+            call = direct[0] if len(graphs) == len(direct) == 1 else wrapped
+            return Attempt(call, graphs, given_up)
         finally:
             restore_attention(self.module)
 
@@ -223,6 +233,12 @@ WHOLE = (
 """Operators that stay as they are: PyTorch's own kernel for each is a rival of ours."""
 
 
+def gpu_of(examples: Iterable[Any]) -> torch.device | None:
+    """The GPU that holds the inputs of a call, or None."""
+    arrays = (x for x in examples if isinstance(x, torch.Tensor))
+    return next((x.device for x in arrays if x.is_cuda), None)
+
+
 def needs_gradients(module: torch.nn.Module, examples: Iterable[Any]) -> bool:
     """True if a call with gradients enabled would compute some."""
     tensors = (x for x in (*examples, *module.parameters()) if isinstance(x, torch.Tensor))
@@ -230,8 +246,7 @@ def needs_gradients(module: torch.nn.Module, examples: Iterable[Any]) -> bool:
 
 
 def _static_inputs() -> list[int]:
-    context = torch._guards.TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
+    metadata = metadata_now()
     return [] if metadata is None else [*metadata.static_input_indices]
 
 

@@ -143,7 +143,7 @@ def distinct_names(groups: Iterable[Group]) -> KernelNames:
     found: KernelNames = {}
     used: set[str] = set()
     for part in (g for g in groups if isinstance(g, Fused)):
-        for kernel in (k for nest in part.executable.nests for k in nest.kernels):
+        for kernel in (k for nest in part.executable.nests for k in nest.launches):
             key = (id(part.executable), kernel.name)
             if key in found:
                 continue
@@ -167,7 +167,7 @@ def log_sources(groups: Iterable[Group], names: KernelNames) -> None:
         return
     fused = [g for g in groups if isinstance(g, Fused)]
     for executable in {id(f.executable): f.executable for f in fused}.values():
-        own = dict.fromkeys(k.name for nest in executable.nests for k in nest.kernels)
+        own = dict.fromkeys(k.name for nest in executable.nests for k in nest.launches)
         kernels = [names[id(executable), name] for name in own]
         for logger in logs:
             for source in executable.sources:

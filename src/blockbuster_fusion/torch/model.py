@@ -12,7 +12,6 @@ from blockbuster_fusion.torch.backend import backend, options_from, warn_of_lost
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation
 from blockbuster_fusion.torch.options import Options
-from blockbuster_fusion.torch.rivals.weighing import CALL
 
 Form = tuple[tuple[torch.Size, torch.dtype], ...]
 """The shapes and dtypes of the arguments of a call."""
@@ -34,12 +33,12 @@ class CompiledModel:
     ) -> None:
         options_from(mode, options)  # says what is wrong, before anything is captured
         self.model = model
-        self.has_warned = False
+        self.has_warned = self.has_run = False
         self.graphs: list[CompiledGraph] = []
         self.left_alone: set[Form] = set()
         """The forms of arguments for which nothing is faster than the model itself."""
         watched = partial(
-            backend, mode=mode, options=options, watcher=self.graphs.append, beside=CALL
+            backend, mode=mode, options=options, watcher=self.graphs.append, spares_calls=True
         )
         self.compiled = torch.compile(own_frame(model), backend=watched, dynamic=dynamic)
 
@@ -57,12 +56,22 @@ class CompiledModel:
     def _results(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The results by torch.compile; what it has compiled tells whether it is needed again."""
         known = len(self.graphs)
-        results = self.compiled(*arguments, **named)
+        run = self.compiled if self.has_run else self._first
+        results = run(*arguments, **named)
         made = self.graphs[known:]
         form = None if named or not made else form_of(arguments)
         if form is not None and all(graph.is_as_captured for graph in made):
             self.left_alone.add(form)
         return results
+
+    def _first(self, *arguments: Any, **named: Any) -> Any:
+        """The results of the first call, in which torch.compile is told to leave out records.
+
+        The code that it makes would tell a profiler in each call what it costs: 2 µs.
+        """
+        self.has_run = True
+        with torch._dynamo.config.patch(record_runtime_overhead=False):
+            return self.compiled(*arguments, **named)
 
     @property
     def explanation(self) -> Explanation:

@@ -12,6 +12,7 @@ from blockbuster_fusion.nest.nest import (
     Kernel,
     Load,
     Lookup,
+    Space,
     Statement,
     Tile,
     written,
@@ -32,6 +33,8 @@ class ProductTypes:
                 self.makers.setdefault(made, []).append(statement)
             if isinstance(statement, Load | Lookup):
                 self.loads[statement.tile] = statement.source.buffer.dtype
+        arrays = (b for b in kernel.buffers if b.space is Space.GLOBAL)
+        self.stores_narrow = any(b.dtype in NARROW for b in arrays)
 
     def stored(self, tile: Tile) -> DType:
         """The dtype of a tile, or that of the buffer it is loaded from."""
@@ -52,6 +55,18 @@ class ProductTypes:
             return DType.float32
         fits = dtype is DType.bfloat16 or all(map(self.is_exponential, others))
         return dtype if fits else DType.float32
+
+    def is_exact(self, statement: Contract) -> bool:
+        """True for products of wide numbers that are not rounded: tensor cores would round them.
+
+        They may be rounded where other arrays have 16 bits, unless the program says otherwise.
+        """
+        dtype = self.of(statement)
+        if dtype in NARROW or dtype is not DType.float32:
+            return dtype not in NARROW
+        sides = (statement.left, statement.right)
+        is_rounded = self.stores_narrow or any(self.stored(side) in NARROW for side in sides)
+        return statement.rounds_to is DType.float32 or not is_rounded
 
     def is_exponential(self, tile: Tile) -> bool:
         """True for an exponential: positive, and at most 1, so that it fits float16."""

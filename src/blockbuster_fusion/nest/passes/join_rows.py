@@ -7,8 +7,9 @@ the row again instead, in a loop: the row comes from memory once, and the sums s
 
 from dataclasses import replace
 
+from blockbuster_fusion.nest.analysis.independence import meet
 from blockbuster_fusion.nest.nest import Body, For, Index, Kernel, Nest, NestStep
-from blockbuster_fusion.nest.passes.merge_kernels import continued, is_straight, meet
+from blockbuster_fusion.nest.passes.merge_kernels import continued, is_straight
 from blockbuster_fusion.nest.rewrite import FreshNames, Renaming
 
 LONGEST_ROW = 1 << 14

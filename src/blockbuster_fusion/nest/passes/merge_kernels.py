@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import arg
+from blockbuster_fusion.nest.analysis.independence import meet, touched
 from blockbuster_fusion.nest.nest import (
     Body,
-    Buffer,
     Call,
     Clear,
     Compute,
@@ -80,7 +80,7 @@ def _on_grid_of(first: Kernel, second: Kernel, blocks: Mapping[Dim, int]) -> Bod
 
 def continued(first: Kernel, body: Body) -> Body | None:
     """The statements after those of a kernel whose blocks they read, or None if they cannot be."""
-    read, made = _touched(first)
+    read, made = touched(first)
     also = {s.target.buffer for s in body if isinstance(s, Store)}
     if also & (read | made):
         return None
@@ -143,17 +143,3 @@ def _form(index: Index, blocks: Mapping[Dim, int]) -> Hashable:
 
 def is_straight(kernel: Kernel) -> bool:
     return all(isinstance(s, Straight) for s in kernel.statements)
-
-
-def meet(first: Kernel, second: Kernel) -> bool:
-    """True if one kernel writes a buffer that the other reads or writes."""
-    (one, made), (other, also) = _touched(first), _touched(second)
-    return not made.isdisjoint(other | also) or not also.isdisjoint(one)
-
-
-def _touched(kernel: Kernel) -> tuple[set[Buffer], set[Buffer]]:
-    """The buffers that a kernel reads, and those that it writes."""
-    sides: tuple[set[Buffer], set[Buffer]] = (set(), set())
-    for s in kernel.statements:
-        sides[isinstance(s, Store)].update(access.buffer for access in accesses(s))
-    return sides

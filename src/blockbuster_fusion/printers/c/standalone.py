@@ -142,7 +142,10 @@ class RunFunction:
             lines.append(f"    {kind} *const {name} = ({kind} *)malloc({self._bytes(buffer)} + 1);")
             lines.append(f"    failed |= {name} == NULL;")
         for step in self.test.steps():
-            lines += self._clear(step.buffer) if isinstance(step, Clear) else self._call(step)
+            if isinstance(step, Clear):
+                lines += self._clear(step.buffer)
+            else:
+                lines += [line for kernel in step.kernels for line in self._call(kernel)]
         lines += [f"    free({self.id(buffer)});" for buffer in self.own]
         return [*lines, "    return failed;", "}"]
 

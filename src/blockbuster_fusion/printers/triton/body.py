@@ -47,6 +47,7 @@ from blockbuster_fusion.printers.triton.layout import aligned, position
 from blockbuster_fusion.printers.triton.loops import is_interleaved, loop_lines
 from blockbuster_fusion.printers.triton.maxima import seen_maxima
 from blockbuster_fusion.printers.triton.moves import load, store
+from blockbuster_fusion.printers.triton.names import ParameterNames
 from blockbuster_fusion.printers.triton.triangles import by_triangles
 from blockbuster_fusion.printers.triton.values import TileValues
 from blockbuster_fusion.printers.triton.variables import Variables
@@ -61,9 +62,11 @@ _WITH_NAN = {
 class BodyPrinter:
     """Writes the statements of one kernel; its variables are declared as they are used."""
 
-    def __init__(self, kernel: Kernel, constant: Collection[str] = ()) -> None:
+    def __init__(
+        self, kernel: Kernel, constant: Collection[str] = (), names: ParameterNames | None = None
+    ) -> None:
         self.kernel = kernel
-        self.variables = Variables(kernel, constant)
+        self.variables = Variables(kernel, constant, names)
         self.values = TileValues(kernel, self.variables)
         self.barriers = Barriers(kernel)
         self.seen_maxima = seen_maxima(kernel)

@@ -72,7 +72,7 @@ def _summed(statement: Contract, products: str) -> str:
 def _dot(values: TileValues, statement: Contract, fresh: bool) -> str:
     (dtype, precision), tile = values.dots.mode(statement), statement.tile
     guards = dict(zip((statement.left, statement.right), statement.tail_masked, strict=True))
-    product, summed = product_of(statement), (statement.span,)
+    product, summed = product_of(statement), statement.summed
     batch, rows, columns = product.batch, product.rows, product.columns
     groups = ((batch, rows, summed), (batch, summed, columns))
     arguments = [

@@ -11,7 +11,6 @@ from blockbuster_fusion.nest.nest import (
     Kernel,
     Load,
     Lookup,
-    Space,
     Statement,
     Tile,
     read,
@@ -32,9 +31,6 @@ class Dots:
         for statement in kernel.statements:
             for tile in read(statement):
                 self.users.setdefault(tile, []).append(statement)
-        self.stores_narrow = any(
-            b.dtype in NARROW for b in kernel.buffers if b.space is Space.GLOBAL
-        )
         self.narrow = {
             tile: dtype
             for tile, dtype in self.types.loads.items()
@@ -57,11 +53,7 @@ class Dots:
         dtype = self.types.of(statement)
         if dtype in NARROW:
             return dtype, None
-        if statement.rounds_to is DType.float32:
-            return dtype, "ieee"
-        sides = (statement.left, statement.right)
-        is_rounded = self.stores_narrow or any(self.stored(side) in NARROW for side in sides)
-        return dtype, "tf32" if is_rounded and dtype is DType.float32 else "ieee"
+        return dtype, "ieee" if self.types.is_exact(statement) else "tf32"
 
     def _goes_in(self, tile: Tile, dtype: DType) -> bool:
         return any(

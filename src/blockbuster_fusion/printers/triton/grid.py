@@ -1,16 +1,23 @@
 """The block of each dim that a program of a Triton grid computes."""
 
-from blockbuster_fusion.nest.nest import For, Index, Kernel, Window
+from blockbuster_fusion.nest.nest import For, Index, Kernel, Space, Window
 from blockbuster_fusion.printers.triton.variables import Variables
+
+PROGRAM = "pid = tl.program_id(0)"
+
+
+def has_number(kernel: Kernel) -> bool:
+    """True if the programs of a kernel differ, or have arrays of their own."""
+    return bool(kernel.grid) or any(b.space is Space.SCRATCH for b in kernel.buffers)
 
 
 def grid_lines(kernel: Kernel, variables: Variables) -> list[str]:
-    """The lines that compute the indices of the grid from the number of a program.
+    """The lines that compute the indices of the grid from `pid`, the number of a program.
 
     The two fastest indices go in groups: GROUP blocks of the one for each block of the other. So
     programs that run together share what they read. Rows that see the most blocks come first.
     """
-    lines = ["pid = tl.program_id(0)"] if kernel.grid or variables.names.copies else []
+    lines: list[str] = []
     rest = "pid"
     grid = list(kernel.grid)
     late = {
@@ -19,7 +26,7 @@ def grid_lines(kernel: Kernel, variables: Variables) -> list[str]:
         if window.high is not None and window.rows is not None
     }
     if len(grid) >= 2:
-        grouped = _grouped(grid[-2], grid[-1], rest, len(grid) > 2, late, variables)
+        grouped = _grouped(kernel, late, variables)
         if kernel.is_mirrored:
             grouped = _mirrored(grid[-2], grid[-1], grouped, variables)
         lines += grouped
@@ -41,13 +48,18 @@ def grid_lines(kernel: Kernel, variables: Variables) -> list[str]:
     return lines
 
 
+def grid_length(kernel: Kernel, variables: Variables) -> str:
+    """The number of blocks of the grid."""
+    return " * ".join(variables.count(index.dim) for index in kernel.grid) or "1"
+
+
 def turn_lines(kernel: Kernel, variables: Variables, lines: list[str]) -> list[str]:
     """The lines of a program, run for every block whose turn it is.
 
     The loads of the next block are started while one is stored (`flatten`).
     """
-    total = " * ".join(variables.count(index.dim) for index in kernel.grid)
     programs = variables.use("PROGRAMS")
+    total = grid_length(kernel, variables)
     head = f"for pid in tl.range(tl.program_id(0), {total}, {programs}, flatten=True):"
     return [head, *("    " * bool(line) + line for line in lines)]
 
@@ -57,24 +69,21 @@ def _windows(kernel: Kernel) -> list[Window]:
     return [loop.window for loop in loops if loop.window is not None]
 
 
-def _grouped(
-    slow: Index, fast: Index, rest: str, more: bool, late: set[int], variables: Variables
-) -> list[str]:
-    variables.used.add("GROUP")
+def _grouped(kernel: Kernel, late: set[int], variables: Variables) -> list[str]:
+    length = variables.use(variables.names.groups[kernel.name])
+    slow, fast = kernel.grid[-2:]
     slow_count, fast_count = variables.count(slow.dim), variables.count(fast.dim)
-    place = rest
-    lines = []
-    if more or rest != "pid":
+    place, lines = "pid", []
+    if len(kernel.grid) > 2:
         place = "place"
-        own = f"{rest} % ({slow_count} * {fast_count})" if more else rest[1:-1]
-        lines.append(f"place = {own}")
+        lines.append(f"place = pid % ({slow_count} * {fast_count})")
     inner = f"{place} % width"
     return [
         *lines,
-        f"width = GROUP * {fast_count}",
+        f"width = {length} * {fast_count}",
         f"group = {place} // width",
-        f"rows = tl.minimum({slow_count} - group * GROUP, GROUP)",
-        _index(slow, f"group * GROUP + {inner} % rows", late, variables),
+        f"rows = tl.minimum({slow_count} - group * {length}, {length})",
+        _index(slow, f"group * {length} + {inner} % rows", late, variables),
         _index(fast, f"{inner} // rows", late, variables),
     ]
 

@@ -19,7 +19,7 @@ from blockbuster_fusion.nest.nest import (
     Fold,
     For,
     Kernel,
-    Space,
+    Launchable,
     Statement,
     Tile,
     written,
@@ -95,15 +95,15 @@ class LaunchPlan:
 
 
 def options_of(
-    kernel: Kernel, kernels: Iterable[Kernel], options: Mapping[str, int]
+    launched: Launchable, kernels: Iterable[Kernel], options: Mapping[str, int]
 ) -> dict[str, int]:
-    """The options of launches of one kernel of a nest: warps of products are theirs alone."""
-    is_beside = not kernel.multiplies and any(other.multiplies for other in kernels)
+    """The options of one launch of a nest: warps of products are theirs alone."""
+    is_beside = not launched.multiplies and any(other.multiplies for other in kernels)
     return {k: n for k, n in options.items() if not (is_beside and k == "num_warps")}
 
 
-class LaunchPlanner:
-    """Plans the launches of one kernel: names its parameters, and gives those that are numbers.
+class KernelPlanner:
+    """Plans the programs of one kernel: how many there are, and what each of them needs.
 
     `shared` is the shared memory that one program may take, in bytes.
     """
@@ -111,37 +111,10 @@ class LaunchPlanner:
     def __init__(self, kernel: Kernel, shared: int = USUAL_SHARED) -> None:
         self.kernel, self.shared = kernel, shared
         self.memory = SharedMemory(kernel)
-        self.names = ParameterNames(kernel)
-        self.buffers = tuple(b for b in kernel.buffers if b.space is Space.GLOBAL)
-
-    def plan(
-        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]
-    ) -> LaunchPlan:
-        programs = self.programs(sizes, tiles)
-        scratch = self.scratch_shapes(sizes, tiles)
-        warps = options.get("num_warps") or self.warps(sizes, tiles)
-        chosen = {"num_warps": warps, **OPTIONS, "group": self.group(sizes, tiles), **options}
-        if "num_stages" not in options:
-            chosen["num_stages"] = self.stages(sizes, tiles, warps)
-        constants = self.constants(sizes, tiles, chosen)
-        del chosen["group"]
-        if self.kernel.programs:
-            programs = constants["PROGRAMS"] = min(programs, self.kernel.programs)
-        return LaunchPlan((programs, 1, 1), scratch, constants, chosen)
 
     def programs(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """The number of blocks of the grid."""
         return math.prod(block_count(index.dim, sizes, tiles) for index in self.kernel.grid)
-
-    def scratch_shapes(
-        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]
-    ) -> tuple[tuple[Buffer, tuple[int, ...]], ...]:
-        """The shapes of arrays that the kernel has for itself, with a part for each program."""
-        programs = self.programs(sizes, tiles)
-        return tuple(
-            (buffer, (programs, *(axis_length(a, sizes, tiles) for a in buffer.axes)))
-            for buffer in self.names.copies
-        )
 
     def group(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """The blocks of rows whose programs run together: so many that they share most columns.
@@ -153,10 +126,13 @@ class LaunchPlanner:
         rows, columns = (block_length(i.dim, sizes, tiles) for i in self.kernel.grid[-2:])
         return 1 << max(0, int(math.log2(AT_A_TIME * columns / rows) / 2 + 0.1))
 
-    def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+    def warps(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], short: Collection[Dim]
+    ) -> int:
         """The number of warps: four, or eight if the accumulators of four would spill registers.
 
-        Without products, each thread has a few elements of the largest tile.
+        The loops over the dims in `short` have no partial sums. Without products, each thread has a
+        few elements of the largest tile.
         """
         if not self.kernel.multiplies:
             made = {tile for s in self.kernel.statements if (tile := written(s)) is not None}
@@ -165,7 +141,6 @@ class LaunchPlanner:
             largest = max(map(math.prod, blocks), default=1)
             counts = (block_count(index.dim, sizes, tiles) for index in self.kernel.grid)
             return stream_warps(largest, math.prod(counts), folds=folds)
-        short = {dim for dim in self.long_dims if not self.run(dim, sizes, tiles)}
         total = sum(
             math.prod(block_length(span.dim, sizes, tiles) for span in tile.spans)
             for tile in self.accumulators(short)
@@ -201,17 +176,6 @@ class LaunchPlanner:
         found = (s.index.dim for s in self.kernel.statements if isinstance(s, Cascade))
         return frozenset(found)
 
-    def run(self, dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
-        """The number of blocks of a partial sum along a dim; 0 if all go into one.
-
-        If the length of the dim differs between calls, there are partial sums also of few blocks,
-        but for dots: a kernel need not be compiled for each length.
-        """
-        blocks = -(-block_count(dim, sizes, tiles) // self.parts.get(dim, 1))
-        found = run_length(blocks, self.few)
-        is_always = dim in self.names.run_lengths and self.few == FEW
-        return found or (SHORTEST_RUN if is_always else 0)
-
     @cached_property
     def parts(self) -> dict[Dim, int]:
         """The programs that share all loops over a dim that have partial sums."""
@@ -231,11 +195,90 @@ class LaunchPlanner:
     def has_dots(self) -> bool:
         return any(isinstance(s, Contract) and is_dot(s) for s in self.kernel.statements)
 
-    def constants(
+
+class LaunchPlanner:
+    """Plans the launches of a kernel, or of several at a time: names and numbers of parameters.
+
+    Programs of all kernels have as many warps as the one that needs most of them, and the stages
+    that all have the shared memory for.
+    """
+
+    def __init__(self, launched: Launchable, shared: int = USUAL_SHARED) -> None:
+        self.launched = launched
+        self.kernels = tuple(KernelPlanner(kernel, shared) for kernel in launched.kernels)
+        self.names = ParameterNames(launched)
+        self.buffers = launched.global_buffers
+
+    def plan(
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]
+    ) -> LaunchPlan:
+        warps = options.get("num_warps") or self.warps(sizes, tiles)
+        stages = options.get("num_stages") or self.stages(sizes, tiles, warps)
+        constants = self.constants(sizes, tiles)
+        constants["STAGES"] = stages
+        for kernel in self.kernels:
+            length = options.get("group") or kernel.group(sizes, tiles)
+            constants[self.names.groups[kernel.kernel.name]] = length
+        programs = sum(kernel.programs(sizes, tiles) for kernel in self.kernels)
+        most = self.launched.programs if isinstance(self.launched, Kernel) else 0
+        if most:
+            programs = constants["PROGRAMS"] = min(programs, most)
+        chosen = {**options, "num_warps": warps, "num_stages": stages}
+        chosen.pop("group", None)
+        return LaunchPlan((programs, 1, 1), self.scratch_shapes(sizes, tiles), constants, chosen)
+
+    def scratch_shapes(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]
+    ) -> tuple[tuple[Buffer, tuple[int, ...]], ...]:
+        """The shapes of arrays that kernels have for themselves, with a part for each program."""
+        return tuple(
+            (b, (kernel.programs(sizes, tiles), *(axis_length(a, sizes, tiles) for a in b.axes)))
+            for kernel in self.kernels
+            for b in kernel.kernel.buffers
+            if b in self.names.copies
+        )
+
+    def warps(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+        """The number of warps of all programs."""
+        short = {dim for dim in self.long_dims if not self.run(dim, sizes, tiles)}
+        return max(kernel.warps(sizes, tiles, short) for kernel in self.kernels)
+
+    def stages(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], warps: int) -> int:
+        """The number of stages of all programs."""
+        return min(kernel.stages(sizes, tiles, warps) for kernel in self.kernels)
+
+    @cached_property
+    def long_dims(self) -> frozenset[Dim]:
+        """The dims of loops that may have many blocks."""
+        return frozenset[Dim]().union(*(kernel.long_dims for kernel in self.kernels))
+
+    def run(self, dim: Dim, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
+        """The number of blocks of a partial sum along a dim; 0 if all go into one.
+
+        If the length of the dim differs between calls, there are partial sums also of few blocks,
+        but for dots: a kernel need not be compiled for each length.
+        """
+        blocks = -(-block_count(dim, sizes, tiles) // self.parts.get(dim, 1))
+        found = run_length(blocks, self.few)
+        is_always = dim in self.names.run_lengths and self.few == FEW
+        return found or (SHORTEST_RUN if is_always else 0)
+
+    @cached_property
+    def parts(self) -> dict[Dim, int]:
+        """The programs that share all loops over a dim that have partial sums."""
+        dims = {dim for kernel in self.kernels for dim in kernel.parts}
+        return {dim: min(k.parts[dim] for k in self.kernels if dim in k.parts) for dim in dims}
+
+    @cached_property
+    def few(self) -> int:
+        """The most blocks that are summed without partial sums."""
+        return min(kernel.few for kernel in self.kernels)
+
+    def constants(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]
     ) -> dict[str, int | bool]:
-        """Options, sizes and blocks by the names of their parameters."""
-        made: dict[str, int | bool] = {"GROUP": options["group"], "STAGES": options["num_stages"]}
+        """Sizes, blocks and runs by the names of their parameters."""
+        made: dict[str, int | bool] = {}
         for dim in self.long_dims:
             run = self.run(dim, sizes, tiles)
             made[self.names.runs[dim]] = run

@@ -8,7 +8,7 @@ from blockbuster_fusion.nest.nest import (
     Compute,
     For,
     Index,
-    Kernel,
+    Launchable,
     Space,
     Tile,
     is_placed,
@@ -16,15 +16,18 @@ from blockbuster_fusion.nest.nest import (
 )
 from blockbuster_fusion.printers.reserved import TRITON
 
+GROUP = "GROUP"
+"""The parameter for the length of groups of blocks of rows (grid.py)."""
+
 
 class ParameterNames:
-    """The names of all parameters that a kernel may have."""
+    """The names of all parameters that a launch may have; several kernels share them."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        own = {tile.name for s in kernel.statements for tile in tiles(s)}
+    def __init__(self, launched: Launchable) -> None:
+        own = {tile.name for s in launched.statements for tile in tiles(s)}
         self._scope = Scope(TRITON, own, underscore=False)
         self._endings = Scope(TRITON, underscore=False)
-        self._grid = set(kernel.grid)
+        self._grid = {index for kernel in launched.kernels for index in kernel.grid}
         self.indices: dict[Index, str] = {}
         self.blocks: dict[Dim, str] = {}
         self.evens: dict[Dim, str] = {}
@@ -36,15 +39,20 @@ class ParameterNames:
         self.strides: dict[Buffer, tuple[str, ...]] = {}
         self.copies: dict[Buffer, str] = {}
         self.sizes: dict[Symbol, str] = {}
-        for index in _indices(kernel):
+        self.groups: dict[str, str] = {}
+        """The length of groups of blocks of rows, by the name of the kernel."""
+        for index in _indices(launched):
             self.indices[index] = self._variable(index)
-        for dim in kernel.dims:
+        for dim in launched.dims:
             self._name_dim(dim)
-        for buffer in kernel.buffers:
+        for buffer in launched.buffers:
             self._name_buffer(buffer)
-        for axis in _axes(kernel):
+        for axis in _axes(launched):
             if isinstance(axis.extent, Symbol) and axis.extent not in self.sizes:
                 self.sizes[axis.extent] = self._scope.claim(axis.extent.name)
+        for number, kernel in enumerate(launched.kernels, 1):
+            is_alone = launched is kernel
+            self.groups[kernel.name] = GROUP if is_alone else self._scope.claim(f"{GROUP}_{number}")
 
     def local(self, kind: str, of: str) -> str:
         """A variable that belongs to a parameter, a loop or a tile: `first_m`."""
@@ -90,14 +98,14 @@ class ParameterNames:
         )
 
 
-def _indices(kernel: Kernel) -> list[Index]:
-    loops = [s.index for s in kernel.statements if isinstance(s, For)]
-    return [*kernel.grid, *loops]
+def _indices(launched: Launchable) -> list[Index]:
+    loops = [s.index for s in launched.statements if isinstance(s, For)]
+    return [*(index for kernel in launched.kernels for index in kernel.grid), *loops]
 
 
-def _axes(kernel: Kernel) -> list[Axis]:
-    found = [dim.axis for dim in kernel.dims]
-    for statement in kernel.statements:
+def _axes(launched: Launchable) -> list[Axis]:
+    found = [dim.axis for dim in launched.dims]
+    for statement in launched.statements:
         if is_placed(statement):
             found.append(statement.along)
         if isinstance(statement, Compute):

@@ -12,6 +12,7 @@ from blockbuster_fusion.nest.nest import (
     Buffer,
     Clear,
     Kernel,
+    Launchable,
     Space,
     Tile,
 )
@@ -24,6 +25,7 @@ from blockbuster_fusion.printers.standalone import (
     LengthText,
     array_name,
     product,
+    total,
     wrapped,
 )
 from blockbuster_fusion.printers.standalone_helpers import TRITON_HELPERS
@@ -67,7 +69,8 @@ class RunFunction:
     @cached_property
     def names(self) -> Scope:
         """The names of tensors and sizes."""
-        own = {kernel.name for kernel in self.test.nest.kernels}
+        nest = self.test.nest
+        own = {x.name for x in (*nest.kernels, *nest.launches)}
         return Scope(TRITON, {*own, self.name, "sizes"})
 
     @property
@@ -130,22 +133,26 @@ class RunFunction:
 
     # ---------------------------------------------------------------- launches
 
-    def _launch(self, kernel: Kernel) -> list[str]:
-        planner = LaunchPlanner(kernel)
+    def _launch(self, launched: Launchable) -> list[str]:
+        planner = LaunchPlanner(launched)
         names = planner.names
-        programs = product(self.lengths.count(index.dim) for index in kernel.grid)
+        grids = {k: product(self.lengths.count(i.dim) for i in k.grid) for k in launched.kernels}
         stages = self._stages(planner)
-        numbers: dict[str, LengthText | bool] = {"GROUP": OPTIONS["group"], "STAGES": stages}
+        numbers: dict[str, LengthText | bool] = {
+            **dict.fromkeys(names.groups.values(), OPTIONS["group"]),
+            "STAGES": stages,
+        }
         arguments: list[str] = []
-        for buffer in kernel.buffers:
+        for buffer in launched.buffers:
             if buffer.space is Space.GLOBAL:
                 own = self.id(buffer)
                 arguments.append(f"{names.pointers[buffer]}={own}")
                 order = self.test.order(buffer)
                 strides = [f"{own}.stride({order.index(at)})" for at in range(len(buffer.axes))]
                 numbers |= zip(names.strides[buffer], strides, strict=True)
+        owners = {buffer: kernel for kernel in launched.kernels for buffer in kernel.buffers}
         for buffer, copies in names.copies.items():
-            shape = (programs, *(self.lengths.along(axis) for axis in buffer.axes))
+            shape = (grids[owners[buffer]], *(self.lengths.along(axis) for axis in buffer.axes))
             steps = [product(shape[at + 1 :]) for at in range(len(shape))]
             numbers |= zip((copies, *names.strides[buffer]), steps, strict=True)
             arguments.append(f"{names.pointers[buffer]}={self._scratch(buffer, product(shape))}")
@@ -160,11 +167,12 @@ class RunFunction:
         for dim, name in names.blocks.items():
             numbers[name] = self._block(dim)
             numbers[names.evens[dim]] = self._is_even(dim)
-        if kernel.programs:
-            programs = numbers["PROGRAMS"] = f"min({programs}, {kernel.programs})"
+        programs: LengthText = total(grids.values())
+        if isinstance(launched, Kernel) and launched.programs:
+            programs = numbers["PROGRAMS"] = f"min({programs}, {launched.programs})"
         arguments += [f"{name}={value}" for name, value in numbers.items()]
         options = f'{{"num_warps": {self._warps(planner)}, "num_stages": {stages}}}'
-        head = f"    launch({kernel.name}, {programs}, {options}, "
+        head = f"    launch({launched.name}, {programs}, {options}, "
         return wrapped(f"{head}{', '.join(arguments)})")
 
     def _scratch(self, buffer: Buffer, count: LengthText) -> str:
@@ -187,11 +195,11 @@ class RunFunction:
 
         Without products, for the sizes of the test.
         """
-        if not planner.kernel.multiplies:
+        if not planner.launched.multiplies:
             return planner.warps(self._test_sizes, self.test.tiling.tiles)
         runs = [self._run(planner, dim) for dim in self._long(planner)]
-        short = self._warps_for(planner.accumulators(planner.long_dims))
-        long = self._warps_for(planner.accumulators(()))
+        short = self._most([k.accumulators(planner.long_dims) for k in planner.kernels])
+        long = self._most([k.accumulators(()) for k in planner.kernels])
         if long == short or not any(runs):
             return short
         return f"({long}) if {' or '.join(map(str, runs))} else ({short})"
@@ -204,6 +212,13 @@ class RunFunction:
     def _test_sizes(self) -> dict[str, int]:
         extents = self.test.tiling.extents
         return {symbol.name: size for symbol, size in extents.sizes.items()}
+
+    def _most(self, accumulators: Sequence[Sequence[Tile]]) -> LengthText:
+        """The most warps that the accumulators of a kernel need."""
+        warps = list(dict.fromkeys(self._warps_for(tiles) for tiles in accumulators))
+        if all(isinstance(n, int) for n in warps):
+            return max(n for n in warps if isinstance(n, int))
+        return str(warps[0]) if len(warps) == 1 else f"max({', '.join(map(str, warps))})"
 
     def _warps_for(self, accumulators: Iterable[Tile]) -> LengthText:
         rooms = [product(self._block(span.dim) for span in tile.spans) for tile in accumulators]

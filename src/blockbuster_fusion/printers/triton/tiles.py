@@ -7,7 +7,7 @@ from functools import cached_property
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
-from blockbuster_fusion.nest.nest import Along, Contract, Kernel, Nest, Space
+from blockbuster_fusion.nest.nest import Along, Contract, Kernel, Launchable, Nest, Space
 from blockbuster_fusion.printers.triton.launch_plan import MOST_WARPS, SMALLEST, block_length
 from blockbuster_fusion.printers.triton.memory import SharedMemory
 
@@ -98,7 +98,7 @@ class Halving:
 def _groups(contract: Contract) -> list[list[Dim]]:
     """The rows, columns and summed elements of a dot, by their dims."""
     product = product_of(contract)
-    return [[s.dim for s in group] for group in (product.rows, product.columns, (contract.span,))]
+    return [[s.dim for s in group] for group in (product.rows, product.columns, contract.summed)]
 
 
 def _holds(tile: int, dim: Dim) -> bool:
@@ -106,7 +106,7 @@ def _holds(tile: int, dim: Dim) -> bool:
     return isinstance(dim.axis.extent, int) and 0 < dim.axis.extent <= tile
 
 
-def seen_outside(kernel: Kernel) -> frozenset[Dim]:
+def seen_outside(kernel: Launchable) -> frozenset[Dim]:
     """The dims whose tiles other kernels share: arrays have an entry for each of their blocks."""
     buffers = [b for b in kernel.buffers if b.space is Space.GLOBAL]
     axes = (axis for buffer in buffers for axis in buffer.axes)

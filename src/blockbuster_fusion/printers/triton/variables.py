@@ -12,9 +12,12 @@ from blockbuster_fusion.printers.triton.names import ParameterNames
 class Variables:
     """The variables and parameters of a kernel; only those that are used are declared."""
 
-    def __init__(self, kernel: Kernel, constant: Collection[str]) -> None:
+    def __init__(
+        self, kernel: Kernel, constant: Collection[str], names: ParameterNames | None = None
+    ) -> None:
+        """`names` are those of a launch of several kernels."""
         self.constant = constant
-        self.names = ParameterNames(kernel)
+        self.names = names or ParameterNames(kernel)
         self.used: set[str] = set()
         self.offsets: dict[Dim, str] = {}
         self.declared: dict[Index | None, dict[str, str]] = {None: {}}

@@ -15,7 +15,7 @@ from blockbuster_fusion.errors import (
 )
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.nest import Contract, Kernel, Nest
+from blockbuster_fusion.nest.nest import Contract, Launchable, Nest
 from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.printers.c.prelude import OUTSIDE
 from blockbuster_fusion.runtime.c.compiler import compile_c, compiler
@@ -90,7 +90,7 @@ class CpuKernels:
 
     def bind(
         self,
-        kernel: Kernel,
+        kernel: Launchable,
         strides: Sequence[Sequence[int]],
         sizes: Mapping[Symbol, int],
         *,
@@ -101,7 +101,7 @@ class CpuKernels:
         flat, values = [stride for one in strides for stride in one], self.sizes(kernel, sizes)
         return CpuLaunch(kernel.name, self.functions[kernel.name], flat, values, threads)
 
-    def sizes(self, kernel: Kernel, sizes: Mapping[Symbol, int]) -> list[int]:
+    def sizes(self, kernel: Launchable, sizes: Mapping[Symbol, int]) -> list[int]:
         """The sizes that a kernel takes, in order."""
         return [sizes[symbol] for symbol in self.symbols[kernel.name]]
 

@@ -23,7 +23,7 @@ from triton.runtime.driver import driver
 
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.nest import Kernel
+from blockbuster_fusion.nest.nest import Launchable
 from blockbuster_fusion.runtime.bound import Bound, Kernels, ScratchPool
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Sizes
@@ -171,7 +171,7 @@ def _job(launch: FittingLaunch, source: str, capability: int) -> KernelJob:
         if at is not None:
             arguments[at] = str(buffer.dtype)
     taken = [p.name for p in function.params if p.do_not_specialize]
-    name, options = launcher.kernel.name, dict(plan.options)
+    name, options = launcher.launched.name, dict(plan.options)
     return KernelJob(source, name, arguments, options, capability, taken)
 
 
@@ -184,7 +184,7 @@ class _Recorder:
 
     def bind(
         self,
-        kernel: Kernel,
+        kernel: Launchable,
         strides: Sequence[Sequence[int]],
         sizes: Mapping[Symbol, int],
         *,

@@ -14,23 +14,25 @@ from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
 import torch
+from torch import _C, is_inference_mode_enabled
 from triton.runtime.driver import driver
 from triton.runtime.errors import OutOfResources
 
 from blockbuster_fusion.errors import LaunchFailed
-from blockbuster_fusion.runtime import traced
 from blockbuster_fusion.runtime.c.kernels import loaded
 from blockbuster_fusion.runtime.traced import Number, Trace, Value, int_of
-from blockbuster_fusion.runtime.triton import library_calls
-from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
+from blockbuster_fusion.runtime.triton import library_call_source, library_calls
+from blockbuster_fusion.runtime.triton.driver_source import SOURCE, Entry, Form
+from blockbuster_fusion.runtime.triton.library_call_source import CODES, DIFFERS, REFUSED, UNFIT
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall, Release
 
 WHOLE = frozenset({"i1", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"})
 """The types of parameters that are integers: a driver reads as many of 64 bits as it needs."""
 HIDDEN = 2
 """Parameters at the end that Triton adds: the addresses of memory for programs, here none."""
 LIBRARY = "libcuda.so.1"
-ALIGNED = 16
-"""Kernels are compiled for addresses that are multiples of this."""
+Odd = frozenset[int]
+"""The numbers of arrays whose addresses are no multiples of `ALIGNED` (variants.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class DriverLaunch:
     """The compiled kernel, whose function lives as long as it does."""
     trace: Trace | None = None
     """The trace of the numbers among the parameters, and of the grid."""
+    odd: Odd = frozenset()
+    """The arrays at odd addresses that it was compiled for."""
 
 
 def cleared(name: str, size: int) -> DriverLaunch:
@@ -68,10 +72,12 @@ def driver_launch(
     pointers: Sequence[tuple[int, int]],
     scratch: Sequence[tuple[tuple[int, ...], torch.dtype]] = (),
     trace: Trace | None = None,
+    odd: Odd = frozenset(),
 ) -> DriverLaunch | None:
     """The launch of a kernel of Triton's; None if it takes more than a grid and numbers.
 
-    `template` has the numbers, and `pointers` the places of arrays among the arguments.
+    `template` has the numbers, and `pointers` the places of arrays among the arguments. The kernel
+    was compiled for odd addresses of some arrays.
     """
     about = compiled.metadata
     extras = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid")
@@ -95,6 +101,7 @@ def driver_launch(
         tuple(scratch),
         kernel=compiled,
         trace=trace,
+        odd=odd,
     )
 
 
@@ -138,7 +145,9 @@ class Launches:
 
     def __init__(
         self,
-        launches: Sequence[tuple[DriverLaunch | LibraryCall | int, Sequence[tuple[int, int]]]],
+        launches: Sequence[
+            tuple[DriverLaunch | LibraryCall | Release | int, Sequence[tuple[int, int]]]
+        ],
         device: int,
         names: Sequence[str],
         given: Mapping[int, int] | None = None,
@@ -152,20 +161,28 @@ class Launches:
         self.device = device
         self.places = [places for _, places in launches]
         self.rooms = [x if isinstance(x, int) else 1 for x, _ in launches]
-        self.entries = (_Entry * len(launches))()
+        self.entries = (Entry * len(launches))()
+        self.start = ctypes.addressof(self.entries)
         self.held: list[Any] = []  # the memory that the entries point to
+        self.allocating = set[int]()
+        """The calls of operators that allocate their results: they can be repeated."""
         self.lock = Lock()
         library = load_library()
         self.play, self.publish = library.play, library.publish
         for at, (launch, places) in enumerate(launches):
             entry = self.entries[at]
             if isinstance(launch, LibraryCall):
-                call, held = library_calls.filled(launch, [*places], given or {})
+                call, held = library_call_source.filled(launch, [*places], given or {})
                 self.held += [call, held]
                 entry.call = ctypes.addressof(call)
                 finalize(self, library.forget, call)
+                self.allocating |= {at} if launch.results else set()
                 continue
-            forms = (_Form * self.rooms[at])()
+            if isinstance(launch, Release):
+                entry.released = self.kept(launch.handles)
+                entry.released_count = len(launch.handles)
+                continue
+            forms = (Form * self.rooms[at])()
             self.held.append(forms)
             entry.forms = ctypes.addressof(forms)
             if isinstance(launch, DriverLaunch):
@@ -177,13 +194,13 @@ class Launches:
             entry = self.entries[at]
             if entry.count == self.rooms[at]:
                 return False
-            form = _Form.from_address(entry.forms + entry.count * ctypes.sizeof(_Form))
+            form = Form.from_address(entry.forms + entry.count * ctypes.sizeof(Form))
             self.fill(form, launch, self.places[at])
             self.held.append(launch)
             self.publish(ctypes.byref(entry))
         return True
 
-    def fill(self, form: "_Form", launch: DriverLaunch, places: Sequence[tuple[int, int]]) -> None:
+    def fill(self, form: "Form", launch: DriverLaunch, places: Sequence[tuple[int, int]]) -> None:
         own = [places[number] for _, number in launch.arrays]
         sized = [
             (at, x.register) for at, x in enumerate(launch.parameters) if isinstance(x, Number)
@@ -194,6 +211,7 @@ class Launches:
         form.places = self.kept(at for at, _ in launch.arrays)
         form.bases = self.kept(base for base, _ in own)
         form.offsets = self.kept(offset for _, offset in own)
+        form.odd = self.kept(int(number in launch.odd) for _, number in launch.arrays)
         form.parameter_count, form.count = len(launch.parameters), len(own)
         form.function, form.bytes = launch.function, launch.bytes
         form.grid[:] = [int_of(x), *rest]
@@ -211,26 +229,35 @@ class Launches:
 
     def __call__(
         self, addresses: Any, first: int = 0, count: int | None = None, numbers: Any = None
-    ) -> int | None:
+    ) -> "Stopped | None":
         """Runs some launches on the current stream; `addresses` are those of the bases.
 
-        `numbers` are the integers that traces are given. The result is None, or the number of the
-        first launch that has no form for them: it and those after it have not run.
+        `numbers` are the integers that traces are given. The result is None if all have run.
         """
-        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        stream, mode = _C._cuda_getCurrentRawStream(self.device), is_inference_mode_enabled()
         count = len(self.entries) - first if count is None else count
-        entries = ctypes.byref(self.entries, first * _SIZE)
-        mode = torch.is_inference_mode_enabled()
+        entries = self.start + first * _SIZE
         failed = self.play(entries, count, addresses, numbers, stream, self.device, mode)
         if not failed:
             return None
-        at, code = divmod(failed, _CODES)
-        if code == _UNFIT:
-            return first + int(at)
+        at, code = divmod(failed, CODES)
+        is_repeatable = code == REFUSED and first + at in self.allocating
+        if code in (UNFIT, DIFFERS) or is_repeatable:
+            return Stopped(first + int(at), code)
         problem = f"the driver of the GPU reports error {code}"
-        if code == _REFUSED:
+        if code == REFUSED:
             problem = "PyTorch refuses its operands, or lacks memory"
         raise LaunchFailed(name=self.names[first + at], problem=problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The launch at which a call stopped: those after it have not run."""
+
+    at: int
+    reason: int
+    """UNFIT if no form of a kernel fits, REFUSED if an operator that allocates its results has
+    failed, DIFFERS if it has run, and a result lies in memory otherwise than expected."""
 
 
 def single(launch: DriverLaunch, device: int, count: int) -> Callable[[Sequence[int]], object]:
@@ -240,141 +267,18 @@ def single(launch: DriverLaunch, device: int, count: int) -> Callable[[Sequence[
     return lambda given: launches(addresses(*given))
 
 
-class _Form(ctypes.Structure):
-    _fields_ = (
-        ("function", ctypes.c_void_p),
-        ("parameters", ctypes.c_void_p),
-        ("places", ctypes.c_void_p),
-        ("bases", ctypes.c_void_p),
-        ("offsets", ctypes.c_void_p),
-        ("code", ctypes.c_void_p),
-        ("sized", ctypes.c_void_p),
-        ("parameter_count", ctypes.c_int64),
-        ("count", ctypes.c_int64),
-        ("code_count", ctypes.c_int64),
-        ("sized_count", ctypes.c_int64),
-        ("bytes", ctypes.c_int64),
-        ("blocks", ctypes.c_int64),
-        ("grid", ctypes.c_uint * 3),
-        ("threads", ctypes.c_uint),
-        ("shared", ctypes.c_uint),
-    )
-
-
-class _Entry(ctypes.Structure):
-    _fields_ = (
-        ("forms", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("call", ctypes.c_void_p),
-    )
-
-
-_SIZE = ctypes.sizeof(_Entry)
+_SIZE = ctypes.sizeof(Entry)
+FEW_FORMS = 4
+"""The number of forms of a kernel of known sizes: they differ in the arrays at odd addresses."""
 MOST_FORMS = 32
 """The number of forms of a kernel whose sizes change. It has few: the blocks of each dim are full
 or not."""
-_CODES = 2048
-"""An upper bound of the codes of the driver's errors."""
-_UNFIT = _CODES - 1
-"""The code that says that no form fits."""
-
-_REFUSED = _CODES - 2
-"""The code that says that an operator of PyTorch's failed."""
-
-_SOURCE = f"""\
-{traced.SOURCE}
-{library_calls.SOURCE}
-#include <dlfcn.h>
-#include <string.h>
-
-struct form {{
-    void *function;
-    const int64_t *parameters, *places, *bases, *offsets, *code, *sized;
-    int64_t parameter_count, count, code_count, sized_count, bytes, blocks;
-    unsigned grid[3], threads, shared;
-}};
-struct entry {{
-    const struct form *forms;
-    int64_t count;
-    struct call *call;
-}};
-typedef unsigned u;
-typedef int (*launch_kernel)(void *, u, u, u, u, u, u, u, void *, void **, void **);
-typedef int (*clear_memory)(uint64_t, unsigned char, size_t, void *);
-static launch_kernel launch;
-static clear_memory clear;
-static int (*current)(void **), (*device_of)(int *, int), (*retain)(void **, int), (*set)(void *);
-
-int find(const char *library) {{
-    void *found = dlopen(library, RTLD_NOW);
-    if (!found) return 1;
-    launch = (launch_kernel)dlsym(found, "cuLaunchKernel");
-    clear = (clear_memory)dlsym(found, "cuMemsetD8Async");
-    *(void **)&current = dlsym(found, "cuCtxGetCurrent");
-    *(void **)&device_of = dlsym(found, "cuDeviceGet");
-    *(void **)&retain = dlsym(found, "cuDevicePrimaryCtxRetain");
-    *(void **)&set = dlsym(found, "cuCtxSetCurrent");
-    return !launch || !clear || !current || !device_of || !retain || !set;
-}}
-
-/* A thread that has not used the GPU yet has no context: it gets that of PyTorch. */
-static int with_context(int number) {{
-    void *context = 0;
-    int device, failed = current(&context);
-    if (failed || context) return failed;
-    failed = device_of(&device, number);
-    if (!failed) failed = retain(&context, device);
-    return failed ? failed : set(context);
-}}
-
-/* Launches a kernel in one of its forms, if that fits. */
-static int launched(const struct form *one, const int64_t *addresses, const int64_t *numbers,
-                    void *stream) {{
-    int64_t parameters[one->parameter_count], made[one->code_count + 1], low = 0;
-    void *pointers[one->parameter_count];
-    if (!traced(one->code, one->code_count, numbers, made)) return {_UNFIT};
-    memcpy(parameters, one->parameters, sizeof(parameters));
-    for (int64_t j = 0; j < one->count; j++)
-        low |= parameters[one->places[j]] = addresses[one->bases[j]] + one->offsets[j];
-    if (!one->function) return clear((uint64_t)parameters[0], 0, (size_t)one->bytes, stream);
-    if (low % {ALIGNED}) return {_UNFIT};
-    for (int64_t j = 0; j < one->sized_count; j++)
-        parameters[one->sized[2 * j]] = made[one->sized[2 * j + 1]];
-    for (int64_t j = 0; j < one->parameter_count; j++) pointers[j] = &parameters[j];
-    const unsigned *grid = one->grid, blocks = one->blocks < 0 ? grid[0] : made[one->blocks];
-    return launch(one->function, blocks, grid[1], grid[2], one->threads, 1, 1, one->shared, stream,
-                  pointers, 0);
-}}
-
-/* Another thread may be in `play` meanwhile: it sees the new form as a whole, or not at all. */
-void publish(struct entry *one) {{
-    __atomic_store_n(&one->count, one->count + 1, __ATOMIC_RELEASE);
-}}
-
-int64_t play(const struct entry *entries, int64_t count, const int64_t *addresses,
-             const int64_t *numbers, void *stream, int device, int mode) {{
-    const int lost = with_context(device);
-    if (lost) return lost;
-    for (int64_t i = 0; i < count; i++) {{
-        if (entries[i].call) {{
-            if (called(entries[i].call, addresses, numbers, mode)) return i * {_CODES} + {_REFUSED};
-            continue;
-        }}
-        const int64_t forms = __atomic_load_n(&entries[i].count, __ATOMIC_ACQUIRE);
-        int failed = {_UNFIT};
-        for (int64_t j = 0; j < forms && failed == {_UNFIT}; j++)
-            failed = launched(&entries[i].forms[j], addresses, numbers, stream);
-        if (failed) return i * {_CODES} + failed;
-    }}
-    return 0;
-}}
-"""
 
 
 @cache
 def load_library() -> Any:
     """The functions that launch kernels, compiled and loaded."""
-    library = loaded(_SOURCE)
+    library = loaded(SOURCE)
     library.find.argtypes, library.find.restype = (ctypes.c_char_p,), ctypes.c_int
     if library.find(LIBRARY.encode()):
         raise LaunchFailed(name="the GPU's driver", problem=f"{LIBRARY} cannot be loaded")
@@ -383,8 +287,13 @@ def load_library() -> Any:
     library.play.restype = ctypes.c_int64
     library.use_tensors.argtypes, library.use_tensors.restype = (pointer, pointer), None
     library.use_tensors(*library_calls.makers())
-    library.use_operators.argtypes, library.use_operators.restype = (pointer,) * 5, None
-    library.use_operators(*library_calls.callers())
-    library.forget.argtypes, library.forget.restype = (ctypes.POINTER(library_calls.Call),), None
+    library.use_operators.argtypes, library.use_operators.restype = (pointer,), None
+    callers = library_calls.callers()
+    library.use_operators((pointer * len(callers))(*callers))
+    library.release.argtypes, library.release.restype = (pointer, pointer, number), None
+    library.forget.argtypes, library.forget.restype = (
+        (ctypes.POINTER(library_call_source.Call),),
+        None,
+    )
     library.publish.argtypes, library.publish.restype = (pointer,), None
     return library

@@ -18,7 +18,7 @@ from triton.runtime.jit import JITFunction
 
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.nest import Buffer, Kernel, Nest
+from blockbuster_fusion.nest.nest import Buffer, Launchable, Nest
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, LaunchPlanner, options_of
@@ -27,7 +27,7 @@ from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
 from blockbuster_fusion.runtime.disk_cache import cached, digest, usable_folder
 from blockbuster_fusion.runtime.process_folder import process_folder
 from blockbuster_fusion.runtime.traced import Number, Trace
-from blockbuster_fusion.runtime.triton.driver import DriverLaunch, driver_launch, single
+from blockbuster_fusion.runtime.triton.driver import DriverLaunch, Odd, driver_launch, single
 from blockbuster_fusion.runtime.triton.variants import ALIGNED, Arguments, Variants, placeholder
 from blockbuster_fusion.runtime.trust import distrust
 
@@ -59,43 +59,43 @@ class TritonKernels:
         self.source = print_triton(nest) if source is None else source
         self.tiles, self.options = dict(tiles or {}), dict(options or {})
         module = load(self.source)
-        self.kernels = nest.kernels  # kept, so that no other kernel gets the id of one of them
+        self.nest = nest  # kept, so that no other kernel gets the id of one of its own
         self._launchers = {
-            id(kernel): Launcher(kernel, getattr(module, kernel.name), shared)
-            for kernel in nest.kernels
+            id(launched): Launcher(launched, getattr(module, launched.name), shared)
+            for launched in nest.launches
         }
 
     def bind(
         self,
-        kernel: Kernel,
+        kernel: Launchable,
         strides: Sequence[Sequence[int]],
         sizes: Mapping[Symbol, int],
         *,
         elements: int = 0,
     ) -> Callable[[Sequence[torch.Tensor]], None]:
-        """A launch for tensors with these strides, in the order of the kernel's global buffers.
+        """A launch for tensors with these strides, in the order of its global buffers.
 
-        If the GPU lacks resources for it, the kernel gets fewer stages, and then smaller tiles.
+        If the GPU lacks resources for it, it gets fewer stages, and then smaller tiles.
         """
         launcher = self._launchers[id(kernel)]
         named = {symbol.name: size for symbol, size in sizes.items()}
-        options = options_of(kernel, self.kernels, self.options)
+        options = options_of(kernel, self.nest.kernels, self.options)
         return FittingLaunch(launcher, named, self.tiles, options, strides)
 
     def launch(
         self,
-        kernel: Kernel,
+        kernel: Launchable,
         tensors: Mapping[Buffer, torch.Tensor],
         sizes: Mapping[str, int],
         tiles: Mapping[Dim, int] | None = None,
         options: Mapping[str, int] | None = None,
     ) -> None:
-        """Runs one kernel with just these tiles and options, or OutOfResources.
+        """Runs one launch with just these tiles and options, or OutOfResources.
 
         Axes of tensors are in the order of the buffers'; strides are free.
         """
         launcher = self._launchers[id(kernel)]
-        chosen = options or options_of(kernel, self.kernels, self.options)
+        chosen = options or options_of(kernel, self.nest.kernels, self.options)
         plan = launcher.plan(sizes, {**self.tiles, **(tiles or {})}, chosen)
         given = [tensors[buffer] for buffer in launcher.buffers]
         launcher.bound(plan, [x.stride() for x in given])(given)
@@ -141,16 +141,16 @@ def _write(file: Path, source: str) -> None:
 
 
 class Launcher(LaunchPlanner):
-    """One kernel, and the arguments of its function."""
+    """One kernel, or several of one launch, and the arguments of its function."""
 
-    def __init__(self, kernel: Kernel, function: Any, shared: int = USUAL_SHARED) -> None:
-        super().__init__(kernel, shared)
+    def __init__(self, launched: Launchable, function: Any, shared: int = USUAL_SHARED) -> None:
+        super().__init__(launched, shared)
         self.function = function
         self.parameters: list[str] = list(function.arg_names)
         at = {name: i for i, name in enumerate(self.parameters)}
         self.pointers = [at.get(self.names.pointers[b]) for b in self.buffers]
         self.scratch = [at[self.names.pointers[b]] for b in self.names.copies]
-        self.variants = Variants(kernel, self.names, function)
+        self.variants = Variants(launched, self.names, function)
 
     def numbers(
         self, plan: LaunchPlan, strides: Sequence[Sequence[int]]
@@ -220,7 +220,7 @@ class BoundLaunch:
 
     In each call Triton looks at all arguments, to find the kernel that was compiled for such. Here
     only addresses differ. So the kernel that a first call found serves all later ones on the same
-    device, if arrays are aligned as Triton took it for granted. The driver launches it.
+    device in which the same arrays are aligned. The driver launches it.
     """
 
     def __init__(
@@ -236,13 +236,14 @@ class BoundLaunch:
         places = (*pointers, *scratch)
         self.given = [(at, number) for number, at in enumerate(places) if at is not None]
         """The places of arrays, with the numbers of the arrays; scratch comes last."""
-        self.known: dict[torch.device, Callable[[Sequence[int]], object]] = {}
+        self.known: dict[tuple[torch.device, Odd], Callable[[Sequence[int]], object]] = {}
         """The launches of compiled kernels, which take the addresses of arrays."""
-        self.compiled: dict[torch.device, CompiledKernel] = {}
+        self.compiled: dict[tuple[torch.device, Odd], CompiledKernel] = {}
 
     def by_driver(
         self,
         device: torch.device,
+        odd: Odd,
         grid: Sequence[Any] | None = None,
         template: Sequence[Any] | None = None,
         trace: Trace | None = None,
@@ -251,12 +252,17 @@ class BoundLaunch:
 
         A trace comes with the grid and the arguments that it is of.
         """
-        compiled = self.compiled.get(device)
+        compiled = self.compiled.get((device, odd))
         if compiled is None:
             return None
         shapes = [(shape, TORCH[buffer.dtype]) for buffer, shape in self.plan.scratch]
         grid, template = grid or self.plan.grid, template or self.template
-        return driver_launch(compiled, grid, template, self.given, shapes, trace)
+        return driver_launch(compiled, grid, template, self.given, shapes, trace, odd)
+
+    def odd(self, addresses: Sequence[int]) -> Odd:
+        """The arrays at odd addresses, of those that are given; memory of its own has none."""
+        numbers = (number for _, number in self.given if number < len(addresses))
+        return frozenset(number for number in numbers if addresses[number] % ALIGNED)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
         device = tensors[0].device
@@ -266,9 +272,8 @@ class BoundLaunch:
             return
         arrays = [*tensors, *(_scratch(b, shape, device) for b, shape in self.plan.scratch)]
         addresses = [array.data_ptr() for array in arrays]
-        launch = None
-        if not any(addresses[number] % ALIGNED for _, number in self.given):
-            launch = self.known.get(device) or self.found(arrays, device)
+        odd = self.odd(addresses)
+        launch = self.known.get((device, odd)) or self.found(arrays, device, odd)
         if launch is None:
             self.function[self.plan.grid](*self.arguments(arrays), **self.plan.options)
         else:
@@ -282,21 +287,21 @@ class BoundLaunch:
         return made
 
     def found(
-        self, arrays: Sequence[torch.Tensor], device: torch.device
+        self, arrays: Sequence[torch.Tensor], device: torch.device, odd: Odd
     ) -> Callable[[Sequence[int]], object] | None:
         """The launch of the kernel that is compiled for such arrays; none by an interpreter."""
         if not isinstance(self.function, JITFunction):
             return None
         given, grid = self.arguments(arrays), self.plan.grid
         compiled = self.function.warmup(*given, grid=grid, **self.plan.options)
-        self.compiled[device] = compiled
-        launch = self.by_driver(device)
+        self.compiled[device, odd] = compiled
+        launch = self.by_driver(device, odd)
         if launch is None:
             by_triton = compiled[grid]
-            self.known[device] = lambda addresses: by_triton(*self.arguments(addresses))
+            self.known[device, odd] = lambda addresses: by_triton(*self.arguments(addresses))
         else:
-            self.known[device] = single(launch, device.index, len(arrays))
-        return self.known[device]
+            self.known[device, odd] = single(launch, device.index, len(arrays))
+        return self.known[device, odd]
 
 
 class FittingLaunch:
@@ -340,41 +345,49 @@ class FittingLaunch:
         else:
             launcher.compile_forms(self.sizes, self.tiles, self.options, self.strides)
 
-    def by_driver(self, device: torch.device) -> DriverLaunch | None:
-        """The launch as the driver takes it, if it has run on a device."""
-        return self.launch.by_driver(device) if isinstance(self.launch, BoundLaunch) else None
+    def by_driver(self, device: torch.device, addresses: Sequence[int]) -> DriverLaunch | None:
+        """The launch as the driver takes it, if it has run on a device with such addresses."""
+        launch = self.launch
+        if not isinstance(launch, BoundLaunch):
+            return None
+        return launch.by_driver(device, launch.odd(addresses))
 
     def traced(
         self,
         device: torch.device,
+        addresses: Sequence[int],
         trace: Trace,
         sizes: Mapping[str, Any],
         strides: Sequence[Sequence[Any]],
     ) -> DriverLaunch | None:
         """The launch for all sizes and strides that pass the guards of a trace.
 
-        The sizes and strides have the values of this launch, which has run on the device.
+        The sizes and strides have the values of this launch, which has run on the device with
+        arrays at these addresses.
         """
         if not isinstance(self.launch, BoundLaunch):
             return None
         plan = self.launcher.plan(sizes, self.tiles, self.options)
         template = self.launcher.traced(plan, strides)
-        return self.launch.by_driver(device, plan.grid, template, trace)
+        odd = self.launch.odd(addresses)
+        return self.launch.by_driver(device, odd, plan.grid, template, trace)
 
     def make_smaller(self, error: OutOfResources) -> None:
         """One stage less, or else half the longest tile that may be halved; if none, the error."""
-        kernel, stages = self.launcher.kernel, self.plan.options["num_stages"]
+        launched, stages = self.launcher.launched, self.plan.options["num_stages"]
         if stages > 1:
             self.options["num_stages"] = stages - 1
             change = f"{stages - 1} instead of {stages} stages"
         else:
-            halving = Halving(kernel, self.sizes, seen_outside(kernel))
-            longest = max(halving.halvable(self.tiles), key=self.tiles.__getitem__, default=None)
+            shared = seen_outside(launched)
+            halvings = [Halving(k, self.sizes, shared, launched.kernels) for k in launched.kernels]
+            dims = [dim for halving in halvings for dim in halving.halvable(self.tiles)]
+            longest = max(dims, key=self.tiles.__getitem__, default=None)
             if longest is None:
                 raise error
             self.tiles[longest] //= 2
             change = f"tiles of {self.tiles[longest]} for {longest.label}"
-        log.warning("kernel %s gets %s: %s", kernel.name, change, error)
+        log.warning("kernel %s gets %s: %s", launched.name, change, error)
         self.launch = self.bound()
 
 

@@ -1,16 +1,16 @@
-"""PyTorch's operators that write into given memory, called from C between kernels.
+"""PyTorch's operators, called from C between kernels.
 
-The interface in C that PyTorch has for compiled models takes handles of tensors. A handle is made
-of an address and kept, with its address, for the next call. A call takes the kept handle away while
-it uses it, so that threads never share one. The handles own no memory. Products of matrices are
-functions of their own there; all other operators are called by name, with arguments on a stack.
+The interface in C that PyTorch has for compiled models takes handles of tensors. Products of
+matrices are functions of their own there, which write into given memory. All other operators are
+called by name, with arguments on a stack (library_call_source.py). Their results are handles that
+own memory: a call keeps those that later launches read, and drops the others.
 """
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,11 @@ PRODUCTS = {
 """The operators, and their functions that write the result into a given tensor."""
 MOST_OPERANDS, MOST_RANK = 8, 6
 WHOLE = ("IntType", "SymIntType", "BoolType")
-PLAIN, TENSOR, OPTIONAL, LIST = range(4)
-"""The kinds of arguments on a stack: a number, an operand, one that might be none, or several."""
+PLAIN, TENSOR, OPTIONAL, LIST, STRING = range(5)
+"""The kinds of arguments on a stack: a number, an operand, one that might be none, several, or
+letters."""
+IGNORED, DROPPED, KEPT = range(3)
+"""The kinds of results: no tensor, one that nothing reads, or one that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,30 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class Result:
+    """A result that PyTorch allocates: its layout, and the places of its address and handle."""
+
+    number: int
+    """Its number among the results of the operator."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    key: int
+    """The slot that it is the value of."""
+    address: int = 0
+    handle: int = 0
+    """The numbers of both among the addresses of a call; C writes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The end of results that nothing reads any more, by the numbers of their handles."""
+
+    handles: tuple[int, ...]
+    name: str = "release"
+
+
+@dataclass(frozen=True, slots=True)
 class LibraryCall:
     """A call of an operator; the first operand of a product is the result."""
 
@@ -57,11 +84,23 @@ class LibraryCall:
     """The names of an operator and of its overload."""
     arguments: tuple[tuple[int, ...], ...] = ()
     """The arguments on the stack, each as kinds and numbers in turns."""
+    returns: tuple[int, ...] = ()
+    """The kinds of the results; those that are kept are in `results`, in order."""
+    results: tuple[Result, ...] = ()
+    held: tuple[Any, ...] = field(default=(), compare=False)
+    """The letters that arguments point to."""
+    again: Callable[[Sequence[torch.Tensor]], Any] | None = field(default=None, compare=False)
+    """The operator in Python, as a function of its operands."""
 
     @property
     def given(self) -> list[int]:
         """The keys of the lengths that a call gives."""
         return [key for x in self.operands for key in x.given if key is not None]
+
+    def placed(self, at: Callable[[int], tuple[int, int]]) -> "LibraryCall":
+        """The call with places for its results; `at` gives address and handle for a slot."""
+        made = (replace(x, address=a, handle=h) for x in self.results for a, h in [at(x.key)])
+        return replace(self, results=tuple(made))
 
 
 def library_call(
@@ -87,31 +126,63 @@ def named_call(
     arguments: Sequence[Any],
     operands: tuple[Operand, ...],
     device: torch.device,
+    results: tuple[Result, ...] = (),
 ) -> LibraryCall | None:
-    """The call of an operator that gives back an operand that it has written; None if C has none.
+    """The call of an operator by name; None if C cannot make it.
 
     The arguments are in the order of its schema, and those that are left out have their defaults.
+    `results` are those that are kept.
     """
     wide = max((len(x.shape) for x in operands), default=0)
     if len(operands) > MOST_OPERANDS or wide > MOST_RANK or None in callers():
         return None
+    dtypes = {*(x.dtype for x in operands), *(x.dtype for x in results)}
+    if None in map(number_of_dtype, dtypes):
+        return None
     wanted = operator._schema.arguments
     given = [*arguments, *(x.default_value for x in wanted[len(arguments) :])]
-    made = [_on_stack(x, a.type) for x, a in zip(given, wanted, strict=True)]
+    held: list[Any] = []
+    made = [_on_stack(x, a.real_type, held) for x, a in zip(given, wanted, strict=True)]
     known = tuple(tuple(x) for x in made if x is not None)
     if len(known) != len(made):
         return None
+    kept = {x.number for x in results}
+    kinds = [x.real_type.kind() for x in operator._schema.returns]
+    if any(kind != "TensorType" and kind not in WHOLE for kind in kinds):
+        return None
+    returns = tuple(
+        IGNORED if kind != "TensorType" else KEPT if number in kept else DROPPED
+        for number, kind in enumerate(kinds)
+    )
     name = operator._schema.name, operator._schema.overload_name
-    return LibraryCall(str(operator), 0, operands, device, name, known)
+    text, ordered = str(operator), tuple(sorted(results, key=lambda x: x.number))
+    again = partial(_in_python, operator, given)
+    return LibraryCall(text, 0, operands, device, name, known, returns, ordered, tuple(held), again)
 
 
-def _on_stack(x: Any, kind: Any) -> list[int] | None:
-    """An argument of some type as kinds and numbers; None if C does not know such."""
+def _in_python(operator: OpOverload, given: Sequence[Any], operands: Sequence[torch.Tensor]) -> Any:
+    """The result of an operator, called from Python."""
+
+    def filled(x: Any) -> Any:
+        if isinstance(x, At):
+            return operands[x.number]
+        return [*map(filled, x)] if isinstance(x, list) else x
+
+    pairs = [*zip(operator._schema.arguments, map(filled, given), strict=True)]
+    named = {argument.name: x for argument, x in pairs if argument.kwarg_only}
+    return operator(*(x for argument, x in pairs if not argument.kwarg_only), **named)
+
+
+def _on_stack(x: Any, kind: Any, held: list[Any]) -> list[int] | None:
+    """An argument of some type as kinds and numbers; None if C does not know such.
+
+    They may point to what is added to `held`.
+    """
     if isinstance(kind, torch.OptionalType):
-        inner = None if x is None else _on_stack(x, kind.getElementType())
+        inner = None if x is None else _on_stack(x, kind.getElementType(), held)
         return [PLAIN, 0] if x is None else None if inner is None else [OPTIONAL, 0, *inner]
     if isinstance(kind, torch.ListType):
-        items = [_on_stack(item, kind.getElementType()) for item in x]
+        items = [_on_stack(item, kind.getElementType(), held) for item in x]
         known = [item for item in items if item is not None]
         inside = [n for item in known for n in item]
         return [LIST, len(items), *inside] if len(known) == len(items) else None
@@ -120,213 +191,13 @@ def _on_stack(x: Any, kind: Any) -> list[int] | None:
         return [TENSOR, x.number] if name == "TensorType" else None
     if name == "FloatType" and isinstance(x, int | float):
         return [PLAIN, *struct.unpack("q", struct.pack("d", x))]
+    if name == "StringType" and isinstance(x, str):
+        held.append(ctypes.create_string_buffer(x.encode()))
+        return [STRING, ctypes.addressof(held[-1])]
+    if name == "ScalarTypeType" and isinstance(x, torch.dtype):
+        number = number_of_dtype(x)
+        return None if number is None else [PLAIN, number]
     return [PLAIN, int(x)] if name in WHOLE and isinstance(x, int) else None
-
-
-class Call(ctypes.Structure):
-    """A call as C has it."""
-
-    _fields_ = (
-        ("function", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("rank", ctypes.c_int64 * MOST_OPERANDS),
-        ("shape", ctypes.c_void_p * MOST_OPERANDS),
-        ("strides", ctypes.c_void_p * MOST_OPERANDS),
-        ("given", ctypes.c_void_p * MOST_OPERANDS),
-        ("order", ctypes.c_void_p * MOST_OPERANDS),
-        ("base", ctypes.c_int64 * MOST_OPERANDS),
-        ("offset", ctypes.c_int64 * MOST_OPERANDS),
-        ("dtype", ctypes.c_int32 * MOST_OPERANDS),
-        ("device", ctypes.c_int32 * 2),
-        ("kept", ctypes.c_void_p * MOST_OPERANDS),
-        ("operator", ctypes.c_char_p),
-        ("overload", ctypes.c_char_p),
-        ("arguments", ctypes.c_void_p),
-        ("argument_count", ctypes.c_int64),
-    )
-
-
-def _abi() -> int:
-    """The number of PyTorch's version in its interface in C."""
-    major, minor = (int(x) for x in torch.__version__.split(".")[:2])
-    return major << 56 | minor << 48
-
-
-SOURCE = f"""\
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum {{ PLAIN, TENSOR, OPTIONAL, LIST }};
-struct kept {{
-    int64_t address, mode, shape[{MOST_RANK}];
-    void *handle;
-}};
-struct call {{
-    void *function;
-    int64_t count, rank[{MOST_OPERANDS}];
-    const int64_t *shape[{MOST_OPERANDS}], *strides[{MOST_OPERANDS}], *given[{MOST_OPERANDS}];
-    const int64_t *order[{MOST_OPERANDS}];
-    int64_t base[{MOST_OPERANDS}], offset[{MOST_OPERANDS}];
-    int32_t dtype[{MOST_OPERANDS}], device[2];
-    struct kept *kept[{MOST_OPERANDS}];
-    const char *operator, *overload;
-    const int64_t *arguments;
-    int64_t argument_count;
-}};
-static int32_t (*make_tensor)(void *, int64_t, const int64_t *, const int64_t *, int64_t, int32_t,
-                              int32_t, int32_t, void **);
-static int32_t (*delete_tensor)(void *);
-static int32_t (*call_operator)(const char *, const char *, uint64_t *, uint64_t);
-static int32_t (*share_tensor)(void *, void **), (*make_value)(uint64_t **);
-static int32_t (*make_list)(size_t, void **), (*append)(void *, uint64_t);
-
-void use_tensors(void *make, void *delete) {{
-    *(void **)&make_tensor = make;
-    *(void **)&delete_tensor = delete;
-}}
-
-void use_operators(void *call, void *share, void *value, void *list, void *push) {{
-    *(void **)&call_operator = call;
-    *(void **)&share_tensor = share;
-    *(void **)&make_value = value;
-    *(void **)&make_list = list;
-    *(void **)&append = push;
-}}
-
-static void dropped(struct kept *one) {{
-    if (one && one->handle) delete_tensor(one->handle);
-    free(one);
-}}
-
-void forget(struct call *one) {{
-    for (int64_t i = 0; i < one->count; i++)
-        dropped(__atomic_exchange_n(&one->kept[i], 0, __ATOMIC_ACQ_REL));
-}}
-
-/* The handle of an operand at an address, which no other thread has. A handle that was made in
-   inference mode serves there alone. */
-static struct kept *taken(struct call *one, int64_t i, int64_t address, const int64_t *numbers,
-                          int64_t mode) {{
-    const int64_t rank = one->rank[i], *given = one->given[i], *strides = one->strides[i];
-    int64_t shape[{MOST_RANK}] = {{0}}, dense[{MOST_RANK}], step = 1;
-    for (int64_t j = 0; j < rank; j++)
-        shape[j] = given && given[j] >= 0 ? numbers[given[j]] : one->shape[i][j];
-    for (int64_t j = rank; j-- > 0;) {{
-        const int64_t at = one->order[i] ? one->order[i][j] : j;
-        dense[at] = step;
-        step *= shape[at];
-    }}
-    struct kept *found = __atomic_exchange_n(&one->kept[i], 0, __ATOMIC_ACQ_REL);
-    if (found && found->address == address && found->mode == mode &&
-        !memcmp(found->shape, shape, sizeof(shape)))
-        return found;
-    dropped(found);
-    found = calloc(1, sizeof(*found));
-    if (!found) return 0;
-    found->address = address;
-    found->mode = mode;
-    memcpy(found->shape, shape, sizeof(shape));
-    if (!make_tensor((void *)address, rank, shape, strides ? strides : dense, 0, one->dtype[i],
-                     one->device[0], one->device[1], &found->handle))
-        return found;
-    free(found);
-    return 0;
-}}
-
-/* An argument for the stack of an operator, which takes it over. */
-static int argument(const int64_t **code, void *const *handles, uint64_t *made) {{
-    const int64_t kind = (*code)[0], value = (*code)[1];
-    void *found = 0;
-    uint64_t *inside = 0, item;
-    *code += 2;
-    if (kind == PLAIN) {{
-        *made = (uint64_t)value;
-        return 0;
-    }}
-    if (kind == OPTIONAL) {{
-        if (make_value(&inside) || argument(code, handles, inside)) return 1;
-        *made = (uint64_t)inside;
-        return 0;
-    }}
-    if (kind == TENSOR ? share_tensor(handles[value], &found) : make_list(value, &found)) return 1;
-    for (int64_t i = 0; kind == LIST && i < value; i++)
-        if (argument(code, handles, &item) || append(found, item)) return 1;
-    *made = (uint64_t)found;
-    return 0;
-}}
-
-/* Calls an operator by its name; its result is one of its operands. */
-static int by_name(const struct call *one, void *const *handles) {{
-    uint64_t stack[one->argument_count + 1];
-    const int64_t *code = one->arguments;
-    for (int64_t i = 0; i < one->argument_count; i++)
-        if (argument(&code, handles, &stack[i])) return 1;
-    if (call_operator(one->operator, one->overload, stack, {_abi()}ull)) return 1;
-    delete_tensor((void *)stack[0]);
-    return 0;
-}}
-
-static int called(struct call *one, const int64_t *addresses, const int64_t *numbers,
-                  int64_t mode) {{
-    struct kept *kept[{MOST_OPERANDS}] = {{0}};
-    void *h[{MOST_OPERANDS}] = {{0}};
-    int failed = 0;
-    for (int64_t i = 0; i < one->count && !failed; i++) {{
-        kept[i] = taken(one, i, addresses[one->base[i]] + one->offset[i], numbers, mode);
-        if (kept[i]) h[i] = kept[i]->handle;
-        else failed = 1;
-    }}
-    if (!failed && one->operator) failed = by_name(one, h);
-    else if (!failed && one->count == 3)
-        failed = ((int32_t(*)(void *, void *, void *))one->function)(h[0], h[1], h[2]);
-    else if (!failed)
-        failed = ((int32_t(*)(void *, void *, void *, void *, double, double))one->function)(
-            h[0], h[1], h[2], h[3], 1.0, 1.0);
-    for (int64_t i = 0; i < one->count; i++)
-        if (kept[i]) dropped(__atomic_exchange_n(&one->kept[i], kept[i], __ATOMIC_ACQ_REL));
-    return failed;
-}}
-"""
-
-
-def filled(
-    call: LibraryCall, places: list[tuple[int, int]], given: Mapping[int, int]
-) -> tuple[Call, list[Any]]:
-    """A call as C has it, and the memory that it points to.
-
-    `places` are bases and offsets, and `given` has the places of given lengths.
-    """
-    made, held = Call(), list[Any]()
-    made.function, made.count = call.function, len(call.operands)
-    for at, (operand, (base, offset)) in enumerate(zip(call.operands, places, strict=True)):
-        shape = (ctypes.c_int64 * len(operand.shape))(*operand.shape)
-        held.append(shape)
-        made.shape[at] = ctypes.addressof(shape)
-        if operand.strides is not None:
-            strides = (ctypes.c_int64 * len(shape))(*operand.strides)
-            held.append(strides)
-            made.strides[at] = ctypes.addressof(strides)
-        if operand.order:
-            order = (ctypes.c_int64 * len(shape))(*operand.order)
-            held.append(order)
-            made.order[at] = ctypes.addressof(order)
-        if operand.given:
-            keys = [-1 if key is None else given[key] for key in operand.given]
-            lengths = (ctypes.c_int64 * len(shape))(*keys)
-            held.append(lengths)
-            made.given[at] = ctypes.addressof(lengths)
-        made.rank[at], made.base[at], made.offset[at] = len(shape), base, offset
-        made.dtype[at] = _number(f"dtype_{str(operand.dtype).removeprefix('torch.')}")
-    if call.arguments:
-        name, overload = (x.encode() for x in call.overload)
-        code = [n for x in call.arguments for n in x]
-        packed = (ctypes.c_int64 * len(code))(*code)
-        held += [name, overload, packed]
-        made.operator, made.overload = name, overload
-        made.arguments, made.argument_count = ctypes.addressof(packed), len(call.arguments)
-    made.device[:] = [_number(f"device_type_{call.device.type}"), call.device.index or 0]
-    return made, held
 
 
 def makers() -> tuple[int, int]:
@@ -337,11 +208,58 @@ def makers() -> tuple[int, int]:
     return made[0], made[1]
 
 
+CALLERS = (
+    *("torch_call_dispatcher", "aoti_torch_new_tensor_handle", "_Znwm"),
+    *("torch_new_list_reserve_size", "torch_list_push_back", "torch_new_string_handle"),
+    *("aoti_torch_get_data_ptr", "aoti_torch_get_dim", "aoti_torch_get_sizes"),
+    *("aoti_torch_get_strides", "aoti_torch_get_dtype"),
+)
+"""Functions that call operators by name, make their arguments, and look at their results.
+
+PyTorch frees an argument that might be none as an object of C++: `_Znwm` allocates such.
+"""
+
+
+@cache
 def callers() -> tuple[int | None, ...]:
-    """The addresses of the functions that call operators by name, and make their arguments."""
-    own = (_address("cpu", "torch_call_dispatcher", ""), _address("cpu", "new_tensor_handle"))
-    others = ("torch_new_stable_ivalue", "torch_new_list_reserve_size", "torch_list_push_back")
-    return (*own, *(_address("cpu", name, "") for name in others))
+    """The addresses of these functions; None for those that PyTorch does not have."""
+    return tuple(_address("cpu", name, "") for name in CALLERS)
+
+
+def tensor_of(handle: int) -> torch.Tensor:
+    """The tensor of a handle, which is used up."""
+    capsule = _CAPSULE_OF(handle, None, None)
+    # the function for a single one shares the tensor, and does not end the handle
+    (found,) = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs([capsule])
+    return found
+
+
+def array_at(address: int, operand: Operand, device: torch.device) -> torch.Tensor:
+    """Memory as a tensor with the layout of an operand; it owns none."""
+    assert operand.strides is not None
+    lengths, number, made = ctypes.c_int64 * len(operand.shape), ctypes.c_int32, ctypes.c_void_p()
+    kinds = (ctypes.c_void_p, ctypes.c_int64, lengths, lengths, ctypes.c_int64)
+    result = ctypes.POINTER(ctypes.c_void_p)
+    make = ctypes.CFUNCTYPE(number, *kinds, number, number, number, result)(makers()[0])
+    where = number_of(f"device_type_{device.type}"), device.index or 0
+    layout = (len(operand.shape), lengths(*operand.shape), lengths(*operand.strides), 0)
+    failed = make(address, *layout, number_of_dtype(operand.dtype), *where, ctypes.byref(made))
+    assert not failed
+    assert made.value is not None
+    return tensor_of(made.value)
+
+
+def handle_of(x: torch.Tensor) -> int:
+    """A handle that owns a tensor."""
+    return int(_POINTER_IN(torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(x), None))
+
+
+_CAPSULE_OF = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+)(("PyCapsule_New", ctypes.pythonapi))
+_POINTER_IN = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 @cache
@@ -359,6 +277,12 @@ def _address(kind: str, name: str, prefix: str = "aoti_torch_") -> int | None:
 
 
 @cache
-def _number(name: str) -> int:
+def number_of(name: str) -> int | None:
     """A constant of the interface: it has functions without arguments for these."""
-    return int(getattr(_library("cpu"), f"aoti_torch_{name}")())
+    found = getattr(_library("cpu"), f"aoti_torch_{name}", None)
+    return None if found is None else int(found())
+
+
+def number_of_dtype(dtype: torch.dtype) -> int | None:
+    """The number of a dtype in the interface; None if it has none."""
+    return number_of(f"dtype_{str(dtype).removeprefix('torch.')}")

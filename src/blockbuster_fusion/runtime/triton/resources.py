@@ -53,17 +53,17 @@ def compile_for(
     tiles: Mapping[Dim, int] | None = None,
     options: Mapping[str, int] | None = None,
 ) -> dict[str, Resources]:
-    """Every kernel compiled for `sm_<capability>`, as for contiguous tensors."""
+    """Every launch compiled for `sm_<capability>`, as for contiguous tensors."""
     module = load(source)
     made = {}
-    for kernel in nest.kernels:
-        function = getattr(module, kernel.name)
-        launcher = Launcher(kernel, function, shared_limit(capability))
-        own = options_of(kernel, nest.kernels, options or {})
+    for launched in nest.launches:
+        function = getattr(module, launched.name)
+        launcher = Launcher(launched, function, shared_limit(capability))
+        own = options_of(launched, nest.kernels, options or {})
         plan = launcher.plan(sizes, tiles or {}, own)
         shapes = ([axis_length(a, sizes, tiles or {}) for a in b.axes] for b in launcher.buffers)
         strides = [torch.empty(shape, device="meta").stride() for shape in shapes]
-        made[kernel.name] = _compiled(launcher, plan, strides, capability)
+        made[launched.name] = _compiled(launcher, plan, strides, capability)
     return made
 
 

@@ -18,7 +18,7 @@ import triton
 from triton.runtime.jit import JITFunction, MockTensor
 
 from blockbuster_fusion.ir.axis import Dim
-from blockbuster_fusion.nest.nest import Along, Buffer, Kernel
+from blockbuster_fusion.nest.nest import Along, Buffer, Launchable
 from blockbuster_fusion.printers.triton.names import ParameterNames
 
 ALIGNED = 16
@@ -29,10 +29,10 @@ Arguments = dict[str, int]
 
 
 class Variants:
-    """The forms of one kernel."""
+    """The forms of one kernel, or of several of one launch."""
 
-    def __init__(self, kernel: Kernel, names: ParameterNames, function: Any) -> None:
-        self.kernel, self.names, self.function = kernel, names, function
+    def __init__(self, launched: Launchable, names: ParameterNames, function: Any) -> None:
+        self.launched, self.names, self.function = launched, names, function
         self.general: dict[frozenset[str], Any] = {}
         """The functions that take some integers as they come."""
         self.compiled: set[object] = set()
@@ -41,7 +41,7 @@ class Variants:
 
     @cached_property
     def is_symbolic(self) -> bool:
-        return bool(self.kernel.symbols)
+        return bool(self.launched.symbols)
 
     @property
     def are_compiled(self) -> bool:

@@ -13,7 +13,7 @@ from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.nest.listing import show_nest
-from blockbuster_fusion.nest.nest import Kernel
+from blockbuster_fusion.nest.nest import Launchable
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
@@ -37,14 +37,14 @@ from blockbuster_fusion.torch.to_array_program import ElidedCast
 
 @dataclass(frozen=True)
 class KernelReport:
-    """A kernel, and the operators whose part it belongs to."""
+    """A launch of a kernel or of several, and the operators whose part it belongs to."""
 
     name: str
     """A name of its own in the model, also in torch.profiler; equal kernels share it."""
     region: str
     operators: tuple[str, ...]
     fused: Fused = field(repr=False)
-    nest: Kernel = field(repr=False)
+    nest: Launchable = field(repr=False)
     bytes_read: int = 0
     bytes_written: int = 0
     """The bytes of the arrays in memory that it reads and writes, each array once, for the sizes
@@ -303,7 +303,7 @@ def _kernels(
         return
     operators = tuple(name_of(n) for n in fused.part.nodes)
     tiling = _tiling(graph, fused)
-    for kernel in nest.kernels:
+    for kernel in nest.launches:
         yield KernelReport(
             names[id(fused.executable), kernel.name],
             fused.region,
@@ -329,7 +329,7 @@ def _ranges(graph: CompiledGraph, names: KernelNames) -> Iterator[RangeReport]:
         for executable in {id(f.executable): f.executable for f in own.fused}.values():
             if executable.nest is None:
                 continue
-            name = names[id(executable), executable.nest.kernels[0].name]
+            name = names[id(executable), executable.nest.launches[0].name]
             for sizes, config in executable.configs or ((None, executable.config),):
                 where = ", ".join(x for x in (within, sizes) if x is not None)
                 if where:

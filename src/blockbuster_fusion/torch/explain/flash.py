@@ -2,10 +2,10 @@
 
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.expr import contains
-from blockbuster_fusion.nest.nest import Compute, Contract, Fold, Kernel, Tile
+from blockbuster_fusion.nest.nest import Compute, Contract, Fold, Launchable, Tile
 
 
-def is_flash(kernel: Kernel) -> bool:
+def is_flash(kernel: Launchable) -> bool:
     """True if exponentials of one contraction are summed, and are an operand of another one.
 
     The scores of attention then never lie in global memory, whatever else the kernel computes.

@@ -3,11 +3,11 @@
 import math
 
 from blockbuster_fusion.ir.tiling import Tiling
-from blockbuster_fusion.nest.nest import Buffer, Kernel, Space, Store, accesses, is_placed
+from blockbuster_fusion.nest.nest import Buffer, Launchable, Space, Store, accesses, is_placed
 from blockbuster_fusion.nest.shapes import buffer_shape
 
 
-def traffic(kernel: Kernel, tiling: Tiling) -> tuple[int, int]:
+def traffic(kernel: Launchable, tiling: Tiling) -> tuple[int, int]:
     """The bytes of the arrays in memory that a kernel reads, and of those that it writes."""
     read: dict[Buffer, int] = {}
     written: dict[Buffer, int] = {}

@@ -6,16 +6,18 @@ get their strides. tape.py makes a tape of the actions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import getitem
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from blockbuster_fusion.array.axes import Length, Size
+from blockbuster_fusion.torch.plan import calls_from_c
 from blockbuster_fusion.torch.plan.call_sizes import CallSizes
 from blockbuster_fusion.torch.plan.dense import view_of
 from blockbuster_fusion.torch.plan.kernel_buffers import KernelBuffers
 from blockbuster_fusion.torch.plan.layouts import UNKNOWN, Layouts, evaluated, layout_of
+from blockbuster_fusion.torch.plan.named_calls import picked_results
 from blockbuster_fusion.torch.plan.operator_properties import (
     SIZES,
     depends_on_data,
@@ -23,7 +25,6 @@ from blockbuster_fusion.torch.plan.operator_properties import (
     picks_by_mask,
 )
 from blockbuster_fusion.torch.plan.placement import Base, Launched, Placement, Ran, Untaped
-from blockbuster_fusion.torch.plan.products import product_of
 from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
 from blockbuster_fusion.torch.plan.steps import (
     AllocateStep,
@@ -37,7 +38,6 @@ from blockbuster_fusion.torch.plan.steps import (
     as_tensor,
 )
 from blockbuster_fusion.torch.plan.views import ViewStep
-from blockbuster_fusion.torch.plan.writes import UPDATING, write_of
 
 aten = torch.ops.aten
 
@@ -73,6 +73,9 @@ class Assembly:
         """Views that only kernels have read."""
         self.kept: dict[int, Any] = {}
         """Values that are the same in every call."""
+        self.picked = picked_results(steps, outputs)
+        self.elements: dict[tuple[Any, ...], Base] = {}
+        """Single results of operators that C calls, by what takes them from several."""
         self.varying = {*varying}
         """The slots whose placements or numbers differ in other calls."""
         self.sizes = CallSizes(length, not varying, self.layouts.values, self.varying_slot)
@@ -184,7 +187,7 @@ class Assembly:
     def copy(self, step: CopyStep) -> None:
         """Adds the copy of a piece to its place."""
         slot = self.piece(step.piece)
-        if not self.writes(aten.copy_.default, (Slot(slot), Slot(step.source))):
+        if not calls_from_c.add_write(self, aten.copy_.default, (Slot(slot), Slot(step.source))):
             self.do(torch.Tensor.copy_, Slot(slot), Slot(step.source))
 
     def piece(self, piece: Piece, output: int | None = None) -> int:
@@ -237,6 +240,11 @@ class Assembly:
         is_tensor = isinstance(made, torch.Tensor)
         if is_tensor and (made.is_neg() or made.is_conj()):
             raise Untaped(f"what {step.name} gives is negated where it is read")
+        if step.function is getitem and isinstance(step.arguments[1], int):
+            element = self.elements.get(step.arguments)
+            if element is not None:
+                self.note_result(step.output, element)
+                return
         is_varied = not self.varying.isdisjoint(reads)
         if is_pure(step.function) and not is_varied and made is not UNKNOWN:
             is_same = step.function in SIZES or all(slot in self.kept for slot in reads)
@@ -253,7 +261,9 @@ class Assembly:
                 self.views[step.output] = step
                 self.note_placement(step.output, source)
                 return
-        if is_tensor and (self.product(step, made) or self.viewed(step) or self.written(step)):
+        if is_tensor and self.viewed(step):
+            return
+        if calls_from_c.add(self, step, made, is_varied=is_varied):
             return
         is_varied = is_varied and not (is_tensor and made.dim() == 0)
         is_known = is_tensor and not is_varied
@@ -262,44 +272,10 @@ class Assembly:
             self.varying.add(step.output)
         self.note_placement(step.output)
 
-    def product(self, step: OperatorStep, made: torch.Tensor) -> bool:
-        """Adds a product of matrices as a call from C, if it can be one."""
-        found = product_of(step, made, self)
-        if found is not None:
-            call, shape, places = found
-            base = Base(None, shape, made.dtype)
-            if base.is_sized:
-                self.dense(step.output, base, shape)
-            else:
-                self.note_placement(step.output, base)
-            self.actions.append(Launched(step.name, call, ((base, 0), *places)))
-        return found is not None
-
-    def written(self, step: OperatorStep) -> bool:
-        """Adds an update of an array, or a concatenation, as a call from C, if it can be one."""
-        if step.options or not isinstance(step.function, OpOverload):
-            return False
-        if step.function is aten.cat.default and self.varying.isdisjoint(step.reads):
-            made: torch.Tensor = self.layouts.values[step.output]
-            self.note_placement(step.output, Base(None, tuple(made.shape), made.dtype))
-            dim = step.arguments[1] if len(step.arguments) > 1 else 0
-            is_dense = made.is_contiguous()
-            joined = (step.arguments[0], dim, Slot(step.output))
-            return is_dense and self.writes(aten.cat.out, joined)
-        if step.function not in UPDATING or not self.writes(step.function, step.arguments):
-            return False
-        (target, *_), slot = step.arguments, step.output
-        self.placements[slot] = self.placements[target.number]
-        self.varying |= {slot} if target.number in self.varying else set()
-        self.views[slot] = OperatorStep(step.name, _itself, (target,), {}, slot)
-        return True
-
-    def writes(self, operator: OpOverload, arguments: Sequence[Any]) -> bool:
-        """Adds an operator that writes into an operand as a call from C, if it can be one."""
-        found = write_of(operator, arguments, self)
-        if found is not None:
-            self.actions.append(found)
-        return found is not None
+    def note_result(self, slot: int, base: Base) -> None:
+        """Notes the placement of a result of a call from C."""
+        base.start = self.layouts.values[slot].storage_offset() * self.layouts.values[slot].itemsize
+        self.note_placement(slot, base)
 
     def viewed(self, step: OperatorStep) -> bool:
         """Notes another shape of a dense array, if a step is no more than that."""
@@ -338,6 +314,9 @@ class Assembly:
             if at in self.views and not self.is_allocated(at) and self.root(at) is None:
                 wanted.extend(self.views[at].reads)
         for at in reversed(wanted):
+            base = self.placements[at].base if at in self.placements else None
+            if base is not None and base.slot is not None and base.is_called:
+                base.shown[base.slot] = None
             if self.is_allocated(at):
                 self.placements[at].base.shown[at] = None
             elif at in self.views:
@@ -364,10 +343,6 @@ class Assembly:
         """True if the tape allocates it, so that it is a tensor without running anything."""
         found = self.placements.get(slot)
         return found is not None and found.base.slot is None and found.base.dtype is found.dtype
-
-
-def _itself(x: torch.Tensor) -> torch.Tensor:
-    return x
 
 
 def device_of(steps: Sequence[PlanStep]) -> torch.device:

@@ -54,7 +54,7 @@ class Tape:
             slot.strides, slot.stride_count = self.kept(made.strides), len(made.strides)
             slot.sizes, slot.size_count = self.kept(made.sizes), len(made.sizes)
             (slot.elements,) = made.elements
-        self.function = _player()
+        self.function, self.start = _player(), ctypes.addressof(self.launches)
 
     def kept(self, numbers: Iterable[int]) -> int:
         """The address of some numbers, which are kept."""
@@ -67,16 +67,23 @@ class Tape:
         self, addresses: "ctypes.Array[ctypes.c_void_p]", values: Sequence[Any] = ()
     ) -> None:
         """Runs the launches; `addresses` are those of the bases."""
-        self.run(addresses, values, 0, len(self.launches))
+        numbers = self.numbers.read(values) if self.numbers.count else None
+        failed = self.function(self.start, len(self.names), addresses, numbers, most_threads())
+        if failed:
+            self.fail(failed)
 
     def run(self, addresses: Any, values: Sequence[Any], first: int, count: int) -> None:
         """Runs some of the launches."""
         numbers = self.numbers.read(values) if self.numbers.count else None
-        launches = ctypes.byref(self.launches, first * _SIZE)
+        launches = self.start + first * _SIZE
         failed = self.function(launches, count, addresses, numbers, most_threads())
         if failed:
-            at, code = divmod(failed, _CODES)
-            raise failure(code, self.names[first + at])
+            self.fail(failed, first)
+
+    def fail(self, failed: int, first: int = 0) -> None:
+        """Raises the error that a launch reports."""
+        at, code = divmod(failed, _CODES)
+        raise failure(code, self.names[first + at])
 
     def apart(self, values: Sequence[Any] = ()) -> Iterator[Callable[[Any], None]]:
         """Each launch as a function of the addresses of the bases."""

@@ -1,18 +1,29 @@
 """A tape of launches on a GPU: one call of the driver's tape (runtime/triton/driver.py)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
+from blockbuster_fusion.errors import LaunchFailed
+from blockbuster_fusion.runtime.triton.library_call_source import DIFFERS, UNFIT
+from blockbuster_fusion.runtime.triton.library_calls import (
+    LibraryCall,
+    Release,
+    Result,
+    array_at,
+    handle_of,
+    tensor_of,
+)
 from blockbuster_fusion.torch.plan.c_tape import Address
-from blockbuster_fusion.torch.plan.placement import ALIGNED
 from blockbuster_fusion.torch.plan.sized import CallNumbers, GpuKernel
+from blockbuster_fusion.torch.plan.steps import with_strides
 
 if TYPE_CHECKING:  # it needs Triton
     from blockbuster_fusion.runtime.triton.driver import DriverLaunch
+
+    Action = DriverLaunch | GpuKernel | LibraryCall | Release
 
 
 class GpuTape:
@@ -24,12 +35,16 @@ class GpuTape:
 
     def __init__(
         self,
-        launches: "Sequence[tuple[DriverLaunch | GpuKernel | LibraryCall, Sequence[Address]]]",
+        launches: "Sequence[tuple[Action, Sequence[Address]]]",
         device: torch.device,
+        met: dict[int, tuple[int, ...]],
     ) -> None:
+        """The strides of results that are not as PyTorch tells are noted in `met`."""
         from blockbuster_fusion.runtime.triton.driver import Launches
 
-        self.device, self.places = device, [places for _, places in launches]
+        self.device, self.met = device, met
+        self.places = [places for _, places in launches]
+        self.calls = {n: x for n, (x, _) in enumerate(launches) if isinstance(x, LibraryCall)}
         self.kernels = {n: x for n, (x, _) in enumerate(launches) if isinstance(x, GpuKernel)}
         others = [slot for x, _ in launches if isinstance(x, LibraryCall) for slot in x.given]
         self.numbers = CallNumbers([x.buffers for x in self.kernels.values()], others)
@@ -41,24 +56,56 @@ class GpuTape:
         self.launches = Launches(located, device.index, names, self.numbers.places)
 
     def __call__(self, addresses: Any, values: Sequence[Any] = ()) -> None:
-        """Runs the launches; `addresses` are those of the bases."""
-        if torch.cuda.current_device() == self.device.index:
-            self.run(addresses, values)
-        else:
-            with torch.cuda.device(self.device):  # the driver launches in the current context
-                self.run(addresses, values)
+        """Runs the launches on the current device; `addresses` are those of the bases."""
+        self.run(addresses, values, 0, len(self.places))
 
-    def run(
-        self, addresses: Any, values: Sequence[Any], first: int = 0, count: int | None = None
-    ) -> None:
+    def run(self, addresses: Any, values: Sequence[Any], first: int, count: int) -> None:
+        """Runs some of the launches."""
         numbers = self.numbers.read(values) if self.numbers.count else None
-        end = len(self.places) if count is None else first + count
-        while first < end:
-            unfit = self.launches(addresses, first, end - first, numbers)
-            if unfit is None:
-                return
-            self.meet(unfit, addresses, numbers)
-            first = unfit + 1
+        end = first + count
+        while stopped := self.launches(addresses, first, end - first, numbers):
+            if stopped.reason == UNFIT:
+                self.meet(stopped.at, addresses, numbers)
+            elif stopped.reason == DIFFERS:
+                call = self.calls[stopped.at]
+                self.keep(
+                    call, {x.number: self.taken(x, addresses) for x in call.results}, addresses
+                )
+            else:
+                self.repeat(stopped.at, addresses)
+            first = stopped.at + 1
+
+    def taken(self, x: Result, addresses: Any) -> torch.Tensor:
+        """A result of a call from C as a tensor, which C does not keep any more."""
+        found, addresses[x.handle] = tensor_of(addresses[x.handle]), None
+        return found
+
+    def repeat(self, number: int, addresses: Any) -> None:
+        """Calls an operator from Python after it has failed: an error is then PyTorch's own."""
+        call = self.calls[number]
+        assert call.again is not None
+        places = zip(self.places[number], call.operands, strict=True)
+        made = call.again(
+            [array_at(addresses[p.base] + p.offset, x, call.device) for p, x in places]
+        )
+        results = dict(enumerate(made if isinstance(made, tuple) else (made,)))
+        self.keep(call, results, addresses)
+
+    def keep(self, call: LibraryCall, results: Mapping[int, torch.Tensor], addresses: Any) -> None:
+        """Has C keep the results of a call, by number.
+
+        Those that lie otherwise than expected are copied, and their strides are noted.
+        """
+        for x in call.results:
+            found = results[x.number]
+            if tuple(found.shape) != x.shape or found.dtype != x.dtype:
+                other = f"{x.dtype} of shape {x.shape}, as PyTorch tells"
+                problem = f"it gives {found.dtype} of shape {tuple(found.shape)}, not {other}"
+                raise LaunchFailed(name=call.name, problem=problem)
+            if found.stride() != x.strides:
+                self.met[x.key] = tuple(found.stride())
+            found = with_strides(found, x.strides)
+            addresses[x.address], addresses[x.handle] = found.data_ptr(), handle_of(found)
 
     def meet(self, number: int, addresses: Any, numbers: Any) -> None:
         """Runs a launch for numbers that none of its forms fits, and adds a form for such."""
@@ -67,8 +114,8 @@ class GpuTape:
         own = found[: len(kernel.dtypes)]
         launch = kernel.launch(numbers, places)
         launch(kernel.arrays(own))
-        form = kernel.form(launch, numbers, places)
-        if form is not None and all(at % ALIGNED == 0 for at in own):
+        form = kernel.form(launch, own, numbers, places)
+        if form is not None:
             self.launches.add(number, form)
 
     def apart(self, values: Sequence[Any] = ()) -> Iterator[Callable[[Any], None]]:
@@ -79,6 +126,6 @@ class GpuTape:
 
 def _forms(kernel: GpuKernel) -> int:
     """The most forms that a kernel may have."""
-    from blockbuster_fusion.runtime.triton.driver import MOST_FORMS
+    from blockbuster_fusion.runtime.triton.driver import FEW_FORMS, MOST_FORMS
 
-    return MOST_FORMS if kernel.buffers.is_sized else 1
+    return MOST_FORMS if kernel.buffers.is_sized else FEW_FORMS

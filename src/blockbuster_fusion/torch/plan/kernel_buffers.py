@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from blockbuster_fusion.array.records import FrameworkLayout
-from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis, Call, Clear, Kernel
+from blockbuster_fusion.nest.nest import Along, Buffer, BufferAxis, Call, Clear, Launchable
 from blockbuster_fusion.nest.shapes import buffer_shape, contiguous
 from blockbuster_fusion.runtime.bound import Bound, Launch
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
@@ -147,8 +147,14 @@ class KernelBuffers:
             assembly.dense(slot, base, shapes[2])
         elif is_known and is_view and not base.is_sized:
             assembly.note_placement(slot, base)
-        else:  # broadcast and then merged, which copies
+        elif not is_known or base.is_sized:  # broadcast and then merged, which copies
             yield merge
+        else:
+            whole, wide = assembly.layouts.new_slot(), assembly.layouts.new_slot()
+            inner, spread, shape = shapes
+            yield OperatorStep("view", torch.Tensor.reshape, (Slot(raw), inner), {}, whole)
+            yield OperatorStep("expand", torch.Tensor.expand, (Slot(whole), spread), {}, wide)
+            yield OperatorStep("merge", torch.Tensor.reshape, (Slot(wide), shape), {}, slot)
 
     def store_piece(
         self, buffer: Buffer, slot: int, layout: FrameworkLayout, piece: Piece, order: Sequence[int]
@@ -247,7 +253,7 @@ class KernelBuffers:
 
     def sized_buffers(self, launch: Launch) -> SizedBuffers:
         """The sizes and strides of a launch."""
-        assert isinstance(launch.step, Kernel)
+        assert isinstance(launch.step, Launchable)
         strides = tuple((self.varied.get(b), self.strides[b]) for b in launch.buffers)
         is_sized = bool(self.lengths) and not self.lengths.keys().isdisjoint(launch.step.symbols)
         sizes = self.sizes if is_sized else self.program.extents.sizes

@@ -9,7 +9,7 @@ import torch
 
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.runtime.c.kernels import CpuLaunch
-from blockbuster_fusion.runtime.triton.library_calls import LibraryCall
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall, Release
 from blockbuster_fusion.torch.plan.sized import (
     GpuKernel,
     SizedKernel,
@@ -20,10 +20,6 @@ from blockbuster_fusion.torch.plan.steps import Slot
 
 if TYPE_CHECKING:  # it needs Triton
     from blockbuster_fusion.runtime.triton.driver import DriverLaunch
-
-
-ALIGNED = 16
-"""Kernels of a GPU are compiled for addresses that are multiples of this."""
 
 
 def has_driver(device: torch.device) -> bool:
@@ -49,7 +45,9 @@ class Base:
     start: int = 0
     """The bytes before it in the storage of its tensor, in the call that was assembled."""
     shown: dict[int, None] = field(default_factory=dict)
-    """The slots in memory of the tape that others than kernels read."""
+    """The slots in memory of the tape, or of a call, that others than kernels read."""
+    is_called: bool = False
+    """True if its tensor is a result of an operator that C calls."""
 
     @property
     def is_sized(self) -> bool:
@@ -92,8 +90,10 @@ class Launched:
 
     name: str
     """The kernel's name in the model."""
-    launch: "CpuLaunch | SizedKernel | DriverLaunch | GpuKernel | LibraryCall"
+    launch: "CpuLaunch | SizedKernel | DriverLaunch | GpuKernel | LibraryCall | Release"
     places: tuple[tuple[Base, int], ...]
+    makes: tuple[Base, ...] = ()
+    """The results that PyTorch allocates."""
 
 
 @dataclass(frozen=True, slots=True)

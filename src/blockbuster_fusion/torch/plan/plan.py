@@ -20,6 +20,7 @@ from blockbuster_fusion.torch.plan.operator_properties import PLAIN
 from blockbuster_fusion.torch.plan.placement import EmptyArrays, Untaped
 from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, PlanStep, Slot, bound
 from blockbuster_fusion.torch.plan.tape import TensorTape
+from blockbuster_fusion.torch.plan.tape_text import fitting
 
 MOST_BINDINGS = 64
 """The number of different sizes for which a plan, and each of its steps, keeps what it derived."""
@@ -76,7 +77,17 @@ class ModelPlan:
         """The number of calls with the same sizes. If there are more sizes than tapes, all are
         forgotten: a tape would be gone before its sizes come again."""
 
+        self.usual: tuple[Callable[[Sequence[Any]], bool], TensorTape | None] = _UNUSUAL
+        """The tape of the last call of known sizes, and the test of inputs that it is for."""
+
     def __call__(self, *given: Any) -> list[Any]:
+        fits, usual = self.usual
+        if usual is not None and fits(given):
+            made = usual.call(given, _number)
+            if usual.met:
+                self.usual = _UNUSUAL
+            if made is not None:
+                return made
         values = [*given]
         for slot in self.changing:
             if isinstance(values[slot], torch.Tensor) and values[slot].is_neg():
@@ -94,10 +105,12 @@ class ModelPlan:
                 self.tapes.put(key, tape)
         if not isinstance(tape, TensorTape):
             return self.run(values, length)
-        found = tape(values, length)
+        found = tape.call(values, length)
         if tape.met and not (tape.met.keys() <= tape.seen.keys() or self.is_captured):
             again = self.assembled(values, length, varying, {**tape.seen, **tape.met})
             self.tapes.put(key, again)
+        elif not varying and not tape.met:
+            self.usual = tape.fits, tape
         return self.run(values, length) if found is None else found
 
     @property
@@ -132,7 +145,7 @@ class ModelPlan:
             return reason
         if assembly.kept and self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # other streams read what is kept
-        return TensorTape(assembly)
+        return TensorTape(assembly, self.inputs, fitting(given, self.changing))
 
     def run(
         self, given: Sequence[Any], length: Length, observer: Noting | None = None
@@ -183,6 +196,10 @@ class ModelPlan:
             return math.prod([size.number, *[evaluate(symbol, sizes) for symbol in size.symbols]])
 
         return length
+
+
+_UNUSUAL = ((lambda given: False), None)
+"""No tape, and a test that no inputs pass."""
 
 
 def _number(size: Size) -> int:

@@ -280,7 +280,7 @@ class Planner:
             piece = self.destination(node, layout)
             self.slots[node] = self.new_slot()
             outputs.append((self.slots[node], layout, piece))
-        kernels = [k for nest in group.executable.nests for k in nest.kernels]
+        kernels = [k for nest in group.executable.nests for k in nest.launches]
         names = {k.name: self.names[id(group.executable), k.name] for k in kernels}
         self.steps.append(
             KernelStep(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from blockbuster_fusion.ir.axis import Symbol
-from blockbuster_fusion.nest.nest import Buffer, Kernel
+from blockbuster_fusion.nest.nest import Buffer, Kernel, Launchable
 from blockbuster_fusion.nest.shapes import buffer_shape, contiguous
 from blockbuster_fusion.runtime.bound import Launch
 from blockbuster_fusion.runtime.c.kernels import CpuKernels
@@ -183,7 +183,7 @@ class GpuKernel:
     """A kernel on a GPU, of which some sizes or strides may be known in a call only."""
 
     def __init__(self, launch: Launch, buffers: SizedBuffers, device: torch.device) -> None:
-        assert isinstance(launch.step, Kernel)
+        assert isinstance(launch.step, Launchable)
         self.kernel, self.kernels = launch.step, launch.bound.owner.kernels
         self.name, self.device, self.buffers = launch.step.name, device, buffers
         self.dtypes = [STORED[buffer.dtype] for buffer in launch.buffers]
@@ -201,23 +201,28 @@ class GpuKernel:
         return math.prod(self.launcher.scratch_shapes(named, self.tiles)[at][1])
 
     def form(
-        self, launch: "FittingLaunch", numbers: Sequence[int], places: Mapping[int, int]
+        self,
+        launch: "FittingLaunch",
+        addresses: Sequence[int],
+        numbers: Sequence[int],
+        places: Mapping[int, int],
     ) -> "DriverLaunch | None":
-        """The form of a launch that has run for these numbers; None if the driver has none.
+        """The form of a launch that has run with these addresses and numbers; None if it has none.
 
         A launch that had to be made smaller may need more memory of its own.
         """
         if self.scratch and launch.tiles != self.tiles:
             return None
         if not self.buffers.is_sized:
-            return launch.by_driver(self.device)
+            return launch.by_driver(self.device, addresses)
         trace = Trace()
 
         def given(slot: int, at: int = 0) -> Number:
             return trace.given(places[slot] + at, int(numbers[places[slot] + at]))
 
         sizes = {symbol.name: x for symbol, x in self.buffers.sizes_in(given).items()}
-        return launch.traced(self.device, trace, sizes, self.buffers.strides_in(given))
+        strides = self.buffers.strides_in(given)
+        return launch.traced(self.device, addresses, trace, sizes, strides)
 
     def launch(self, numbers: Sequence[int], places: Mapping[int, int]) -> "FittingLaunch":
         """The launch by Triton for the numbers of a call."""

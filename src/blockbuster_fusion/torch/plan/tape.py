@@ -9,15 +9,13 @@ kept. So several threads may run one tape.
 
 import ctypes
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.autograd import profiler
 
-from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.nest.shapes import contiguous
-from blockbuster_fusion.runtime.tensors import LOW, address, checked_address
+from blockbuster_fusion.runtime.triton.library_calls import LibraryCall, Release, tensor_of
 from blockbuster_fusion.torch.plan.assembling import Assembly
 from blockbuster_fusion.torch.plan.c_tape import ALIGNED, Address, Tape, packed
 from blockbuster_fusion.torch.plan.gpu_tape import GpuTape
@@ -31,6 +29,7 @@ from blockbuster_fusion.torch.plan.placement import (
 from blockbuster_fusion.torch.plan.regions import Regions
 from blockbuster_fusion.torch.plan.sized import SizedLength, fixed_shape
 from blockbuster_fusion.torch.plan.steps import BoundOperator, Slot, named_range
+from blockbuster_fusion.torch.plan.tape_text import ARENA, calling
 from blockbuster_fusion.torch.plan.views import ViewStep
 
 MOST_ARENA, MOST_ON_GPU = 4 << 20, 1 << 30
@@ -43,15 +42,12 @@ def most_arena(device: torch.device) -> int:
     return MOST_ON_GPU if has_driver(device) else MOST_ARENA
 
 
-_ARENA = 0
-"""The number of the base that is the arena."""
-
 _View = tuple[Any, ...]
 """Shape, strides and offset; if the shape depends on sizes, that and the order in memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Fresh:
+class Fresh:
     """A tensor to allocate, and the slots that it, or a view of it, is put into."""
 
     base: int
@@ -60,26 +56,20 @@ class _Fresh:
     shown: tuple[tuple[int, _View | None], ...]
     is_sized: bool
 
-    def made(self, values: list[Any], device: torch.device) -> torch.Tensor:
-        """The tensor, which is put into its slots."""
-        shape: Any = _lengths(self.shape, values) if self.is_sized else self.shape
-        x = torch.empty(shape, dtype=self.dtype, device=device)
+    def made(self, values: list[Any], empty: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """The tensor of a shape that depends on sizes, which is put into its slots."""
+        shape = _lengths(self.shape, values)
+        x = empty(tuple(shape), contiguous(shape), self.dtype)
         for slot, view in self.shown:
-            if view is None:
-                values[slot] = x
-            elif self.is_sized:
-                own, order = view
-                values[slot] = _turned(x, own, order, values)
-            else:
-                values[slot] = x.as_strided(*view)
+            values[slot] = x if view is None else _turned(x, view[0], view[1], values)
         return x
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """Consecutive kernels, or a step that PyTorch runs."""
 
-    fresh: tuple[_Fresh, ...]
+    fresh: tuple[Fresh, ...]
     tape: Tape | GpuTape | None
     step: Callable[[list[Any]], None] | None
     run: Callable[[list[Any]], None] | None
@@ -88,6 +78,8 @@ class _Part:
     """The slots of the step's results, and the bases that they are."""
     dead: tuple[int, ...]
     """The slots that are not read later."""
+    taken: tuple[tuple[int, int], ...] = ()
+    """The slots of results of calls from C, and the numbers of their handles."""
     names: tuple[str, ...] = ()
     """The names of the kernels, for a profiler."""
 
@@ -100,12 +92,19 @@ class _Part:
 
 
 class TensorTape:
-    """A plan for inputs with given shapes and strides: called with them, it gives results."""
+    """A plan for inputs with given shapes and strides.
 
-    def __init__(self, assembly: Assembly) -> None:
+    Called with them and with what evaluates the sizes of a call, it gives the results. These are
+    None if arrays are empty, for which other kernels run, or if the arena would be large.
+    """
+
+    def __init__(
+        self, assembly: Assembly, inputs: int, fits: Callable[[Sequence[Any]], bool]
+    ) -> None:
+        """`inputs` is the number of inputs, which are in the first slots; `fits` tests them."""
         made = _Parts(assembly)
         self.parts, self.arena, self.regions = made.parts, made.arena, made.regions
-        self.rows = [(x.fresh, x.run, x.tape, x, x.made, x.dead) for x in self.parts]
+        self.handles = [*made.handles.values()]
         self.addresses, self.given = made.addresses, made.given
         self.device, self.most = assembly.device, most_arena(assembly.device)
         self.template = [assembly.kept.get(slot) for slot in range(len(assembly.layouts.values))]
@@ -114,44 +113,14 @@ class TensorTape:
         self.outputs = tuple(assembly.outputs)
         self.seen, self.met = assembly.seen, made.met
         """The strides of results that were not as PyTorch tells: known before, and met in calls."""
+        self.inputs, self.fits = inputs, fits
+        self.call = calling(self)
 
-    def __call__(self, given: Sequence[Any], length: Length) -> list[Any] | None:
-        """The results; `length` evaluates the sizes of this call.
-
-        None if arrays are empty, for which other kernels run, or if the arena would be large.
-        """
-        values = [*given, *self.template[len(given) :]]
-        for size, slot in self.lengths:
-            values[slot] = found = length(size)
-            if not found:
-                return None
-        for derive in self.derived:
-            derive(values)
-        addresses = type(self.addresses).from_buffer_copy(self.addresses)
-        total = self.arena + self.regions.total(values)
-        if total > self.most:
-            return None
-        if total:
-            arena = torch.empty(total, dtype=torch.uint8, device=self.device)
-            addresses[_ARENA] = start = arena.data_ptr()
-            self.regions.place(addresses, start + self.arena, values)
-        for slot, base in self.given:
-            found = values[slot].data_ptr()
-            addresses[base] = found if found >= LOW else checked_address(values[slot], found)
-        for fresh, run, tape, part, made, dead in self.rows:
-            for each in fresh:
-                addresses[each.base] = each.made(values, self.device).data_ptr()
-            if run is not None:
-                run(values)
-                for slot, base in made:
-                    addresses[base] = address(values[slot])
-            elif profiler._is_profiler_enabled:
-                part.profile(addresses, values)
-            elif tape is not None:
-                tape(addresses, values)
-            for slot in dead:
-                values[slot] = None
-        return [values[x.number] if isinstance(x, Slot) else x for x in self.outputs]
+    def release(self, addresses: Any) -> None:
+        """Drops the results of calls from C that are left after a failure."""
+        for handle in self.handles:
+            if addresses[handle]:
+                tensor_of(addresses[handle])
 
 
 class _Parts:
@@ -179,14 +148,19 @@ class _Parts:
             hidden, offsets, end = [], [], 0
         self.arena = -(-end // ALIGNED) * ALIGNED
         shown = dict.fromkeys(x.base for x in self.placements.values() if x.base.shown)
-        self.address = {base: Address(_ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
-        launched = [base for a in self.actions if isinstance(a, Launched) for base, _ in a.places]
-        others = dict.fromkeys([*shown, *(base for base in launched if base.slot is not None)])
-        self.address |= {base: Address(n, 0) for n, base in enumerate(others, start=_ARENA + 1)}
+        self.address = {base: Address(ARENA, at) for base, at in zip(hidden, offsets, strict=True)}
+        launched = [x for a in self.actions if isinstance(a, Launched) for x in self.used(a)]
+        tensors = [x for x in launched if isinstance(x, Base) and x.slot is not None]
+        others = dict.fromkeys([*shown, *tensors])
+        self.address |= {base: Address(n, 0) for n, base in enumerate(others, start=ARENA + 1)}
         first = len(others) + 1
         self.regions = Regions([(base, *self.spans[base]) for base in sized], first)
         self.address |= {base: Address(self.regions.numbers[base], 0) for base in sized}
-        self.addresses = (ctypes.c_void_p * (first + len(self.regions.bytes)))()
+        called = [base for base in self.address if base.is_called]
+        after = first + len(self.regions.bytes)
+        self.handles = {base: n for n, base in enumerate(called, start=after)}
+        """The numbers of the handles of results of calls from C."""
+        self.addresses = (ctypes.c_void_p * (after + len(called)))()
         for slot, x in assembly.kept.items():  # these never change
             for _, base in self.held_at(slot):
                 self.addresses[base] = x.data_ptr()
@@ -202,7 +176,7 @@ class _Parts:
 
     def used(self, action: Launched | Ran) -> Iterator[Base | int]:
         if isinstance(action, Launched):
-            return (base for base, _ in action.places)
+            return iter((*(base for base, _ in action.places), *action.makes))
         return (self.thing(slot) for slot in (*action.reads, *action.makes))
 
     def thing(self, slot: int) -> Base | int:
@@ -215,7 +189,7 @@ class _Parts:
         is_own = isinstance(base, Base) and base.slot == slot and base in self.address
         return [(slot, self.address[base].base)] if isinstance(base, Base) and is_own else []
 
-    def assembled(self, shown: Sequence[Base], stay: Collection[int]) -> Iterator[_Part]:
+    def assembled(self, shown: Sequence[Base], stay: Collection[int]) -> Iterator[Part]:
         """The parts; the slots in `stay` are needed to the end."""
         held = [slot for base in shown for slot in base.shown]
         held += [
@@ -227,16 +201,37 @@ class _Parts:
         for row in [[x] for x in self.actions] if self.is_large else _rows(self.actions):
             now = range(start, start + len(row))
             start = now.stop
-            fresh = tuple(self.fresh(base) for base, at in begins.items() if at in now)
+            new = [base for base, at in begins.items() if at in now]
+            fresh = tuple(self.fresh(base) for base in new if not base.is_called)
             dead = tuple(slot for slot, at in ends.items() if at in now)
             action = row[0]
             if isinstance(action, Ran):
                 made = tuple(pair for slot in action.makes for pair in self.held_at(slot))
-                yield _Part(fresh, None, action.step, self.runner(action), made, dead)
+                yield Part(fresh, None, action.step, self.runner(action), made, dead)
             else:
-                launches = [(a.launch, self.located(a)) for a in row if isinstance(a, Launched)]
-                names = tuple(f"blockbuster::{a.name}" for a in row if isinstance(a, Launched))
-                yield _Part(fresh, self.tape(launches), None, None, (), dead, names)
+                launches = [*self.launches(row, now.start)]
+                names = tuple(f"blockbuster::{x.name}" for x in launches)
+                tape = self.tape([(x.launch, self.located(x)) for x in launches])
+                taken = tuple(
+                    (slot, self.handles[b]) for b in new for slot in b.shown if b.is_called
+                )
+                yield Part(fresh, tape, None, None, (), dead, taken, names)
+
+    def launches(self, row: Sequence[Launched | Ran], first: int) -> Iterator[Launched]:
+        """The launches of a row; after each, the results that it was the last to read end."""
+        for at, action in enumerate(row, start=first):
+            assert isinstance(action, Launched)
+            made = {
+                base.slot: (self.address[base].base, self.handles[base]) for base in action.makes
+            }
+            if isinstance(action.launch, LibraryCall):
+                yield replace(action, launch=action.launch.placed(made.__getitem__))
+            else:
+                yield action
+            ended = [n for b, n in self.handles.items() if self.spans[b][1] == at and not b.shown]
+            if ended:
+                release = Release(tuple(ended))
+                yield Launched(release.name, release, ())
 
     def runner(self, action: Ran) -> Callable[[list[Any]], None]:
         """A step as a plain function; its result is guarded if kernels or views rely on it."""
@@ -249,23 +244,25 @@ class _Parts:
 
     def tape(self, launches: Sequence[tuple[Any, list[Address]]]) -> Tape | GpuTape:
         """Consecutive launches as one call."""
-        return GpuTape(launches, self.device) if has_driver(self.device) else Tape(launches)
+        if has_driver(self.device):
+            return GpuTape(launches, self.device, self.met)
+        return Tape(launches)
 
     def located(self, action: Launched) -> list[Address]:
         found = [(self.address[base], offset) for base, offset in action.places]
         return [Address(place.base, place.offset + offset) for place, offset in found]
 
-    def fresh(self, base: Base) -> _Fresh:
+    def fresh(self, base: Base) -> Fresh:
         """The tensor for a base, in the shape of a tensor that is all of it, if there is one."""
         shown = {slot: self.placements[slot] for slot in base.shown}
         if base.is_sized:
             plain = [x.shape for x in shown.values() if not x.order]
             whole = next(iter(plain), base.shape)
             sized = tuple((slot, _dense_view(x, whole)) for slot, x in shown.items())
-            return _Fresh(self.address[base].base, whole, base.dtype, sized, True)
+            return Fresh(self.address[base].base, whole, base.dtype, sized, True)
         shape = next((x.shape for x in shown.values() if x.is_whole), base.shape)
         views = tuple((slot, _view(x, shape)) for slot, x in shown.items())
-        return _Fresh(self.address[base].base, shape, base.dtype, views, False)
+        return Fresh(self.address[base].base, shape, base.dtype, views, False)
 
 
 def _view(x: Placement, shape: tuple[SizedLength, ...]) -> _View | None:

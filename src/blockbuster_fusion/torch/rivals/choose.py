@@ -86,11 +86,25 @@ class Chooser:
             call_cost = self.weighing.call_cost(self.machine.target)
             if self.given_up == ALL:
                 self.leave_all(WHOLE)
-            elif self.gain + self.recognised < call_cost and not self.replayed:
+            elif not self.replayed and not self.pays(call_cost):
                 needed = call_cost - self.recognised
                 self.look_for_crossings("all", lambda: joint_crossings(self.later, needed))
                 self.leave_all(CALL)
             self.restore_linears()
+
+    def pays(self, call_cost: float) -> bool:
+        """True if kernels win more than a call of the compiled graph costs.
+
+        A GPU works while the host calls: the longer of both times counts, of the whole graph.
+        """
+        if self.machine.target == "cpu" or math.isinf(self.gain):
+            return self.gain + self.recognised >= call_cost
+        rest = {id(x): x.library for x in self.parts.libraries.values()}
+        captured = ours = sum(rest.values(), Seconds(0.0))
+        for _, choice in self.won:
+            captured, ours = captured + choice.library, ours + choice.kernels
+        ours += Seconds(0.0, call_cost)
+        return ours.total() < captured.total() + self.recognised
 
     def spared(self) -> float:
         """The seconds of PyTorch's operators whose results are constants, or folded into some."""
@@ -367,7 +381,7 @@ class Chooser:
 
     def measured(self, choice: Choice, record: Record) -> Estimate:
         """The measured time of a choice."""
-        host = self.machine.launch * len(choice.scheduled()[0].kernels)
+        host = self.machine.launch * len(choice.scheduled()[0].launches)
         own = Seconds(record.seconds, 0.0 if self.machine.target == "cpu" else host)
         return Estimate(own, "measured", str(choice.config), MEASURED)
 

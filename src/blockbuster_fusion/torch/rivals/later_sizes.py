@@ -124,7 +124,7 @@ class LaterSizes:
             given, sizes = self.parts.examples(part, device, length)
             made = executable_of([choice], threads if device.type == "cpu" else None)
             spent = measured(launcher(made, given, sizes, device), device).device
-        host = 0.0 if device.type == "cpu" else self.machine.launch * len(nest.kernels)
+        host = 0.0 if device.type == "cpu" else self.machine.launch * len(nest.launches)
         return Seconds(spent, host), str(choice.config), MEASURED
 
     # ---------------------------------------------------------------- crossings

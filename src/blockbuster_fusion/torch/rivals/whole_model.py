@@ -130,7 +130,8 @@ class WholeModel:
         calls = [x.call for x in rivals]
         if self.device.type == "cuda":
             # The device works while the host does what torch.compile does around a call.
-            around = busy(CALL - self.beside, forward), *(busy(CALL, call) for call in calls)
+            spent = CALL["cuda"]
+            around = busy(spent - self.beside, forward), *(busy(spent, call) for call in calls)
             times, beside = self.times(around, SECONDS), 0.0
         else:
             times = self.times((forward, *calls), SECONDS)

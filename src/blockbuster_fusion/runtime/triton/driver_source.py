@@ -1,0 +1,138 @@
+"""The C of a GPU's tape: it launches kernels, and calls PyTorch's operators between them."""
+
+import ctypes
+
+from blockbuster_fusion.runtime import traced
+from blockbuster_fusion.runtime.triton import library_call_source
+from blockbuster_fusion.runtime.triton.library_call_source import CODES
+from blockbuster_fusion.runtime.triton.variants import ALIGNED
+
+
+class Form(ctypes.Structure):
+    """A form of a kernel as C has it; without a function it is memory to clear."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("parameters", ctypes.c_void_p),
+        ("places", ctypes.c_void_p),
+        ("bases", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("odd", ctypes.c_void_p),
+        ("code", ctypes.c_void_p),
+        ("sized", ctypes.c_void_p),
+        ("parameter_count", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("code_count", ctypes.c_int64),
+        ("sized_count", ctypes.c_int64),
+        ("bytes", ctypes.c_int64),
+        ("blocks", ctypes.c_int64),
+        ("grid", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint),
+        ("shared", ctypes.c_uint),
+    )
+
+
+class Entry(ctypes.Structure):
+    """A launch: the forms of a kernel, a call of an operator, or results to release."""
+
+    _fields_ = (
+        ("forms", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("call", ctypes.c_void_p),
+        ("released", ctypes.c_void_p),
+        ("released_count", ctypes.c_int64),
+    )
+
+
+SOURCE = f"""\
+{traced.SOURCE}
+{library_call_source.SOURCE}
+#include <dlfcn.h>
+#include <string.h>
+
+struct form {{
+    void *function;
+    const int64_t *parameters, *places, *bases, *offsets, *odd, *code, *sized;
+    int64_t parameter_count, count, code_count, sized_count, bytes, blocks;
+    unsigned grid[3], threads, shared;
+}};
+struct entry {{
+    const struct form *forms;
+    int64_t count;
+    struct call *call;
+    const int64_t *released;
+    int64_t released_count;
+}};
+typedef unsigned u;
+typedef int (*launch_kernel)(void *, u, u, u, u, u, u, u, void *, void **, void **);
+typedef int (*clear_memory)(uint64_t, unsigned char, size_t, void *);
+static launch_kernel launch;
+static clear_memory clear;
+static int (*current)(void **), (*device_of)(int *, int), (*retain)(void **, int), (*set)(void *);
+
+int find(const char *library) {{
+    void *found = dlopen(library, RTLD_NOW);
+    if (!found) return 1;
+    launch = (launch_kernel)dlsym(found, "cuLaunchKernel");
+    clear = (clear_memory)dlsym(found, "cuMemsetD8Async");
+    *(void **)&current = dlsym(found, "cuCtxGetCurrent");
+    *(void **)&device_of = dlsym(found, "cuDeviceGet");
+    *(void **)&retain = dlsym(found, "cuDevicePrimaryCtxRetain");
+    *(void **)&set = dlsym(found, "cuCtxSetCurrent");
+    return !launch || !clear || !current || !device_of || !retain || !set;
+}}
+
+/* A thread that has not used the GPU yet has no context: it gets that of PyTorch. */
+static int with_context(int number) {{
+    void *context = 0;
+    int device, failed = current(&context);
+    if (failed || context) return failed;
+    failed = device_of(&device, number);
+    if (!failed) failed = retain(&context, device);
+    return failed ? failed : set(context);
+}}
+
+/* Launches a kernel in one of its forms, if that fits. */
+static int launched(const struct form *one, const int64_t *addresses, const int64_t *numbers,
+                    void *stream) {{
+    int64_t parameters[one->parameter_count], made[one->code_count + 1], other = 0;
+    void *pointers[one->parameter_count];
+    if (!traced(one->code, one->code_count, numbers, made)) return UNFIT;
+    memcpy(parameters, one->parameters, sizeof(parameters));
+    for (int64_t j = 0; j < one->count; j++) {{
+        const int64_t at = addresses[one->bases[j]] + one->offsets[j];
+        parameters[one->places[j]] = at;
+        other |= (at % {ALIGNED} != 0) != one->odd[j];
+    }}
+    if (!one->function) return clear((uint64_t)parameters[0], 0, (size_t)one->bytes, stream);
+    if (other) return UNFIT;
+    for (int64_t j = 0; j < one->sized_count; j++)
+        parameters[one->sized[2 * j]] = made[one->sized[2 * j + 1]];
+    for (int64_t j = 0; j < one->parameter_count; j++) pointers[j] = &parameters[j];
+    const unsigned *grid = one->grid, blocks = one->blocks < 0 ? grid[0] : made[one->blocks];
+    return launch(one->function, blocks, grid[1], grid[2], one->threads, 1, 1, one->shared, stream,
+                  pointers, 0);
+}}
+
+/* Another thread may be in `play` meanwhile: it sees the new form as a whole, or not at all. */
+void publish(struct entry *one) {{
+    __atomic_store_n(&one->count, one->count + 1, __ATOMIC_RELEASE);
+}}
+
+int64_t play(const struct entry *entries, int64_t count, int64_t *addresses,
+             const int64_t *numbers, void *stream, int device, int mode) {{
+    const int lost = with_context(device);
+    if (lost) return lost;
+    for (int64_t i = 0; i < count; i++) {{
+        const struct entry *one = &entries[i];
+        release(addresses, one->released, one->released_count);
+        if (one->released) continue;
+        const int64_t forms = __atomic_load_n(&one->count, __ATOMIC_ACQUIRE);
+        int failed = one->call ? called(one->call, addresses, numbers, mode) : UNFIT;
+        for (int64_t j = 0; j < forms && failed == UNFIT; j++)
+            failed = launched(&one->forms[j], addresses, numbers, stream);
+        if (failed) return i * {CODES} + failed;
+    }}
+    return 0;
+}}
+"""

@@ -1,0 +1,51 @@
+"""The work of several kernels of one launch, as that of one kernel with all their programs."""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from blockbuster_fusion.schedule.work import Work
+
+SUMMED = frozenset(
+    {
+        "programs",
+        "products",
+        "operations",
+        "functions",
+        "moved",
+        "arrays",
+        "written",
+        "read_by_cores",
+        "by_words",
+        "jumps",
+        "turned",
+        "transposed",
+        "statements",
+    }
+)
+"""What all programs do together."""
+OF_A_PROGRAM = frozenset({"own", "common", "busy"})
+"""What the programs have on average."""
+LEAST = frozenset({"across", "along", "piece", "is_grouped", "has_few_rows"})
+"""What is as good as in the worst kernel: the shortest rows, products of whole groups."""
+KEPT = frozenset({"dtype"})
+"""What the kernel with the most products has. All else is as much as in the kernel with the most:
+a launch has the registers and the shared memory for each of its programs, and ends with the longest
+of them."""
+
+
+def joined_work(works: Sequence[Work]) -> Work:
+    """The work of kernels that one launch runs, each program for one of them."""
+    first = max(works, key=lambda work: work.products)
+    programs = sum(work.programs for work in works)
+    made: dict[str, Any] = {}
+    for name in (field.name for field in fields(Work) if field.name not in KEPT):
+        numbers = [getattr(work, name) for work in works]
+        if name in SUMMED:
+            made[name] = sum(numbers)
+        elif name in OF_A_PROGRAM:
+            weighed = zip(numbers, (work.programs for work in works), strict=True)
+            made[name] = sum(x * n for x, n in weighed) / programs
+        else:
+            made[name] = min(numbers) if name in LEAST else max(numbers)
+    return replace(first, **made)
