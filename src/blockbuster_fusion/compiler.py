@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from blockbuster_fusion.array.arrays import as_dtype
+from blockbuster_fusion.array.exact_products import with_exact_products
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import Spec, trace
@@ -30,7 +31,7 @@ from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable, Runner
 from blockbuster_fusion.runtime.machines import this_cpu
 from blockbuster_fusion.safety.pipeline import make_safe
-from blockbuster_fusion.safety.storage import Storage, stored_as
+from blockbuster_fusion.safety.storage import NARROW, Storage, stored_as
 from blockbuster_fusion.schedule.defaults import (
     by_estimate,
     default_tiles,
@@ -67,6 +68,9 @@ class Request:
     batch: str | Iterable[str] = ()
     capability: int | None = None
     """The compute capability of the GPU, where one is known: 90 for sm_90."""
+    keeps_inputs: bool = False
+    """True if products do not round inputs that are stored as float32 beside others in 16 bits.
+    A model says so itself, product by product."""
 
     def __post_init__(self) -> None:
         model_for(self.target)
@@ -113,6 +117,10 @@ class Request:
             wanted = "a function, an array program or a block program"
             given, remedy = type(program).__name__, "bb.trace makes a program from a function"
             raise WrongKind(function="compile", wanted=wanted, given=given, remedy=remedy)
+        if isinstance(program, ArrayProgram) and isinstance(self.stored, Mapping):
+            narrow = {name for name, dtype in self.stored.items() if dtype in NARROW}
+            is_mixed = self.keeps_inputs and bool(narrow)
+            program = with_exact_products(program, narrow) if is_mixed else program
         graph = program if isinstance(program, Graph) else lower(program)
         name = "program" if isinstance(program, Graph) else program.name
         return with_known_sizes(graph, self.sizes or {}), self.name or name
@@ -190,6 +198,7 @@ def compile(
         name=name,
         batch=batch,
         capability=capability_of(target),
+        keeps_inputs=True,
     )
     return _built(request, lengths, threads)
 

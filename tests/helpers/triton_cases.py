@@ -54,7 +54,7 @@ from helpers.summed_products import summed_errors
 from helpers.together import together_errors, together_resources
 from helpers.triton_functions import error_functions
 from helpers.triton_rows import row_errors, row_resources
-from helpers.triton_scans import scan_errors, scan_resources
+from helpers.triton_scans import scan_errors, scan_resources, triangle_errors
 from helpers.vector_products import vector_errors, vector_resources
 
 UNITS = {
@@ -628,6 +628,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_outside": lookups_outside,
     "run_rows": row_errors,
     "run_scans": scan_errors,
+    "run_triangles": triangle_errors,
     "run_functions": error_functions,
     "compile": lambda capability, dtype: resources(int(capability), DType(dtype)),
     "compile_masks": masked_resources,

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.compiler import Request, choose
+from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.schedule.schedule import Schedule
 from blockbuster_fusion.tools.check.judge import relative_error
 from helpers.effort import FULL
@@ -126,6 +128,47 @@ def scan_errors() -> Iterator[dict[str, object]]:
             "error": relative_error(found, exact),
             "usual": relative_error(usual, exact),
         }
+
+
+TRIANGLES: dict[str, tuple[dict[str, int], dict[str, int], Schedule]] = {
+    "one strip": ({"M": 301, "N": 16}, {"M": 32, "N": 16}, Schedule()),
+    "ragged strips": ({"M": 170, "N": 50}, {"M": 64, "N": 32}, Schedule()),
+    "one block": ({"M": 130, "N": 40}, {"M": 128, "N": 16}, Schedule()),
+    "shares": ({"M": 301, "N": 40}, {"M": 16, "N": 16}, Schedule(split={"M": 4})),
+    "short blocks": ({"M": 140, "N": 20}, {"M": 8, "N": 16}, Schedule()),
+    "long blocks": ({"M": 300, "N": 20}, {"M": 256, "N": 16}, Schedule()),
+}
+"""Sizes, tiles and schedules of sums down columns of 16-bit numbers."""
+ODD = {"finite": (), "infinity": (np.inf,), "NaN": (np.nan,), "both": (np.inf, -np.inf)}
+"""Numbers in a column that are not finite."""
+
+
+def triangle_errors() -> Iterator[dict[str, object]]:
+    """The error of sums down columns in float16, and the elements that are not finite."""
+    from helpers import triton_runner
+
+    rng = np.random.default_rng(0)
+    program = bb.trace(lambda X: {"O": o.cumsum(X, axis=0)}, "M N")
+    for name, (sizes, tiles, schedule) in TRIANGLES.items():
+        options = {"sizes": sizes, "tiles": tiles, "schedule": schedule, "dtype": "float16"}
+        choice = choose(Request(program, target="cuda", **options))[0]
+        nest, own = choice.scheduled()
+        for word, odd in ODD.items():
+            x = rng.standard_normal((sizes["M"], sizes["N"])).astype(np.float16)
+            for at, number in enumerate(odd):
+                x[sizes["M"] // 2 + 3 * at, sizes["N"] // 2] = number
+            found = triton_runner.run(nest, {"X": x}, own, options=schedule.launch)["O"]
+            with np.errstate(invalid="ignore"):
+                exact = np.cumsum(np.float64(x), axis=0)
+                usual = np.float64(np.cumsum(np.float32(x), axis=0).astype(np.float16))
+            finite = np.isfinite(exact)
+            np.testing.assert_array_equal(found[~finite], exact[~finite])
+            yield {
+                "case": f"{name}, {word}",
+                "dots": "tl.dot(" in print_triton(nest),
+                "error": relative_error({"O": found[finite]}, {"O": exact[finite]}),
+                "usual": relative_error({"O": usual[finite]}, {"O": exact[finite]}),
+            }
 
 
 def scan_resources() -> Iterator[dict[str, object]]:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 import pytest
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.array.arrays import elementwise
+from blockbuster_fusion.array.arrays import Array, elementwise
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import NoKernel
 from blockbuster_fusion.ir.expr import call
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.product_types import ProductTypes
+from blockbuster_fusion.nest.nest import Contract
 from blockbuster_fusion.printers.triton.helpers import HELPERS
 from blockbuster_fusion.printers.triton.kernel import kernels_in_triton, print_triton
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
@@ -61,6 +63,58 @@ def test_computed_operands_are_rounded_where_that_is_harmless() -> None:
     assert ".to(tl.float16), " in last("attention", DType.float16)
     assert 'input_precision="tf32"' in last("layernorm-linear", DType.float16)
     assert 'input_precision="ieee"' in last("attention")
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype"),
+    [
+        ({"X": "bfloat16", "W": "bfloat16"}, "bfloat16"),
+        ({"X": "bfloat16"}, "float32"),
+        ({"W": "float16", "O": "float16"}, "float32"),
+        ({"X": "bfloat16", "W": "float16"}, "float32"),
+        ({"O": "bfloat16"}, "float32"),
+    ],
+)
+def test_inputs_that_are_stored_as_float32_are_not_rounded(
+    stored: dict[str, str], dtype: str
+) -> None:
+    request = Request(
+        lambda X, W: {"O": X @ W}, ("M K", "K N"), target="cuda", dtype=stored, keeps_inputs=True
+    )
+    nest = choose(request)[0].scheduled()[0]
+    (product,) = (s for s in nest.kernels[0].statements if isinstance(s, Contract))
+    assert str(ProductTypes(nest.kernels[0]).of(product)) == dtype
+    is_exact = dtype == "float32" and len(stored) < 2 + ("O" in stored)
+    assert ('input_precision="ieee"' in print_triton(nest)) == is_exact
+
+
+SHORT, EXACT = "tl.exp2(", "tl.exp("
+
+
+def row_max(x: Array) -> Array:
+    return bb.ops.max(x, 1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda X, Y: bb.ops.softmax(X, 1) + Y, {SHORT}),
+        (lambda X, Y: bb.ops.exp(X - row_max(X)) + Y, {EXACT}),
+        (lambda X, Y: bb.ops.exp(X - row_max(Y)), {EXACT}),
+        (lambda X, Y: bb.ops.exp(X + row_max(-X)) + Y, {EXACT}),
+        (lambda X, Y: bb.ops.softmax(X, 1) + bb.ops.exp(X * Y), {SHORT, EXACT}),
+        (lambda X, Y: Y / (bb.ops.exp(X - Y) + 1), {SHORT}),
+        (lambda X, Y: Y / (bb.ops.exp(X - Y) + 1e-3), {EXACT}),
+        (lambda X, Y: Y / (bb.ops.exp(X - Y) + 1) * bb.ops.exp(X - Y), {SHORT, EXACT}),
+    ],
+)
+def test_tiny_exponentials_vanish_where_they_do_not_matter(
+    function: Callable[..., object], found: set[str]
+) -> None:
+    """Beside the largest of a row, which is 1, or added to a number."""
+    request = Request(function, ("M N", "M N"), target="cuda", sizes={"N": 64}, capability=90)
+    source = print_triton(choose(request)[0].scheduled()[0])
+    assert {text for text in (SHORT, EXACT) if text in source} == found, source
 
 
 @pytest.mark.parametrize(

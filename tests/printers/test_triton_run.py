@@ -177,6 +177,14 @@ def test_scans_are_as_exact_as_float32() -> None:
     assert {kernels[name] for name in SPLIT_SCANS if "serial" in name} == {1}
 
 
+def test_sums_by_triangles_are_exact() -> None:
+    """Also above an infinity, which a product with zeros would make NaN."""
+    rows = found("run_triangles")
+    assert {row["dots"] for row in rows} == {True}
+    bad = [row for row in rows if not row["error"] <= 2 * row["usual"]]
+    assert not bad, bad
+
+
 def test_scans_spill_no_registers() -> None:
     rows = {row["case"]: row for row in found("compile_scans")}
     assert [*rows] == [*SCANS, *LARGE_SCANS, *SPLIT_SCANS]

@@ -19,6 +19,7 @@ from blockbuster_fusion.torch.plan.tape import TensorTape
 from blockbuster_fusion.torch.plan.views import ViewStep
 from blockbuster_fusion.torch.rivals import choose, library
 from helpers.effort import part
+from helpers.torch_running import Watched
 
 aten = torch.ops.aten
 
@@ -293,3 +294,27 @@ def test_an_array_that_is_read_transposed_too_is_known(function: Any, reads: boo
         assert torch.equal(made(*given), function(*given))
     (fused,) = made.graphs[0].fused
     assert fused.part.expressed.reads_transposed == reads
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        lambda x: x.chunk(2, -1),
+        lambda x: x.split([3, 3, 2], -1)[::2],
+        lambda x: x.split(2, 1)[1:],
+        lambda x: x.unbind(2)[1:3],
+        lambda x: (x.transpose(0, 1).unbind()[0], x.split(2)[0]),
+    ],
+)
+def test_a_piece_of_a_split_is_a_view_by_itself(pieces: Callable[[Tensor], Any]) -> None:
+    """A list of views costs the host several times as much as the views that are read."""
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        first, second = pieces(x)
+        return first.flip(0), second.tanh() * 2, first
+
+    made = Watched(function, dynamic=False, library="never")
+    made.check(torch.randn(4, 6, 8))
+    names = [step.name for graph in made.graphs for step in graph.plan.steps]
+    assert not any("split" in name or "unbind" in name for name in names), names
+    assert any("slice" in name or "select" in name for name in names), names

@@ -69,8 +69,9 @@ WORD = 4
 """The bytes that a thread copies ahead at least."""
 CUT, LONG_PIECE = 0.15, 512
 """The share of time that a stream of short pieces of rows takes longer, and their bytes."""
-BROKEN, LINE = 1.2, 128
-"""The same for pieces that are shorter than what the memory reads at a time."""
+BROKEN, BROKEN_AHEAD, LINE = 1.2, 0.3, 128
+"""The same for pieces that are shorter than what the memory reads at a time, without and with
+blocks that are loaded ahead; and the bytes of that."""
 TAIL = 0.2
 """The share of the bytes of all programs that run at a time for which the memory is not busy, in
 kernels without loops and folds: the first programs only load, and the last ones only store."""
@@ -102,9 +103,13 @@ shorter, and more of them. With descriptors it is nothing: threads compute no ad
 STORING = 2.0
 """The waiting of a step for the product that it stores, in steps."""
 EACH_START = 4e-10
-"""The seconds between the starts of two programs with products, while the processors are filled."""
+"""The seconds between the starts of two programs that load blocks ahead; with products, while the
+processors are filled."""
 FOLDING = 0.3
 """The waiting of threads for each other in a fold, in steps."""
+CROSSED, OF_A_WARP = 1.05e-9, 256
+"""The seconds in which a processor hands over a column of a sum across rows from one warp to
+another; and the columns of a warp, beside which others have columns of their own."""
 COMMON = 0.3
 """The share of the first cache that what all programs read may fill."""
 CACHED = 0.6
@@ -156,7 +161,7 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     )
     warps = schedule.warps or usual
     runs = work.multiplying > 1 or work.streaming  # one step has none ahead
-    stages = (schedule.stages or STAGES) if runs else 1
+    stages = (schedule.stages or STAGES) + work.further if runs else 1
     if work.staged:
         stages = max(1, min(stages, int(room // work.staged)))
     each = work.held / (32 * warps)
@@ -220,6 +225,9 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     alone = work.steps - running + work.handed_over + STORING * work.storing
     waiting = rounds * (alone + folding + starts) * machine.latency
     filling = min(programs, machine.processors * here.programs)
+    waiting += _crossing(work, here.warps) * programs / machine.processors
+    if work.streaming:  # each program waits for the first blocks that it loads ahead
+        waiting += EACH_START * programs
     if work.products:
         waiting += (1.0 if has_turns else rounds) * FIRST * arriving
         waiting += EACH_START * filling
@@ -239,6 +247,12 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     few = TRANSPOSED if work.has_few_columns else 1.0
     few *= FLOODED if has_few and coming > MOST_AHEAD else 1.0
     return (longer + beside + waiting) * here.spilled**3 * crowded * few
+
+
+def _crossing(work: Work, warps: int) -> float:
+    """The seconds that folds across rows take a processor, for each program."""
+    across = warps / min(warps, max(1.0, work.crossed / OF_A_WARP))
+    return CROSSED * work.crossed * across if across > 1 else 0.0
 
 
 def _multiplying(work: Work, machine: Machine, here: Residents, programs: float) -> float:
@@ -293,12 +307,13 @@ def _moving(
     def rate(memory: Memory) -> float:
         return min(memory.total * (MEMORY if memory is main else 1.0), memory.each * processors)
 
-    broken = 0.0 if work.products else BROKEN * max(0.0, 1 - work.piece / LINE)
+    longer = BROKEN_AHEAD if work.streaming else BROKEN
+    broken = 0.0 if work.products else longer * max(0.0, 1 - work.piece / LINE)
     once = work.arrays * (1 + broken)
     parts = ((once, home), (others, cache), (common, first), (again, nearest))
     if runs_ahead:  # both memories are busy at a time
         from_main = once / rate(main)
-        if not work.products:  # a stream
+        if work.multiplying and not work.products:  # products with vectors
             from_main *= 1 + CUT * max(0.0, 1 - work.piece / LONG_PIECE)
         return max(from_main, sum(size for size, _ in parts) / rate(cache))
     return sum(size / rate(memory) for size, memory in parts)

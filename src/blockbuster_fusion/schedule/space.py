@@ -234,18 +234,25 @@ class Space:
         }
 
     def _folded(self) -> set[Dim]:
-        """The dims along which loops fold each of their blocks, in kernels without products."""
+        """The dims along which loops fold each of their blocks, in kernels without products.
+
+        Loops that go through the same rows again have blocks as long.
+        """
         kernels = [
             kernel
             for kernel in self.nest.kernels
             if not any(isinstance(s, Contract) for s in kernel.statements)
         ]
-        loops = [s for kernel in kernels for s in kernel.statements if isinstance(s, For)]
-        return {
-            loop.index.dim
-            for loop in loops
-            if any(isinstance(s, Fold) and s.span.at is loop.index for s in loop.body)
-        }
+        found: set[Dim] = set()
+        for kernel in kernels:
+            loops = [s for s in kernel.statements if isinstance(s, For)]
+            folding = {
+                loop.index.dim.axis
+                for loop in loops
+                if any(isinstance(s, Fold) and s.span.at is loop.index for s in loop.body)
+            }
+            found |= {loop.index.dim for loop in loops if loop.index.dim.axis in folding}
+        return found
 
     def _streamed(self) -> set[Dim]:
         """The dims of rows that a GPU multiplies with vectors; it reads long pieces of them."""

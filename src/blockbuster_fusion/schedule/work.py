@@ -1,6 +1,7 @@
 """Counts the work of a kernel: what each program loads, computes and stores, and how often."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Dim
@@ -12,6 +13,12 @@ from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
 from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
+from blockbuster_fusion.nest.analysis.triangular_scans import (
+    FURTHER,
+    LONGEST,
+    SHORTEST,
+    triangular_scan,
+)
 from blockbuster_fusion.nest.nest import (
     Access,
     Body,
@@ -41,6 +48,8 @@ from blockbuster_fusion.schedule.weights import WEIGHTS, functions, weight
 
 SCANNED = {"cpu": 24.0, "cuda": 8.0}
 """The operations of a scan for each number: one waits for the other, or they go in rounds."""
+TRIANGULAR = 2.0
+"""The same for a scan by tensor cores (nest/analysis/triangular_scans.py)."""
 WIDENED = 2.0
 """The additions that a product of two numbers of a block takes, with the conversion of one."""
 IN_BATCHES = 40.0
@@ -83,6 +92,8 @@ class Work:
     folding: float = 0.0
     """Folds of tiles in one program, for which its threads wait for each other; those of several
     rows take longer."""
+    crossed: float = 0.0
+    """Results of folds across rows in one program: warps with other rows hand theirs over."""
     handed_over: float = 0.0
     """Blocks of pointwise kernels that go from the threads which load them to others, in a step."""
     multiplying: float = 0.0
@@ -92,6 +103,8 @@ class Work:
     streaming: float = 0.0
     """The steps that only gather blocks, place by place; on a GPU, their loads run ahead too, but
     for the first of a loop."""
+    further: int = 0
+    """The stages in which these run ahead beside the usual ones."""
     staged: float = 0.0
     """The most bytes that one such step loads."""
     read_by_cores: float = 0.0
@@ -171,6 +184,7 @@ class _Count:
         self.mixed: set[Tile] = set()
         self.there: set[object] = set()
         self.streams: frozenset[For] = frozenset()
+        self.triangles: frozenset[For] = frozenset()
         self.is_pointwise = False
 
     def of(self, kernel: Kernel) -> Work:
@@ -179,7 +193,9 @@ class _Count:
         if not any(isinstance(s, Contract) for s in kernel.statements):
             self.line = STREAMED_LINE[self.target]
         if self.has_tensor_cores:
-            self.streams = frozenset(streaming_loops(kernel))
+            self.triangles = frozenset(self.triangular_loops(kernel))
+            self.streams = frozenset(streaming_loops(kernel)) | self.triangles
+            work.further = FURTHER if self.triangles else 0
             others = (isinstance(s, Contract | Fold) for s in kernel.statements)
             self.is_pointwise = not any(others)
         self.grid = set(kernel.grid)
@@ -193,6 +209,7 @@ class _Count:
         work.storing /= work.programs * work.busy
         work.streaming /= work.programs * work.busy
         work.folding /= work.programs * work.busy
+        work.crossed /= work.programs * work.busy
         work.handed_over /= work.programs * work.busy
         work.own = sum(self.own.values())
         work.common = sum(size for buffer, size in self.own.items() if buffer in self.common)
@@ -202,6 +219,15 @@ class _Count:
         if work.has_few_rows:  # weights are read as they lie
             work.transposed = 0.0
         return work
+
+    def triangular_loops(self, kernel: Kernel) -> Iterator[For]:
+        """The loops that scan blocks by products with triangles."""
+        for loop in (s for s in kernel.statements if isinstance(s, For)):
+            scan = triangular_scan(loop)
+            if scan is not None:
+                rows, columns = map(self.block, scan.load.tile.spans)
+                if SHORTEST <= rows <= LONGEST and columns >= SHORTEST:
+                    yield loop
 
     def blocks(self, dim: Dim) -> int:
         return max(1, len(self.tiling.starts(dim)))
@@ -280,7 +306,11 @@ class _Count:
                 work.functions += functions(expr, self.weights) * elements
             case Fold(tile, operand):
                 work.folding += times * (1 + math.log2(self.elements(tile)) / 2)
+                if statement.span != operand.spans[-1]:
+                    work.crossed += times * self.elements(tile)
                 work.operations += self.elements(operand) * times
+            case RunningFold(_, operand) if any(statement in x.body for x in self.triangles):
+                work.operations += TRIANGULAR * self.elements(operand) * times
             case RunningFold(_, operand, _, combiner):
                 work.folding += times
                 each = SCANNED[self.target] * weight(combiner.combine[0], self.weights)

@@ -7,7 +7,9 @@ from blockbuster_fusion.ir.combiner import MAX, MIN
 from blockbuster_fusion.ir.expr import arguments
 from blockbuster_fusion.ir.expr_dtypes import node_dtypes
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.shifted_exponentials import shifted_exponentials
 from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
+from blockbuster_fusion.nest.analysis.triangular_scans import triangular_scan
 from blockbuster_fusion.nest.nest import (
     Body,
     Cascade,
@@ -46,6 +48,7 @@ from blockbuster_fusion.printers.triton.loops import is_interleaved, loop_lines
 from blockbuster_fusion.printers.triton.maxima import seen_maxima
 from blockbuster_fusion.printers.triton.moves import load, store
 from blockbuster_fusion.printers.triton.names import ParameterNames
+from blockbuster_fusion.printers.triton.triangles import by_triangles
 from blockbuster_fusion.printers.triton.values import TileValues
 from blockbuster_fusion.printers.triton.variables import Variables
 
@@ -71,6 +74,7 @@ class BodyPrinter:
             s for loop in kernel.statements if isinstance(loop, For) for s in spread_sums(loop)
         )
         self.streaming_loops = {*streaming_loops(kernel)}
+        self.shifted = shifted_exponentials(kernel)
         loops = [s for s in kernel.statements if isinstance(s, For)]
         self.turns = {x.index: x.share.parts for x in loops if x.share and is_interleaved(x)}
 
@@ -129,7 +133,8 @@ class BodyPrinter:
         there = {span for t in operands for span in t.spans}
         spans = tuple(s for s in tile.spans if s in there)
         texts = [aligned(self.values.value(t), t.spans, spans or tile.spans) for t in operands]
-        text = self.variables.expr.write(expr, texts, dtypes)
+        flushed = self.shifted.get(statement, ())
+        text = self.variables.expr.write(expr, texts, dtypes, flushed)
         if found is None and not arguments(expr):
             return f"tl.full({self.values.shape(tile)}, {text}, {TRITON_TYPES[tile.dtype]})"
         if len(spans) == len(tile.spans):
@@ -191,9 +196,13 @@ class BodyPrinter:
             bounds += ", num_stages=1"  # what one iteration stores, the next loads
         elif loop in self.streaming_loops:
             bounds += f", num_stages={self.variables.use('STAGES')}"
-        inside = [*self.variables.declarations(loop.index), *inner]
+        declared = self.variables.declarations(loop.index)
+        inside = [*declared, *inner]
         self.barriers.enter(loop.body)
         made = [f"for {name} in tl.range({bounds}):", *(f"    {x}" for x in inside)]
+        scan = triangular_scan(loop)
+        if scan is not None:
+            made = by_triangles(self.values, scan, (name, bounds), declared, made)
         if passes:
             # where a row has seen nothing in the window, the blocks before and after it count too
             counter = self.variables.names.local("pass", name)

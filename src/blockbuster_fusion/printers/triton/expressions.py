@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -30,6 +30,8 @@ _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _PLAIN = ("add", "sub", "mul", "div", "neg", "pow", "floordiv", *_COMPARISONS)
 """The functions that Python computes when a kernel is compiled, where sizes are known."""
 _LARGE = 1e30
+_FLUSHED = TextForm(f"tl.exp2({{0}} * {math.log2(math.e)!r})", needs=(TIMES,))
+"""An exponential in three instructions: exp(x) takes three more for results below 2**-126."""
 _NEGATIVE_ZERO = TextForm("negative_zero()", part="negative_zero")
 
 
@@ -75,8 +77,12 @@ class ExpressionWriter:
         expr: Expr,
         operands: Sequence[str],
         dtypes: Sequence[DType],
+        flushed: Iterable[Expr] = (),
     ) -> str:
-        """The expression over operands of these texts."""
+        """The expression over operands of these texts.
+
+        Of `flushed` exponentials those below the least normal number may be 0.
+        """
         known = node_dtypes(expr, dtypes)
         wide = DType.float64 if DType.float64 in dtypes else DType.float32
         made: dict[Expr, Fragment] = {}
@@ -84,12 +90,16 @@ class ExpressionWriter:
         levels: dict[Expr, int] = {}
         nodes = list(postorder(expr))
         uses = Counter(a for node in nodes for a in node.args)
+        may_vanish = {*flushed, *_beside_numbers(nodes)}
         for node in nodes:
             levels[node] = 1 + max((levels[a] for a in node.args), default=0)
             if known[node] is None and node not in varies:
                 made[node] = self.number(node, wide, made)
                 continue
-            made[node] = self.node(node, made, known, operands)
+            if node in may_vanish and known[node] is DType.float32:
+                made[node] = self.filled(_FLUSHED, [made[a] for a in node.args])
+            else:
+                made[node] = self.node(node, made, known, operands)
             is_long = len(made[node][0]) > LENGTHY and uses[node] > 1
             if self.fresh is not None and (levels[node] > DEEP or is_long) and node is not expr:
                 name = self.fresh()
@@ -249,6 +259,21 @@ def _of_error_function(node: Expr) -> TextForm | None:
         case "sub", [True, False], [False, True]:
             return TextForm("one_plus_erf(-{0})", needs=(UNARY,), part="one_plus_erf")
     return None
+
+
+def _beside_numbers(nodes: Sequence[Expr]) -> Iterator[Expr]:
+    """The exponentials of an expression that are only added to numbers, as in a sigmoid."""
+    users: dict[Expr, list[Expr]] = {}
+    for node in nodes:
+        for a in node.args:
+            users.setdefault(a, []).append(node)
+    for node in nodes:
+        if node.op == "exp" and node in users and all(map(_adds_a_number, users[node])):
+            yield node
+
+
+def _adds_a_number(node: Expr) -> bool:
+    return node.op == "add" and any(a.op == "const" and a.number >= 1 for a in node.args)
 
 
 def _is_one(expr: Expr) -> bool:

@@ -12,6 +12,12 @@ from functools import cached_property
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
 from blockbuster_fusion.nest.analysis.spread_sums import streaming_loops
+from blockbuster_fusion.nest.analysis.triangular_scans import (
+    FURTHER,
+    LONGEST,
+    SHORTEST,
+    triangular_scan,
+)
 from blockbuster_fusion.nest.nest import (
     Body,
     Cascade,
@@ -71,10 +77,18 @@ class SharedMemory:
     def streams(self) -> tuple[For, ...]:
         return streaming_loops(self.kernel)
 
+    @cached_property
+    def scans(self) -> list[For]:
+        """The loops that scan blocks by products with triangles."""
+        loops = (s for s in self.kernel.statements if isinstance(s, For))
+        return [loop for loop in loops if triangular_scan(loop) is not None]
+
     def estimate(self, length: BlockLength, stages: int, warps: int) -> int:
         """The bytes that one program takes at most."""
         if not self.products:
-            return max((self._streamed(s.body, length, stages) for s in self.streams), default=0)
+            taken = [self._streamed(s.body, length, stages) for s in self.streams]
+            taken += [self._scanned(s, length, stages) for s in self.scans]
+            return max(taken, default=0)
         folds = [s for s in self.kernel.statements if isinstance(s, Fold)]
         shares = [_elements(fold.tile, length) * PARTIAL * warps for fold in folds]
         held = self._held(self.kernel.body, length, stages, is_loop=False)
@@ -85,6 +99,14 @@ class SharedMemory:
         loads = [s for s in body if isinstance(s, Load | Lookup)]
         sizes = (_elements(s.tile, length) * s.source.buffer.dtype.bytes for s in loads)
         return sum(sizes) * (stages - 1)
+
+    def _scanned(self, loop: For, length: BlockLength, stages: int) -> int:
+        """The bytes of blocks that are scanned by products, and of the triangle and its square."""
+        scan, rows = triangular_scan(loop), length(loop.index.dim)
+        if scan is None or not SHORTEST <= rows <= LONGEST:
+            return 0
+        ones = 2 * rows * rows * scan.stored.bytes
+        return self._streamed(loop.body, length, stages + FURTHER) + ones
 
     def _held(self, body: Body, length: BlockLength, stages: int, *, is_loop: bool) -> int:
         """The most bytes that the statements of a body hold at one time."""

@@ -185,3 +185,26 @@ def counts_positions(node: Node) -> bool:
     if node.op != "call_function":
         return False
     return node.args[:1] in ((0,), ()) or len(node.args) == 1
+
+
+def as_slice(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
+    """The view that gives a piece of a split alone, with its arguments; None for other nodes."""
+    if node.target is not operator.getitem:
+        return None
+    split, at = node.args
+    name = short_name(split) if isinstance(split, Node) else ""
+    if not isinstance(split, Node) or not isinstance(at, int) or split.kwargs:
+        return None
+    if any(tensor.is_nested for tensor in tensors_of(split)):
+        return None
+    if name == "unbind":
+        source, dim = (*split.args, 0)[:2]
+        return torch.ops.aten.select.int, (source, dim, at)
+    if name not in ("split", "split_with_sizes"):
+        return None
+    source, given, dim = (*split.args, 0)[:3]
+    lengths = [given] * (at + 1) if isinstance(given, int) else given
+    if not isinstance(lengths, list | tuple) or not all(isinstance(n, int) for n in lengths):
+        return None
+    start = sum(lengths[:at])
+    return torch.ops.aten.slice.Tensor, (source, dim, start, start + lengths[at])

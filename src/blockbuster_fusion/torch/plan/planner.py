@@ -20,7 +20,7 @@ from blockbuster_fusion.torch.capture.nodes import (
     tensor_of,
     tensors_of,
 )
-from blockbuster_fusion.torch.capture.operators import concatenated
+from blockbuster_fusion.torch.capture.operators import as_slice, concatenated
 from blockbuster_fusion.torch.capture.results import ResultPlacements, storage_of, strides_of
 from blockbuster_fusion.torch.capture.sizes import SymbolTable
 from blockbuster_fusion.torch.capture.symbolic import as_size, sizes_of
@@ -130,7 +130,7 @@ class Planner:
         stack = [node]
         while stack:
             n = stack[-1]
-            missing = [m for m in n.all_input_nodes if m not in self.slots]
+            missing = [m for m in _read(n) if m not in self.slots]
             if n in self.slots:
                 stack.pop()
             elif missing:
@@ -343,11 +343,14 @@ class Planner:
         if node in self.in_place.values():
             self.slots[node] = self.slot(operand(node))  # it is there already
             return
-        for source in node.all_input_nodes:
+        for source in _read(node):
             if source not in self.slots:
                 self.slot(source)
         function, arguments, options = node.target, node.args, node.kwargs
-        if node.op == "get_attr":
+        piece = as_slice(node)
+        if piece is not None:
+            function, arguments = piece
+        elif node.op == "get_attr":
             value = attribute_of(self.analysis.module, str(node.target))
             function, arguments, options = (lambda: value), (), {}
         elif node.target in _COPYING:
@@ -365,11 +368,18 @@ class Planner:
         filled = tuple(self.argument(a) for a in arguments)
         named = {k: self.argument(v) for k, v in options.items()}
         self.slots[node] = self.new_slot()
-        step = OperatorStep(name_of(node), function, filled, named, self.slots[node])
+        name = name_of(node) if piece is None else str(function)
+        step = OperatorStep(name, function, filled, named, self.slots[node])
         self.steps.append(step)
         self.operated.append(node)
         if self.analysis.kind(node) is not Kind.VIEW and len(tensors_of(node)) == 1:
             self.restride(node)
+
+
+def _read(node: Node) -> list[Node]:
+    """The nodes that the step of a node reads: a piece of a split is a slice of what is split."""
+    piece = as_slice(node)
+    return node.all_input_nodes if piece is None else [n for n in piece[1] if isinstance(n, Node)]
 
 
 def is_dense(strides: Sequence[Size], shape: Sequence[Size]) -> bool:
