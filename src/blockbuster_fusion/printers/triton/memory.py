@@ -128,7 +128,7 @@ class SharedMemory:
             for side, guard in zip((product.left, product.right), product.tail_masked, strict=True):
                 size = _elements(side, length) * dtype.bytes
                 as_loaded = side in ahead and not guard and self.dots.stored(side) is dtype
-                if as_loaded and product_of(product).is_plain:
+                if as_loaded and product_of(product).is_plain and not product.also:
                     continue
                 if side in made_here and precision == "ieee":
                     now += size
