@@ -260,6 +260,7 @@ EVALUATES = {
     "torch/from_array_program.py": "the text of torch_source, whose names are made by naming",
     "torch/plan/steps.py": "numbered names only",
     "torch/plan/sized.py": "numbered names only",
+    "torch/plan/tape_text.py": "numbered names and numbers only",
     "torch/plan/regions.py": "numbers only",
     "runtime/triton/launch.py": "the text of print_triton",
 }
