@@ -1,7 +1,7 @@
 """Searches the schedule space by predicted cost: one dim at a time, from several starts."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,15 +49,16 @@ def searched(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) 
     if machine.target == "cuda":
         own = [form for form in forms if form.grid == usual.grid]
         forms += [more for form in own if search.adds(form, more := replace(form, padded=True))]
-        own = [form for form in forms if form.grid == usual.grid]
-        forms += [more for form in own if search.joins(more := replace(form, together=True))]
-    for schedule in dict.fromkeys(forms):
+    for schedule in search.distinct(forms):
         best = search.visit(schedule)
         if best is not None:
             search.transpose(best)
         if best is not None and schedule.grid != "one":
             for split in search.splits(best):
                 search.visit(split)
+    if machine.target == "cuda":
+        for schedule in dict.fromkeys(form for form in forms if form.grid == usual.grid):
+            search.join(schedule)
     return sorted(search.visited, key=lambda x: (x.seconds.device, x.schedule.warps is not None))
 
 
@@ -101,13 +102,33 @@ class _Search:
             return False
         return len(more.kernels) > len(few.kernels)
 
-    def joins(self, schedule: Schedule) -> bool:
-        """True if a schedule launches several kernels as one."""
+    def distinct(self, forms: Iterable[Schedule]) -> list[Schedule]:
+        """The schedules whose nests differ: without nested loops, all grids are one."""
+        found: dict[object, Schedule] = {}
+        for form in forms:
+            try:
+                kernels = self.lower(form)[0].kernels
+            except BlockbusterError:
+                continue
+            grids = tuple(tuple(index.dim for index in kernel.grid) for kernel in kernels)
+            found.setdefault((grids, replace(form, grid="all")), form)
+        return [*found.values()]
+
+    def join(self, schedule: Schedule) -> None:
+        """Looks at kernels that share a launch, with the split that is best for them apart."""
+        together = replace(schedule, together=True)
         try:
-            nest, _ = self.lower(schedule)
+            nest, _ = self.lower(together)
         except BlockbusterError:
-            return False
-        return len(nest.launches) < len(nest.kernels)
+            return
+        if len(nest.launches) == len(nest.kernels):
+            return
+        self.visit(together)
+        form = _form(schedule)
+        apart = [x for x in self.visited if _form(x.schedule) == form and not x.schedule.together]
+        best = min(apart, key=lambda x: x.seconds.device, default=None)
+        if best is not None and best.schedule.split:
+            self.visit(replace(together, split=best.schedule.split))
 
     def splits(self, best: Found) -> list[Schedule]:
         """The schedules that share the reductions of one that leaves the machine idle.
@@ -212,6 +233,10 @@ class _Search:
             tiling = Tiling(self.extents, tiles)
             self.works[key] = work_of(kernel, tiling, self.machine.target)
         return self.works[key]
+
+
+def _form(schedule: Schedule) -> tuple[Grid, bool, bool]:
+    return (schedule.grid, schedule.apart, schedule.padded)
 
 
 def _limit(change: Mapping[str, Any], schedule: Schedule) -> float:

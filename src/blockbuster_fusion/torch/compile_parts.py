@@ -99,7 +99,7 @@ class PartCompiler:
         self.later: dict[Hashable, tuple[Seconds, str, float]] = {}
         """The times of kernels for other sizes, with their configurations and errors."""
         self.programs: dict[tuple[Node, ...], PartProgram] = {}
-        """The programs of the parts that threads build."""
+        """The programs of parts, as long as the graph is the same."""
         self.built: dict[Hashable, Future[Executable]] = {}
         """The kernels that threads build, by part."""
         self._expected: tuple[Analysis, ExpectedSizes] | None = None
@@ -139,7 +139,6 @@ class PartCompiler:
         for nodes in parts:
             with contextlib.suppress(Exception):
                 part, target = self.program(nodes), self.options.target_of(nodes)
-                self.programs[(*nodes,)] = part
                 key = self.key(part, target)
                 if _COMPILED.get(key) is None and key not in self.built:
                     job = (part, target, device_of(nodes), *self.chosen(part, target))
@@ -158,6 +157,7 @@ class PartCompiler:
         made = [] if constants is None else constants.inputs(analysis.module.graph)
         static, library = analysis.static.union(made), analysis.library | choices.keys()
         self.analysis = replace(analysis, static=static, library=library)
+        self.programs.clear()
 
     def misc(self, node: Node) -> Unfused | Library:
         """An operator that no kernel is meant to compute: its dtype, its layout or its indices."""
@@ -231,7 +231,7 @@ class PartCompiler:
 
     def compile_part(self, nodes: list[Node]) -> Fused:
         """Nodes as one program with its kernels, compiled or known from an equal part."""
-        part = self.programs.get((*nodes,)) or self.program(nodes)
+        part = self.program(nodes)
         target, device = self.options.target_of(nodes), device_of(nodes)
         key = self.key(part, target)
         executable = _COMPILED.get(key)
@@ -290,11 +290,13 @@ class PartCompiler:
 
     def program(self, nodes: Sequence[Node]) -> PartProgram:
         """Nodes as one array program, or Unexpressed."""
-        inside = set(nodes)
-        results = [x for n in nodes for x in self.analysis.stored_results(n, inside)]
-        return PartBuilder(self.analysis, nodes, part_name(nodes), self.options.strict).part(
-            results
-        )
+        key = (*nodes,)
+        if key not in self.programs:
+            inside = set(nodes)
+            results = [x for n in nodes for x in self.analysis.stored_results(n, inside)]
+            builder = PartBuilder(self.analysis, nodes, part_name(nodes), self.options.strict)
+            self.programs[key] = builder.part(results)
+        return self.programs[key]
 
     def choices(self, part: PartProgram, target: str) -> list[Choice]:
         """The snapshots of a part with their tiles and schedules, the best first."""
