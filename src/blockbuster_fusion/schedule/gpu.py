@@ -229,7 +229,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     if work.streaming:  # each program waits for the first blocks that it loads ahead
         waiting += EACH_START * programs
     if work.products:
-        waiting += (1.0 if has_turns else rounds) * FIRST * arriving
+        waiting += (1.0 if has_turns else rounds) * (1.0 + work.restarts) * FIRST * arriving
         waiting += EACH_START * filling
     elif alone <= 1 and not (running or work.folding):
         main, ends = machine.main, alone + starts

@@ -145,6 +145,8 @@ class Work:
     """True if all products are of few rows (nest/analysis/few_rows.py)."""
     dtype: str = "float32"
     """The dtype in which products multiply."""
+    restarts: float = 0.0
+    """The times that one program begins a loop with products again, as it is in another loop."""
     is_exact: bool = False
     """True if products of float32 are not rounded to what tensor cores multiply."""
     is_chained: bool = False
@@ -206,6 +208,7 @@ class _Count:
         work.arrays = sum(self.seen.values())
         work.steps /= work.programs * work.busy
         work.multiplying /= work.programs * work.busy
+        work.restarts /= work.programs * work.busy
         work.storing /= work.programs * work.busy
         work.streaming /= work.programs * work.busy
         work.folding /= work.programs * work.busy
@@ -438,6 +441,8 @@ class _Count:
         if self.has_tensor_cores:
             own += sum(map(self.products, spread_sums(loop)))
         self.gathered = before + own
+        if any(isinstance(s, Contract) for s in loop.body):
+            self.work.restarts += times - self.work.programs
         ahead = times * max(0.0, trips - 1) if loop in self.streams else 0.0
         self.body(loop.body, times * trips, ahead)
         self.gathered = before
