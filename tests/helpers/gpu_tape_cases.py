@@ -431,6 +431,21 @@ def library_steps_of_any_size() -> Watched:
     return layers(dynamic=True)
 
 
+def conjugated() -> Watched:
+    """The numbers of a conjugated input are not those in memory, so that C must not read them."""
+
+    def transformed(z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.softmax(-1) * 2, torch.fft.fft(z, dim=0)
+
+    made = Watched(transformed, dynamic=False, target="cuda", library="never")
+    z, x = torch.complex(numbers(6, 4), numbers(6, 4)), numbers(6, 4)
+    for given in (z, z.conj(), z, z.conj(), z.conj()):
+        with torch.no_grad():
+            found = made(given, x)[1]
+        torch.testing.assert_close(found, torch.fft.fft(given, dim=0))
+    return made
+
+
 def _arguments(graph: Any, x: Tensor) -> Iterator[Any]:
     """The arguments of a graph of one tensor: the sizes that it takes, and the tensor."""
     sizes = iter(x.shape)
@@ -446,7 +461,7 @@ CASES: dict[str, Callable[[], Watched]] = {
     "fixed_mutated": fixed(written, (7, 4), (7, 4)),
     **{f.__name__: plain(f) for f in (softmax, product, scored, broadcast, turned, cut)},
     **{f.__name__: f for f in (strides, aligned, odd_addresses, fixed_odd_addresses)},
-    **{f.__name__: f for f in (caches, mutated, inference, threads)},
+    **{f.__name__: f for f in (caches, mutated, inference, threads, conjugated)},
     **{f.__name__: f for f in (library_steps, library_steps_of_any_size)},
     **{f.__name__: f for f in (operators_by_name, operators_by_name_of_any_size)},
     **{f.__name__: f for f in (allocated, windows, attention_by_pytorch, other_strides, failing)},

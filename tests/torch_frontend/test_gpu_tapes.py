@@ -82,3 +82,10 @@ def test_odd_addresses_have_forms_of_their_own() -> None:
     assert 2 <= found["met"] <= found["driver"] / 2
     found = outputs()["fixed_odd_addresses"]
     assert found["driver"] == 3 * found["met"] > 0  # two of eight calls are launched by Triton
+
+
+def test_c_reads_no_conjugated_inputs() -> None:
+    """An operator that C called took the numbers in memory for those of the input."""
+    found = outputs()["conjugated"]
+    assert found["problems"] == []
+    assert found["driver"] > 0

@@ -23,15 +23,15 @@ SUMMED = frozenset(
         "statements",
     }
 )
-"""What all programs do together."""
+"""The work of all programs together."""
 OF_A_PROGRAM = frozenset({"own", "common", "busy"})
-"""What the programs have on average."""
+"""Averages over the programs."""
 LEAST = frozenset(
     {"across", "along", "piece", "is_grouped", "has_few_rows", "has_few_columns", "is_describable"}
 )
-"""What is as good as in the worst kernel: the shortest rows, products of whole groups."""
+"""The least of all kernels: the shortest rows, products of whole groups."""
 KEPT = frozenset({"dtype"})
-"""What the kernel with the most products has. All else is as much as in the kernel with the most:
+"""Taken from the kernel with the most products. All else is as much as in the kernel with the most:
 a launch has the registers and the shared memory for each of its programs, and ends with the longest
 of them."""
 

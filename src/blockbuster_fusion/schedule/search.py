@@ -1,5 +1,6 @@
 """Searches the schedule space by predicted cost: one dim at a time, from several starts."""
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -147,9 +148,10 @@ class _Search:
 
     def transpose(self, best: Found) -> None:
         """Looks at the transposes of products with few rows, with the same tiles."""
+        schedule = replace(best.schedule, transposed=True)
         if any(map(few_rows_and_columns, self.lower(best.schedule)[0].kernels)):
-            schedule = replace(best.schedule, transposed=True)
-            self.point(schedule, self.lower(schedule)[0], best.tiles)
+            with contextlib.suppress(BlockbusterError):
+                self.point(schedule, self.lower(schedule)[0], best.tiles)
 
     def visit(self, schedule: Schedule) -> Found | None:
         """The best tiles for a schedule, or None if the program cannot be run so."""

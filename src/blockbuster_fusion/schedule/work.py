@@ -188,6 +188,7 @@ class _Count:
         self.streams: frozenset[For] = frozenset()
         self.triangles: frozenset[For] = frozenset()
         self.is_pointwise = False
+        self.has_many_columns = False
 
     def of(self, kernel: Kernel) -> Work:
         work = self.work
@@ -217,6 +218,8 @@ class _Count:
         work.own = sum(self.own.values())
         work.common = sum(size for buffer, size in self.own.items() if buffer in self.common)
         work.has_few_rows = bool(products_with_few_rows(tuple(kernel.statements), self.longest))
+        is_tall = self.has_tensor_cores and work.is_grouped and not self.has_many_columns
+        work.has_few_columns = bool(work.products) and is_tall
         if self.has_tensor_cores and work.products and not work.by_words:
             work.is_describable = bool(describable_blocks(kernel))
         if work.has_few_rows:  # weights are read as they lie
@@ -392,7 +395,7 @@ class _Count:
         read = rows + columns * rows / GROUPED if is_grouped else rows * WARPS + columns
         work.read_by_cores += batch * depth * own.bytes * read * times
         work.is_grouped &= is_grouped
-        work.has_few_columns = work.is_grouped and columns < GROUPED
+        self.has_many_columns |= columns >= GROUPED
         if own is DType.float32 and self.types.is_exact(statement):
             work.is_exact = True
             work.is_chained |= not {statement.left, statement.right} <= self.loaded.keys()

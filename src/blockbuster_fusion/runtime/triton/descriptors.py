@@ -10,8 +10,8 @@ from typing import Any
 
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-ALIGNED = 16
-"""Rows begin at multiples of so many bytes."""
+from blockbuster_fusion.runtime.triton.variants import ALIGNED
+
 LONGEST, FARTHEST = 1 << 31, 1 << 40
 """The lengths of axes, and the bytes from row to row, are less than these."""
 KINDS = {8: 10, 9: 8, 10: 9}

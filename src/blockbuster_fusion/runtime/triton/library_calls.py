@@ -25,7 +25,7 @@ PRODUCTS = {
 }
 """The operators, and their functions that write the result into a given tensor."""
 MOST_OPERANDS, MOST_RANK = 8, 6
-WHOLE = ("IntType", "SymIntType", "BoolType")
+INTEGERS = ("IntType", "SymIntType", "BoolType")
 PLAIN, TENSOR, OPTIONAL, LIST, STRING = range(5)
 """The kinds of arguments on a stack: a number, an operand, one that might be none, several, or
 letters."""
@@ -148,7 +148,7 @@ def named_call(
         return None
     kept = {x.number for x in results}
     kinds = [x.real_type.kind() for x in operator._schema.returns]
-    if any(kind != "TensorType" and kind not in WHOLE for kind in kinds):
+    if any(kind != "TensorType" and kind not in INTEGERS for kind in kinds):
         return None
     returns = tuple(
         IGNORED if kind != "TensorType" else KEPT if number in kept else DROPPED
@@ -182,6 +182,8 @@ def _on_stack(x: Any, kind: Any, held: list[Any]) -> list[int] | None:
         inner = None if x is None else _on_stack(x, kind.getElementType(), held)
         return [PLAIN, 0] if x is None else None if inner is None else [OPTIONAL, 0, *inner]
     if isinstance(kind, torch.ListType):
+        if not isinstance(x, list | tuple):
+            return None
         items = [_on_stack(item, kind.getElementType(), held) for item in x]
         known = [item for item in items if item is not None]
         inside = [n for item in known for n in item]
@@ -197,7 +199,7 @@ def _on_stack(x: Any, kind: Any, held: list[Any]) -> list[int] | None:
     if name == "ScalarTypeType" and isinstance(x, torch.dtype):
         number = number_of_dtype(x)
         return None if number is None else [PLAIN, number]
-    return [PLAIN, int(x)] if name in WHOLE and isinstance(x, int) else None
+    return [PLAIN, int(x)] if name in INTEGERS and isinstance(x, int) else None
 
 
 def makers() -> tuple[int, int]:

@@ -193,7 +193,7 @@ def as_slice(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
         return None
     split, at = node.args
     name = short_name(split) if isinstance(split, Node) else ""
-    if not isinstance(split, Node) or not isinstance(at, int) or split.kwargs:
+    if not isinstance(split, Node) or not isinstance(at, int) or at < 0 or split.kwargs:
         return None
     if any(tensor.is_nested for tensor in tensors_of(split)):
         return None

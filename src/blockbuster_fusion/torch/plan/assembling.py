@@ -115,7 +115,9 @@ class Assembly:
     def note_placement(self, slot: int, base: Base | None = None) -> None:
         """Notes the placement of the tensor in a slot; without a base, it is one."""
         x = self.layouts.tensor(slot)
-        if x is not None and self.layouts.devices.get(slot) == self.device:
+        if x is None or x.is_conj() or x.is_neg():  # its numbers are not those in memory
+            return
+        if self.layouts.devices.get(slot) == self.device:
             start = int(x.storage_offset()) * x.dtype.itemsize
             base = base or Base(slot, start=start)
             offset = start - base.start if x.numel() else 0
