@@ -43,6 +43,7 @@ from blockbuster_fusion.schedule.schedule import Schedule, scheduled
 from blockbuster_fusion.tools.check.judge import relative_error
 from helpers.attention_forms import FORMS, inputs_of
 from helpers.described_products import described_errors, described_resources
+from helpers.effort import crossed
 from helpers.joined_rows import joined_errors, joined_resources
 from helpers.lookup_programs import FORMS as LOOKUPS
 from helpers.lookup_programs import inputs_of as lookup_inputs
@@ -180,22 +181,22 @@ def masked_errors() -> Iterator[dict[str, object]]:
 
     from helpers import torch_reference, triton_runner
 
-    for name in MASKED:
+    sizes = ({"S": 37, "T": 53, "B": 2, "H": 1}, {"S": 1, "T": 41, "B": 2, "H": 1})
+    for name, extents in crossed([*MASKED], sizes):
         program, nest = FORMS[name].traced(), masked_nest(name)
-        for extents in ({"S": 37, "T": 53, "B": 2, "H": 1}, {"S": 1, "T": 41, "B": 2, "H": 1}):
-            inputs = inputs_of(program, **extents)
-            inputs = {
-                n: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x
-                for n, x in inputs.items()
-            }
-            exact = torch_reference.run(program, inputs, torch.float64)
-            found = torch_reference.run(program, inputs, torch.float32)
-            made = triton_runner.run(nest, inputs, tiles_of(nest, 16))
-            yield {
-                "case": name,
-                "error": relative_error(made, exact),
-                "torch": max(2.0**-23, relative_error(found, exact)),
-            }
+        inputs = inputs_of(program, **extents)
+        inputs = {
+            n: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x
+            for n, x in inputs.items()
+        }
+        exact = torch_reference.run(program, inputs, torch.float64)
+        found = torch_reference.run(program, inputs, torch.float32)
+        made = triton_runner.run(nest, inputs, tiles_of(nest, 16))
+        yield {
+            "case": name,
+            "error": relative_error(made, exact),
+            "torch": max(2.0**-23, relative_error(found, exact)),
+        }
 
 
 def divided_nest(name: str) -> Nest:
@@ -209,25 +210,25 @@ def divided_errors() -> Iterator[dict[str, object]]:
 
     from helpers import torch_reference, triton_runner
 
-    for name in DIVIDED:
+    sizes = ((37, 53), (53, 37), (48, 48), (1, 41))
+    for name, (rows, keys) in crossed([*DIVIDED], sizes):
         program, nest = FORMS[name].traced(), divided_nest(name)
-        for rows, keys in ((37, 53), (53, 37), (48, 48), (1, 41)):
-            inputs = inputs_of(program, S=rows, T=keys, B=2, H=1)
-            inputs = {
-                n: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x
-                for n, x in inputs.items()
+        inputs = inputs_of(program, S=rows, T=keys, B=2, H=1)
+        inputs = {
+            n: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x
+            for n, x in inputs.items()
+        }
+        exact = torch_reference.run(program, inputs, torch.float64)
+        found = torch_reference.run(program, inputs, torch.float32)
+        tiles = tiles_of(nest, 16)
+        for along, tile in (("", 16), ("T", 32), ("S", 32)):
+            changed = {d: tile if d.name == along else t for d, t in tiles.items()}
+            made = triton_runner.run(nest, inputs, changed)
+            yield {
+                "case": name,
+                "error": relative_error(made, exact),
+                "torch": max(2.0**-23, relative_error(found, exact)),
             }
-            exact = torch_reference.run(program, inputs, torch.float64)
-            found = torch_reference.run(program, inputs, torch.float32)
-            tiles = tiles_of(nest, 16)
-            for along, tile in (("", 16), ("T", 32), ("S", 32)):
-                changed = {d: tile if d.name == along else t for d, t in tiles.items()}
-                made = triton_runner.run(nest, inputs, changed)
-                yield {
-                    "case": name,
-                    "error": relative_error(made, exact),
-                    "torch": max(2.0**-23, relative_error(found, exact)),
-                }
 
 
 def divided_resources() -> Iterator[dict[str, object]]:
@@ -258,19 +259,19 @@ def lookup_errors() -> Iterator[dict[str, object]]:
     """The error of each form of lookup, in every snapshot."""
     from helpers import triton_runner
 
-    for name in LOOKUPS:
+    sizes = ({"S": 37, "V": 45, "D": 21, "E": 19, "L": 2}, {"S": 1, "V": 33, "D": 16})
+    for name, extents in crossed([*LOOKUPS], sizes):
         program = traced(name)
-        for extents in ({"S": 37, "V": 45, "D": 21, "E": 19, "L": 2}, {"S": 1, "V": 33, "D": 16}):
-            given = lookup_inputs(program, **extents)
-            given = {
-                n: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x
-                for n, x in given.items()
-            }
-            exact = bb.evaluate(program, given)
-            for snapshot in bb.fuse(bb.lower(program)).snapshots:
-                nest = scheduled(snapshot, name)
-                made = triton_runner.run(nest, given, tiles_of(nest, 16))
-                yield {"case": name, "error": relative_error(made, exact)}
+        given = lookup_inputs(program, **extents)
+        given = {
+            n: x.astype(np.float32).astype(np.float64) if x.dtype == np.float64 else x
+            for n, x in given.items()
+        }
+        exact = bb.evaluate(program, given)
+        for snapshot in bb.fuse(bb.lower(program)).snapshots:
+            nest = scheduled(snapshot, name)
+            made = triton_runner.run(nest, given, tiles_of(nest, 16))
+            yield {"case": name, "error": relative_error(made, exact)}
 
 
 def placed_errors() -> Iterator[dict[str, object]]:

@@ -82,14 +82,14 @@ def test_as_exact_as_float32(name: str, schedule: str) -> None:
 @pytest.mark.parametrize("name", MASKED)
 def test_masks_as_exact_as_float32(name: str) -> None:
     rows = [row for row in found("run_masks") if row["case"] == name]
-    assert len(rows) == 2
+    assert len(rows) == (2 if FULL else 1)
     assert not [row for row in rows if not row["error"] <= 2 * row["torch"]]
 
 
 @pytest.mark.parametrize("name", DIVIDED)
 def test_divided_loops_as_exact_as_float32(name: str) -> None:
     rows = [row for row in found("run_divided") if row["case"] == name]
-    assert len(rows) == 12
+    assert len(rows) == (12 if FULL else 3)
     assert not [row for row in rows if not row["error"] <= 2 * row["torch"]]
 
 
