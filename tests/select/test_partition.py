@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -144,7 +145,7 @@ def test_equal_to_an_integer_program(seed: int) -> None:
             add(later | inside, 1, math.inf)  # in different parts: at a later place
     for n, part in enumerate(parts):
         own = [*members(part)]
-        for i, j in zip(own, own[1:], strict=False):
+        for i, j in pairwise(own):
             add({len(parts) + i: 1.0, len(parts) + j: -1.0, n: far}, -math.inf, far)
             add({len(parts) + i: 1.0, len(parts) + j: -1.0, n: -far}, -far, math.inf)
     made = optimize.milp(

@@ -5,7 +5,7 @@ after the other. So a dynamic program over ideals finds the cheapest partition:
 
     best[I] = min over J ⊂ I with I∖J a candidate: best[J] + cost(I∖J)
 
-To know the cost of a candidate, it has to be fused and its schedules searched, which takes long. But
+To know the cost of a candidate, it has to be fused and its schedules searched: that takes long. But
 each candidate has a *floor*, which no implementation is cheaper than. Candidates count with their
 floors first. Those of the cheapest partition are priced, and the partition is sought again, until
 all of its parts are priced: then none is cheaper. Most candidates are never fused.
@@ -116,7 +116,7 @@ class Partitioner:
         self.ideals = 0
 
     def cheapest(self, incumbent: Sequence[int]) -> Partition:
-        """The cheapest partition; `incumbent` is one that can be run, and the first to be priced."""
+        """The cheapest partition; `incumbent` is one that can be run, and is priced first."""
         end = time.monotonic() + self.caps.seconds
         bound, rounds, caps = 0.0, 0, list[str]()
         self.ask(incumbent)
