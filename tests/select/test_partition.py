@@ -1,0 +1,158 @@
+"""The cheapest partition, against all partitions and against an integer program."""
+
+import math
+import random
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.select.order import Order, bits, connected_parts, members
+from blockbuster_fusion.select.partition import NEVER, Caps, Partition, Partitioner
+from helpers.partitions import partitions, random_costs, random_order
+
+PROGRAMS = 1000
+
+
+def floors(costs: Mapping[int, Seconds], rng: random.Random) -> dict[int, Seconds]:
+    """Floors that are below the costs by a random share."""
+    return {part: cost * rng.uniform(0.3, 1.0) for part, cost in costs.items()}
+
+
+def cheapest(order: Order, costs: Mapping[int, Seconds], rng: random.Random) -> Partition:
+    below = floors(costs, rng)
+    found = Partitioner(order, [*costs], below.__getitem__, costs.__getitem__)
+    return found.cheapest([1 << i for i in range(len(order))])
+
+
+def test_ideals_of_a_diamond() -> None:
+    order = Order([(), (0,), (0,), (1, 2)])
+    assert order.needed(bits([3])) == bits([0, 1, 2])
+    assert not order.is_convex(bits([0, 3]))
+    assert not order.is_convex(bits([0, 1, 3]))
+    assert order.is_convex(bits([1, 2]))
+    assert [*order.ready(bits([0]))] == [1, 2]
+    assert order.is_partition([bits([0]), bits([2]), bits([1, 3])])
+    assert not order.is_partition([bits([0]), bits([1, 3]), bits([2])])
+
+
+def test_an_operator_reads_only_earlier_ones() -> None:
+    with pytest.raises(ValueError, match="operator 0 reads operator 1"):
+        Order([(1,), ()])
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_connected_parts_are_all_there_once(seed: int) -> None:
+    order = random_order(random.Random(seed))
+    found = [*connected_parts(order, order.all, most=len(order))]
+    assert len({*found}) == len(found)
+    for part in range(1, 1 << len(order)):
+        reached = part & -part
+        while True:
+            more = part & bits(i for v in members(reached) for i in members(order.beside[v]))
+            if not more & ~reached:
+                break
+            reached |= more
+        assert (part in found) == (reached == part and order.is_convex(part))
+
+
+@pytest.mark.parametrize("has_host", [False, True])
+@pytest.mark.parametrize("block", range(10))
+def test_equal_to_all_partitions(block: int, has_host: bool) -> None:
+    """A thousand programs, half of them bound by the host here and there."""
+    for seed in range(block * PROGRAMS // 20, (block + 1) * PROGRAMS // 20):
+        rng = random.Random(2 * seed + has_host)
+        order = random_order(rng)
+        costs = random_costs(rng, order, has_host=has_host)
+        found = cheapest(order, costs, rng)
+        every = (sum((costs[p] for p in own), Seconds(0.0)) for own in partitions(order, costs))
+        assert found.cost.total() == pytest.approx(min(x.total() for x in every)), seed
+        assert order.is_partition(found.parts)
+        assert found.certificate.proven
+        assert found.certificate.priced <= found.certificate.candidates
+
+
+def test_parts_that_need_each_other_are_no_partition() -> None:
+    """Two convex parts, each of which reads the other: 0 → 3 and 1 → 2."""
+    order = Order([(), (), (1,), (0,)])
+    costs = {1 << i: Seconds(10.0) for i in range(4)}
+    costs |= {bits([0, 2]): Seconds(1.0), bits([1, 3]): Seconds(1.0)}
+    found = cheapest(order, costs, random.Random(0))
+    assert found.certificate.value == 21.0
+
+
+def test_what_nothing_can_run_is_left_out() -> None:
+    order = Order([(), (0,)])
+    costs = {0b01: Seconds(1.0), 0b10: Seconds(1.0), 0b11: NEVER}
+    below = {0b01: Seconds(1.0), 0b10: Seconds(1.0), 0b11: Seconds(0.1)}
+    found = Partitioner(order, [*costs], below.__getitem__, costs.__getitem__).cheapest([1, 2])
+    assert found.parts == (1, 2)
+    assert found.certificate.proven
+
+
+def test_candidates_with_high_floors_are_not_priced() -> None:
+    order = Order([(), (0,), (1,)])
+    asked: list[int] = []
+    costs = {part: Seconds(float(part.bit_count())) for part in connected_parts(order, 7, 3)}
+    costs[0b111] = Seconds(1.5)
+
+    def price(part: int) -> Seconds:
+        asked.append(part)
+        return costs[part]
+
+    found = Partitioner(order, [*costs], costs.__getitem__, price).cheapest([1, 2, 4])
+    assert found.parts == (0b111,)
+    assert sorted(asked) == [1, 2, 4, 7]
+
+
+def test_a_cap_is_told_and_the_incumbent_stays() -> None:
+    order = Order([()] * 12)
+    costs = {1 << i: Seconds(1.0) for i in range(12)}
+    found = Partitioner(
+        order, [*costs], lambda _: Seconds(0.5), costs.__getitem__, caps=Caps(ideals=100)
+    ).cheapest([*costs])
+    assert found.certificate.value == 12.0
+    assert found.certificate.caps == ("more than 100 ideals",)
+    assert not found.certificate.proven
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_equal_to_an_integer_program(seed: int) -> None:
+    optimize = pytest.importorskip("scipy.optimize")
+    rng = random.Random(seed)
+    order = random_order(rng, most=10)
+    costs = random_costs(rng, order, has_host=False)
+    parts, count = [*costs], len(order)
+    # x[p]: part p is taken; t[i]: the place of operator i, equal within a part.
+    width, far = len(parts) + count, count + 1
+    rows, low, high = [], [], []
+
+    def add(row: dict[int, float], least: float, most: float) -> None:
+        own = np.zeros(width)
+        for column, value in row.items():
+            own[column] += value
+        rows.append(own)
+        low.append(least)
+        high.append(most)
+
+    for i in range(count):
+        add({n: 1.0 for n, part in enumerate(parts) if part >> i & 1}, 1, 1)
+        for v in members(order.operands[i]):
+            inside = {n: 1.0 for n, part in enumerate(parts) if part >> i & 1 and part >> v & 1}
+            later = {len(parts) + i: 1.0, len(parts) + v: -1.0}
+            add(later | inside, 1, math.inf)  # in different parts: at a later place
+    for n, part in enumerate(parts):
+        own = [*members(part)]
+        for i, j in pairwise(own):
+            add({len(parts) + i: 1.0, len(parts) + j: -1.0, n: far}, -math.inf, far)
+            add({len(parts) + i: 1.0, len(parts) + j: -1.0, n: -far}, -far, math.inf)
+    made = optimize.milp(
+        c=[*(costs[part].device for part in parts), *[0.0] * count],
+        integrality=[*[1] * len(parts), *[0] * count],
+        bounds=optimize.Bounds([0.0] * width, [*[1.0] * len(parts), *[float(count)] * count]),
+        constraints=optimize.LinearConstraint(np.array(rows), low, high),
+    )
+    assert made.success
+    assert cheapest(order, costs, rng).certificate.value == pytest.approx(made.fun)
