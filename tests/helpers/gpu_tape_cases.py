@@ -402,7 +402,17 @@ def failing() -> Watched:
         with pytest.raises(RuntimeError, match="out of bounds"):  # PyTorch's own error
             made(table, rows + 3)
         check(made, table, rows)
+    writing = Watched(added, dynamic=False, target="cuda", library="never")
+    with torch.no_grad():
+        writing(table.clone(), numbers(2, 4), rows)
+        with pytest.raises(IndexError, match="out of bounds"):  # also if it has no result
+            writing(table.clone(), numbers(2, 4), rows + 3)
     return made
+
+
+def added(table: Tensor, more: Tensor, rows: Tensor) -> Tensor:
+    table.index_put_((rows,), more.tanh(), accumulate=True)
+    return more * 2
 
 
 def placed(table: Tensor, rows: Tensor) -> Tensor:

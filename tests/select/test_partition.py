@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.order import Order, bits, connected_parts, members
@@ -120,7 +121,6 @@ def test_a_cap_is_told_and_the_incumbent_stays() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_equal_to_an_integer_program(seed: int) -> None:
-    optimize = pytest.importorskip("scipy.optimize")
     rng = random.Random(seed)
     order = random_order(rng, most=10)
     costs = random_costs(rng, order, has_host=False)

@@ -188,8 +188,8 @@ class Launches:
         self.entries = (Entry * len(launches))()
         self.start = ctypes.addressof(self.entries)
         self.held: list[Any] = []  # the memory that the entries point to
-        self.allocating = set[int]()
-        """The calls of operators that allocate their results: they can be repeated."""
+        self.repeatable = set[int]()
+        """The calls of operators that Python can repeat, for PyTorch's own error."""
         self.lock = Lock()
         library = load_library()
         self.play, self.publish = library.play, library.publish
@@ -200,7 +200,7 @@ class Launches:
                 self.held += [call, held]
                 entry.call = ctypes.addressof(call)
                 finalize(self, library.forget, call)
-                self.allocating |= {at} if launch.results else set()
+                self.repeatable |= {at} if launch.is_repeatable else set()
                 continue
             if isinstance(launch, Release):
                 entry.released = self.kept(launch.handles)
@@ -267,7 +267,7 @@ class Launches:
         if not failed:
             return None
         at, code = divmod(failed, CODES)
-        is_repeatable = code == REFUSED and first + at in self.allocating
+        is_repeatable = code == REFUSED and first + at in self.repeatable
         if code in (UNFIT, DIFFERS) or is_repeatable:
             return Stopped(first + int(at), code)
         problem = f"the driver of the GPU reports error {code}"
@@ -282,8 +282,8 @@ class Stopped:
 
     at: int
     reason: int
-    """UNFIT if no form of a kernel fits, REFUSED if an operator that allocates its results has
-    failed, DIFFERS if it has run, and a result lies in memory otherwise than expected."""
+    """UNFIT if no form of a kernel fits, REFUSED if an operator has failed that Python can
+    repeat, DIFFERS if it has run, and a result lies in memory otherwise than expected."""
 
 
 def single(launch: DriverLaunch, device: int, count: int) -> Callable[[Sequence[int]], object]:

@@ -93,6 +93,11 @@ class LibraryCall:
     """The operator in Python, as a function of its operands."""
 
     @property
+    def is_repeatable(self) -> bool:
+        """True if the operator can be called from Python, with arrays of known strides."""
+        return self.again is not None and all(x.strides is not None for x in self.operands)
+
+    @property
     def given(self) -> list[int]:
         """The keys of the lengths that a call gives."""
         return [key for x in self.operands for key in x.given if key is not None]
