@@ -9,7 +9,7 @@ from functools import cached_property
 
 
 class Order:
-    """Which operators need which."""
+    """The operands of operators, and all that each needs before it can run."""
 
     def __init__(self, operands: Sequence[Iterable[int]]) -> None:
         """`operands` has the numbers of the operators whose results each operator reads."""
