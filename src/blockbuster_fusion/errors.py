@@ -254,6 +254,12 @@ class BadConfig(BlockbusterError):
     template = "configuration, {name}: {problem}"
 
 
+class BadConstraint(BlockbusterError):
+    """A constraint on the parts of a model names no operator, or nothing can meet it."""
+
+    template = "{kind} of {names}: {problem}"
+
+
 class InvalidNest(BlockbusterError):
     """A loop nest breaks one of its rules."""
 

@@ -319,9 +319,6 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
         given = getattr(made, name)
         if not isinstance(given, bool):
             raise _wrong(f"{name} as True or False", given, f"leave it out for {usual}")
-    if made.selection is not None and not callable(getattr(made.selection, "parts", None)):
-        wanted = "a selection with a method `parts`, as select/parts.py has it"
-        raise _wrong(wanted, made.selection, "leave it out for the usual policy")
     if not isinstance(made.seconds, int | float) or not made.seconds >= 0:
         raise _wrong("a number of seconds for tuning", made.seconds, "leave it out for 600")
     if made.workers is not None:

@@ -320,10 +320,12 @@ def _weighed(
 
     Gives the seconds that kernels win, and the sizes between which the faster one changes.
     """
-    if parts.options.library == "never" or target not in ("cpu", "cuda"):
+    is_alone = parts.options.library == "never" or target not in ("cpu", "cuda")
+    chooser = Chooser(parts, parts.machine(target), weighing)
+    if is_alone:
+        chooser.choose_kernels()
         return {}, []
     try:
-        chooser = Chooser(parts, parts.machine(target), weighing)
         chooser.choose()
         crossings = [x for found in chooser.crossings.values() for x in found]
         return chooser.gains if parts.pays else {}, crossings

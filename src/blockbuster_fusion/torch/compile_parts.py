@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -32,10 +32,9 @@ from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.select.parts import Kind, Layerwise
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.describe import described
-from blockbuster_fusion.torch.capture.nodes import name_of
+from blockbuster_fusion.torch.capture.nodes import name_of, tensor_operands
 from blockbuster_fusion.torch.capture.operators import refusal
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Span
 from blockbuster_fusion.torch.freeze import Constants
@@ -98,6 +97,8 @@ class PartCompiler:
         """The choices for other sizes, by part."""
         self.later: dict[Hashable, tuple[Seconds, str, float]] = {}
         """The times of kernels for other sizes, with their configurations and errors."""
+        self.taken: list[list[Node]] = []
+        """The parts that kernels run."""
         self.programs: dict[tuple[Node, ...], PartProgram] = {}
         """The programs of parts, as long as the graph is the same."""
         self.built: dict[Hashable, Future[Executable]] = {}
@@ -144,11 +145,44 @@ class PartCompiler:
                     job = (part, target, device_of(nodes), *self.chosen(part, target))
                     self.built[key] = pool.submit(self.executable, *job)
 
+    def take(self, parts: Sequence[Sequence[Node]]) -> None:
+        """Has kernels run some parts."""
+        self.taken = [[*nodes] for nodes in parts]
+
     def parts(self) -> list[list[Node]]:
-        """The operators in parts, in an order in which they can be run."""
+        """The operators in parts, in an order in which they can be run; the others are alone."""
+        part_of: dict[Node, int] = {}
+        for number, nodes in enumerate(self.taken):
+            part_of |= dict.fromkeys(nodes, number)
+        found, left = [*self.taken], [n for n in self.analysis.operators if n not in part_of]
+        for node in left:
+            part_of[node] = len(found)
+            found.append([node])
+        return [found[number] for number in self._in_order(part_of)]
+
+    def _in_order(self, part_of: Mapping[Node, int]) -> Iterator[int]:
+        """The numbers of parts, each after those that it needs, else as the model has them."""
         operators = self.analysis.operators
-        policy = self.options.selection or Layerwise(apart=self.target == "cuda")
-        return [[operators[i] for i in part] for part in policy.parts(described(self.analysis))]
+        needs: dict[int, set[int]] = {part_of[node]: set() for node in operators}
+        left = dict.fromkeys(needs, 0)
+        for node in operators:
+            own = part_of[node]
+            roots = (r for n in tensor_operands(node) for r in self.analysis.roots(n))
+            needs[own] |= {part_of[r] for r in roots if r in part_of} - {own}
+            left[own] += 1
+        done: set[int] = set()
+        waiting: dict[int, None] = {}
+        for node in operators:
+            waiting[part_of[node]] = None
+            left[part_of[node]] -= 1
+            ready = True
+            while ready:
+                ready = False
+                for number in [x for x in waiting if not left[x] and needs[x] <= done]:
+                    del waiting[number]
+                    done.add(number)
+                    yield number
+                    ready = True
 
     def leave(self, choices: Mapping[Node, LibraryChoice]) -> None:
         """Leaves operators to PyTorch, some of which may be new and read new constants."""

@@ -14,7 +14,7 @@ from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import Launchable
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_graph import CompiledGraph

@@ -10,7 +10,7 @@ from torch.fx import Node
 from blockbuster_fusion.array.axes import Size, product
 from blockbuster_fusion.array.records import FrameworkLayout
 from blockbuster_fusion.runtime.tensors import STORED
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import (
     attribute_of,

@@ -15,7 +15,13 @@ from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.runtime.tuning_database import database
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.nodes import operand, short_name, tensor_of, tensors_of
+from blockbuster_fusion.torch.capture.nodes import (
+    LOOKUPS,
+    operand,
+    short_name,
+    tensor_of,
+    tensors_of,
+)
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.capture.updates import IN_PLACE
@@ -26,8 +32,6 @@ from blockbuster_fusion.torch.rivals.timing import measured
 from blockbuster_fusion.torch.tuned import versions
 
 Call = Callable[[], object]
-LOOKUPS = ("embedding", "gather", "index", "index_put", "index_select", "take", "nll_loss_forward")
-"""Operators whose integers are positions: 0 is one wherever there is any."""
 COPIES = ("clone", "contiguous")
 """Views of a captured graph that are copies in eager mode."""
 HOST = 1.5
