@@ -82,7 +82,8 @@ class Schedule:
     stages: int | None = None
     """The stages of pipelined loops on a GPU; by default, as many as shared memory holds."""
     group: int | None = None
-    """The blocks of rows whose programs run together on a GPU, so that they share columns."""
+    """The blocks of rows whose programs run together on a GPU, so that they share columns. Where a
+    mask makes the last rows take longest, the heads whose last rows start first."""
     programs: int | None = None
     """The programs that compute the blocks of products in turns on a GPU; by default, each block
     has its own (nest/passes/take_turns.py)."""
