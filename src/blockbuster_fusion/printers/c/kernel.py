@@ -14,6 +14,7 @@ from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import comment
+from blockbuster_fusion.nest.analysis.longest_last import longest_last
 from blockbuster_fusion.nest.nest import (
     Contract,
     Fold,
@@ -269,13 +270,15 @@ def _stream_pieces(layout: Layout) -> Iterator[tuple[str, str, str]]:
 
 
 def _grid(out: KernelText) -> None:
-    """Writes the indices of a program; the last varies fastest."""
+    """Writes the indices of a program; the last varies fastest. Long programs begin first."""
     layout = out.layout
+    longest = longest_last(layout.kernel)
     after: list[str] = []
     for index in reversed(layout.kernel.grid):
         count = layout.count(index.dim)
         rest = f"program / ({' * '.join(after)})" if after else "program"
-        out.line(f"const int64_t {layout.name(index)} = {rest} % {count};")
+        down = f"{count} - 1 - " if index is longest else ""
+        out.line(f"const int64_t {layout.name(index)} = {down}{rest} % {count};")
         after.insert(0, count)
     for index in layout.kernel.grid:
         out.line_length(index)
