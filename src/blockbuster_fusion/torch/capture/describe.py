@@ -23,8 +23,15 @@ from blockbuster_fusion.torch.capture.symbolic import as_size
 def described(analysis: Analysis, length: Length) -> list[Operator]:
     """A description of each operator that is to be put into a part, in order.
 
-    `length` gives the lengths of symbolic sizes.
+    `length` gives the lengths of symbolic sizes; of those that only data tell, nothing counts.
     """
+
+    def known(size: Any) -> int:
+        try:
+            return length(size)
+        except KeyError:
+            return 0
+
     number = {node: i for i, node in enumerate(analysis.operators)}
     stored = _stored(analysis)
     found = []
@@ -36,9 +43,9 @@ def described(analysis: Analysis, length: Length) -> list[Operator]:
                 node.name,
                 analysis.kind(node),
                 tuple(dict.fromkeys(number[r] for r in roots if r in number)),
-                _reads(analysis, node, length),
-                _written(analysis, node, length),
-                *_product(analysis, node, length),
+                _reads(analysis, node, known),
+                _written(analysis, node, known),
+                *_product(analysis, node, known),
                 str(tensor_of(node).dtype).split(".")[1] if tensors_of(node) else "float32",
                 described.of(node),
                 analysis.regions[node],
