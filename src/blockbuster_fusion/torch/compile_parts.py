@@ -34,6 +34,7 @@ from blockbuster_fusion.runtime.tuning_database import Key, Record
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.parts import Kind, Layerwise
 from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.collectives import REASON, is_collective
 from blockbuster_fusion.torch.capture.describe import described
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.operators import refusal
@@ -164,7 +165,8 @@ class PartCompiler:
         if node in self.libraries:
             return Library(node, self.analysis.regions[node], self.libraries[node])
         known = row_for(node.target) is not None
-        reason = (refusal(node) if known else None) or "not in the operator table"
+        usual = REASON if is_collective(node.target) else "not in the operator table"
+        reason = (refusal(node) if known else None) or usual
         return Unfused(node, self.analysis.regions[node], reason, is_fallback=False)
 
     def fallback(self, node: Node, reason: str) -> Unfused:

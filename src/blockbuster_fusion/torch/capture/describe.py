@@ -4,16 +4,18 @@ from torch.fx import Node
 
 from blockbuster_fusion.select.parts import Kind, OperatorInfo
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.nodes import tensor_operands, tensors_of
+from blockbuster_fusion.torch.capture.collectives import is_collective
+from blockbuster_fusion.torch.capture.nodes import has_effect, tensor_operands, tensors_of
 
 
 def described(analysis: Analysis) -> list[OperatorInfo]:
     """A description of each operator that is to be put into a part, in order."""
     number = {node: i for i, node in enumerate(analysis.operators)}
-    stored = _stored(analysis)
+    stored, before = _stored(analysis), _before(analysis)
     found = []
     for node in analysis.operators:
         roots = [r for n in tensor_operands(node) for r in analysis.roots(n)]
+        roots += before.get(node, ())
         found.append(
             OperatorInfo(
                 analysis.kind(node),
@@ -25,6 +27,23 @@ def described(analysis: Analysis) -> list[OperatorInfo]:
                 factors=_factors(analysis, node),
             )
         )
+    return found
+
+
+def _before(analysis: Analysis) -> dict[Node, list[Node]]:
+    """For each collective, the one before it; and so for what is written after a collective.
+
+    All ranks have to call collectives in one order, whatever each has chosen for the rest. What is
+    in flight must not be overwritten before the wait for it.
+    """
+    found: dict[Node, list[Node]] = {}
+    last: Node | None = None
+    for node in analysis.operators:
+        follows = is_collective(node.target) or has_effect(node)
+        if follows and last is not None:
+            found[node] = [last]
+        if is_collective(node.target) or (follows and last is not None):
+            last = node
     return found
 
 
