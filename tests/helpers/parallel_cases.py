@@ -11,68 +11,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch._subclasses import FakeTensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.torch.capture.collectives import is_collective, is_wait
 from helpers.parallel_layer import Layer, ThreeHeads, shard, shard_rows_too
 from helpers.torch_running import Watched
+from helpers.watched_collectives import Counting, Overwritten
 
 functional = torch.ops._c10d_functional
 PATIENCE = timedelta(seconds=120)
 """A collective that waits longer fails."""
 
 Found = dict[str, Any]
-
-
-class Counting(TorchDispatchMode):
-    """Counts the collectives that run, and the waits for them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.started, self.waited = list[str](), 0
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented
-        is_real = not any(issubclass(kind, FakeTensor) for kind in types) and not any(
-            x.is_meta for x in pytree.tree_leaves(args) if isinstance(x, Tensor)
-        )
-        if is_real and is_collective(func):
-            self.waited += is_wait(func)
-            self.started += [] if is_wait(func) else [str(func).split(".")[1]]
-        return func(*args, **(kwargs or {}))
-
-
-class Overwritten(TorchDispatchMode):
-    """Notes the collectives whose operands change before the wait for them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.flying = dict[int, tuple[str, Tensor, Tensor]]()
-        self.changed, self.count = list[str](), 0
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if is_wait(func):
-            name, operand, before = self.flying.pop(args[0].data_ptr())
-            self.changed += [] if torch.equal(operand, before) else [name]
-        made = func(*args, **(kwargs or {}))
-        if is_collective(func) and not is_wait(func):
-            self.count += 1
-            self.flying[made.data_ptr()] = (str(func), args[0], args[0].clone())
-        return made
 
 
 def error(found: Tensor, truth: Tensor) -> float:
@@ -137,6 +88,22 @@ def unequal_choices(mesh: DeviceMesh) -> Found:
 def tuned(mesh: DeviceMesh) -> Found:
     options = {"mode": "max-autotune-no-cudagraphs", "seconds": 1, "workers": 1}
     return of_layer(mesh, shard, options)
+
+
+def any_rows(mesh: DeviceMesh) -> Found:
+    """Sequences of other lengths, for which the layer is not compiled again."""
+    layer = Layer().eval().requires_grad_(False)
+    exact, whole = copy.deepcopy(layer).double(), copy.deepcopy(layer)
+    shard(layer, mesh)
+    compiled = Watched(layer, dynamic=True, library="never")
+    several, own = [], []
+    for rows in (37, 50, 12, 37, 129):
+        inputs = layer_inputs(rows)
+        truth = exact(*(x.double() for x in inputs))
+        several.append(error(compiled(*inputs), truth))
+        own.append(error(whole(*inputs), truth))
+    told = [str(x) for x in compiled.explanation.collectives]
+    return {"several": [several], "own": own, "graphs": len(compiled.graphs), "told": told}
 
 
 def uneven_width(mesh: DeviceMesh) -> Found:
@@ -288,8 +255,8 @@ def layouts(mesh: DeviceMesh) -> Found:
         turned = functional.all_reduce((x + 1).t(), "sum", group)
         return (
             gathered((x * 2).t().contiguous()) + 1,
-            gathered(a) * 2 + joined.sum(),
-            joined * 2,
+            gathered(a) * 2,
+            joined,
             gathered(wide) - 1,
             functional.wait_tensor(turned) * 2,
         )
@@ -299,8 +266,8 @@ def layouts(mesh: DeviceMesh) -> Found:
         joined = torch.cat((a, b[:, :5], b * 2, a + 1), 1)
         return (
             torch.cat([(x * 2).t() for x in xs]) + 1,
-            torch.cat([x.exp() for x in xs]) * 2 + joined.sum(),
-            joined * 2,
+            torch.cat([x.exp() for x in xs]) * 2,
+            joined,
             (row * 2).expand(4 * ranks, 6) - 1,
             sum((x + 1).t() for x in xs) * 2,
         )
@@ -320,7 +287,7 @@ def layouts(mesh: DeviceMesh) -> Found:
 
 CASES = (
     *(layer, kernels_alone, unequal_choices, tuned, uneven_width, sharded_rows, three_heads),
-    *(explained, explained_in_pieces, in_flight, layouts),
+    *(any_rows, explained, explained_in_pieces, in_flight, layouts),
 )
 
 

@@ -23,6 +23,7 @@ from blockbuster_fusion.torch.explain import Explanation
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import obstacle
 from blockbuster_fusion.torch.plan.named_calls import makes_arrays
+from blockbuster_fusion.torch.plan.steps import KernelStep, OperatorStep
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.rivals.whole_model import Untimed, written_inputs
 from helpers.ranks import run_ranks
@@ -38,7 +39,7 @@ LAYERS = (
     *("layer", "kernels_alone", "unequal_choices", "tuned", "uneven_width", "sharded_rows"),
     "three_heads",
 )
-SEVERAL = ("in_flight", "layouts")
+SEVERAL = ("in_flight", "layouts", "any_rows")
 EXPLAINED = ("explained", "explained_in_pieces")
 
 
@@ -81,12 +82,18 @@ def test_heads_may_be_sharded_unevenly() -> None:
 
 
 @pytest.mark.parametrize("case", SEVERAL)
-def test_collectives_that_are_called_by_hand(case: str) -> None:
-    """Kernels run while arrays are in flight, and store operands as collectives want them."""
+def test_several_results_are_right_on_every_rank(case: str) -> None:
+    """Kernels run while arrays are in flight; operands of odd layouts; sizes that change."""
     for found in outputs(2):
         for errors in found[case]["several"]:
             limits = [2 * own + 1e-9 for own in found[case]["own"]]
             assert all(error <= limit for error, limit in zip(errors, limits, strict=True))
+
+
+def test_one_graph_serves_all_lengths() -> None:
+    for found in outputs(2):
+        assert found["any_rows"]["graphs"] == 1
+        assert len(found["any_rows"]["told"]) == 2
 
 
 def test_nothing_overwrites_an_array_in_flight() -> None:
@@ -205,6 +212,18 @@ def test_collectives_are_of_no_part_and_have_a_predicted_time() -> None:
     assert all(is_wait(n.target) or spent[n.name] == 0 for n in nodes)
 
 
+def test_the_first_of_several_waits_has_the_time() -> None:
+    def model(x: Tensor, y: Tensor) -> list[Tensor]:
+        gather = functional.all_gather_into_tensor_coalesced
+        return [functional.wait_tensor(z) for z in gather([x, y], 2, "nobody")]
+
+    made = make_fx(model, tracing_mode="fake")(torch.ones(6, 8), torch.ones(3, 5))
+    analysis = Analysis(made, frozenset())
+    waits = [n for n in analysis.nodes if is_wait(n.target)]
+    spent = [LibraryTimes(analysis).operator(n).total() for n in waits]
+    assert spent == [LOOPBACK.seconds("all_gather", 2 * (48 + 15) * 4, 2), 0.0]
+
+
 def test_a_model_with_collectives_is_neither_timed_nor_replayed_nor_called_from_c() -> None:
     made = compile_graph(captured(), options=Options(library="never"))
     with pytest.raises(Untimed, match="would wait for other ranks"):
@@ -214,6 +233,44 @@ def test_a_model_with_collectives_is_neither_timed_nor_replayed_nor_called_from_
     assert not makes_arrays(functional.all_gather_into_tensor.default)
     described_kinds = [op.kind for op in described(made.analysis)]
     assert described_kinds.count(Kind.MISC) == 4
+
+
+def test_an_operand_that_lies_in_a_larger_array_is_copied() -> None:
+    """Some collectives take contiguous arrays alone, and a kernel stores a piece where it is."""
+
+    def model(x: Tensor) -> tuple[Tensor, Tensor]:
+        a = x.exp()
+        every = functional.all_gather_into_tensor(a, 2, "nobody")
+        return functional.wait_tensor(every), torch.cat((a, a * 2, x[:, :3]), 1)
+
+    made = make_fx(model, tracing_mode="fake")(torch.ones(4, 5))
+    made.graph.output_node().args = ([*made.graph.output_node().args[0]],)
+    steps = compile_graph(made, options=Options(library="never")).plan.steps
+    (gather,) = (x for x in steps if "all_gather" in getattr(x, "name", ""))
+    assert isinstance(gather, OperatorStep)
+    (copy,) = (x for x in steps if getattr(x, "output", None) == gather.arguments[0].number)
+    assert isinstance(copy, OperatorStep)
+    assert copy.function is torch.Tensor.contiguous
+    kernels = [outputs_of(x) for x in steps if isinstance(x, KernelStep)]
+    assert any(found.get(copy.arguments[0].number) for found in kernels)
+
+
+def test_a_gathered_weight_is_no_constant() -> None:
+    """All ranks would have to compute it at the same time."""
+
+    def model(x: Tensor, w: Tensor) -> list[Tensor]:
+        every = functional.all_gather_into_tensor(w * 2, 2, "nobody")
+        return [x @ functional.wait_tensor(every)]
+
+    made = make_fx(model, tracing_mode="fake")(torch.ones(4, 6), torch.ones(3, 5))
+    options = Options(library="never", freeze=True)
+    graph = compile_graph(made, static=[1], options=options)
+    assert [x.operator for x in Explanation((graph,)).collectives] == ["all_gather_into_tensor"]
+
+
+def outputs_of(step: KernelStep) -> dict[int, object]:
+    """The larger array that each output is stored into, or None, by slot."""
+    return {slot: piece for slot, _, piece in step.outputs}
 
 
 # ---------------------------------------------------------------- links

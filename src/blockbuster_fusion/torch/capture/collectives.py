@@ -55,6 +55,15 @@ def started(wait: Node) -> Node:
     return found if is_collective(found.target) else wait
 
 
+def waits_for(collective: Node) -> list[Node]:
+    """The waits for the arrays of a collective, which are several if it gives several."""
+    users = [*collective.users]
+    for user in users:
+        if user.target is operator.getitem:
+            users.extend(user.users)
+    return [user for user in users if is_wait(user.target)]
+
+
 def needs_contiguous(target: object) -> bool:
     """True if an operator refuses operands that are not contiguous, as some collectives do."""
     return isinstance(target, OpOverload) and torch.Tag.needs_contiguous_strides in target.tags
@@ -62,7 +71,7 @@ def needs_contiguous(target: object) -> bool:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a collective moves."""
+    """The array that a collective moves, and the group."""
 
     operator: str
     """The name of the collective: `all_reduce`."""
@@ -73,7 +82,7 @@ class Transfer:
 
 
 def transfer_of(node: Node, length: Length) -> Transfer:
-    """What a collective moves, with lengths in place of symbolic sizes."""
+    """The transfer that a collective starts, with lengths in place of symbolic sizes."""
     given = [t for n in node.all_input_nodes for t in tensors_of(n)]
     size = max(_bytes(given, length), _bytes(tensors_of(node), length))
     return Transfer(str(node.target).split(".")[1], size, _ranks(node))
@@ -97,8 +106,8 @@ def _ranks(node: Node) -> int | None:
     size, group = given.get("group_size"), given.get("group_name")
     if isinstance(size, int):
         return size
-    groups: Any = distributed.distributed_c10d
     try:
+        groups: Any = distributed.distributed_c10d
         found: Any = groups._resolve_process_group(group) if isinstance(group, str) else group
         return int(found.size())
     except (AttributeError, LookupError, RuntimeError, ValueError):  # a group of other processes

@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from blockbuster_fusion.errors import EagerCollective
 from blockbuster_fusion.torch.capture.collectives import is_collective, is_functional, is_wait
-
-PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+from blockbuster_fusion.torch.plan.operator_properties import PLAIN
 
 
 def alone() -> AbstractContextManager[Any]:

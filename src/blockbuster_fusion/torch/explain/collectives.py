@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from blockbuster_fusion.torch.capture.collectives import (
     is_collective,
     is_wait,
-    started,
     transfer_of,
+    waits_for,
 )
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
@@ -48,7 +48,6 @@ def collectives_of(graph: CompiledGraph) -> Iterator[CollectiveReport]:
     """The collectives of a graph, in the order in which every rank calls them."""
     length = captured_length(graph.analysis)
     nodes = [u.node for u in graph.unfused if is_collective(u.node.target)]
-    waits = [n for n in nodes if is_wait(n.target)]
     for node in (n for n in nodes if not is_wait(n.target)):
         moved = transfer_of(node, length)
         yield CollectiveReport(
@@ -58,5 +57,5 @@ def collectives_of(graph: CompiledGraph) -> Iterator[CollectiveReport]:
             moved.bytes,
             moved.ranks,
             transfer_seconds(node, length),
-            tuple(wait.name for wait in waits if started(wait) is node),
+            tuple(wait.name for wait in waits_for(node)),
         )

@@ -9,7 +9,7 @@ from torch.fx import Node
 from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.machine.link import LOOPBACK, Link
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch.capture.collectives import is_wait, started, transfer_of
+from blockbuster_fusion.torch.capture.collectives import is_wait, started, transfer_of, waits_for
 from blockbuster_fusion.torch.capture.nodes import tensor_of
 from blockbuster_fusion.torch.machines import machine_for
 
@@ -28,6 +28,7 @@ def transfer_seconds(collective: Node, length: Length) -> float | None:
 
 
 def collective_time(node: Node, length: Length) -> Seconds:
-    """The time of a collective within a call: all of it is spent where it is waited for."""
-    spent = transfer_seconds(started(node), length) if is_wait(node.target) else None
-    return Seconds(spent or 0.0)
+    """The time of a collective within a call: all of it is spent in the first wait for it."""
+    collective = started(node) if is_wait(node.target) else node
+    is_first = waits_for(collective)[:1] == [node]
+    return Seconds((transfer_seconds(collective, length) if is_first else None) or 0.0)
