@@ -106,6 +106,28 @@ def any_rows(mesh: DeviceMesh) -> Found:
     return {"several": [several], "own": own, "graphs": len(compiled.graphs), "told": told}
 
 
+def cached(mesh: DeviceMesh) -> Found:
+    """Words one by one, with a static cache of the rank's own keys and values."""
+    layer = Layer().eval().requires_grad_(False)
+    exact, whole = copy.deepcopy(layer).double(), copy.deepcopy(layer)
+    shard(layer, mesh)
+    old = [torch.randn(2, 2, 24, 16) for _ in range(2)]
+    wide, narrow = [x.double() for x in old], [x.clone() for x in old]
+    mine = [x.chunk(mesh.size(), 1)[mesh.get_rank()].clone() for x in old]
+    compiled = Watched(layer, dynamic=False, library="never")
+    several, own = [], []
+    for place in (11, 12, 13):
+        x, cos, sin = layer_inputs(1)
+        at = torch.tensor([place])
+        truth = exact(*(y.double() for y in (x, cos, sin)), tuple(wide), at)
+        own.append(error(whole(x, cos, sin, tuple(narrow), at), truth))
+        several.append(error(compiled(x, cos, sin, tuple(mine), at), truth))
+    for kept, right, usual in zip(mine, wide, narrow, strict=True):
+        several.append(error(kept, right.chunk(mesh.size(), 1)[mesh.get_rank()]))
+        own.append(error(usual, right))
+    return {"several": [several], "own": own}
+
+
 def uneven_width(mesh: DeviceMesh) -> Found:
     return of_layer(mesh, shard, inner=97)
 
@@ -287,7 +309,7 @@ def layouts(mesh: DeviceMesh) -> Found:
 
 CASES = (
     *(layer, kernels_alone, unequal_choices, tuned, uneven_width, sharded_rows, three_heads),
-    *(any_rows, explained, explained_in_pieces, in_flight, layouts),
+    *(any_rows, cached, explained, explained_in_pieces, in_flight, layouts),
 )
 
 

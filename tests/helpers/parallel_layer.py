@@ -14,6 +14,9 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F
 
+Cache = tuple[Tensor, Tensor] | None
+"""Keys and values of words before, in a static cache."""
+
 
 class Norm(nn.Module):
     """RMSNorm, written out."""
@@ -40,11 +43,18 @@ class Attention(nn.Module):
         self.q, self.o = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.k, self.v = (nn.Linear(width, groups * self.size, bias=False) for _ in range(2))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache = None, at: Tensor | None = None
+    ) -> Tensor:
         shape = (*x.shape[:2], -1, self.size)
         q, k, v = (f(x).view(shape).transpose(1, 2) for f in (self.q, self.k, self.v))
         q, k = rotated(q, cos, sin), rotated(k, cos, sin)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        if cache is None or at is None:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        else:
+            k, v = (kept.index_copy_(2, at, new) for kept, new in zip(cache, (k, v), strict=True))
+            mask = torch.arange(k.shape[2])[None] <= at[:, None]
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
         return self.o(y.transpose(1, 2).flatten(2))
 
 
@@ -69,8 +79,10 @@ class Layer(nn.Module):
         self.attention = Attention(width, heads, groups)
         self.perceptron = Perceptron(width, inner)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.attention(self.n1(x), cos, sin)
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache = None, at: Tensor | None = None
+    ) -> Tensor:
+        x = x + self.attention(self.n1(x), cos, sin, cache, at)
         return x + self.perceptron(self.n2(x))
 
 
@@ -103,7 +115,7 @@ def shard_rows_too(layer: nn.Module, mesh: DeviceMesh) -> None:
 
     The layer takes its own rows, and gives them.
     """
-    whole = (Shard(1), None, None), (Replicate(), None, None)
+    whole = (Shard(1), *[None] * 4), (Replicate(), *[None] * 4)
     rows = RowwiseParallel(output_layouts=Shard(1))
     plan: dict[str, ParallelStyle] = {
         "n1": SequenceParallel(use_local_output=True),
