@@ -279,3 +279,12 @@ class MissingPackage(BlockbusterError):
         "{function}: needs {package}, which is not installed; "
         "pip install 'blockbuster-fusion[{extra}]'"
     )
+
+
+class EagerCollective(BlockbusterError):
+    """A model that is explained on one rank calls a collective outside of what is compiled."""
+
+    template = (
+        "explain: runs the model on this rank alone, and it calls {operator} outside of what "
+        "torch.compile captures; give the parts around it to explain one by one"
+    )

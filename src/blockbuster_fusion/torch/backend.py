@@ -79,14 +79,16 @@ def backend(
             beside=beside,
         )
         made = whole.faster(made, tunes=mode in TUNING)
-    is_as_captured = made.is_captured or not (made.gains or captured.replays)
+    communicates = any(graph.communicates for graph in made.graphs)
+    needs_plan = captured.replays or communicates
+    is_as_captured = made.is_captured or not (made.gains or needs_plan)
     for graph in made.graphs:
         graph.settle(is_as_captured=is_as_captured)
         if watcher is not None:
             watcher(graph)
     if is_as_captured:
         return forward_of(module)
-    return made.call if captured.replays else _where_it_gains(made, module, examples)
+    return made.call if needs_plan else _where_it_gains(made, module, examples)
 
 
 def _where_it_gains(

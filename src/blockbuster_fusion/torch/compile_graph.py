@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.ranges import Scale
 from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.capture.complex_pairs import pair_complex
 from blockbuster_fusion.torch.capture.results import (
     correct_strides,
@@ -146,6 +147,11 @@ class CompiledGraph:
         written = written_out((n.target for n in self.collapsed), self.called)
         spares = self.constants is not None and self.constants.spares
         return bool(self.fused) or (self.pays and (written > 0 or spares)) or not self.chosen
+
+    @property
+    def communicates(self) -> bool:
+        """True if it has collectives: then it runs by its plan, as all ranks have the same ones."""
+        return any(is_collective(n.target) for n in self.analysis.nodes)
 
     @property
     def library(self) -> list[LibraryChoice]:

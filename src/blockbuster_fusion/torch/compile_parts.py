@@ -34,7 +34,9 @@ from blockbuster_fusion.runtime.tuning_database import Key, Record
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.nodes import name_of, tensor_operands
+from blockbuster_fusion.torch.capture.collectives import REASON, is_collective
+from blockbuster_fusion.torch.capture.describe import needs
+from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.operators import refusal
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Span
 from blockbuster_fusion.torch.freeze import Constants
@@ -163,12 +165,11 @@ class PartCompiler:
     def _in_order(self, part_of: Mapping[Node, int]) -> Iterator[int]:
         """The numbers of parts, each after those that it needs, else as the model has them."""
         operators = self.analysis.operators
-        needs: dict[int, set[int]] = {part_of[node]: set() for node in operators}
-        left = dict.fromkeys(needs, 0)
-        for node in operators:
+        needed: dict[int, set[int]] = {part_of[node]: set() for node in operators}
+        left = dict.fromkeys(needed, 0)
+        for node, before in needs(self.analysis).items():
             own = part_of[node]
-            roots = (r for n in tensor_operands(node) for r in self.analysis.roots(n))
-            needs[own] |= {part_of[r] for r in roots if r in part_of} - {own}
+            needed[own] |= {part_of[n] for n in before if n in part_of} - {own}
             left[own] += 1
         done: set[int] = set()
         waiting: dict[int, None] = {}
@@ -178,7 +179,7 @@ class PartCompiler:
             ready = True
             while ready:
                 ready = False
-                for number in [x for x in waiting if not left[x] and needs[x] <= done]:
+                for number in [x for x in waiting if not left[x] and needed[x] <= done]:
                     del waiting[number]
                     done.add(number)
                     yield number
@@ -198,7 +199,8 @@ class PartCompiler:
         if node in self.libraries:
             return Library(node, self.analysis.regions[node], self.libraries[node])
         known = row_for(node.target) is not None
-        reason = (refusal(node) if known else None) or "not in the operator table"
+        usual = REASON if is_collective(node.target) else "not in the operator table"
+        reason = (refusal(node) if known else None) or usual
         return Unfused(node, self.analysis.regions[node], reason, is_fallback=False)
 
     def fallback(self, node: Node, reason: str) -> Unfused:

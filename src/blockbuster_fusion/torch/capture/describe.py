@@ -9,8 +9,10 @@ from torch.fx import Node
 from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.select.operators import Kind, Operator, Read
 from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.capture.nodes import (
     LOOKUPS,
+    has_effect,
     operand,
     short_name,
     tensor_of,
@@ -35,8 +37,7 @@ def described(analysis: Analysis, length: Length) -> list[Operator]:
     number = {node: i for i, node in enumerate(analysis.operators)}
     stored = _stored(analysis)
     found = []
-    for node in analysis.operators:
-        roots = [r for n in tensor_operands(node) for r in analysis.roots(n)]
+    for node, roots in needs(analysis).items():
         described = _Form(analysis)
         found.append(
             Operator(
@@ -148,6 +149,32 @@ def _product(analysis: Analysis, node: Node, length: Length) -> tuple[float, int
         return 0.0, 0, 0
     *rows, width = (length(as_size(n)) for n in tensor_of(node).shape)
     return flops, math.prod(rows), width
+
+
+def needs(analysis: Analysis) -> dict[Node, list[Node]]:
+    """For each operator, those that have to run before it."""
+    before = _before(analysis)
+    return {
+        node: [r for n in tensor_operands(node) for r in analysis.roots(n)] + before.get(node, [])
+        for node in analysis.operators
+    }
+
+
+def _before(analysis: Analysis) -> dict[Node, list[Node]]:
+    """For each collective, the one before it; and so for what is written after a collective.
+
+    All ranks have to call collectives in one order, whatever each has chosen for the rest. What is
+    in flight must not be overwritten before the wait for it.
+    """
+    found: dict[Node, list[Node]] = {}
+    last: Node | None = None
+    for node in analysis.operators:
+        follows = is_collective(node.target) or has_effect(node)
+        if follows and last is not None:
+            found[node] = [last]
+        if is_collective(node.target) or (follows and last is not None):
+            last = node
+    return found
 
 
 def _factors(analysis: Analysis, node: Node) -> frozenset[str]:

@@ -11,6 +11,7 @@ from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.torch.backend import backend, needs_gradients, options_from
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.explain.alone import alone
 from blockbuster_fusion.torch.explain.explanation import Explanation, KernelReport, Region
 from blockbuster_fusion.torch.plan.clock import TimedPlan
 from blockbuster_fusion.torch.rivals.weighing import Weighing
@@ -34,7 +35,8 @@ def explain(
 
     `inputs` and `named` are what it is called with; an exported program needs none. The model is
     compiled and run once, without gradients; with `time`, some more times, to measure each part.
-    Unlike compiling, it looks for the best kernels of the parts that PyTorch runs, too.
+    Unlike compiling, it looks for the best kernels of the parts that PyTorch runs, too. Collectives
+    are not run: of several ranks, one may explain the model while the others do something else.
     """
     options_from(mode, options)
     if isinstance(model, torch.export.ExportedProgram):
@@ -53,7 +55,7 @@ def explain(
     observer = _Observer(mode, options, measures=time)
     is_enabled = torch.is_grad_enabled()
     no_limits: Any = torch._dynamo.config.patch(NO_LIMITS)
-    with torch.no_grad(), no_limits, _graph_breaks() as breaks:
+    with torch.no_grad(), no_limits, _graph_breaks() as breaks, alone():
         compiled: Any = torch.compile(model, backend=observer.backend, dynamic=dynamic)
         compiled(*inputs, **named)
     needs = is_enabled and observer.needs_gradients

@@ -1,4 +1,4 @@
-"""The memory traffic of a kernel."""
+"""The memory traffic of a kernel, and bytes in words."""
 
 import math
 
@@ -23,3 +23,13 @@ def traffic(kernel: Launchable, tiling: Tiling) -> tuple[int, int]:
             kept = written if isinstance(statement, Store) else read
             kept[buffer] = max(kept.get(buffer, 0), count * buffer.dtype.bytes)
     return sum(read.values()), sum(written.values())
+
+
+def amount(count: int) -> str:
+    """Bytes in a unit that leaves one to four digits."""
+    number = float(count)
+    for unit in ("B", "KB", "MB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.4g} GB"
