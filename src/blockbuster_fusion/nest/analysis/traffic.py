@@ -172,7 +172,9 @@ class _Moves:
         spans = [span for axis, span in pairs if axis.along is not Along.BLOCKS]
         if is_placed(statement):
             spans = [*statement.tile.spans]
-        fixed = prod(self.length(s.dim, self.blocks_of(s, blocks)) for s in spans if s.at not in blocks)
+        fixed = prod(
+            self.length(s.dim, self.blocks_of(s, blocks)) for s in spans if s.at not in blocks
+        )
         varying = prod(
             self.lengths([s.dim for s in spans if s.at is index], some)
             for index, some in blocks.items()

@@ -31,9 +31,9 @@ def counted(
     """
     nest = program.nest
     if nest is None or program.target != "cpu":
-        wanted, given = "a program compiled for the target 'cpu'", f"one for {program.target!r}"
+        wanted, found = "a program compiled for the target 'cpu'", f"one for {program.target!r}"
         remedy = "compile it with target='cpu'"
-        raise WrongKind(function="counted", wanted=wanted, given=given, remedy=remedy)
+        raise WrongKind(function="counted", wanted=wanted, given=found, remedy=remedy)
     kernels = CpuKernels(nest, program.tiles, threads=threads, is_counted=True)
     owner = CompiledNest(nest, program.inputs, program.tiles, kernels)
     library = NumpyArrays()
@@ -63,8 +63,7 @@ class _Counters:
         """The bytes that were counted."""
         sizes = [buffer.dtype.bytes for buffer in self.buffers]
         touched = [
-            int(made.sum()) * size
-            for made, size in zip(self.maps, [*sizes, *sizes], strict=True)
+            int(made.sum()) * size for made, size in zip(self.maps, [*sizes, *sizes], strict=True)
         ]
         return KernelTraffic(self._pairs([*self.moved]), self._pairs(touched))
 
