@@ -90,9 +90,9 @@ def keep(row: Row, order: Sequence[str]) -> None:
 def count(name: str, plans: Sequence[str]) -> Row:
     """The figures of one model."""
     import torch
+    from traffic_groups import counted_model
 
     from helpers.zoo import ZOO
-    from traffic_groups import counted_model
 
     model = ZOO[name]
     attention = "sdpa" if "sdpa" in model.kinds else "eager"

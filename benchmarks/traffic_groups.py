@@ -22,6 +22,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Node
 
+from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.compiler import first_with_kernels
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.nest.analysis.traffic import traffic_of
@@ -68,13 +69,10 @@ def counted_model(
         analysis = graph.analysis()
         length = captured_length(analysis)
         operators = all_operators(analysis)
-        groupings = {
-            "unfused": [[n] for n in operators],
-            "greedy": greedy_groups(analysis, operators),
-            "bound": [operators],
-        }
-        for name, groups in groupings.items():
-            found.add(name, [boundary_bytes(analysis, group, length) for group in groups])
+        greedy = greedy_groups(analysis, operators)
+        found.add("unfused", [boundary_bytes(analysis, [n], length) for n in operators])
+        found.add("greedy", [group_bytes(analysis, group, length) for group in greedy])
+        found.add("bound", [boundary_bytes(analysis, operators, length)])
     for graph in captured(model, inputs, writes_out=True):
         for plan in plans:
             found.add(plan, step_bytes(graph.parts(PLANS[plan])))
@@ -192,6 +190,14 @@ def greedy_groups(analysis: Analysis, operators: Sequence[Node]) -> list[list[No
         for group in found
         if not _is_inlined(analysis, group, results)
     ]
+
+
+def group_bytes(analysis: Analysis, group: Sequence[Node], length: Length) -> int:
+    """The bytes of a group; generators in it are stored by none of the groups that compute them."""
+    inside = set(group) if len(group) > 1 else set()
+    anew = [n for n in inside if analysis.kind(n) is Kind.GENERATOR]
+    stored = [x for n in anew for x in analysis.stored_results(n, inside)]
+    return boundary_bytes(analysis, group, length) - sum(bytes_of(x, length) for x in stored)
 
 
 def _sources(analysis: Analysis, node: Node, known: Mapping[Node, Any]) -> list[Node]:

@@ -17,6 +17,7 @@ from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.traffic import covered, traffic_of
 from blockbuster_fusion.nest.nest import For, Nest
+from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.runtime.c.counted import counted
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.schedule.schedule import Schedule
@@ -170,6 +171,25 @@ def test_skipped_blocks_do_not_count(name: str, rows: int, keys: int) -> None:
         assert counts[kernel.name].total_moved > traffic_of(kernel, tiling).total_moved
     else:
         assert_counted(program, case.arrays(), knows_places=True)
+
+
+@pytest.mark.parametrize("name", ["added_mask", "offset_of_sizes", "chosen_nothing"])
+def test_loops_that_a_mask_divides_move_the_same_bytes(name: str) -> None:
+    """On a GPU, blocks that a mask leaves whole have a loop of their own."""
+    program = FORMS[name].traced()
+    (choice, *_) = choose(Request(program, tiles={"S": 16, "T": 8}, snapshot="most_fused"))
+    nest, tiles = choice.scheduled()
+    (kernel,) = nest.kernels
+    divided = divide_masked_loops(kernel)
+    loops = [s for s in divided.statements if isinstance(s, For) and s.window is not None]
+    assert [loop.window.clear for loop in loops if loop.window] == [True, False]
+    for rows, keys in ((37, 53), (40, 40), (1, 41), (53, 37)):
+        extents = Extents()
+        lengths = {"S": rows, "T": keys, "B": 2, "H": 3}
+        for dim in kernel.dims:
+            extents.bind(dim.axis, lengths.get(dim.name, 16), "the test")
+        tiling = Tiling(extents, tiles)
+        assert traffic_of(divided, tiling).moved == traffic_of(kernel, tiling).moved
 
 
 def test_threads_count_together() -> None:
