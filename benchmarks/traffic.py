@@ -2,7 +2,8 @@
 
     python benchmarks/traffic.py [--models llama bert] [--missing] [--plans kernels default]
 
-Nothing is compiled and no model is run by kernels; for `default`, PyTorch's operators are measured.
+Nothing is compiled and no model is run by kernels. For the plan `default`, which takes as long
+again, PyTorch's operators are measured; without it, earlier figures of it are kept.
 traffic_groups.py says what counts. Models are those of tests/helpers/zoo.py with 2 texts of 512
 words, or 64 images. A model is kept in benchmarks/results/traffic.json once it is done, in place of
 its earlier figures, and docs/traffic.md has the table. `--models` takes words: all models whose
@@ -109,7 +110,7 @@ def count(name: str, plans: Sequence[str]) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", metavar="WORD", default=[""])
-    parser.add_argument("--plans", nargs="*", default=["kernels", "default"])
+    parser.add_argument("--plans", nargs="*", default=["kernels"], choices=["kernels", "default"])
     parser.add_argument("--missing", action="store_true")
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]

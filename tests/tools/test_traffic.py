@@ -1,4 +1,4 @@
-"""The groupings of benchmarks/traffic_groups.py, by hand, and the table of benchmarks/traffic.py."""
+"""The groupings of benchmarks/traffic_groups.py, by hand, and the table of traffic.py."""
 
 import importlib
 from collections.abc import Callable
