@@ -190,10 +190,10 @@ class _Moves:
 
     def blocks_of(self, span: Span, blocks: Blocks) -> range:
         """The blocks that a span goes through."""
-        if span.dim.unit or isinstance(span.at, int):
-            at = 0 if span.dim.unit else int(span.at)  # type: ignore[arg-type]
-            return range(at, min(at + 1, self.count(span.dim)))
-        return blocks[span.at]
+        if isinstance(span.at, Index) and not span.dim.unit:
+            return blocks[span.at]
+        at = span.at if isinstance(span.at, int) else 0  # a unit dim has one block
+        return range(at, min(at + 1, self.count(span.dim)))
 
     def count(self, dim: Dim) -> int:
         return len(self.tiling.starts(dim))

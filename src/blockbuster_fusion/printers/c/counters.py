@@ -20,6 +20,7 @@ from blockbuster_fusion.nest.nest import (
     Statement,
     Store,
     accesses,
+    is_placed,
 )
 from blockbuster_fusion.printers.c.kernel_text import KernelText
 from blockbuster_fusion.printers.operators import C_STORED
@@ -81,16 +82,11 @@ def _write_count(out: KernelText, statement: Load | Lookup | Store, access: Acce
             index = f"({index}) * ({layout.axis_length(axis)}) + {place}"
         size = f"sizeof({C_STORED[buffer.dtype]})"
         count = f"{MOVED}[{at}] += {size}; if ({touched}[{at}]) {touched}[{at}][{index}] = 1;"
-        if _place_of(statement) is None:
-            out.line(f"{{ {count} }}")
-        else:
-            place = places[statement.axis]  # type: ignore[union-attr]
-            length = layout.extent(statement.along)  # type: ignore[union-attr]
-            out.line(f"if ((uint64_t)({place}) < (uint64_t)({length})) {{ {count} }}")
-
-
-def _place_of(statement: Load | Lookup | Store) -> object:
-    return None if isinstance(statement, Load) else statement.places
+        guard = ""
+        if is_placed(statement):
+            place, length = places[statement.axis], layout.extent(statement.along)
+            guard = f"if ((uint64_t)({place}) < (uint64_t)({length})) "
+        out.line(f"{guard}{{ {count} }}")
 
 
 def _places(
