@@ -25,7 +25,9 @@ from blockbuster_fusion.schedule.work import work_of
 from blockbuster_fusion.tools.examples import EXAMPLES
 from helpers import lookup_programs, placed_programs
 from helpers.attention_forms import FORMS
-from helpers.running import sizes_for
+from helpers.effort import part
+from helpers.programs import ExtendedProgram
+from helpers.running import inputs_for, sizes_for
 
 SIZES = {"M": 37, "N": 41, "K": 19, "D": 22, "L": 27, "S": 37, "V": 29, "E": 21, "B": 2, "H": 3}
 """Sizes of which no tile is a divisor."""
@@ -190,6 +192,16 @@ def test_loops_that_a_mask_divides_move_the_same_bytes(name: str) -> None:
             extents.bind(dim.axis, lengths.get(dim.name, 16), "the test")
         tiling = Tiling(extents, tiles)
         assert traffic_of(divided, tiling).moved == traffic_of(kernel, tiling).moved
+
+
+@pytest.mark.parametrize("seed", range(part(24, of=8)))
+def test_random_programs_move_the_predicted_bytes(seed: int) -> None:
+    program = ExtendedProgram(seed).build()
+    dims = sorted(bb.lower(program).dims, key=lambda dim: dim.label)
+    apart = {dim.name for dim in dims if not dim.packed}
+    tiles = {dim.name: 2 + at % 3 for at, dim in enumerate(dims) if dim.name not in apart}
+    arrays = [x.astype(np.float32) for x in inputs_for(program).values()]
+    assert_counted(bb.compile(program, tiles=tiles, threads=1), arrays, knows_places=True)
 
 
 def test_threads_count_together() -> None:
