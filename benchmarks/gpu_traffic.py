@@ -249,11 +249,16 @@ def main() -> None:
         reason = lacks if NO_RIGHT in words else f"Nsight Compute gave none: {last}"
     else:
         cases = [prepared(case) for case in chosen]
-        measured = by_cupti(cases)
+        try:
+            measured, words = by_cupti(cases), "it has none"
+        except Exception as error:  # whatever it is, it is the reason
+            measured, words = [], f"{type(error).__name__}: {error}"
         if measured:
             print("\n".join(compared([data(one) for one in cases], measured)))
             return
-        reason += ", and PyTorch's profiler got none from CUPTI"
+        reason += f", and PyTorch's profiler gives none from CUPTI: {words}"
+        for one in cases:
+            print(json.dumps(data(one)))
     sys.exit(f"The counters of DRAM cannot be read: {reason}.")
 
 
