@@ -11,7 +11,8 @@ Each group of operators reads every array of others once, and stores what others
 
 Views are free everywhere, and so are copies that only change the order of an array. An operator
 reads of a table as many elements as it looks up. In the first two groupings, attention that a model
-calls as one operator is one; our plans see it written out, and call it again where that is faster.
+calls as one operator is one, if PyTorch has a kernel for it; our plans see it written out, and call
+it again where that is faster.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
