@@ -73,7 +73,13 @@ class Work:
     functions: float = 0.0
     """Those among them of functions such as exp."""
     moved: float = 0.0
-    """Bytes between memory and tiles, each time that a block is loaded or stored."""
+    """Bytes between arrays and tiles, each time that a block is loaded or stored, as
+    nest/analysis/traffic.py has them. The blocks of a window are estimated here; and a kernel of a
+    GPU does not load a block that it has loaded before."""
+    scratch: float = 0.0
+    """Bytes between tiles and the buffers of single programs."""
+    wasted: float = 0.0
+    """Bytes that memory moves beside those of arrays, as rows are shorter than its lines."""
     arrays: float = 0.0
     """Bytes of the arrays, each once."""
     written: float = 0.0
@@ -154,6 +160,11 @@ class Work:
     """True if descriptors can load operands of products on a GPU."""
     is_grouped: bool = True
     """True if tensor cores multiply the rows of all products in groups of 64."""
+
+    @property
+    def passed(self) -> float:
+        """All bytes that memories and caches pass on."""
+        return self.moved + self.scratch + self.wasted
 
 
 def work_of(kernel: Kernel, tiling: Tiling, target: str) -> Work:
@@ -490,18 +501,18 @@ class _Count:
         buffer = access.buffer
         size = self.elements(tile) * buffer.dtype.bytes * times
         if buffer.space is Space.GLOBAL:
-            self.work.moved += size * self.waste(access)
+            self.work.moved += size
+            self.work.wasted += size * (self.waste(access) - 1)
             self.work.jumps += self.jumps(access) * times
             whole = math.prod(self.shape(buffer)) * buffer.dtype.bytes
             self.seen[buffer] = max(self.seen.get(buffer, 0.0), float(whole))
             self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
             if not any(span.at in self.grid for span in access.spans):
                 self.common.add(buffer)
-        elif self.target == "cpu":  # scratch is in a cache
+            return
+        self.work.scratch += size
+        if self.target == "cpu":  # that of a GPU lies in its main memory
             self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
-            self.work.moved += size
-        else:  # scratch of a GPU lies in its main memory
-            self.work.moved += size
 
     def reached(self, access: Access) -> float:
         """The bytes of a buffer that one program moves."""

@@ -11,7 +11,7 @@ from blockbuster_fusion.torch.capture.collectives import (
 )
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
-from blockbuster_fusion.torch.explain.traffic import amount
+from blockbuster_fusion.torch.explain.amounts import amount
 from blockbuster_fusion.torch.rivals.collective_times import transfer_seconds
 
 

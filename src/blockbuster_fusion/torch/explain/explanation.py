@@ -12,6 +12,7 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.tiling import Extents, Tiling
+from blockbuster_fusion.nest.analysis.traffic import traffic_of
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import Launchable
 from blockbuster_fusion.select.operators import Kind
@@ -22,7 +23,6 @@ from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain.collectives import CollectiveReport, collectives_of
 from blockbuster_fusion.torch.explain.flash import is_flash
 from blockbuster_fusion.torch.explain.source_lines import source_lines
-from blockbuster_fusion.torch.explain.traffic import traffic
 from blockbuster_fusion.torch.freeze import ConstantReport
 from blockbuster_fusion.torch.groups import (
     Fused,
@@ -313,13 +313,15 @@ def _kernels(
     operators = tuple(name_of(n) for n in fused.part.nodes)
     tiling = _tiling(graph, fused)
     for kernel in nest.launches:
+        touched = traffic_of(kernel, tiling).touched.values()
         yield KernelReport(
             names[id(fused.executable), kernel.name],
             fused.region,
             operators,
             fused,
             kernel,
-            *traffic(kernel, tiling),
+            sum(read for read, _ in touched),
+            sum(written for _, written in touched),
             seconds.get(id(fused)),
         )
 

@@ -5,8 +5,8 @@ from itertools import groupby
 from operator import add
 from statistics import median
 
+from blockbuster_fusion.torch.explain.amounts import amount
 from blockbuster_fusion.torch.explain.explanation import Explanation, KernelReport, Region
-from blockbuster_fusion.torch.explain.traffic import amount
 
 MOST_LINES = 4
 MOST_CASTS = 20

@@ -18,7 +18,7 @@ def least(
 ) -> tuple[bool, Seconds]:
     """The least time of the kernels of some nodes, and whether they have a product."""
     products = [n for n in nodes if analysis.kind(n) is Kind.CONTRACTION]
-    size = _moved(analysis, nodes, length)
+    size = boundary_bytes(analysis, nodes, length)
     computing = sum(
         flops_of(n, length) / machine.rate(str(tensor_of(n).dtype).split(".")[1], matrix=True)
         for n in products
@@ -29,14 +29,17 @@ def least(
     return bool(products), Seconds(device + machine.launch, 0.0)
 
 
-def _moved(analysis: Analysis, nodes: Sequence[Node], length: Length) -> int:
-    """The bytes that come from other nodes, and those that others read."""
+def boundary_bytes(analysis: Analysis, nodes: Sequence[Node], length: Length) -> int:
+    """The bytes that nodes read of others, each array once, and those that they store for others.
+
+    A single kernel of all these nodes touches them (nest/analysis/traffic.py), and no less.
+    """
     inside = set(nodes)
     read: dict[Node, int] = {}
     for node in nodes:
         for source in node.all_input_nodes:
             base = analysis.base(source)
-            if base in inside:
+            if analysis.owner(base) in inside:
                 continue
             if analysis.is_scattered(node) and source is operand(node):
                 continue  # it is written into, and not read
