@@ -41,6 +41,7 @@ from blockbuster_fusion.torch.plan.planner import Planner
 from blockbuster_fusion.torch.plan.ranged import ranged_call
 from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.composites import Called, written_out
+from blockbuster_fusion.torch.rivals.corrections import MOST, mispredicted
 from blockbuster_fusion.torch.rivals.crossings import Crossing, Division, divided
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.slices import move_slices
@@ -204,7 +205,7 @@ def compile_graph(
     end = time.monotonic() + options.seconds
     constants = freeze(module, static) if options.freeze else None
     spare = _copied(module) if _has_symbols(module) else None
-    first = _WeighedGraph(module, static, options, weighing, constants)
+    first = _corrected(module, static, options, weighing, constants)
     division = None if spare is None else divided(first.crossings, first.parts.expected)
     if spare is None or division is None:
         return first.compiled(first.names)
@@ -243,12 +244,18 @@ class _WeighedGraph:
         if unshare(analysis.module, self.placements):
             analysis = replace(analysis)  # without what was known of the graph before
         self.parts = PartCompiler(analysis, options, target, span, constants)
-        self.won, self.crossings = _weighed(self.parts, target, weighing)
+        self.chooser = Chooser(self.parts, self.parts.machine(target), weighing)
+        self.won, self.crossings = _weighed(self.chooser, target)
 
     @property
     def decisions(self) -> frozenset[str]:
         """The operators that PyTorch runs by choice."""
         return frozenset(node.name for node in self.parts.libraries)
+
+    @property
+    def mispredicted(self) -> bool:
+        """True if kernels of a GPU are slower than they counted for; their times are noted."""
+        return mispredicted(self.chooser.estimates, self.parts, self.groups)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -278,6 +285,22 @@ class _WeighedGraph:
             self.won,
             constants=self.constants,
         )
+
+
+def _corrected(
+    module: GraphModule,
+    static: Sequence[int],
+    options: Options,
+    weighing: Weighing,
+    constants: Constants | None,
+) -> _WeighedGraph:
+    """A graph whose parts are selected again if chosen kernels are slower than predicted."""
+    is_measured = options.target_of(module.graph.nodes) == "cuda" and options.library != "never"
+    for _ in range(MOST if is_measured and not weighing.measures else 0):
+        made = _WeighedGraph(_copied(module), static, options, weighing, constants)
+        if not made.mispredicted:
+            return made
+    return _WeighedGraph(module, static, options, weighing, constants)
 
 
 def _ranged(several: Sequence[_WeighedGraph], division: Division) -> CompiledGraph:
@@ -319,16 +342,13 @@ def _with_moved_slices(
         return analysis, [reason]
 
 
-def _weighed(
-    parts: PartCompiler, target: str, weighing: Weighing
-) -> tuple[dict[str, float], list[Crossing]]:
+def _weighed(chooser: Chooser, target: str) -> tuple[dict[str, float], list[Crossing]]:
     """Moves operators to PyTorch where they are faster.
 
     Gives the seconds that kernels win, and the sizes between which the faster one changes.
     """
-    is_alone = parts.options.library == "never" or target not in ("cpu", "cuda")
-    chooser = Chooser(parts, parts.machine(target), weighing)
-    if is_alone:
+    parts = chooser.parts
+    if parts.options.library == "never" or target not in ("cpu", "cuda"):
         chooser.choose_kernels()
         return {}, []
     try:
@@ -339,4 +359,5 @@ def _weighed(
         if parts.options.strict:
             raise
         log.warning("kernels are not weighed: %s: %s", type(error).__name__, error)
+        chooser.choose_kernels()
         return {}, []
