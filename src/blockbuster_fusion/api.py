@@ -1,17 +1,22 @@
 """The public functions that choose among stages: PyTorch is imported when one needs it."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from blockbuster_fusion import compiler
 from blockbuster_fusion.errors import BadConfig, MissingPackage
 from blockbuster_fusion.interp.runner import interpreted
+from blockbuster_fusion.plans.plan import Plan
+from blockbuster_fusion.plans.programs import plan_program
 from blockbuster_fusion.schedule.space import Config
 
 if TYPE_CHECKING:
     from blockbuster_fusion.torch.explain import Explanation
     from blockbuster_fusion.torch.export import ExportedModel
+
+PROGRAM_OPTIONS = ("target", "sizes", "dtype", "rules", "unit", "name", "batch")
+"""The options of `compile` that a plan of a program may have."""
 
 compiler.RUNNERS["interpret"] = interpreted  # no stage imports the interpreter
 
@@ -36,6 +41,33 @@ def explain(
     return explained(
         model, *inputs, mode=mode, options=options, dynamic=dynamic, time=time, **named
     )
+
+
+def plan(
+    model: Any,
+    *inputs: Any,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+    **named: Any,
+) -> Plan:
+    """The kernels and library operators that run a model or a program, each with its reason.
+
+    A PyTorch model is given as to `explain`. A function over arrays is given with specs and options
+    as to `compile`, an array program with options alone; `sizes` has the lengths of all axes.
+    """
+    if not _is_torch_call(model, inputs, named):
+        return plan_program(compiler.Request(model, inputs, **_request_options(named)))
+    _check_torch("plan")
+    from blockbuster_fusion.torch.planned import plan as planned
+
+    return planned(model, *inputs, mode=mode, options=options, dynamic=dynamic, **named)
+
+
+def _request_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a request; all else are specs by name."""
+    chosen = {name: x for name, x in given.items() if name in PROGRAM_OPTIONS}
+    return {**chosen, "named": {name: x for name, x in given.items() if name not in chosen}}
 
 
 def from_torch(program: Any, **options: Any) -> "ExportedModel":
@@ -83,7 +115,7 @@ def compile(program: Any, *specs: Any, **options: Any) -> Any:
     With a module, or with tensors as examples, it is torch.compile with the backend "blockbuster",
     called once with the examples. Otherwise see `blockbuster_fusion.compiler.compile`.
     """
-    if _is_torch(program) or any(map(_is_torch, [*specs, *options.values()])):
+    if _is_torch_call(program, specs, options):
         from blockbuster_fusion.torch.model import compile_model
 
         return compile_model(program, *specs, **options)
@@ -94,13 +126,19 @@ def compile(program: Any, *specs: Any, **options: Any) -> Any:
     return compiler.compile(program, *specs, **options)
 
 
+def _is_torch_call(model: object, given: Iterable[object], named: Mapping[str, object]) -> bool:
+    """True if PyTorch's model or tensors are given."""
+    return any(map(_is_torch, [model, *given, *named.values()]))
+
+
 def _is_torch(x: object) -> bool:
     torch = sys.modules.get("torch")
     if torch is None:
         return False
     if isinstance(x, list | tuple):
         return any(map(_is_torch, x))
-    return isinstance(x, torch.Tensor | torch.nn.Module)
+    kinds = (torch.Tensor, torch.nn.Module, torch.export.ExportedProgram)
+    return isinstance(x, kinds)
 
 
 def _check_torch(function: str) -> None:

@@ -11,9 +11,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.messages import log
+from blockbuster_fusion.plans.operator_graph import OperatorGraph
 from blockbuster_fusion.runtime.ranges import Scale
+from blockbuster_fusion.select.partition import Certificate
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.complex_pairs import pair_complex
+from blockbuster_fusion.torch.capture.operator_graph import operator_graph
 from blockbuster_fusion.torch.capture.results import (
     correct_strides,
     kept_whole,
@@ -88,6 +91,14 @@ class CompiledGraph:
     """The operators that stand for recognised composites."""
     won: Mapping[str, float] = field(default_factory=dict)
     """The seconds that kernels win, by the kinds of parts."""
+    weighed: tuple[LibraryChoice, ...] = ()
+    """The parts that kernels run, with the times of both rivals."""
+    certificate: Certificate | None = None
+    """The proof that no partition into parts is cheaper; None if a policy has chosen them."""
+    captured: OperatorGraph = field(default_factory=lambda: OperatorGraph(()), repr=False)
+    """The operators before any were left to PyTorch."""
+    span: Span | None = None
+    """The range of sizes that it is for; None for all."""
     elsewhere: OtherRanges | None = None
     """The graph for other ranges of sizes, if it is not one for all."""
     constants: Constants | None = None
@@ -199,7 +210,7 @@ def compile_graph(
     constants = freeze(module, static) if options.freeze else None
     spare = _copied(module) if _has_symbols(module) else None
     first = _WeighedGraph(module, static, options, weighing, constants)
-    division = None if spare is None else divided(first.crossings, first.parts.expected)
+    division = None if spare is None else divided(first.weighed.crossings, first.parts.expected)
     if spare is None or division is None:
         return first.compiled(first.names)
     several: list[_WeighedGraph] = []
@@ -236,8 +247,9 @@ class _WeighedGraph:
         analysis, self.halved = _with_moved_slices(analysis, options, target)
         if unshare(analysis.module, self.placements):
             analysis = replace(analysis)  # without what was known of the graph before
+        self.captured = operator_graph(analysis)
         self.parts = PartCompiler(analysis, options, target, span, constants)
-        self.won, self.crossings = _weighed(self.parts, target, weighing)
+        self.weighed = _weighed(self.parts, target, weighing)
 
     @property
     def decisions(self) -> frozenset[str]:
@@ -269,7 +281,11 @@ class _WeighedGraph:
             parts.pays,
             self.weighing.called,
             parts.collapsed,
-            self.won,
+            self.weighed.gains,
+            self.weighed.choices,
+            self.weighed.certificate,
+            self.captured,
+            parts.span,
             constants=self.constants,
         )
 
@@ -313,22 +329,33 @@ def _with_moved_slices(
         return analysis, [reason]
 
 
-def _weighed(
-    parts: PartCompiler, target: str, weighing: Weighing
-) -> tuple[dict[str, float], list[Crossing]]:
-    """Moves operators to PyTorch where they are faster.
+@dataclass(frozen=True)
+class _Weighed:
+    """The outcome of the choice between kernels and PyTorch's operators."""
 
-    Gives the seconds that kernels win, and the sizes between which the faster one changes.
-    """
+    gains: Mapping[str, float] = field(default_factory=dict)
+    """The seconds that kernels win, by the kinds of parts."""
+    crossings: Sequence[Crossing] = ()
+    """The sizes between which the faster one changes."""
+    choices: tuple[LibraryChoice, ...] = ()
+    """The parts that kernels run, with the times of both."""
+    certificate: Certificate | None = None
+
+
+def _weighed(parts: PartCompiler, target: str, weighing: Weighing) -> _Weighed:
+    """Moves operators to PyTorch where they are faster."""
     if parts.options.library == "never" or target not in ("cpu", "cuda"):
-        return {}, []
+        return _Weighed()
     try:
         chooser = Chooser(parts, parts.machine(target), weighing)
         chooser.choose()
         crossings = [x for found in chooser.crossings.values() for x in found]
-        return chooser.gains if parts.pays else {}, crossings
+        if not parts.pays:
+            return _Weighed(crossings=crossings)
+        won = tuple(choice for _, choice in chooser.won)
+        return _Weighed(chooser.gains, crossings, won)
     except Exception as error:  # whatever it is: the model runs by kernels
         if parts.options.strict:
             raise
         log.warning("kernels are not weighed: %s: %s", type(error).__name__, error)
-        return {}, []
+        return _Weighed()

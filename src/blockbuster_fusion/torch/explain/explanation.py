@@ -12,6 +12,7 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.tiling import Extents, Tiling
+from blockbuster_fusion.nest.analysis.traffic import traffic
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import Launchable
 from blockbuster_fusion.select.parts import Kind
@@ -20,7 +21,6 @@ from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain.flash import is_flash
 from blockbuster_fusion.torch.explain.source_lines import source_lines
-from blockbuster_fusion.torch.explain.traffic import traffic
 from blockbuster_fusion.torch.freeze import ConstantReport
 from blockbuster_fusion.torch.groups import (
     Fused,

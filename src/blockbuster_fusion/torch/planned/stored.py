@@ -1,0 +1,136 @@
+"""The arrays that the steps of a graph store for one another, and the reason for each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from torch.fx import Node
+
+from blockbuster_fusion.ir.buffered import buffered
+from blockbuster_fusion.plans.plan import Decision, RunnerUp, Step, StoredArray, rounded
+from blockbuster_fusion.plans.within import stored_within
+from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.torch.groups import Fused, Group, LibraryChoice
+from blockbuster_fusion.torch.planned.steps import PlannedGraph
+from blockbuster_fusion.torch.rivals.least import least
+
+RESULT = "it is a result of the model"
+APART = "the policy keeps these parts apart, and a kernel for both was not tried"
+UNTRIED = "a kernel for both was not tried"
+
+
+def stored_arrays(planned: PlannedGraph) -> Iterator[StoredArray]:
+    """The arrays between steps, in the order in which they are written, and those within steps."""
+    reasons = _Reasons(planned)
+    described = planned.described
+    for number, (group, step) in enumerate(described):
+        if isinstance(group, Fused):
+            yield from reasons.within(group, step)
+        for array, size in step.writes.items():
+            readers = [x for x in described[number + 1 :] if array in x[1].reads]
+            if array in reasons.results:
+                yield _stored(array, size, step, None, "result", RESULT)
+                continue
+            for reader in readers:
+                yield reasons.between(array, size, (group, step), reader)
+
+
+class _Reasons:
+    """The reasons for the arrays of one graph."""
+
+    def __init__(self, planned: PlannedGraph) -> None:
+        self.planned = planned
+        self.known: dict[str, list[StoredArray]] = {}
+        """The arrays within equal kernels, by the digest of these."""
+        self.free = replace(planned.analysis, library=frozenset())
+        """The graph as if PyTorch ran nothing by choice."""
+
+    @cached_property
+    def results(self) -> set[str]:
+        """The arrays that are results of the graph."""
+        outputs = self.planned.analysis.outputs
+        return {self.planned.array(n) for n in outputs}
+
+    def within(self, fused: Fused, step: Step) -> Iterator[StoredArray]:
+        """The arrays between the kernels of a part."""
+        graph = fused.executable.graph
+        if graph.digest not in self.known:
+            extents = self.planned.tiling(fused).extents
+            found = stored_within(graph, extents, step.name) if buffered(graph) else ()
+            self.known[graph.digest] = [*found]
+        for x in self.known[graph.digest]:
+            yield replace(x, region=step.region)
+
+    def between(
+        self, array: str, size: int, maker: tuple[Group, Step], reader: tuple[Group, Step]
+    ) -> StoredArray:
+        """The reason for an array that one step writes and another one reads."""
+        steps = (maker[1], reader[1])
+        outside = [s for kind in ("misc", "join") for s in steps if s.kind == kind]
+        if outside:
+            return _stored(array, size, *steps, "misc", _outside(outside[0]))
+        nodes = [n for group, _ in (maker, reader) for n in _nodes(group)]
+        tried = self.tried({n.name for n in nodes})
+        if tried is not None:
+            return _stored(array, size, *steps, "cost", tried.reason or UNTRIED, tried)
+        losing = next((s.runner_up for s in steps if s.kind == "library" and s.runner_up), None)
+        bound = RunnerUp("kernels", (), rounded(self.floor(nodes)), "at least", "", _sum(steps))
+        if losing is not None:
+            reason = f"PyTorch runs a part of it: {losing.obstacle or losing.reason}"
+            return _stored(array, size, *steps, "cost", reason, bound)
+        is_chosen = self.planned.graph.certificate is not None
+        decided: Decision = "cost" if is_chosen else "policy"
+        return _stored(array, size, *steps, decided, UNTRIED if is_chosen else APART, bound)
+
+    def tried(self, names: set[str]) -> RunnerUp | None:
+        """The kernels for some operators that were weighed and have lost, if there are any."""
+        graph = self.planned.graph
+        found: Sequence[LibraryChoice] = [*graph.chosen, *graph.weighed]
+        weighed = next((x for x in found if names <= {*x.nodes}), None)
+        if weighed is None:
+            return None
+        seconds, basis = weighed.kernels, weighed.basis
+        times = (rounded(seconds), basis, weighed.config, rounded(weighed.library))
+        return RunnerUp("kernels", weighed.nodes, *times, weighed.obstacle or weighed.reason)
+
+    def floor(self, nodes: Sequence[Node]) -> Seconds | None:
+        """The least time that a kernel for some nodes could take."""
+        machine = self.planned.machine
+        return None if machine is None else least(self.free, nodes, machine, self.planned.length)[1]
+
+
+def _nodes(group: Group) -> Iterable[Node]:
+    return group.part.nodes if isinstance(group, Fused) else (group.node,)
+
+
+def _outside(step: Step) -> str:
+    """The reason why a step is no kernel."""
+    if step.kind == "join":
+        return "its pieces come from several steps, and are stored in place"
+    return f"{step.name} runs in PyTorch: {step.reason}"
+
+
+def _sum(steps: Iterable[Step]) -> Seconds | None:
+    """The time of some steps; None if that of one is not known."""
+    found = [step.seconds for step in steps]
+    known = [seconds for seconds in found if seconds is not None]
+    return rounded(sum(known, Seconds(0.0))) if len(known) == len(found) else None
+
+
+def _stored(
+    array: str,
+    size: int,
+    maker: Step,
+    reader: Step | None,
+    decided: Decision,
+    reason: str,
+    fused: RunnerUp | None = None,
+) -> StoredArray:
+    costs = () if fused is None else (fused.seconds, fused.basis, fused.instead)
+    made = StoredArray(array, size, _first(maker), _first(reader), decided, reason, *costs)
+    return replace(made, region=maker.region)
+
+
+def _first(step: Step | None) -> str:
+    """The operator by which a step is known."""
+    return "" if step is None else next(iter(step.operators), step.name)
