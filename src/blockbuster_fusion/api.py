@@ -59,7 +59,7 @@ def plan(
     if not _is_torch_call(model, inputs, named):
         return plan_program(compiler.Request(model, inputs, **_request_options(named)))
     _check_torch("plan")
-    from blockbuster_fusion.torch.planned import plan as planned
+    from blockbuster_fusion.torch.planned.make import plan as planned
 
     return planned(model, *inputs, mode=mode, options=options, dynamic=dynamic, **named)
 

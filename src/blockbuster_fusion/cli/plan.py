@@ -73,7 +73,7 @@ def _plan_model(found: Model, options: argparse.Namespace) -> Plan:
         message = "plan: --size is for programs; the inputs of a model have their sizes"
         raise BlockbusterError(message=message)
     try:
-        from blockbuster_fusion.torch.planned import plan
+        from blockbuster_fusion.torch.planned.make import plan
     except ImportError as error:
         package = error.name or "torch"
         raise MissingPackage(function="plan", package=package, extra="torch") from error

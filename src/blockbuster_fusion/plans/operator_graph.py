@@ -55,12 +55,17 @@ class OperatorGraph:
         return {name: operator for name, operator in calls.items() if operator != OUTPUT}
 
     @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The sizes that change from call to call, in the order in which shapes name them."""
+        shapes = (line.rpartition(": ")[2] for line in self.lines)
+        return tuple(dict.fromkeys(name for shape in shapes for name in _SYMBOL.findall(shape)))
+
+    @cached_property
     def anonymous(self) -> tuple[str, ...]:
         """The lines with numbers for the names of operators and of sizes."""
-        sizes: dict[str, int] = {}
 
         def size(found: re.Match[str]) -> str:
-            return f"n{sizes.setdefault(found[0], len(sizes))}"
+            return f"n{self.symbols.index(found[0])}"
 
         def numbered(found: re.Match[str]) -> str:
             return f"%{self.names[found[1]]}"

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.plans.operator_graph import OperatorGraph
+from blockbuster_fusion.plans.plan import GraphPlan
 from blockbuster_fusion.runtime.ranges import Scale
 from blockbuster_fusion.select.partition import Certificate
 from blockbuster_fusion.torch.capture.analysis import Analysis
@@ -41,6 +42,7 @@ from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.planner import Planner
 from blockbuster_fusion.torch.plan.ranged import ranged_call
+from blockbuster_fusion.torch.planned.follow import Follower, division_of, fitting
 from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.composites import Called, written_out
 from blockbuster_fusion.torch.rivals.crossings import Crossing, Division, divided
@@ -210,14 +212,15 @@ def compile_graph(
     constants = freeze(module, static) if options.freeze else None
     spare = _copied(module) if _has_symbols(module) else None
     first = _WeighedGraph(module, static, options, weighing, constants)
-    division = None if spare is None else divided(first.weighed.crossings, first.parts.expected)
+    division = None if spare is None else first.division
     if spare is None or division is None:
         return first.compiled(first.names)
     several: list[_WeighedGraph] = []
-    for span in division.spans:
+    for number, span in enumerate(division.spans):
         left = replace(options, seconds=max(0.0, end - time.monotonic()))
-        several.append(_WeighedGraph(_copied(spare), static, left, weighing, constants, span))
-    is_one = len({graph.decisions for graph in several}) == 1
+        given = (_copied(spare), static, left, weighing, constants)
+        several.append(_WeighedGraph(*given, span, number))
+    is_one = options.plan is None and len({graph.decisions for graph in several}) == 1
     return first.compiled(first.names) if is_one else _ranged(several, division)
 
 
@@ -232,8 +235,12 @@ class _WeighedGraph:
         weighing: Weighing,
         constants: Constants | None = None,
         span: Span | None = None,
+        number: int = 0,
     ) -> None:
-        """With a span, it is for sizes in that alone; `constants` are computed once."""
+        """With a span, it is for sizes in that alone; `constants` are computed once.
+
+        `number` is that of the span among the ranges of sizes.
+        """
         self.weighing, self.constants = weighing, constants
         target = options.target_of(module.graph.nodes)
         correct_strides(module)
@@ -249,7 +256,19 @@ class _WeighedGraph:
             analysis = replace(analysis)  # without what was known of the graph before
         self.captured = operator_graph(analysis)
         self.parts = PartCompiler(analysis, options, target, span, constants)
-        self.weighed = _weighed(self.parts, target, weighing)
+        self.planned: GraphPlan | None = None
+        if options.plan is None:
+            self.weighed = _weighed(self.parts, target, weighing)
+        else:
+            self.planned = fitting(options.plan, self.captured, target)
+            self.weighed = _followed(self.parts, self.planned, number, self.captured)
+
+    @property
+    def division(self) -> Division | None:
+        """The ranges of sizes that have plans of their own, if there are several."""
+        if self.planned is not None:
+            return division_of(self.planned, self.captured)
+        return divided(self.weighed.crossings, self.parts.expected)
 
     @property
     def decisions(self) -> frozenset[str]:
@@ -340,6 +359,14 @@ class _Weighed:
     choices: tuple[LibraryChoice, ...] = ()
     """The parts that kernels run, with the times of both."""
     certificate: Certificate | None = None
+
+
+def _followed(
+    parts: PartCompiler, planned: GraphPlan, number: int, captured: OperatorGraph
+) -> _Weighed:
+    """Moves operators to PyTorch and arranges parts as a plan has them."""
+    choices = Follower(parts, planned, number, captured).follow()
+    return _Weighed(choices=choices, certificate=planned.plans[number].certificate)
 
 
 def _weighed(parts: PartCompiler, target: str, weighing: Weighing) -> _Weighed:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch.fx import Node
 
+from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.select.parts import Selection
 from blockbuster_fusion.torch.capture.nodes import tensors_of
 
@@ -22,6 +23,8 @@ class Options:
     threads: int | None = None
     selection: Selection | None = None
     """The policy that cuts a graph into parts; by default, that of select/parts.py."""
+    plan: Plan | None = None
+    """The plan to run by: then nothing is weighed or searched."""
     library: str = field(default_factory=lambda: os.environ.get("BLOCKBUSTER_LIBRARY", "auto"))
     """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
     time_model: bool = True

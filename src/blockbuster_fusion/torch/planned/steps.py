@@ -151,8 +151,11 @@ class PlannedGraph:
     # ---------------------------------------------------------------- arrays
 
     def array(self, node: Node) -> str:
-        """The name of the array that a node is, or that it is a view of."""
-        return self.analysis.base(node).name
+        """The captured name of the array that a node is, or that it is a view of."""
+        base = self.analysis.base(node)
+        if base.target is operator.getitem and base.name not in self.graph.captured.names:
+            base = operand(base)  # an item of an operator that stands for several
+        return captured_names(base)[-1]
 
     def sizes(self, nodes: Iterable[Node]) -> Sizes:
         """The bytes of some arrays; of one that is seen in several ways, those of the largest."""
@@ -205,10 +208,10 @@ class PlannedGraph:
         if has_effect(node) and isinstance(node.args[0], Node):
             return self.sizes([operand(node)])
         if node in self.analysis.updates:
-            return {node.name: bytes_of(operand(node, 2), self.length)}
+            return {self.array(node): bytes_of(operand(node, 2), self.length)}
         items = [n for n in node.users if n.target is operator.getitem]
         is_several = isinstance(node.meta.get("val"), tuple | list) and bool(items)
-        return self.sizes(items) if is_several else {node.name: bytes_of(node, self.length)}
+        return self.sizes(items) if is_several else self.sizes([node])
 
     def time(self, node: Node) -> Seconds | None:
         """The measured time of an operator; None if it may have effects, or is not measured."""
