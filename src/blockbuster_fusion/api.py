@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from blockbuster_fusion import compiler
-from blockbuster_fusion.errors import BadConfig, MissingPackage
+from blockbuster_fusion.errors import BadConfig, MissingPackage, WrongKind
 from blockbuster_fusion.interp.runner import interpreted
 from blockbuster_fusion.plans.plan import Plan
-from blockbuster_fusion.plans.programs import plan_program
+from blockbuster_fusion.plans.programs import plan_program, planned_config
 from blockbuster_fusion.schedule.space import Config
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 PROGRAM_OPTIONS = ("target", "sizes", "dtype", "rules", "unit", "name", "batch")
 """The options of `compile` that a plan of a program may have."""
+CONFIGURING = ("config", "snapshot", "tiles", "schedule", "lengths")
+"""The options of `compile` that a plan stands for."""
 
 compiler.RUNNERS["interpret"] = interpreted  # no stage imports the interpreter
 
@@ -62,6 +64,20 @@ def plan(
     from blockbuster_fusion.torch.planned.make import plan as planned
 
     return planned(model, *inputs, mode=mode, options=options, dynamic=dynamic, **named)
+
+
+def _planned(program: Any, specs: tuple[Any, ...], options: Mapping[str, Any]) -> Config:
+    """The configuration that a plan has for a program; the plan may be given as a file."""
+    given = options["plan"]
+    plan = given if isinstance(given, Plan) else Plan.load(given)
+    for name in CONFIGURING:
+        if options.get(name) is not None:
+            remedy = "a plan has a configuration"
+            wanted, found = "a plan alone", f"{name} too"
+            raise WrongKind(function="compile", wanted=wanted, given=found, remedy=remedy)
+    beside = ("plan", "threads", *CONFIGURING)
+    rest = {name: x for name, x in options.items() if name not in beside}
+    return planned_config(plan, compiler.Request(program, specs, **_request_options(rest)))
 
 
 def _request_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,12 +129,16 @@ def compile(program: Any, *specs: Any, **options: Any) -> Any:
     """A program, function or PyTorch module, compiled.
 
     With a module, or with tensors as examples, it is torch.compile with the backend "blockbuster",
-    called once with the examples. Otherwise see `blockbuster_fusion.compiler.compile`.
+    called once with the examples. Otherwise see `blockbuster_fusion.compiler.compile`. `plan` is a
+    plan of `plan`, or its file: then nothing is searched.
     """
     if _is_torch_call(program, specs, options):
         from blockbuster_fusion.torch.model import compile_model
 
         return compile_model(program, *specs, **options)
+    if options.get("plan") is not None:
+        options["config"] = _planned(program, specs, options)
+    options.pop("plan", None)
     config = options.get("config")
     if config is not None and not isinstance(config, Config | Mapping):
         problem = f"{config!r} is no configuration; give a mapping, as Config.data() has it"

@@ -198,7 +198,7 @@ class GraphPlan:
         return OperatorGraph(self.operators)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """Kernels and library operators in order, with the reason for each."""
 
@@ -267,6 +267,9 @@ class Plan:
         for number, graph in enumerate(made.graphs):
             _check(graph, f"{place}.graphs[{number}]")
         return made
+
+    def __repr__(self) -> str:
+        return f"<plan of {len(self.steps)} steps for {self.target}>"
 
     def __str__(self) -> str:
         from blockbuster_fusion.plans.text import text

@@ -3,19 +3,17 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from blockbuster_fusion.array.program import ArrayType, shown_attribute
-from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
-from blockbuster_fusion.errors import BadExtent, BlockbusterError, PlanMisfit
+from blockbuster_fusion.errors import BadExtent, PlanMisfit
 from blockbuster_fusion.improve import improved
-from blockbuster_fusion.ir.axis import Axis, Dim
+from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.graph import Graph
-from blockbuster_fusion.ir.tiling import Extents, Tiling, given_extents
+from blockbuster_fusion.ir.tiling import given_extents
 from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.nest.analysis.traffic import traffic_by_array
-from blockbuster_fusion.nest.nest import Buffer, Call, Launchable, Nest
+from blockbuster_fusion.nest.nest import Buffer, Call, Launchable
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.plans.operator_graph import OperatorGraph
 from blockbuster_fusion.plans.plan import (
@@ -28,10 +26,11 @@ from blockbuster_fusion.plans.plan import (
     Step,
     rounded,
 )
+from blockbuster_fusion.plans.predicted import Predicted
 from blockbuster_fusion.plans.within import stored_within
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.machines import this_cpu
-from blockbuster_fusion.schedule.cost import Seconds, predicted, predicted_launch
+from blockbuster_fusion.schedule.cost import predicted_launch
 from blockbuster_fusion.schedule.space import Config
 from blockbuster_fusion.schedule.work import work_of
 from blockbuster_fusion.version import __version__
@@ -53,12 +52,11 @@ def plan_program(request: Request, machine: Machine | None = None) -> Plan:
         raise BadExtent(name=missing[0].extent, problem=problem)
     sizes = tuple((axis, extents.of(axis)) for axis in axes)
     best = improved(choices, sizes, machine)
-    made = _Predicted(best[0], extents, machine)
-    others = [_Predicted(choice, extents, machine) for choice in best[1:]]
+    made, *others = [Predicted(choice, extents, machine) for choice in best]
     graph = program_graph(request)
-    stored = stored_within(best[0].graph, extents, made.nest.name, rules=request.rules)
+    stored = stored_within(made, others, made.nest.name, request.rules)
     plan = SizePlan(
-        tuple(made.steps(graph)),
+        tuple(_Steps(made).steps(graph)),
         chosen_by="predicted time",
         stored=tuple(stored),
         runner_up=_runner_up(made, others),
@@ -125,45 +123,30 @@ def _unlike(name: str, others: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Predicted:
-    """A choice for a program, whose kernels are predicted one by one."""
+class _Steps:
+    """The kernels of a choice, each as a step."""
 
-    choice: Choice
-    extents: Extents
-    machine: Machine
-
-    @cached_property
-    def scheduled(self) -> tuple[Nest, Mapping[Dim, int]]:
-        return self.choice.scheduled()
-
-    @property
-    def nest(self) -> Nest:
-        return self.scheduled[0]
-
-    @property
-    def tiling(self) -> Tiling:
-        return Tiling(self.extents, self.scheduled[1])
-
-    @property
-    def seconds(self) -> Seconds:
-        return predicted(self.nest, self.tiling, self.machine, self.choice.schedule)
+    made: Predicted
 
     def steps(self, graph: OperatorGraph) -> Iterator[Step]:
         """A step for each launch, and for each misc operator that the host runs.
 
         Fusion shares operators among kernels: only a program of one kernel has them in its step.
         """
-        alone = len(self.nest.launches) == len(self.nest.steps) == 1
-        for step in self.nest.steps:
+        alone = len(self.made.nest.launches) == len(self.made.nest.steps) == 1
+        for step in self.made.nest.steps:
             if isinstance(step, Launchable):
                 yield self.launch(step, graph.operators if alone else {})
             elif isinstance(step, Call):
                 yield self.call(step)
 
     def launch(self, launched: Launchable, operators: Mapping[str, str]) -> Step:
-        works = [work_of(kernel, self.tiling, self.machine.target) for kernel in launched.kernels]
-        schedule = self.choice.schedule.of_launch(launched, self.nest.kernels)
-        read, written = traffic_by_array(launched, self.tiling)
+        works = [
+            work_of(kernel, self.made.tiling, self.made.machine.target)
+            for kernel in launched.kernels
+        ]
+        schedule = self.made.choice.schedule.of_launch(launched, self.made.nest.kernels)
+        read, written = traffic_by_array(launched, self.made.tiling)
         sums = (sum(read.values()), sum(written.values()))
         flops = int(sum(work.products + work.operations for work in works))
         one = Launch(launched.name, *sums, flops)
@@ -175,8 +158,8 @@ class _Predicted:
             _by_name(written),
             *sums,
             flops,
-            rounded(predicted_launch(works, self.machine, schedule)),
-            kernels=Kernels(self.choice.graph.digest, self.choice.config, (one,)),
+            rounded(predicted_launch(works, self.made.machine, schedule)),
+            kernels=Kernels(self.made.choice.graph.digest, self.made.choice.config, (one,)),
         )
 
     def call(self, call: Call) -> Step:
@@ -188,29 +171,21 @@ class _Predicted:
     def sizes(self, buffers: Iterable[Buffer]) -> dict[str, int]:
         """The bytes of whole arrays."""
         found = dict.fromkeys(buffers)
-        return {x.name: math.prod(buffer_shape(x, self.tiling)) * x.dtype.bytes for x in found}
+        return {x.name: math.prod(buffer_shape(x, self.made.tiling)) * x.dtype.bytes for x in found}
 
 
 def _by_name(found: Mapping[Buffer, int]) -> dict[str, int]:
     return {buffer.name: size for buffer, size in found.items()}
 
 
-def _runner_up(made: _Predicted, others: Sequence[_Predicted]) -> RunnerUp | None:
+def _runner_up(made: Predicted, others: Sequence[Predicted]) -> RunnerUp | None:
     """The fastest of the other snapshots; of the same one, if there is no other."""
     rest = [x for x in others if x.choice.snapshot != made.choice.snapshot] or others
-    timed = [x for x in map(_timed, rest) if x is not None]
-    if not timed:
+    timed = [(x.seconds, x) for x in rest if x.seconds is not None]
+    if not timed or made.seconds is None:
         return None
     seconds, other = min(timed, key=lambda x: x[0].total())
     now = made.seconds
     reason = "it is predicted to be slower" if seconds.total() > now.total() else "it is as fast"
     times = (rounded(seconds), "predicted", str(other.choice.config), rounded(now))
     return RunnerUp("kernels", (), *times, reason)
-
-
-def _timed(other: _Predicted) -> tuple[Seconds, _Predicted] | None:
-    """A choice with its time; None if there are no kernels for it."""
-    try:
-        return other.seconds, other
-    except BlockbusterError:
-        return None

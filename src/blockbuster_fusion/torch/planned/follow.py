@@ -3,7 +3,7 @@
 Nothing is weighed, searched or measured. A plan that is for something else is refused.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from torch.fx import Node
 
@@ -80,7 +80,8 @@ class Follower:
         nodes = self.nodes
         self.parts.leave({nodes[self.own(s)[0]]: self.choice(s) for s in single} | made)
         self.arrange()
-        return tuple(self.choice(s) for s in self.steps.steps if s.kind == "kernels")
+        weighed = [s for s in self.steps.steps if s.kernels is not None and s.runner_up is not None]
+        return tuple(self.choice(s) for s in weighed)
 
     @property
     def library(self) -> list[Step]:
@@ -175,20 +176,30 @@ class Follower:
 
         Each comes before the first part that reads it.
         """
-        analysis = self.parts.analysis
-        known = {n for part in arranged for n in part}
-        found = [*arranged]
-        for node in reversed(analysis.operators):
-            if node in known:
-                continue
-            readers = (n for n, part in enumerate(found) if self.reads(part, node))
-            found.insert(next(readers, len(found)), [node])
+        before: dict[int, list[list[Node]]] = {}
+        place = {n: at for at, part in enumerate(arranged) for n in part}
+        last = len(arranged)
+        for node in reversed(self.parts.analysis.operators):
+            if node not in place:
+                place[node] = min((place[n] for n in self.readers(node, place)), default=last)
+                before.setdefault(place[node], []).insert(0, [node])
+        found: list[list[Node]] = []
+        for at, part in enumerate([*arranged, None]):
+            found += [*before.get(at, []), *([] if part is None else [part])]
         return found
 
-    def reads(self, part: Sequence[Node], node: Node) -> bool:
-        analysis = self.parts.analysis
-        given = (x for n in part for x in n.all_input_nodes)
-        return any(x is node or node in analysis.roots(x) for x in given)
+    def readers(self, node: Node, known: Container[Node]) -> Iterator[Node]:
+        """The known nodes that read a node, or views of it."""
+        stack, seen = [*node.users], set[Node]()
+        while stack:
+            user = stack.pop()
+            if user in seen:
+                continue
+            seen.add(user)
+            if user in known:
+                yield user
+            else:
+                stack.extend(user.users)
 
     # ---------------------------------------------------------------- choices
 

@@ -6,9 +6,11 @@ from functools import cached_property
 
 from torch.fx import Node
 
+from blockbuster_fusion.compiler import Request, capability_of, choose
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.plans.plan import Decision, RunnerUp, Step, StoredArray, rounded
-from blockbuster_fusion.plans.within import stored_within
+from blockbuster_fusion.plans.predicted import Predicted
+from blockbuster_fusion.plans.within import guarded, stored_within
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.groups import Fused, Group, LibraryChoice
 from blockbuster_fusion.torch.planned.steps import PlannedGraph
@@ -55,11 +57,21 @@ class _Reasons:
         """The arrays between the kernels of a part."""
         graph = fused.executable.graph
         if graph.digest not in self.known:
-            extents = self.planned.tiling(fused).extents
-            found = stored_within(graph, extents, step.name) if buffered(graph) else ()
-            self.known[graph.digest] = [*found]
+            self.known[graph.digest] = [*self.kept(fused, step)] if buffered(graph) else []
         for x in self.known[graph.digest]:
             yield replace(x, region=step.region)
+
+    def kept(self, fused: Fused, step: Step) -> Iterator[StoredArray]:
+        """The same, of a kind of part that was not met before: its snapshots are made again."""
+        part, executable, machine = fused.part, fused.executable, self.planned.machine
+        target, extents = executable.target, self.planned.tiling(fused).extents
+        request = Request(part.expressed.program, target=target, dtype=part.storage)
+        request = replace(request, capability=capability_of(target))
+        own = choose(replace(request, config=executable.config))[0]
+        if machine is None:
+            return guarded(own, extents, step.name)
+        others = [Predicted(choice, extents, machine) for choice in choose(request)]
+        return stored_within(Predicted(own, extents, machine), others, step.name)
 
     def between(
         self, array: str, size: int, maker: tuple[Group, Step], reader: tuple[Group, Step]
