@@ -167,6 +167,22 @@ def test_names_of_weights_do_not_matter() -> None:
     assert wide.graphs[0].digest != one.graphs[0].digest
 
 
+def test_what_several_steps_compute_is_told() -> None:
+    """A mask is computed anew by each part that needs it."""
+
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        mask = torch.ones(6, 6, dtype=torch.bool).tril()
+        return torch.where(mask, x, 0).softmax(-1) @ x, torch.where(mask, y, 1).cumsum(0).sort()[0]
+
+    made = bb.plan(function, torch.randn(6, 6), torch.randn(6, 6), options=OPTIONS)
+    counts = Counter(name for step in made.steps for name in step.operators)
+    anew = {name for step in made.steps for name in step.anew}
+    assert set(counts.values()) == {1}
+    assert {*counts} | anew == computing(made)
+    assert anew
+    assert not anew & {*counts}
+
+
 def test_graph_breaks_give_several_graphs() -> None:
     def function(x: Tensor) -> Tensor:
         y = x.exp()

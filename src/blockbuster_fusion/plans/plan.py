@@ -117,6 +117,8 @@ class Step:
     """The lines of the model that the operators come from, as `model.py:12`."""
     recognised: str = ""
     """The operator of a library that stands for all of them."""
+    anew: tuple[str, ...] = ()
+    """Cheap operators that its kernels compute as well, as other steps may: masks, positions."""
     reason: str = ""
     """The reason why no kernel computes a misc operator."""
     kernels: Kernels | None = None
@@ -290,7 +292,7 @@ def _check(graph: GraphPlan, place: str) -> None:
         raise BadPlan(place=f"{place}.plans", problem="there must be one for each range of sizes")
     for at, plan in enumerate(graph.plans):
         for number, step in enumerate(plan.steps):
-            for name in step.operators:
+            for name in (*step.operators, *step.anew):
                 if name not in graph.graph.names:
                     where = f"{place}.plans[{at}].steps[{number}].operators"
                     raise BadPlan(place=where, problem=f"the graph has no operator {name}")

@@ -55,6 +55,7 @@ from blockbuster_fusion.torch.planned.operations import operations_of
 from blockbuster_fusion.torch.rivals.composites import captured_names
 from blockbuster_fusion.torch.rivals.least import bytes_of
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
+from blockbuster_fusion.torch.to_array_program import PartProgram
 
 CHEAP = "cheap, and needed in another form than kernels have it"
 WHOLE = "no kernel makes a piece of it"
@@ -274,9 +275,15 @@ class PlannedGraph:
             rounded(choice.kernels) if choice is not None and is_measured else None,
             fused.region,
             source_lines(part.nodes),
+            anew=tuple(self.operators(self.anew(part))),
             kernels=Kernels(executable.graph.digest, config, launches, divisions, others),
             runner_up=None if choice is None else losing_library(choice),
         )
+
+    def anew(self, part: PartProgram) -> list[Node]:
+        """The operators that a part computes beside its own."""
+        own, kind = {*part.nodes}, self.analysis.kind
+        return [n for n in part.covered if n not in own and kind(n) is not Kind.VIEW]
 
     def tiling(self, fused: Fused) -> Tiling:
         """The blocks of a part."""
