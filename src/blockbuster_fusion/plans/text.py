@@ -112,7 +112,7 @@ def _row(step: Step) -> Row:
         _amount(step.bytes_written),
         _amount(step.flops, ""),
         "" if seconds is None else f"{seconds} {step.basis}",
-        step.reason if step.runner_up is None else _otherwise(step.runner_up),
+        step.reason if step.runner_up is None else _otherwise(step.runner_up, seconds),
     )
 
 
@@ -126,14 +126,14 @@ def _by(step: Step) -> str:
     return {"library": "PyTorch", "misc": "PyTorch", "join": "in place"}[step.kind]
 
 
-def _otherwise(other: RunnerUp) -> str:
-    """A runner-up and the reason why it lost."""
+def _otherwise(other: RunnerUp, now: Seconds | None = None) -> str:
+    """A runner-up and the reason why it lost; `now` is the time that is told anyway."""
     who = "kernels" if other.by == "kernels" else "PyTorch"
     if other.obstacle:
         return f"no kernels: {other.obstacle}"
     time = "" if other.seconds is None else f" {_time(other.seconds, other.basis)}"
-    instead = "" if other.instead is None else f" against {other.instead}"
-    reason = f": {other.reason}" if other.reason else ""
+    instead = "" if other.instead in (None, now) else f" against {other.instead}"
+    reason = f": {other.reason}" if other.reason and other.by == "kernels" else ""
     return f"{who}{time}{instead}{reason}"
 
 

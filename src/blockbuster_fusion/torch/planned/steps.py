@@ -140,13 +140,15 @@ class PlannedGraph:
             case Fused():
                 return self.kernels(group)
             case Library(node, region, choice):
-                return self.operator("library", node, region, runner_up=losing_kernels(choice))
+                is_all = {*choice.nodes} == {*captured_names(node)}
+                known = choice.library if is_all else self.time(node)
+                return self.operator("library", node, region, known, losing_kernels(choice))
             case Unfused(node, region, reason):
-                return self.operator("misc", node, region, reason)
+                return self.operator("misc", node, region, self.time(node), reason=reason)
             case Joined(node, region):
                 is_stored = node in self.graph.joined
                 if not is_stored:
-                    return self.operator("misc", node, region, WHOLE)
+                    return self.operator("misc", node, region, self.time(node), reason=WHOLE)
                 return self.join(node, region)
 
     # ---------------------------------------------------------------- arrays
@@ -180,8 +182,9 @@ class PlannedGraph:
         kind: Literal["library", "misc"],
         node: Node,
         region: str,
-        reason: str = "",
+        measured: Seconds | None,
         runner_up: RunnerUp | None = None,
+        reason: str = "",
     ) -> Step:
         """The step of an operator that PyTorch runs."""
         reads, writes = self.sizes(tensor_operands(node)), self.written(node)
@@ -196,7 +199,7 @@ class PlannedGraph:
             sum(reads.values()),
             sum(writes.values()),
             operations_of(node, self.length),
-            measured=rounded(self.time(node)),
+            measured=rounded(measured),
             region=region,
             lines=source_lines([node]),
             recognised="" if is_whole else name_of(node),

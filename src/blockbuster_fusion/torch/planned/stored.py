@@ -85,10 +85,11 @@ class _Reasons:
         tried = self.tried({n.name for n in nodes})
         if tried is not None:
             return _stored(array, size, *steps, "cost", tried.reason or UNTRIED, tried)
-        losing = next((s.runner_up for s in steps if s.kind == "library" and s.runner_up), None)
+        losing = [(s, s.runner_up) for s in steps if s.kind == "library" and s.runner_up]
         bound = RunnerUp("kernels", (), rounded(self.floor(nodes)), "at least", "", _sum(steps))
-        if losing is not None:
-            reason = f"PyTorch runs a part of it: {losing.obstacle or losing.reason}"
+        if losing:
+            step, other = losing[0]
+            reason = f"PyTorch runs {step.name}: {other.obstacle or other.reason}"
             return _stored(array, size, *steps, "cost", reason, bound)
         is_chosen = self.planned.graph.certificate is not None
         decided: Decision = "cost" if is_chosen else "policy"
