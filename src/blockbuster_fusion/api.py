@@ -5,8 +5,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from blockbuster_fusion import compiler
+from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.array.trace import ArraySpec
 from blockbuster_fusion.errors import BadConfig, MissingPackage, WrongKind
 from blockbuster_fusion.interp.runner import interpreted
+from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.plans.programs import plan_program, planned_config
 from blockbuster_fusion.schedule.space import Config
@@ -58,7 +61,7 @@ def plan(
     A PyTorch model is given as to `explain`. A function over arrays is given with specs and options
     as to `compile`, an array program with options alone; `sizes` has the lengths of all axes.
     """
-    if not _is_torch_call(model, inputs, named):
+    if _is_program(model, inputs, named):
         return plan_program(compiler.Request(model, inputs, **_request_options(named)))
     _check_torch("plan")
     from blockbuster_fusion.torch.planned.make import plan as planned
@@ -78,6 +81,15 @@ def _planned(program: Any, specs: tuple[Any, ...], options: Mapping[str, Any]) -
     beside = ("plan", "threads", *CONFIGURING)
     rest = {name: x for name, x in options.items() if name not in beside}
     return planned_config(plan, compiler.Request(program, specs, **_request_options(rest)))
+
+
+def _is_program(model: object, inputs: Iterable[object], named: Mapping[str, object]) -> bool:
+    """True for an array program, and for a function with specs of its arrays."""
+    if isinstance(model, ArrayProgram | Graph):
+        return True
+    given = [*inputs, *(x for name, x in named.items() if name not in PROGRAM_OPTIONS)]
+    is_torch = _is_torch_call(model, inputs, named)
+    return not is_torch and all(isinstance(x, str | tuple | ArraySpec) for x in given)
 
 
 def _request_options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -326,6 +326,31 @@ def test_a_part_that_is_fused_otherwise_is_refused() -> None:
     assert "is fused otherwise by this version of the package" in told
 
 
+def test_a_step_that_is_missing_is_refused() -> None:
+    function, inputs = CASES["joined"]
+    data = bb.plan(function, *inputs).data()
+    steps = data["graphs"][0]["plans"][0]["steps"]
+    gone = steps.pop()
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.raises(BackendCompilerFailed, match="no step of it has add"):
+        bb.compile(function, *inputs, plan=Plan.from_data(data))
+    steps.append(gone)
+    gone["kernels"]["config"] = {"snapshot": 99}
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.raises(BackendCompilerFailed, match="has no such kernels"):
+        bb.compile(function, *inputs, plan=Plan.from_data(data))
+
+
+def test_constants_come_from_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What depends on weights alone is computed once, if the options ask for that."""
+    model, x = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 6)).eval(), numbers(4, 8)
+    plan = bb.plan(model, x, options={"freeze": True})
+    forbidden(monkeypatch)
+    explained = run_by(plan, model, (x,), freeze=True)
+    assert explained.frozen
+    assert "the plan does not fit" in refused(model, x, plan)
+
+
 def test_wrong_options() -> None:
     model, x = Small().eval(), numbers(4, 8)
     with pytest.raises(WrongKind, match="a plan, or its file, not 3"):

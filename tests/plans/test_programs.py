@@ -3,19 +3,23 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.compiler import Request
 from blockbuster_fusion.errors import BadExtent, BadPlan, NotStored, PlanMisfit
 from blockbuster_fusion.plans.operator_graph import OperatorGraph
-from blockbuster_fusion.plans.plan import Plan
+from blockbuster_fusion.plans.plan import GraphPlan, Plan
 from blockbuster_fusion.plans.programs import plan_program, planned_config
 from blockbuster_fusion.plans.text import why_text
+from blockbuster_fusion.select.partition import Certificate
 from helpers.machines import FOUR_CORES
 
 SIZES = {"M": 96, "K": 80, "N": 72}
@@ -139,6 +143,20 @@ Change = Callable[[dict[str, Any]], object]
         (lambda d: step_of(d).update(flops=1.5), "flops: a whole number is wanted"),
         (lambda d: step_of(d).update(flops=True), "flops: a whole number is wanted"),
         (lambda d: step_of(d)["operators"].update(v9="mm"), "the graph has no operator v9"),
+        (lambda d: step_of(d).pop("kernels"), "kernels: its kind says otherwise"),
+        (
+            lambda d: d["graphs"][0]["plans"][0]["steps"].append(step_of(d)),
+            r"steps\[1\].operators: v1 is in a step before",
+        ),
+        (
+            lambda d: step_of(d)["kernels"].update(divisions=[divided([4, 2])]),
+            "lengths must ascend, each with a number",
+        ),
+        (
+            lambda d: step_of(d)["kernels"].update(divisions=[divided([2, 4])]),
+            "a range has no configuration",
+        ),
+        (lambda d: d["graphs"][0].update(division=divided([2, 4])), "no shape has its symbol"),
         (lambda d: step_of(d)["predicted"].update(device=float("nan")), "a number is wanted"),
         (lambda d: step_of(d)["kernels"]["config"].update(grid="no"), "configuration, grid: 'no'"),
         (lambda d: step_of(d)["reads"].update(A="much"), "reads.A: a whole number is wanted"),
@@ -155,6 +173,10 @@ def test_a_damaged_file_is_refused(
         Plan.load("p.json")
 
 
+def divided(lengths: list[int]) -> dict[str, Any]:
+    return {"symbol": "s0", "lengths": lengths, "numbers": [0, 1], "home": 0}
+
+
 def step_of(data: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = data["graphs"][0]["plans"][0]["steps"][0]
     return found
@@ -165,6 +187,52 @@ def test_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "p.json").write_bytes(content)
     with pytest.raises(BadPlan, match="it is no JSON"):
         Plan.load(tmp_path / "p.json")
+
+
+def places(data: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container in some data, with each of its keys."""
+    keys = [*data] if isinstance(data, dict) else range(len(data) if isinstance(data, list) else 0)
+    for key in keys:
+        yield data, key
+        yield from places(data[key])
+
+
+@given(number=st.integers(0, 10_000), value=st.sampled_from([None, "", 7, -1, True, [], {}, [[]]]))
+def test_no_change_of_a_file_is_another_error(number: int, value: object) -> None:
+    """A file in which one value was replaced is a plan, or is refused."""
+    data = json.loads(json.dumps(plan_program(request(), FOUR_CORES).data()))
+    found = [*places(data)]
+    container, key = found[number % len(found)]
+    container[key] = value
+    try:
+        made = Plan.from_data(data)
+    except BadPlan:
+        return
+    assert Plan.from_data(json.loads(json.dumps(made.data()))) == made
+    assert str(made)
+
+
+def test_certificates_of_several_graphs_are_one(plan: Plan) -> None:
+    (graph,) = plan.graphs
+    one = Certificate(value=2.0, bound=1.0, ideals=3, candidates=4, priced=2, rounds=1)
+    proven = replace(one, bound=2.0)
+    assert with_certificates(plan, graph, one).certificate == one
+    both = with_certificates(plan, graph, one, proven).certificate
+    assert both is not None
+    assert (both.value, both.bound, both.ideals, both.proven) == (4.0, 3.0, 6, False)
+    proof = with_certificates(plan, graph, proven, proven)
+    assert proof.certificate is not None
+    assert proof.certificate.proven
+    assert "proven to be the least, among 8 candidates" in str(proof)
+    assert "no choice takes less than 1e+06 µs" in str(with_certificates(plan, graph, one))
+    assert with_certificates(plan, graph, one, None).certificate is None
+    assert Plan.from_data(proof.data()) == proof
+
+
+def with_certificates(plan: Plan, graph: GraphPlan, *found: Certificate | None) -> Plan:
+    (own,) = graph.plans
+    graphs = (replace(graph, plans=(replace(own, certificate=x),)) for x in found)
+    return replace(plan, graphs=tuple(graphs))
 
 
 # ------------------------------------------------------------------------ what it fits

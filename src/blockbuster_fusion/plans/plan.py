@@ -287,15 +287,47 @@ def _check(graph: GraphPlan, place: str) -> None:
         raise BadPlan(place=f"{place}.digest", problem=problem)
     if not graph.plans:
         raise BadPlan(place=f"{place}.plans", problem="there is none")
+    if graph.division is not None:
+        _check_division(graph.division, f"{place}.division")
+        if graph.division.symbol not in graph.graph.symbols:
+            raise BadPlan(place=f"{place}.division", problem="no shape has its symbol")
     numbers = () if graph.division is None else graph.division.numbers
     if len(graph.plans) != max(numbers, default=0) + 1:
         raise BadPlan(place=f"{place}.plans", problem="there must be one for each range of sizes")
-    for at, plan in enumerate(graph.plans):
-        for number, step in enumerate(plan.steps):
-            for name in (*step.operators, *step.anew):
-                if name not in graph.graph.names:
-                    where = f"{place}.plans[{at}].steps[{number}].operators"
-                    raise BadPlan(place=where, problem=f"the graph has no operator {name}")
+    for number, plan in enumerate(graph.plans):
+        _check_steps(plan, graph.graph, f"{place}.plans[{number}].steps")
+
+
+def _check_steps(plan: SizePlan, graph: OperatorGraph, place: str) -> None:
+    """Raises BadPlan if the operators of steps are not in the graph, or are in several steps."""
+    run = set[str]()
+    for number, step in enumerate(plan.steps):
+        for name in (*step.operators, *step.anew):
+            if name not in graph.names:
+                problem = f"the graph has no operator {name}"
+                raise BadPlan(place=f"{place}[{number}].operators", problem=problem)
+        for name in step.operators:
+            if name in run:
+                problem = f"{name} is in a step before"
+                raise BadPlan(place=f"{place}[{number}].operators", problem=problem)
+            run.add(name)
+        kernels = step.kernels
+        if (kernels is None) == (step.kind == "kernels"):
+            raise BadPlan(place=f"{place}[{number}].kernels", problem="its kind says otherwise")
+        for division in () if kernels is None else kernels.divisions:
+            where = f"{place}[{number}].kernels.divisions"
+            _check_division(division, where)
+            if kernels is not None and max(division.numbers) > len(kernels.others):
+                raise BadPlan(place=where, problem="a range has no configuration")
+
+
+def _check_division(division: Division, place: str) -> None:
+    """Raises BadPlan if something is no division of lengths into ranges."""
+    lengths, numbers, home = division.lengths, division.numbers, division.home
+    is_whole = len(lengths) == len(numbers) > home >= 0 == numbers[home]
+    if not is_whole or min(numbers) < 0 or [*lengths] != sorted({*lengths}) or lengths[0] < 0:
+        problem = "lengths must ascend, each with a number, and that at `home` must be 0"
+        raise BadPlan(place=place, problem=problem)
 
 
 def _together(found: list[Certificate]) -> Certificate:

@@ -95,6 +95,8 @@ class CompiledGraph:
     """The seconds that kernels win, by the kinds of parts."""
     weighed: tuple[LibraryChoice, ...] = ()
     """The parts that kernels run, with the times of both rivals."""
+    tried: tuple[LibraryChoice, ...] = ()
+    """Other parts for which kernels were weighed, and lost against what runs them now."""
     certificate: Certificate | None = None
     """The proof that no partition into parts is cheaper; None if a policy has chosen them."""
     captured: OperatorGraph = field(default_factory=lambda: OperatorGraph(()), repr=False)
@@ -302,6 +304,7 @@ class _WeighedGraph:
             parts.collapsed,
             self.weighed.gains,
             self.weighed.choices,
+            self.weighed.tried,
             self.weighed.certificate,
             self.captured,
             parts.span,
@@ -358,6 +361,8 @@ class _Weighed:
     """The sizes between which the faster one changes."""
     choices: tuple[LibraryChoice, ...] = ()
     """The parts that kernels run, with the times of both."""
+    tried: tuple[LibraryChoice, ...] = ()
+    """Other parts for which kernels were weighed, and lost."""
     certificate: Certificate | None = None
 
 

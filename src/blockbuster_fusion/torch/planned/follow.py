@@ -67,9 +67,8 @@ class Follower:
         """`number` is that of the range of sizes; `captured` is the graph as it is before."""
         self.parts, self.plan = parts, plan
         self.steps: SizePlan = plan.plans[number]
-        self.number_of = plan.graph.names
-        self.here = [*captured.names]
-        self.names = {name: self.here[n] for name, n in self.number_of.items()}
+        self.here = captured.names
+        self.names = dict(zip(plan.graph.names, captured.names, strict=True))
         """The names of operators in this capture, by those of the plan."""
 
     def follow(self) -> tuple[LibraryChoice, ...]:
@@ -139,11 +138,12 @@ class Follower:
         for step in self.steps.steps:
             own = [*dict.fromkeys(nodes[name] for name in self.own(step) if name in nodes)]
             own = [n for n in own if n in operators]
+            if not own:  # it is made when another step is: what a composite needs, or a mask
+                continue
             if step.kernels is not None:
                 self.check(step, own)
                 parts.planned[tuple(own)] = step.kernels
-            if own:
-                arranged.append(own)
+            arranged.append(own)
         parts.arranged = self.completed(arranged)
         for part in arranged:
             if tuple(part) in parts.planned:
@@ -181,12 +181,19 @@ class Follower:
         last = len(arranged)
         for node in reversed(self.parts.analysis.operators):
             if node not in place:
+                self.check_unnamed(node)
                 place[node] = min((place[n] for n in self.readers(node, place)), default=last)
                 before.setdefault(place[node], []).insert(0, [node])
         found: list[list[Node]] = []
         for at, part in enumerate([*arranged, None]):
             found += [*before.get(at, []), *([] if part is None else [part])]
         return found
+
+    def check_unnamed(self, node: Node) -> None:
+        """Raises PlanMisfit if a plan should have an operator that none of its steps has."""
+        is_captured = node.name in self.here and node not in self.parts.libraries
+        if is_captured and self.parts.analysis.kind(node) is not Kind.MISC:
+            raise PlanMisfit(problem=f"no step of it has {node.name}")
 
     def readers(self, node: Node, known: Container[Node]) -> Iterator[Node]:
         """The known nodes that read a node, or views of it."""

@@ -98,10 +98,11 @@ class _Reasons:
     def tried(self, names: set[str]) -> RunnerUp | None:
         """The kernels for some operators that were weighed and have lost, if there are any."""
         graph = self.planned.graph
-        found: Sequence[LibraryChoice] = [*graph.chosen, *graph.weighed]
-        weighed = next((x for x in found if names <= {*x.nodes}), None)
-        if weighed is None:
+        found: Sequence[LibraryChoice] = [x for x in (*graph.tried, *graph.chosen) if x.nodes]
+        enough = [x for x in found if names <= {*x.nodes}]
+        if not enough:
             return None
+        weighed = min(enough, key=lambda x: len(x.nodes))
         seconds, basis = weighed.kernels, weighed.basis
         times = (rounded(seconds), basis, weighed.config, rounded(weighed.library))
         return RunnerUp("kernels", weighed.nodes, *times, weighed.obstacle or weighed.reason)
