@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 import blockbuster_fusion as bb
@@ -203,6 +204,20 @@ def test_exported_programs_and_the_interpreter() -> None:
     assert (made.target, made.machine, step.seconds) == ("interpret", "none", None)
     assert step.reads == {"p_weight": 48, "p_bias": 12, "input": 96}
     assert Plan.from_data(made.data()) == made
+
+
+def test_a_model_without_weights() -> None:
+    """What is exported from tensors without memory is planned, and not run."""
+
+    def exported() -> torch.export.ExportedProgram:
+        model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+        return torch.export.export(model, (torch.empty(6, 4),))
+
+    with FakeTensorMode():
+        fake = exported()
+    one, two = (bb.plan(program, options=OPTIONS) for program in (fake, exported()))
+    assert one.steps == two.steps
+    assert one.graphs[0].digest == two.graphs[0].digest
 
 
 # ------------------------------------------------------------------------ weighed

@@ -1,7 +1,7 @@
 """The steps of a compiled graph as plain data."""
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Literal
 
@@ -12,20 +12,17 @@ from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
-from blockbuster_fusion.nest.analysis.traffic import traffic_by_array
 from blockbuster_fusion.plans.plan import (
     Division,
     Kernels,
-    Launch,
     RunnerUp,
     Step,
     rounded,
 )
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
-from blockbuster_fusion.schedule.cost import Seconds, predicted
+from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
-from blockbuster_fusion.schedule.work import work_of
 from blockbuster_fusion.select.parts import Kind
 from blockbuster_fusion.torch.capture.nodes import (
     has_effect,
@@ -51,6 +48,7 @@ from blockbuster_fusion.torch.groups import (
 )
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.options import Options
+from blockbuster_fusion.torch.planned.kernel_work import KernelWork, kernel_work
 from blockbuster_fusion.torch.planned.operations import operations_of
 from blockbuster_fusion.torch.rivals.composites import captured_names
 from blockbuster_fusion.torch.rivals.least import bytes_of
@@ -72,6 +70,8 @@ class PlannedGraph:
         self.graph, self.names, self.options = graph, names, options
         self.analysis = graph.analysis
         self.by_name = {n.name: n for n in self.analysis.module.graph.nodes}
+        self.works: dict[object, KernelWork] = {}
+        """The work of kernels, by executable and sizes."""
         self.choices = {frozenset(x.nodes): x for x in graph.weighed}
 
     @cached_property
@@ -252,19 +252,16 @@ class PlannedGraph:
     def kernels(self, fused: Fused) -> Step:
         """The step of a part that kernels run."""
         part, executable = fused.part, fused.executable
-        tiling, config = self.tiling(fused), executable.config
-        launches = tuple(self.launches(executable, tiling))
+        work = self.work(fused)
+        launches = work.launches
         nodes = [n for n in part.nodes if _is_operator(n)]
         choice = self.choice(part.nodes)
-        reads, writes = self.moved(fused, tiling)
+        reads, writes = self.moved(fused, work)
         own = (sum(reads.values()), sum(writes.values()))
         if launches:
             own = (sum(x.bytes_read for x in launches), sum(x.bytes_written for x in launches))
         divisions, others = _elsewhere(executable)
-        nest, machine = executable.nest, self.machine
-        time = None
-        if nest is not None and machine is not None and config is not None:
-            time = predicted(nest, tiling, machine, config.schedule)
+        digest, config = executable.graph.digest, executable.config
         is_measured = choice is not None and choice.basis == "measured"
         return Step(
             "kernels",
@@ -274,12 +271,12 @@ class PlannedGraph:
             writes,
             *own,
             sum(x.flops for x in launches),
-            rounded(time),
+            rounded(work.predicted),
             rounded(choice.kernels) if choice is not None and is_measured else None,
             fused.region,
             source_lines(part.nodes),
             anew=tuple(self.operators(self.anew(part))),
-            kernels=Kernels(executable.graph.digest, config, launches, divisions, others),
+            kernels=Kernels(digest, config, launches, divisions, others),
             runner_up=None if choice is None else losing_library(choice),
         )
 
@@ -293,38 +290,31 @@ class PlannedGraph:
         sizes = ((axis, self.length(size)) for axis, size in fused.part.expressed.sizes)
         return Tiling(Extents.of_sizes(sizes, "the captured call"), fused.executable.tiles)
 
-    def launches(self, executable: Executable, tiling: Tiling) -> Iterator[Launch]:
-        nest = executable.nest
-        for launched in () if nest is None else nest.launches:
-            read, written = traffic_by_array(launched, tiling)
-            works = [work_of(kernel, tiling, executable.target) for kernel in launched.kernels]
-            yield Launch(
-                self.names[id(executable), launched.name],
-                sum(read.values()),
-                sum(written.values()),
-                int(sum(work.products + work.operations for work in works)),
-            )
+    def work(self, fused: Fused) -> KernelWork:
+        """The work of a part's kernels, which equal layers share."""
+        executable, tiling = fused.executable, self.tiling(fused)
+        key = (id(executable), tuple(tiling.extents.sizes.items()))
+        if key not in self.works:
+            own = id(executable)
+            names = {name: shown for (other, name), shown in self.names.items() if other == own}
+            self.works[key] = kernel_work(executable, tiling, self.machine, names)
+        return self.works[key]
 
-    def moved(self, fused: Fused, tiling: Tiling) -> tuple[Sizes, Sizes]:
+    def moved(self, fused: Fused, work: KernelWork) -> tuple[Sizes, Sizes]:
         """The arrays that a part reads and writes: as many bytes as kernels move of each."""
-        expressed, nest = fused.part.expressed, fused.executable.nest
+        expressed = fused.part.expressed
         sources = {x.name: self.by_name[x.source] for x in expressed.inputs}
         targets = dict(zip((x.name for x in expressed.outputs), fused.part.results, strict=True))
-        if nest is None:
+        if work.read is None or work.written is None:
             return self.sizes(sources.values()), self.sizes(targets.values())
-        read, written = Sizes(), Sizes()
-        for launched in nest.launches:
-            own = traffic_by_array(launched, tiling)
-            for into, found in zip((read, written), own, strict=True):
-                for buffer, size in found.items():
-                    into[buffer.name] = max(into.get(buffer.name, 0), size)
+        read, written = work.read, dict(work.written)
         scattered = {n: x.into.base for n, x in enumerate(expressed.program.outputs) if x.into}
         for number, base in scattered.items():  # it is written into an input
             name = expressed.outputs[number].name
             written[name] = written.get(expressed.inputs[base].name, 0)
         return self.named(sources, read), self.named(targets, written)
 
-    def named(self, nodes: Mapping[str, Node], sizes: Sizes) -> Sizes:
+    def named(self, nodes: Mapping[str, Node], sizes: Mapping[str, int]) -> Sizes:
         """Bytes by the arrays of the graph."""
         found: Sizes = {}
         for name, node in nodes.items():
