@@ -38,6 +38,8 @@ from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain.source_lines import source_lines
 from blockbuster_fusion.torch.groups import (
+    CHEAP,
+    UNJOINED,
     Fused,
     Group,
     Joined,
@@ -55,8 +57,6 @@ from blockbuster_fusion.torch.rivals.least import bytes_of
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
-CHEAP = "cheap, and needed in another form than kernels have it"
-WHOLE = "no kernel makes a piece of it"
 SLOWER = "PyTorch's operators take longer"
 Sizes = dict[str, int]
 """The bytes of arrays, by name."""
@@ -148,7 +148,7 @@ class PlannedGraph:
             case Joined(node, region):
                 is_stored = node in self.graph.joined
                 if not is_stored:
-                    return self.operator("misc", node, region, self.time(node), reason=WHOLE)
+                    return self.operator("misc", node, region, self.time(node), reason=UNJOINED)
                 return self.join(node, region)
 
     # ---------------------------------------------------------------- arrays
