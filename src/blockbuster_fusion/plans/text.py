@@ -22,7 +22,7 @@ def text(plan: Plan) -> Iterator[str]:
     yield (
         f"plan for {plan.target} ({plan.machine}): {_count(len(plan.graphs), 'graph')}, "
         f"{_count(len(plan.steps), 'step')}, {_count(len(launches), 'kernel')}; "
-        f"{_micros(plan.seconds)} in all; {_proof(plan.certificate, _ways(plan))}"
+        f"{_shown(plan.seconds)} in all; {_proof(plan.certificate, _ways(plan))}"
     )
     yield from (f"graph break: {reason}" for reason in plan.graph_breaks)
     for number, graph in enumerate(plan.graphs, start=1):
@@ -48,7 +48,7 @@ def _reason(x: StoredArray) -> str:
     """A stored array without its names, which differ in equal layers."""
     where = f"({_amount(x.bytes)})"
     costs = "" if x.seconds is None else f"; fused {_time(x.seconds, x.basis)}"
-    costs += "" if x.instead is None or not costs else f", now {x.instead}"
+    costs += "" if x.instead is None or not costs else f", now {_time(x.instead)}"
     return f"{where}: {x.reason}{costs}"
 
 
@@ -57,7 +57,7 @@ def _graph(graph: GraphPlan, title: str) -> Iterator[str]:
         words = ", ".join(x for x in (title, plan.sizes) if x)
         if words:
             proof = _proof(plan.certificate, plan.chosen_by)
-            yield f"{words}: {_micros(plan.seconds.total())}; {proof}"
+            yield f"{words}: {_shown(plan.seconds.total())}; {proof}"
         if plan.as_captured:
             yield "it runs as it was captured, as nothing is faster"
         yield from _steps(plan)
@@ -111,7 +111,7 @@ def _row(step: Step) -> Row:
         _amount(step.bytes_read),
         _amount(step.bytes_written),
         _amount(step.flops, ""),
-        "" if seconds is None else f"{seconds} {step.basis}",
+        "" if seconds is None else _time(seconds, step.basis),
         step.reason if step.runner_up is None else _otherwise(step.runner_up, seconds),
     )
 
@@ -132,7 +132,9 @@ def _otherwise(other: RunnerUp, now: Seconds | None = None) -> str:
     if other.obstacle:
         return f"no kernels: {other.obstacle}"
     time = "" if other.seconds is None else f" {_time(other.seconds, other.basis)}"
-    instead = "" if other.instead in (None, now) else f" against {other.instead}"
+    instead = ""
+    if other.instead is not None and other.instead != now:
+        instead = f" against {_time(other.instead)}"
     reason = f": {other.reason}" if other.reason and other.by == "kernels" else ""
     return f"{who}{time}{instead}{reason}"
 
@@ -149,15 +151,20 @@ def _proof(certificate: Certificate | None, chosen_by: str) -> str:
     if certificate.proven:
         return f"proven to be the least, among {certificate.candidates} candidates"
     caps = f" ({', '.join(certificate.caps)})" if certificate.caps else ""
-    return f"no choice takes less than {_micros(certificate.bound)}{caps}"
+    return f"no choice takes less than {_shown(certificate.bound)}{caps}"
 
 
-def _time(seconds: Seconds, basis: str) -> str:
-    return f"at least {seconds}" if basis == "at least" else f"{seconds} {basis}".rstrip()
+def _time(seconds: Seconds, basis: str = "") -> str:
+    shown = _shown(seconds.total())
+    return f"at least {shown}" if basis == "at least" else f"{shown} {basis}".rstrip()
 
 
-def _micros(seconds: float) -> str:
-    return f"{seconds * 1e6:.4g} µs"
+def _shown(seconds: float) -> str:
+    """A time in a unit that leaves one to four digits."""
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if seconds * factor < 9999.5:
+            return f"{seconds * factor:.4g} {unit}"
+    return f"{seconds:.4g} s"
 
 
 def _amount(count: int, unit: str = "B") -> str:

@@ -1,8 +1,9 @@
 """The steps of a compiled graph as plain data."""
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import Literal
 
 from torch._ops import OpOverload
@@ -265,7 +266,7 @@ class PlannedGraph:
         is_measured = choice is not None and choice.basis == "measured"
         return Step(
             "kernels",
-            "+".join(x.name for x in launches) or _title(nodes),
+            _title([x.name for x in launches], nodes),
             self.operators(nodes),
             reads,
             writes,
@@ -361,5 +362,9 @@ def _is_operator(node: Node) -> bool:
     return node.op == "call_function" and node.target is not operator.getitem
 
 
-def _title(nodes: Iterable[Node]) -> str:
-    return "+".join(dict.fromkeys(short_name(n).strip("_") for n in nodes))
+def _title(kernels: Sequence[str], nodes: Iterable[Node]) -> str:
+    """The name of a step: the words that its kernels share, or its operators if there are none."""
+    words = zip(*(name.split("_") for name in kernels), strict=False)
+    shared = [several[0] for several in takewhile(lambda x: len({*x}) == 1, words)]
+    own = dict.fromkeys(short_name(n).strip("_") for n in nodes)
+    return "_".join(shared) or "+".join(kernels or own)
