@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test oldest format demo fuzz bench coverage clean
+.PHONY: help setup check test oldest format demo fuzz bench coverage traffic clean
 SMOKE := tests/test_layers.py tests/ir tests/array tests/fusion/test_paper_examples.py tests/nest tests/schedule tests/test_cli.py tests/torch_frontend/test_views.py
 # Tests of a file share what they compute, and so a process.
 PARALLEL := -n auto --dist loadfile
@@ -58,6 +58,9 @@ bench: $(STAMP) ## Measure fusion, what numerical safety costs, and compiled pro
 
 coverage: $(STAMP) ## Measure how much of each model in the zoo is fused: docs/coverage.md
 	$(BIN)/python benchmarks/coverage.py
+
+traffic: $(STAMP) ## Predict the bytes that each model in the zoo moves: docs/traffic.md
+	$(BIN)/python benchmarks/traffic.py
 
 clean: ## Remove .venv, caches and build results
 	rm -rf $(VENV) $(VENV)-oldest build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

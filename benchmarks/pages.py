@@ -14,6 +14,7 @@ import dots
 import gpu_limits
 import limits
 import scaling
+import traffic
 
 ROOT = Path(__file__).parents[1]
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -23,8 +24,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "limits": lambda: limits.table(limits.load(limits.RESULTS)),
     "gpu_limits": lambda: gpu_limits.table(limits.load(gpu_limits.RESULTS)),
     "dots": lambda: dots.table(limits.load(dots.RESULTS)),
+    "traffic": lambda: traffic.table(traffic.load(traffic.RESULTS)),
 }
-PAGES = ("README.md", "docs/cpu.md", "docs/gpu.md")
+PAGES = ("README.md", "docs/cpu.md", "docs/gpu.md", "docs/traffic.md")
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:

@@ -50,22 +50,26 @@ class Choice:
         tiles = {dim.label: tile for dim, tile in self.tiles.items()}
         return Config(self.snapshot, tiles, self.schedule)
 
-    def scheduled(self, observe: Observer | None = None) -> tuple[Nest, dict[Dim, int]]:
-        """The loop nest, and the tiles of all its dims."""
+    def loops(self, observe: Observer | None = None) -> "Loops":
+        """The loop nest before tiles and options of launches decide anything."""
         is_gpu = self.target == "cuda"
         name = kernel_name(self.name)
         nest = scheduled(self.graph, name, self.schedule, observe, folds_late=is_gpu)
         nest = SHARING.observed(nest, observe)
         if is_gpu:
             nest = run_passes(BETWEEN, nest, observe)
-        tiles = all_tiles(nest, self.tiles, self.target)
-        if self.target == "cpu":
-            nest = run_passes(FOR_ROWS, nest, observe)
-        if is_gpu:
-            sizes = assumed_lengths(self.graph, nest)
-            tiles = fitted(nest, tiles, sizes, given=self.given, shared=self.shared)
-            for change in ON_A_GPU:
-                nest = change.observed(nest, observe)
+        after = FOR_ROWS if self.target == "cpu" else ON_A_GPU if is_gpu else ()
+        return Loops(nest, run_passes(after, nest, observe))
+
+    def scheduled(
+        self, observe: Observer | None = None, loops: "Loops | None" = None
+    ) -> tuple[Nest, dict[Dim, int]]:
+        """The loop nest, and the tiles of all its dims; `loops` are its own, if they are known."""
+        loops = loops or self.loops(observe)
+        nest, tiles = loops.finished, all_tiles(loops.nest, self.tiles, self.target)
+        if self.target == "cuda":
+            sizes = assumed_lengths(self.graph, loops.nest)
+            tiles = fitted(loops.nest, tiles, sizes, given=self.given, shared=self.shared)
             nest = merging(tiles).observed(nest, observe)
             nest = joining(self.schedule).observed(nest, observe)
         return nest, tiles
@@ -90,6 +94,16 @@ class Choice:
             return replace(made, given=frozenset())
 
         return choice
+
+
+@dataclass(frozen=True)
+class Loops:
+    """A loop nest for which tiles are chosen."""
+
+    nest: Nest
+    """The nest that tiles are fitted to."""
+    finished: Nest
+    """The same after the passes of its target, which do not depend on tiles."""
 
 
 SHARING = each_kernel(share_exponentials, "Computes exponentials that are needed twice once.")

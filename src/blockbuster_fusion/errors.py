@@ -272,6 +272,12 @@ class BadConfig(BlockbusterError):
     template = "configuration, {name}: {problem}"
 
 
+class BadConstraint(BlockbusterError):
+    """A constraint on the parts of a model names no operator, or nothing can meet it."""
+
+    template = "{kind} of {names}: {problem}"
+
+
 class InvalidNest(BlockbusterError):
     """A loop nest breaks one of its rules."""
 
@@ -290,4 +296,13 @@ class MissingPackage(BlockbusterError):
     template = (
         "{function}: needs {package}, which is not installed; "
         "pip install 'blockbuster-fusion[{extra}]'"
+    )
+
+
+class EagerCollective(BlockbusterError):
+    """A model that is explained on one rank calls a collective outside of what is compiled."""
+
+    template = (
+        "explain: runs the model on this rank alone, and it calls {operator} outside of what "
+        "torch.compile captures; give the parts around it to explain one by one"
     )

@@ -8,16 +8,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from blockbuster_fusion.choice import Choice
+from blockbuster_fusion.choice import Choice, Loops
 from blockbuster_fusion.errors import BadExtent, BlockbusterError
 from blockbuster_fusion.ir.axis import Axis, Dim, Symbol
-from blockbuster_fusion.ir.tiling import Extents, Tiling, given_extents
+from blockbuster_fusion.ir.tiling import Extents, given_extents
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.runtime.executable import Sizes
 from blockbuster_fusion.runtime.ranges import Ranges, Scale
-from blockbuster_fusion.schedule.cost import predicted
 from blockbuster_fusion.schedule.search import Lower, glanced, searched
+from blockbuster_fusion.schedule.times import CountedKernels, total
 
 MOST_KEPT = 4
 """The number of searched choices that are tried in turn."""
@@ -134,18 +134,19 @@ class Improver:
 
     def __init__(self, choices: Sequence[Choice], machine: Machine) -> None:
         self.choices, self.machine = choices, machine
+        self.loops: dict[object, Loops] = {}
         self.nests: dict[object, tuple[Nest, Mapping[Dim, int]]] = {}
 
     def best(self, sizes: Sizes, most: int = MOST_KEPT) -> list[Choice]:
         """The choices of the least predicted times for some sizes, and those given."""
-        extents = Extents.of_sizes(sizes, "the given sizes")
+        kernels = self.kernels(sizes)
         found: list[tuple[float, Choice]] = []
-        for choice in self.promising(extents):
-            points = searched(self.lowering(choice), choice.schedule, extents, self.machine)
+        for choice in self.promising(kernels):
+            points = searched(self.lowering(choice), choice.schedule, kernels)
             for best in points[: most * MOST_SEARCHED]:
                 made = replace(choice, schedule=best.schedule, tiles=best.tiles)
-                found.append((self.seconds(made, sizes), made))
-            found.append((self.seconds(choice, sizes), choice))
+                found.append((self.predicted(made, kernels), made))
+            found.append((self.predicted(choice, kernels), choice))
         found.sort(key=lambda pair: pair[0])
         kept: dict[object, Choice] = {}  # points that are the same once tiles are fitted count once
         for _, choice in (pair for pair in found if math.isfinite(pair[0])):
@@ -155,13 +156,17 @@ class Improver:
                 break
         return [*kept.values(), *self.choices]
 
-    def promising(self, extents: Extents) -> Sequence[Choice]:
+    def kernels(self, sizes: Sizes) -> CountedKernels:
+        """The kernels of nests for some sizes, none so far."""
+        return CountedKernels(Extents.of_sizes(sizes, "the given sizes"), self.machine)
+
+    def promising(self, kernels: CountedKernels) -> Sequence[Choice]:
         """The choices whose schedules are searched: on a GPU, those that are fast at a glance."""
         if self.machine.target != "cuda" or len(self.choices) <= MOST_SEARCHED:
             return self.choices[:MOST_SEARCHED]
 
         def seconds(choice: Choice) -> float:
-            return glanced(self.lowering(choice), choice.schedule, extents, self.machine)
+            return glanced(self.lowering(choice), choice.schedule, kernels)
 
         return sorted(self.choices, key=seconds)[:MOST_SEARCHED]
 
@@ -170,18 +175,24 @@ class Improver:
         return lambda schedule: self.scheduled(replace(choice, schedule=schedule))
 
     def scheduled(self, choice: Choice) -> tuple[Nest, Mapping[Dim, int]]:
-        """The nest of a choice with its tiles, lowered once."""
+        """The nest of a choice with its tiles, lowered once; so are the loops of all tiles."""
         key = (choice.snapshot, choice.schedule, tuple(choice.tiles.items()))
         if key not in self.nests:
-            self.nests[key] = choice.scheduled()
+            loops = (choice.snapshot, choice.schedule.of_loops)
+            if loops not in self.loops:
+                self.loops[loops] = choice.loops()
+            self.nests[key] = choice.scheduled(loops=self.loops[loops])
         return self.nests[key]
 
     def seconds(self, choice: Choice, sizes: Sizes) -> float:
         """The predicted time of the kernels that a choice becomes; infinite if there are none."""
-        extents = Extents.of_sizes(sizes, "the given sizes")
+        return self.predicted(choice, self.kernels(sizes))
+
+    def predicted(self, choice: Choice, kernels: CountedKernels) -> float:
+        """The same, for kernels of which some may be known."""
         try:
             nest, tiles = self.scheduled(choice)
-            return predicted(nest, Tiling(extents, tiles), self.machine, choice.schedule).device
+            return total(kernels.times(nest).predicted(choice.schedule, tiles)).device
         except BlockbusterError:
             return math.inf
 

@@ -8,6 +8,7 @@ import contextlib
 import json
 import math
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +16,7 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from blockbuster_fusion import improve
 from blockbuster_fusion.schedule.cost import Seconds
@@ -25,6 +26,7 @@ from blockbuster_fusion.torch.plan.steps import BoundOperator
 from blockbuster_fusion.torch.rivals import choose, library
 from helpers.stand_in_gpu import StandIn, installed
 from helpers.torch_running import Watched
+from helpers.watched_collectives import Overwritten
 
 generator = torch.Generator().manual_seed(0)
 LENGTHS = (5, 7, 33, 16, 20, 5, 48, 3, 33)
@@ -456,6 +458,31 @@ def conjugated() -> Watched:
     return made
 
 
+def gathered() -> Watched:
+    """A collective that is in flight while kernels run, of a group of one rank."""
+    functional = torch.ops._c10d_functional
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"file://{folder}/store"
+        distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+        name = distributed.group.WORLD.group_name
+
+        def model(x: Tensor) -> tuple[Tensor, Tensor]:
+            every = functional.all_gather_into_tensor((x * 2 + 1).relu(), 1, name)
+            beside = x
+            for _ in range(4):
+                beside = (beside - beside.mean(0)).sin()
+            return functional.wait_tensor(every) * 3, beside
+
+        made = Watched(model, dynamic=False, target="cuda", library="never")
+        for _ in range(5):
+            check(made, numbers(6, 4))
+        with Overwritten() as seen:
+            made(numbers(6, 4))
+        distributed.destroy_process_group()
+    assert (seen.count, seen.changed) == (1, [])
+    return made
+
+
 def _arguments(graph: Any, x: Tensor) -> Iterator[Any]:
     """The arguments of a graph of one tensor: the sizes that it takes, and the tensor."""
     sizes = iter(x.shape)
@@ -475,6 +502,7 @@ CASES: dict[str, Callable[[], Watched]] = {
     **{f.__name__: f for f in (library_steps, library_steps_of_any_size)},
     **{f.__name__: f for f in (operators_by_name, operators_by_name_of_any_size)},
     **{f.__name__: f for f in (allocated, windows, attention_by_pytorch, other_strides, failing)},
+    "gathered": gathered,
 }
 
 

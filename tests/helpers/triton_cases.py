@@ -45,6 +45,7 @@ from helpers.attention_forms import FORMS, inputs_of
 from helpers.described_products import described_errors, described_resources
 from helpers.effort import crossed
 from helpers.joined_rows import joined_errors, joined_resources
+from helpers.longest_first import longest_errors, longest_resources
 from helpers.lookup_programs import FORMS as LOOKUPS
 from helpers.lookup_programs import inputs_of as lookup_inputs
 from helpers.lookup_programs import traced
@@ -624,6 +625,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "run_joined": joined_errors,
     "run_summed": summed_errors,
     "run_together": together_errors,
+    "run_longest": longest_errors,
     "run_edges": edge_results,
     "run_exponentials": exponential_errors,
     "run_outside": lookups_outside,
@@ -645,6 +647,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_described": described_resources,
     "compile_joined": joined_resources,
     "compile_together": together_resources,
+    "compile_longest": longest_resources,
     "compile_short": lambda capability: short_resources(int(capability)),
 }
 

@@ -128,7 +128,9 @@ def test_the_plan_of_a_loaded_plan_is_the_same(name: str) -> None:
     plan = bb.plan(function, *(x.clone() for x in inputs), options=options)
     torch._dynamo.reset()
     again = bb.plan(function, *(x.clone() for x in inputs), options={**options, "plan": plan})
-    assert again == plan
+    assert again.steps == plan.steps
+    assert again.certificate == plan.certificate
+    assert [g.digest for g in again.graphs] == [g.digest for g in plan.graphs]
 
 
 def test_composites_come_from_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

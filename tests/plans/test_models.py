@@ -133,9 +133,9 @@ def test_every_array_between_steps_has_a_reason(plan: Plan) -> None:
     (array,) = topk.reads
     (reason,) = plan.why_not(array)
     assert reason.decided == "misc"
-    assert {x.decided for x in plan.why_not()} == {"policy", "misc", "result"}
-    apart = [x for x in plan.why_not() if x.decided == "policy"]
-    assert all(x.basis == "at least" for x in apart)
+    assert {x.decided for x in plan.why_not()} == {"cost", "misc", "result"}
+    apart = [x for x in plan.why_not() if x.decided == "cost"]
+    assert all(x.basis in ("predicted", "at least") for x in apart)
     assert all(x.seconds and x.instead and x.seconds.total() > 0 for x in apart)
 
 

@@ -14,6 +14,7 @@ from helpers import triton_cases
 from helpers.described_products import CASES as DESCRIBED
 from helpers.effort import FULL
 from helpers.joined_rows import JOINED
+from helpers.longest_first import LONGEST
 from helpers.padded_products import PADDED
 from helpers.summed_products import SUMMED
 from helpers.together import LARGE as LARGE_TOGETHER
@@ -44,7 +45,8 @@ COMMANDS = (
     *(name for name in triton_cases.COMMANDS if name.startswith("run")),
     *("compile_masks", "compile_placed", "compile_long", "compile_products", "compile_vectors"),
     *("compile_padded", "compile_turns", "compile_rows", "compile_scans", "compile_divided"),
-    *("compile_joined", "compile_described", "compile_together", "compile:90:float32"),
+    *("compile_joined", "compile_described", "compile_together", "compile_longest"),
+    "compile:90:float32",
     *(f"compile:{capability}:bfloat16" for capability in CAPABILITIES),
     *(f"compile_short:{capability}" for capability in SHORT),
 )
@@ -96,6 +98,19 @@ def test_divided_loops_as_exact_as_float32(name: str) -> None:
 @pytest.mark.parametrize("name", DIVIDED)
 def test_divided_loops_compile(name: str) -> None:
     (row,) = [row for row in found("compile_divided") if row["case"] == name]
+    assert "0 bytes spilled" in row["resources"]
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_longest_programs_first_as_exact_as_float32(name: str) -> None:
+    (row,) = [row for row in found("run_longest") if row["case"] == name]
+    assert row["is_down"] is LONGEST[name].is_down
+    assert row["error"] <= 2 * row["torch"]
+
+
+@pytest.mark.parametrize("name", ["causal", "groups of heads"])
+def test_longest_programs_first_compile(name: str) -> None:
+    (row,) = [row for row in found("compile_longest") if row["case"] == name]
     assert "0 bytes spilled" in row["resources"]
 
 

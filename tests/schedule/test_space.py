@@ -20,6 +20,7 @@ from blockbuster_fusion.schedule.gpu import gpu_seconds, residents, stream_warps
 from blockbuster_fusion.schedule.schedule import LAUNCH, Schedule
 from blockbuster_fusion.schedule.search import searched
 from blockbuster_fusion.schedule.space import Config, Space
+from blockbuster_fusion.schedule.times import CountedKernels
 from blockbuster_fusion.schedule.work import Work, work_of
 from helpers.machines import FOUR_CORES
 
@@ -146,8 +147,7 @@ def test_a_search_visits_the_usual_schedule_and_prologues_apart() -> None:
     points = searched(
         lambda schedule: replace(choice, schedule=schedule).scheduled(),
         choice.schedule,
-        Extents(),
-        H200,
+        CountedKernels(Extents(), H200),
     )
     times = [point.seconds.device for point in points]
     assert times == sorted(times)

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 from scipy import optimize
 
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.select.candidates import Window
 from blockbuster_fusion.select.order import Order, bits, connected_parts, members
 from blockbuster_fusion.select.partition import NEVER, Caps, Partition, Partitioner
 from helpers.partitions import partitions, random_costs, random_order
@@ -22,9 +23,32 @@ def floors(costs: Mapping[int, Seconds], rng: random.Random) -> dict[int, Second
     return {part: cost * rng.uniform(0.3, 1.0) for part, cost in costs.items()}
 
 
+def window(order: Order, candidates: Iterable[int]) -> Window:
+    """All of an order in one window."""
+    parts = tuple(candidates)
+    return Window(0, len(order), "all", parts, tuple(map(order.needed, parts)))
+
+
+def partitioner(
+    order: Order,
+    below: Mapping[int, Seconds],
+    price: Callable[[int], Seconds],
+    guess: Mapping[int, Seconds] | None = None,
+    caps: Caps | None = None,
+) -> Partitioner:
+    return Partitioner(
+        [window(order, below)],
+        lambda _, part: below[part],
+        lambda _, part: price(part),
+        None if guess is None else lambda _, part: guess[part],
+        caps=caps or Caps(),
+    )
+
+
 def cheapest(order: Order, costs: Mapping[int, Seconds], rng: random.Random) -> Partition:
     below = floors(costs, rng)
-    found = Partitioner(order, [*costs], below.__getitem__, costs.__getitem__)
+    guesses = {part: cost * rng.uniform(1.0, 2.0) for part, cost in below.items()}
+    found = partitioner(order, below, costs.__getitem__, rng.choice([guesses, None]))
     return found.cheapest([1 << i for i in range(len(order))])
 
 
@@ -88,7 +112,7 @@ def test_what_nothing_can_run_is_left_out() -> None:
     order = Order([(), (0,)])
     costs = {0b01: Seconds(1.0), 0b10: Seconds(1.0), 0b11: NEVER}
     below = {0b01: Seconds(1.0), 0b10: Seconds(1.0), 0b11: Seconds(0.1)}
-    found = Partitioner(order, [*costs], below.__getitem__, costs.__getitem__).cheapest([1, 2])
+    found = partitioner(order, below, costs.__getitem__).cheapest([1, 2])
     assert found.parts == (1, 2)
     assert found.certificate.proven
 
@@ -103,7 +127,7 @@ def test_candidates_with_high_floors_are_not_priced() -> None:
         asked.append(part)
         return costs[part]
 
-    found = Partitioner(order, [*costs], costs.__getitem__, price).cheapest([1, 2, 4])
+    found = partitioner(order, costs, price).cheapest([1, 2, 4])
     assert found.parts == (0b111,)
     assert sorted(asked) == [1, 2, 4, 7]
 
@@ -111,9 +135,8 @@ def test_candidates_with_high_floors_are_not_priced() -> None:
 def test_a_cap_is_told_and_the_incumbent_stays() -> None:
     order = Order([()] * 12)
     costs = {1 << i: Seconds(1.0) for i in range(12)}
-    found = Partitioner(
-        order, [*costs], lambda _: Seconds(0.5), costs.__getitem__, caps=Caps(ideals=100)
-    ).cheapest([*costs])
+    below = {part: cost * 0.5 for part, cost in costs.items()}
+    found = partitioner(order, below, costs.__getitem__, caps=Caps(ideals=100)).cheapest([*costs])
     assert found.certificate.value == 12.0
     assert found.certificate.caps == ("more than 100 ideals",)
     assert not found.certificate.proven

@@ -23,6 +23,7 @@ LIBRARY = (
     *("library_steps", "library_steps_of_any_size"),
     *("operators_by_name", "operators_by_name_of_any_size"),
     *("allocated", "windows", "attention_by_pytorch", "other_strides", "failing", "conjugated"),
+    "gathered",
 )
 """Models of which PyTorch runs the products, or other operators."""
 ODD_OR_MANY = ("cut", "strides", "aligned", "odd_addresses", "fixed_odd_addresses", "threads")

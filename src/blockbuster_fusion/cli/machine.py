@@ -62,6 +62,10 @@ def table(machine: Machine) -> str:
     for key, rate in machine.rates.items():
         every = rate * machine.processors
         lines.append(f"  {key:16} {_scaled(rate)}FLOP/s for one, {_scaled(every)}FLOP/s for all")
+    if machine.link is not None:
+        link = machine.link
+        cost = f"{_scaled(link.rate)}B/s, {link.latency * 1e6:.3g} µs for a collective"
+        lines.append(f"  {link.name} to other ranks: {cost} ({link.source})")
     lines.append(
         f"a kernel costs the host {machine.launch * 1e6:.2f} µs and the device "
         f"{machine.step * 1e6:.2f} µs; all processors start in {machine.wake * 1e6:.2f} µs"

@@ -14,7 +14,10 @@ class Traffic:
     *stored* where a map or a Join puts an item into a list. Items of the program's inputs (if used)
     and outputs are loaded and stored once; misc operators load and store all their lists; virtual
     lists and what is passed whole cost nothing; a Take loads, each time, as many elements of its
-    table as it gives. Sizes are those of the declared dtypes.
+    table as it gives. Sizes are those of the declared dtypes. Kernels that run all loops in one
+    program load and store the same bytes, some of them in buffers of that program alone
+    (tests/runtime/test_counted.py); they also load the places of a scatter, and a block of such a
+    buffer that they have just stored.
 
     `flops` counts function applications per element of an Elementwise (on its result), 2·m·n·k for
     a Dot, one per element of what a BlockReduce or a Scan takes, and a combiner's operations for

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blockbuster_fusion.errors import BadMachine
+from blockbuster_fusion.machine.link import Link
 
 TARGETS = ("cpu", "cuda")
 UNITS = ("vector", "matrix")
@@ -58,6 +59,8 @@ class Machine:
     """Seconds of a step of a loop that waits for memory, however little it loads."""
     instructions: str = ""
     """The vector instructions of a CPU, as AVX2 or AVX-512; those of a GPU, as sm_90."""
+    link: Link | None = None
+    """The link to the other ranks of a group, if it is known."""
     source: str = field(default="", compare=False)
     """The origin of the figures."""
 
@@ -111,6 +114,8 @@ def _problem(machine: Machine) -> str:
         positive |= {f"{memory.name}.{key}": getattr(memory, key) for key in ("size", "each")}
         positive[f"{memory.name}.total"] = memory.total
     positive |= {f"rates.{key}": rate for key, rate in machine.rates.items()}
+    if machine.link is not None:
+        positive |= {"link.rate": machine.link.rate, "link.latency": machine.link.latency}
     for key, number in positive.items():
         if isinstance(number, bool) or not isinstance(number, int | float):
             return f"{key} is {number!r}, but must be a number"
@@ -135,10 +140,13 @@ def from_mapping(data: Mapping[str, Any], source: str) -> Machine:
     """A machine from the contents of a file."""
     try:
         memories = tuple(Memory(**memory) for memory in data["memories"])
-        rest = {key: value for key, value in data.items() if key not in ("memories", "rates")}
+        own = ("memories", "rates", "link")
+        rest = {key: value for key, value in data.items() if key not in own}
+        link = None if data.get("link") is None else Link(**data["link"])
         rates = {key: float(rate) for key, rate in _flat(data["rates"])}
         origin = str(data.get("source") or source)
-        return Machine(**{**rest, "memories": memories, "rates": rates, "source": origin})
+        made = {"memories": memories, "rates": rates, "link": link, "source": origin}
+        return Machine(**{**rest, **made})
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         said = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
         raise BadMachine(name=source, problem=said) from error

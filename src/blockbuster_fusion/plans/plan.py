@@ -24,7 +24,7 @@ MOST_KNOWN = 8
 """The most arrays that an error lists."""
 
 StepKind = Literal["kernels", "library", "misc", "join"]
-Decision = Literal["cost", "policy", "misc", "guard", "result"]
+Decision = Literal["cost", "misc", "guard", "result"]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class SizePlan:
     """The value of the size that stands for those of the range."""
     certificate: Certificate | None = None
     """None if no partition was proven to be the cheapest."""
-    chosen_by: str = "policy"
+    chosen_by: str = "hand"
     """The way in which parts were chosen, if there is no certificate."""
     as_captured: bool = False
     """True if the graph runs as it was captured: nothing is faster."""

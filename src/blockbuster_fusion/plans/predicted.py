@@ -10,8 +10,18 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Nest
+from blockbuster_fusion.nest.analysis.traffic import traffic_of
+from blockbuster_fusion.nest.nest import Buffer, Launchable, Nest
 from blockbuster_fusion.schedule.cost import Seconds, predicted
+
+Bytes = dict[Buffer, int]
+
+
+def touched(launched: Launchable, tiling: Tiling) -> tuple[Bytes, Bytes]:
+    """The bytes of each array in memory that a launch reads, and of each that it writes."""
+    found = traffic_of(launched, tiling).touched
+    read = {buffer: loaded for buffer, (loaded, _) in found.items() if loaded}
+    return read, {buffer: stored for buffer, (_, stored) in found.items() if stored}
 
 
 @dataclass(frozen=True)

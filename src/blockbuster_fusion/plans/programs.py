@@ -12,7 +12,6 @@ from blockbuster_fusion.ir.axis import Axis
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.tiling import given_extents
 from blockbuster_fusion.machine.machine import Machine, known
-from blockbuster_fusion.nest.analysis.traffic import traffic_by_array
 from blockbuster_fusion.nest.nest import Buffer, Call, Launchable
 from blockbuster_fusion.nest.shapes import buffer_shape
 from blockbuster_fusion.plans.operator_graph import OperatorGraph
@@ -26,7 +25,7 @@ from blockbuster_fusion.plans.plan import (
     Step,
     rounded,
 )
-from blockbuster_fusion.plans.predicted import Predicted
+from blockbuster_fusion.plans.predicted import Predicted, touched
 from blockbuster_fusion.plans.within import stored_within
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.machines import this_cpu
@@ -146,7 +145,7 @@ class _Steps:
             for kernel in launched.kernels
         ]
         schedule = self.made.choice.schedule.of_launch(launched, self.made.nest.kernels)
-        read, written = traffic_by_array(launched, self.made.tiling)
+        read, written = touched(launched, self.made.tiling)
         sums = (sum(read.values()), sum(written.values()))
         flops = int(sum(work.products + work.operations for work in works))
         one = Launch(launched.name, *sums, flops)

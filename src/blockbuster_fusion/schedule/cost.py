@@ -63,7 +63,8 @@ def predicted_launch(works: Sequence[Work], machine: Machine, schedule: Schedule
     are for single ones.
     """
     if machine.target == "cuda":
-        schedule = replace(schedule, described=False) if len(works) > 1 else schedule
+        if len(works) > 1 and schedule.described:
+            schedule = replace(schedule, described=False)
         alone = [gpu_seconds(work, machine, schedule) for work in works]
         together = [gpu_seconds(joined_work(works), machine, schedule)] if len(works) > 1 else []
         return Seconds(max(*alone, *together, 0.0) + machine.step, machine.launch)

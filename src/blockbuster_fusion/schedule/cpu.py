@@ -63,7 +63,7 @@ def cpu_seconds(work: Work, machine: Machine, threads: int | None = None) -> flo
     home = machine.memory_for(work.arrays)
     cache = _cache(work, machine) if pace is STREAM else _next_to(home, machine)
     moving = (work.arrays + work.written) / _bandwidth(home.each, home.total, busy)
-    moving += max(work.moved - work.arrays, 0.0) / _bandwidth(cache.each, cache.total, busy)
+    moving += max(work.passed - work.arrays, 0.0) / _bandwidth(cache.each, cache.total, busy)
     copies = next((m for m in machine.memories if work.turning <= m.size / 2), machine.main)
     moving += 2 * work.turned / _bandwidth(copies.each, copies.total, busy)
     moving /= pace.memory

@@ -210,7 +210,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     rounds = programs / (machine.processors * here.programs)
     rounds = math.ceil(rounds) if rounds < 4 else rounds
     in_time = runs_ahead(work, here.warps)
-    far = min(1.0, BLOCKS * work.arrays / max(work.moved, 1.0))
+    far = min(1.0, BLOCKS * work.arrays / max(work.passed, 1.0))
     arriving = (AHEAD + FAR * far if in_time else LATE) * machine.latency
     arriving += work.staged * at_a_time / machine.memories[-2].each
     stages = max(1, here.stages - 1) if in_time else 1
@@ -290,7 +290,7 @@ def _moving(
     home = cache if home is first else home
     own = work.own * programs
     others = max(0.0, own - work.arrays)
-    again = max(0.0, work.moved - max(own, work.arrays))
+    again = max(0.0, work.passed - max(own, work.arrays))
     runs_ahead = bool(work.multiplying or work.streaming)
     near = work.common <= COMMON * first.size and not runs_ahead
     common = min(others, work.common * (programs - 1)) if near else 0.0

@@ -13,6 +13,8 @@ SUMMED = frozenset(
         "operations",
         "functions",
         "moved",
+        "scratch",
+        "wasted",
         "arrays",
         "written",
         "read_by_cores",

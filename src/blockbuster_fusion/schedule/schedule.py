@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 from blockbuster_fusion.errors import BadConfig
 from blockbuster_fusion.ir.graph import Graph
@@ -32,6 +32,8 @@ from blockbuster_fusion.passes import Observer, Pass, run_passes
 
 LAUNCH = ("warps", "stages", "group", "programs", "threads", "chunk", "past")
 """The options of a schedule that concern launches, not loops."""
+BESIDE_LOOPS = ("warps", "stages", "group", "threads", "chunk", "past")
+"""Those among them that change no loop; programs that take turns have one more."""
 LARGEST = 1 << 30
 """The largest number of such an option, so that no sum of a few overflows."""
 
@@ -82,7 +84,8 @@ class Schedule:
     stages: int | None = None
     """The stages of pipelined loops on a GPU; by default, as many as shared memory holds."""
     group: int | None = None
-    """The blocks of rows whose programs run together on a GPU, so that they share columns."""
+    """The blocks of rows whose programs run together on a GPU, so that they share columns. Where a
+    mask makes the last rows take longest, the heads whose last rows start first."""
     programs: int | None = None
     """The programs that compute the blocks of products in turns on a GPU; by default, each block
     has its own (nest/passes/take_turns.py)."""
@@ -111,7 +114,18 @@ class Schedule:
 
     def of_launch(self, launched: Launchable, kernels: Iterable[Kernel]) -> "Schedule":
         """The options for one of the launches of a nest."""
-        return self if takes_warps(launched, kernels) else replace(self, warps=None)
+        return self if takes_warps(launched, kernels) else self.without_warps
+
+    @property
+    def without_warps(self) -> "Schedule":
+        """The schedule that leaves warps to the rule of thumb."""
+        return self if self.warps is None else replace(self, warps=None)
+
+    @property
+    def of_loops(self) -> "Schedule":
+        """The options that loops depend on; launches have the others."""
+        beside: dict[str, Any] = dict.fromkeys(BESIDE_LOOPS)
+        return replace(self, together=False, **beside)
 
     @property
     def launch(self) -> dict[str, int]:

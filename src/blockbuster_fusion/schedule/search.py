@@ -4,18 +4,17 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.axis import Dim
-from blockbuster_fusion.ir.tiling import Extents, Tiling
-from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
+from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.transpose_products import few_rows_and_columns
-from blockbuster_fusion.schedule.cost import Seconds, predicted_launch
+from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.schedule import Grid, Schedule
 from blockbuster_fusion.schedule.space import Space
-from blockbuster_fusion.schedule.work import Work, work_of
+from blockbuster_fusion.schedule.times import CountedKernels, Times, total
 
 SWEEPS = 2
 GAIN = 0.97
@@ -33,18 +32,24 @@ MOST_FREE = 6
 class Found:
     """A schedule with tiles, and its predicted time."""
 
-    seconds: Seconds
+    launches: tuple[Seconds, ...]
+    """The time of each launch."""
     schedule: Schedule
     tiles: Mapping[Dim, int]
+
+    @cached_property
+    def seconds(self) -> Seconds:
+        """The time of all launches."""
+        return total(self.launches)
 
 
 Lower = Callable[[Schedule], tuple[Nest, Mapping[Dim, int]]]
 """Gives the nest of a schedule, and the usual tiles of its dims."""
 
 
-def searched(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) -> list[Found]:
+def searched(lower: Lower, usual: Schedule, kernels: CountedKernels) -> list[Found]:
     """All points that a search has visited, the best first; the usual schedule is among them."""
-    search = _Search(lower, extents, machine)
+    search, machine = _Search(lower, kernels), kernels.machine
     forms = [replace(usual, grid=grid) for grid in (usual.grid, *search.grids(usual))]
     forms += [more for form in forms if search.adds(form, more := replace(form, apart=True))]
     if machine.target == "cuda":
@@ -63,30 +68,29 @@ def searched(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) 
     return sorted(search.visited, key=lambda x: (x.seconds.device, x.schedule.warps is not None))
 
 
-def glanced(lower: Lower, usual: Schedule, extents: Extents, machine: Machine) -> float:
+def glanced(lower: Lower, usual: Schedule, kernels: CountedKernels) -> float:
     """The least predicted seconds of a program with good tiles, its prologue apart or not."""
-    search, least = _Search(lower, extents, machine), math.inf
+    least = math.inf
     for schedule in (usual, replace(usual, apart=True)):
         try:
             nest, tiles = lower(schedule)
         except BlockbusterError:
             continue
-        space = Space(nest, extents, machine)
+        space = Space(nest, kernels.extents, kernels.machine)
+        rows = {**tiles, **space.long_rows}
         for start in space.starts:
-            found = search.found(schedule, nest, {**tiles, **space.long_rows, **start})
-            least = min(least, found.seconds.device)
+            seconds = kernels.times(nest).predicted(schedule, {**rows, **start})
+            least = min(least, total(seconds).device)
     return least
 
 
 class _Search:
     """The points that have been visited so far."""
 
-    def __init__(self, lower: Lower, extents: Extents, machine: Machine) -> None:
-        self.lower, self.extents, self.machine = lower, extents, machine
+    def __init__(self, lower: Lower, kernels: CountedKernels) -> None:
+        self.lower, self.kernels = lower, kernels
+        self.extents, self.machine = kernels.extents, kernels.machine
         self.visited: list[Found] = []
-        self.known: dict[object, Found] = {}
-        self.works: dict[object, Work] = {}
-        self.dims: dict[Launchable, tuple[Dim, ...]] = {}
 
     def grids(self, schedule: Schedule) -> tuple[Grid, ...]:
         """The grids that are tried."""
@@ -138,11 +142,9 @@ class _Search:
         """
         nest, _ = self.lower(best.schedule)
         space, target = Space(nest, self.extents, self.machine), self.machine.target
-        rows = [{**best.tiles, **space.long_rows}] if target == "cuda" else []
-        tilings = [Tiling(self.extents, tiles) for tiles in (best.tiles, *rows)]
-        fewest = min(
-            work_of(k, tiling, target).programs for k in nest.kernels for tiling in tilings
-        )
+        tiles = [best.tiles, *([{**best.tiles, **space.long_rows}] if target == "cuda" else [])]
+        kernels = map(self.kernels.counted, nest.kernels)
+        fewest = min(kernel.work(some).programs for kernel in kernels for some in tiles)
         splits = space.splits(fewest)
         return [replace(best.schedule, split=split) for split in splits]
 
@@ -151,90 +153,65 @@ class _Search:
         schedule = replace(best.schedule, transposed=True)
         if any(map(few_rows_and_columns, self.lower(best.schedule)[0].kernels)):
             with contextlib.suppress(BlockbusterError):
-                self.point(schedule, self.lower(schedule)[0], best.tiles)
+                times = self.kernels.times(self.lower(schedule)[0])
+                self.point(schedule, times.predicted(schedule, best.tiles), best.tiles)
 
     def visit(self, schedule: Schedule) -> Found | None:
         """The best tiles for a schedule, or None if the program cannot be run so."""
         try:
             nest, usual = self.lower(schedule)
-            space = Space(nest, self.extents, self.machine)
+            space, times = Space(nest, self.extents, self.machine), self.kernels.times(nest)
             starts = [*({**usual, **tiles} for tiles in space.starts)]
             starts += [] if space.streamed else [space.bounded(usual)]
-            found = [self.descend(schedule, space, start) for start in starts]
+            found = [self.descend(schedule, space, times, start) for start in starts]
         except BlockbusterError:
             return None
         return min(found, key=lambda x: x.seconds.device)
 
-    def descend(self, schedule: Schedule, space: Space, tiles: Mapping[Dim, int]) -> Found:
+    def descend(
+        self, schedule: Schedule, space: Space, times: Times, tiles: Mapping[Dim, int]
+    ) -> Found:
         """The tiles of the least predicted time, from a start, changed one dim at a time."""
-        best = self.point(schedule, space.nest, tiles)
+        best = self.point(schedule, times.predicted(schedule, tiles), tiles)
         for _ in range(SWEEPS):
             before = best
-            best = self.launched(best, space)
+            best = self.launched(best, space, times)
             for dim in space.dims:
-                gain = (1 - GAIN) * self.seconds_of(best, space.nest, dim)
+                gain = (1 - GAIN) * self.concerned(best, times, dim)
                 for tile in space.tiles(dim):
                     changed = {**best.tiles, dim: tile}
                     if tile == best.tiles.get(dim) or not space.fits(changed):
                         continue
-                    other = self.point(best.schedule, space.nest, changed)
+                    seconds = times.changed(best.launches, dim, best.schedule, changed)
+                    other = self.point(best.schedule, seconds, changed)
                     if other.seconds.device < best.seconds.device - gain:
                         best = other
             if best is before:
                 break
         return best
 
-    def seconds_of(self, point: Found, nest: Nest, dim: Dim) -> float:
+    def concerned(self, point: Found, times: Times, dim: Dim) -> float:
         """The predicted time of the kernels that have a dim; of all, on a CPU."""
         if self.machine.target == "cpu":
             return point.seconds.device
-        kernels = nest.kernels
-        own = [x for x in nest.launches if dim in self.dims_of(x)]
-        schedules = [point.schedule.of_launch(x, kernels) for x in own]
-        pairs = zip(own, schedules, strict=True)
-        return sum(self.launch(x, schedule, point.tiles).device for x, schedule in pairs)
+        return times.concerned(point.launches, dim)
 
-    def launched(self, best: Found, space: Space) -> Found:
+    def launched(self, best: Found, space: Space, times: Times) -> Found:
         """The same tiles with other options of launches, where these are predicted to be faster."""
         for change in space.searched_launches:
-            other = self.found(replace(best.schedule, **change), space.nest, best.tiles)
+            schedule = replace(best.schedule, **change)
+            other = Found(times.predicted(schedule, best.tiles), schedule, best.tiles)
             if other.seconds.device <= best.seconds.device * _limit(change, best.schedule):
                 best = other
         self.visited.append(best)
         return best
 
-    def point(self, schedule: Schedule, nest: Nest, tiles: Mapping[Dim, int]) -> Found:
+    def point(
+        self, schedule: Schedule, launches: tuple[Seconds, ...], tiles: Mapping[Dim, int]
+    ) -> Found:
         """A point of the space that is visited."""
-        self.visited.append(self.found(schedule, nest, tiles))
+        self.visited.append(Found(launches, schedule, tiles))
         return self.visited[-1]
-
-    def found(self, schedule: Schedule, nest: Nest, tiles: Mapping[Dim, int]) -> Found:
-        """A point of the space with its predicted time; sweeps and starts meet again."""
-        key = (schedule, frozenset(tiles.items()))
-        if key not in self.known:
-            kernels = nest.kernels
-            own = ((x, schedule.of_launch(x, kernels)) for x in nest.launches)
-            parts = (self.launch(x, options, tiles) for x, options in own)
-            self.known[key] = Found(sum(parts, Seconds(0.0)), schedule, dict(tiles))
-        return self.known[key]
-
-    def dims_of(self, launched: Launchable) -> tuple[Dim, ...]:
-        if launched not in self.dims:
-            self.dims[launched] = launched.dims
-        return self.dims[launched]
-
-    def launch(self, launched: Launchable, schedule: Schedule, tiles: Mapping[Dim, int]) -> Seconds:
-        """The predicted time of one launch."""
-        works = [self.work(kernel, tiles) for kernel in launched.kernels]
-        return predicted_launch(works, self.machine, schedule)
-
-    def work(self, kernel: Kernel, tiles: Mapping[Dim, int]) -> Work:
-        """The work of one kernel, which depends on its own dims alone."""
-        key = (kernel, *(tiles.get(dim) for dim in self.dims_of(kernel)))
-        if key not in self.works:
-            tiling = Tiling(self.extents, tiles)
-            self.works[key] = work_of(kernel, tiling, self.machine.target)
-        return self.works[key]
 
 
 def _form(schedule: Schedule) -> tuple[Grid, bool, bool]:

@@ -288,7 +288,7 @@ class Space:
             return sorted(shares | {balanced(length, power) for power in powers})
         return powers
 
-    @property
+    @cached_property
     def dims(self) -> list[Dim]:
         """The dims whose tiles may be chosen."""
         found = {dim for kernel in self.nest.kernels for dim in kernel.dims if is_tiled(dim)}
@@ -362,7 +362,7 @@ class Space:
         made += [{"chunk": number} for number in self.chunks]
         return made + [{"past": number} for number in self.pasts]
 
-    @property
+    @cached_property
     def searched_launches(self) -> list[dict[str, Any]]:
         """The options of launches that are searched by predicted time: those of GPU products."""
         kernels = self.nest.kernels if self.machine.target == "cuda" else ()

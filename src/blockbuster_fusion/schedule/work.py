@@ -1,23 +1,17 @@
 """Counts the work of a kernel: what each program loads, computes and stores, and how often."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.expr import Expr
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.few_rows import products_with_few_rows
-from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
-from blockbuster_fusion.nest.analysis.product_types import ProductTypes
-from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
 from blockbuster_fusion.nest.analysis.triangular_scans import (
     FURTHER,
     LONGEST,
     SHORTEST,
-    triangular_scan,
 )
 from blockbuster_fusion.nest.nest import (
     Access,
@@ -40,11 +34,10 @@ from blockbuster_fusion.nest.nest import (
     Store,
     Tile,
     Window,
-    read,
-    written,
 )
 from blockbuster_fusion.nest.shapes import buffer_shape
-from blockbuster_fusion.schedule.weights import WEIGHTS, functions, weight
+from blockbuster_fusion.schedule.kernel_facts import BodyFacts, KernelFacts
+from blockbuster_fusion.schedule.weights import WEIGHTS, weight
 
 SCANNED = {"cpu": 24.0, "cuda": 8.0}
 """The operations of a scan for each number: one waits for the other, or they go in rounds."""
@@ -80,7 +73,13 @@ class Work:
     functions: float = 0.0
     """Those among them of functions such as exp."""
     moved: float = 0.0
-    """Bytes between memory and tiles, each time that a block is loaded or stored."""
+    """Bytes between arrays and tiles, each time that a block is loaded or stored, as
+    nest/analysis/traffic.py has them. The blocks of a window are estimated here; and a kernel of a
+    GPU does not load a block that it has loaded before."""
+    scratch: float = 0.0
+    """Bytes between tiles and the buffers of single programs."""
+    wasted: float = 0.0
+    """Bytes that memory moves beside those of arrays, as rows are shorter than its lines."""
     arrays: float = 0.0
     """Bytes of the arrays, each once."""
     written: float = 0.0
@@ -162,48 +161,63 @@ class Work:
     is_grouped: bool = True
     """True if tensor cores multiply the rows of all products in groups of 64."""
 
+    @property
+    def passed(self) -> float:
+        """All bytes that memories and caches pass on."""
+        return self.moved + self.scratch + self.wasted
+
 
 def work_of(kernel: Kernel, tiling: Tiling, target: str) -> Work:
     """Counts the work of a kernel with certain sizes and tiles."""
-    return _Count(tiling, target).of(kernel)
+    return work_with(KernelFacts(kernel, target), tiling)
+
+
+def work_with(facts: KernelFacts, tiling: Tiling) -> Work:
+    """Counts the work of a kernel whose facts are known."""
+    return _Count(facts, tiling).counted()
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The blocks of a dim: how many there are, and how long."""
+
+    count: int
+    mean: float
+    first: int
+    whole: int
+    """A power of two."""
+
+    @classmethod
+    def of(cls, starts: range) -> "_Blocks":
+        count, extent, step = max(1, len(starts)), starts.stop, starts.step
+        return cls(count, extent / count, min(step, extent), 1 << max(step - 1, 0).bit_length())
 
 
 class _Count:
-    def __init__(self, tiling: Tiling, target: str) -> None:
-        self.tiling, self.target, self.weights = tiling, target, WEIGHTS[target]
-        self.has_cached_scratch = target == "cpu"
-        self.has_tensor_cores = target == "cuda"
-        self.line = LINE[target]
+    def __init__(self, facts: KernelFacts, tiling: Tiling) -> None:
+        self.facts, self.tiling, self.target = facts, tiling, facts.target
+        self.weights = WEIGHTS[self.target]
+        self.has_tensor_cores = facts.has_tensor_cores
+        self.line = (LINE if facts.multiplies else STREAMED_LINE)[self.target]
         self.work = Work()
+        self.dims: dict[Dim, _Blocks] = {}
+        self.shapes: dict[Buffer, tuple[int, ...]] = {}
         self.seen: dict[Buffer, float] = {}
         self.own: dict[Buffer, float] = {}
         self.common: set[Buffer] = set()
-        self.grid: set[Index] = set()
+        self.grid = facts.grid
         self.parts: dict[Index, int] = {}
-        self.results: list[list[Dim]] = []
         self.gathered = 0.0
         self.loaded: dict[Tile, Access] = {}
         self.mixed: set[Tile] = set()
         self.there: set[object] = set()
-        self.streams: frozenset[For] = frozenset()
-        self.triangles: frozenset[For] = frozenset()
-        self.is_pointwise = False
+        self.triangles = frozenset(loop for loop in facts.scans if self.is_triangular(loop))
+        self.streams = facts.streams | self.triangles
         self.has_many_columns = False
 
-    def of(self, kernel: Kernel) -> Work:
-        work = self.work
-        self.types = ProductTypes(kernel)
-        if not any(isinstance(s, Contract) for s in kernel.statements):
-            self.line = STREAMED_LINE[self.target]
-        if self.has_tensor_cores:
-            self.triangles = frozenset(self.triangular_loops(kernel))
-            self.streams = frozenset(streaming_loops(kernel)) | self.triangles
-            work.further = FURTHER if self.triangles else 0
-            others = (isinstance(s, Contract | Fold) for s in kernel.statements)
-            self.is_pointwise = not any(others)
-        self.grid = set(kernel.grid)
-        stores = [s.target.spans for s in kernel.statements if isinstance(s, Store)]
-        self.results = [[span.dim for span in spans] for spans in stores]
+    def counted(self) -> Work:
+        work, kernel = self.work, self.facts.kernel
+        work.further = FURTHER if self.triangles else 0
         work.programs = math.prod(self.blocks(index.dim) for index in kernel.grid)
         self.body(kernel.body, float(work.programs))
         work.arrays = sum(self.seen.values())
@@ -217,58 +231,67 @@ class _Count:
         work.handed_over /= work.programs * work.busy
         work.own = sum(self.own.values())
         work.common = sum(size for buffer, size in self.own.items() if buffer in self.common)
-        work.has_few_rows = bool(products_with_few_rows(tuple(kernel.statements), self.longest))
+        work.has_few_rows = bool(products_with_few_rows(self.facts.statements, self.longest))
         is_tall = self.has_tensor_cores and work.is_grouped and not self.has_many_columns
         work.has_few_columns = bool(work.products) and is_tall
-        if self.has_tensor_cores and work.products and not work.by_words:
-            work.is_describable = bool(describable_blocks(kernel))
+        if work.products and not work.by_words:
+            work.is_describable = self.facts.is_describable
         if work.has_few_rows:  # weights are read as they lie
             work.transposed = 0.0
         return work
 
-    def triangular_loops(self, kernel: Kernel) -> Iterator[For]:
-        """The loops that scan blocks by products with triangles."""
-        for loop in (s for s in kernel.statements if isinstance(s, For)):
-            scan = triangular_scan(loop)
-            if scan is not None:
-                rows, columns = map(self.block, scan.load.tile.spans)
-                if SHORTEST <= rows <= LONGEST and columns >= SHORTEST:
-                    yield loop
+    def is_triangular(self, loop: For) -> bool:
+        """True if a loop scans its blocks by products with triangles."""
+        rows, columns = map(self.block, self.facts.scans[loop].load.tile.spans)
+        return SHORTEST <= rows <= LONGEST and columns >= SHORTEST
+
+    def blocks_of(self, dim: Dim) -> _Blocks:
+        """The blocks of a dim."""
+        found = self.dims.get(dim)
+        if found is None:
+            found = self.dims[dim] = _Blocks.of(self.tiling.starts(dim))
+        return found
 
     def blocks(self, dim: Dim) -> int:
-        return max(1, len(self.tiling.starts(dim)))
+        return self.blocks_of(dim).count
+
+    def shape(self, buffer: Buffer) -> tuple[int, ...]:
+        """The length of a buffer along each of its axes."""
+        found = self.shapes.get(buffer)
+        if found is None:
+            found = self.shapes[buffer] = buffer_shape(buffer, self.tiling)
+        return found
 
     def body(self, body: Body, times: float, ahead: float = 0.0) -> None:
         """Adds the work of statements that run some times; so often their loads have run ahead."""
-        work = self.work
-        loads = [s for s in body if isinstance(s, Load | Lookup) and not self.is_there(s)]
+        work, own = self.work, self.facts.bodies[body]
+        loads = [s for s in own.loads if not self.is_there(s)]
         work.steps += times * bool(loads)
-        multiplies = any(isinstance(s, Contract) for s in body)
+        multiplies = bool(own.products)
         work.piece = min([work.piece, *(self.piece(s.source) for s in loads)])
         if loads and (multiplies or ahead):
             sizes = [self.elements(s.tile) * s.source.buffer.dtype.bytes for s in loads]
             pairs = [*zip(loads, sizes, strict=True)]
-            mixed = mixed_tiles(body)
-            twice = sum(n for s, n in pairs if s.tile in mixed)  # printers load it once more
+            twice = sum(n for s, n in pairs if s.tile in own.mixed)  # printers load it once more
             work.staged = max(work.staged, sum(sizes) + twice)
             work.streaming += 0.0 if multiplies else ahead
             if multiplies:
                 by_words = sum(n for s, n in pairs if not self.has_long_rows(s.source))
                 work.by_words += times * by_words
                 work.multiplying += times
-                work.storing += times * any(isinstance(s, Store) for s in body)
-                work.is_mixed |= bool(mixed)
-                self.mixed |= mixed
+                work.storing += times * bool(own.stores)
+                work.is_mixed |= bool(own.mixed)
+                self.mixed |= own.mixed
                 work.accumulated = max(work.accumulated, self.gathered)
             if multiplies and self.has_tensor_cores:
-                work.kept = max(work.kept, self.kept(body, repeats=times > work.programs))
-                self.note_vectors(body)
-        if self.is_pointwise:
+                work.kept = max(work.kept, self.kept(own, repeats=times > work.programs))
+                self.note_vectors(own)
+        if self.facts.is_pointwise:
             work.handed_over += times * sum(self.is_handed_over(s, body) for s in loads)
-        others = [self.elements(s.tile) for s in body if isinstance(s, Compute | Load)]
-        work.held = max(work.held, self.gathered + max(others, default=0.0))
-        for statement in body:
-            made = statement.operand if isinstance(statement, Fold) else written(statement)
+        work.held = max(
+            work.held, self.gathered + max(map(self.elements, own.computed), default=0.0)
+        )
+        for statement, made in own.made:
             if made is not None:
                 work.largest = max(work.largest, math.prod(map(self.block, made.spans)))
                 work.statements += times * self.rows(made)
@@ -306,10 +329,11 @@ class _Count:
                 if access.buffer.space is Space.GLOBAL:  # a cache reads what it writes
                     size = self.elements(tile) * access.buffer.dtype.bytes * times
                     work.written += size
-            case Compute(tile, expr):
+            case Compute(tile):
                 elements = self.elements(tile) * times
-                work.operations += weight(expr, self.weights) * elements
-                work.functions += functions(expr, self.weights) * elements
+                operations, functions = self.facts.weights[statement]
+                work.operations += operations * elements
+                work.functions += functions * elements
             case Fold(tile, operand):
                 work.folding += times * (1 + math.log2(self.elements(tile)) / 2)
                 if statement.span != operand.spans[-1]:
@@ -325,7 +349,7 @@ class _Count:
                 self.multiply(statement, times)
             case Contract(tile, left, right, span):
                 work.products += 2.0 * self.elements(tile) * self.length(span) * times
-                work.dtype = str(self.types.of(statement))
+                work.dtype = str(self.facts.types.of(statement))
                 accesses = [self.loaded.get(side) for side in (left, right)]
                 columns = self.columns(tile)
                 work.transposed += times * sum(
@@ -346,24 +370,24 @@ class _Count:
         )
         return _place(statement.source) in self.there and all(fixed)
 
-    def kept(self, body: Body, *, repeats: bool) -> float:
+    def kept(self, body: BodyFacts, *, repeats: bool) -> float:
         """The bytes of shared memory that a step with dots takes beside the blocks that it loads.
 
         Operands that were loaded before lie there. So do products on their way to be stored, if the
         step is one of a loop: then blocks of the next steps fill the rest.
         """
-        loaded = {s.tile for s in body if isinstance(s, Load | Lookup)}
-        dots = [s for s in body if isinstance(s, Contract) and is_dot(s)]
-        sides = {side: self.types.of(s).bytes for s in dots for side in (s.left, s.right)}
+        loaded = {s.tile for s in body.loads}
+        dots = [s for s in body.products if s in self.facts.dots]
+        sides = {side: self.facts.types.of(s).bytes for s in dots for side in (s.left, s.right)}
         before = [side for side in sides if side not in loaded and side in self.loaded]
-        stores = [s for s in body if isinstance(s, Store)] if dots and repeats else []
+        stores = body.stores if dots and repeats else ()
         stored = sum(self.elements(s.tile) * s.target.buffer.dtype.bytes for s in stores)
         return stored + sum(self.elements(side) * sides[side] for side in before)
 
-    def note_vectors(self, body: Body) -> None:
+    def note_vectors(self, body: BodyFacts) -> None:
         """Notes the vectors that a step multiplies with all of a row, one number each."""
-        loaded = {s.tile: s.source for s in body if isinstance(s, Load)}
-        products = [s for s in body if isinstance(s, Contract) and not is_dot(s)]
+        products = [s for s in body.products if s not in self.facts.dots]
+        loaded = {s.tile: s.source for s in body.loads if isinstance(s, Load)}
         for sides in ((s.left, s.right) for s in products):
             for vector, block in (sides, sides[::-1]):
                 spans = loaded[block].spans if vector in loaded and block in loaded else ()
@@ -380,23 +404,23 @@ class _Count:
         """
         work = self.work
         depth = math.prod(map(self.length, statement.summed))
-        if not is_dot(statement):
+        product = self.facts.dots.get(statement)
+        if product is None:
             work.operations += WIDENED * self.products(statement) * times
             return
-        product = product_of(statement)
         rows, columns = (
             math.prod(map(self.length, some)) for some in (product.rows, product.columns)
         )
         batch = math.prod(map(self.length, product.batch), start=1.0)
         work.products += 2.0 * batch * rows * columns * depth * times
-        own = self.types.of(statement)
+        own = self.facts.types.of(statement)
         work.dtype = str(own)
         is_grouped = rows >= GROUPED
         read = rows + columns * rows / GROUPED if is_grouped else rows * WARPS + columns
         work.read_by_cores += batch * depth * own.bytes * read * times
         work.is_grouped &= is_grouped
         self.has_many_columns |= columns >= GROUPED
-        if own is DType.float32 and self.types.is_exact(statement):
+        if own is DType.float32 and self.facts.types.is_exact(statement):
             work.is_exact = True
             work.is_chained |= not {statement.left, statement.right} <= self.loaded.keys()
         if batch > 1:
@@ -426,7 +450,7 @@ class _Count:
         """True if rows of an array begin at multiples of 16 bytes, so that vectors are loaded."""
         if len(access.spans) < 2:
             return True
-        row = buffer_shape(access.buffer, self.tiling)[-1] * access.buffer.dtype.bytes
+        row = self.shape(access.buffer)[-1] * access.buffer.dtype.bytes
         return row % VECTOR_BYTES == 0
 
     def loop(self, loop: For, times: float) -> None:
@@ -442,7 +466,7 @@ class _Count:
         gathered = [t for _, some in loop.gathered for t in some]
         before, own = self.gathered, sum(map(self.elements, gathered))
         if self.has_tensor_cores:
-            own += sum(map(self.products, spread_sums(loop)))
+            own += sum(map(self.products, self.facts.spread[loop]))
         self.gathered = before + own
         if any(isinstance(s, Contract) for s in loop.body):
             self.work.restarts += times - self.work.programs
@@ -477,18 +501,18 @@ class _Count:
         buffer = access.buffer
         size = self.elements(tile) * buffer.dtype.bytes * times
         if buffer.space is Space.GLOBAL:
-            self.work.moved += size * self.waste(access)
+            self.work.moved += size
+            self.work.wasted += size * (self.waste(access) - 1)
             self.work.jumps += self.jumps(access) * times
-            whole = math.prod(buffer_shape(buffer, self.tiling)) * buffer.dtype.bytes
+            whole = math.prod(self.shape(buffer)) * buffer.dtype.bytes
             self.seen[buffer] = max(self.seen.get(buffer, 0.0), float(whole))
             self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
             if not any(span.at in self.grid for span in access.spans):
                 self.common.add(buffer)
-        elif self.has_cached_scratch:
+            return
+        self.work.scratch += size
+        if self.target == "cpu":  # that of a GPU lies in its main memory
             self.own[buffer] = max(self.own.get(buffer, 0.0), self.reached(access))
-            self.work.moved += size
-        else:  # scratch of a GPU lies in its main memory
-            self.work.moved += size
 
     def reached(self, access: Access) -> float:
         """The bytes of a buffer that one program moves."""
@@ -502,7 +526,7 @@ class _Count:
 
     def columns(self, tile: Tile) -> Span | None:
         """The axis of a product along which a CPU's vectors run: that of results, or the last."""
-        lanes = [result[-1] for result in self.results if result]
+        lanes = [result[-1] for result in self.facts.results if result]
         along = [span for span in tile.spans if span.dim in lanes]
         return next(reversed(along or tile.spans), None)
 
@@ -510,7 +534,7 @@ class _Count:
         """True if rows of a block are columns of a result."""
         dims = [span.dim for span in access.spans]
         return any(
-            dims[-1] in result[:-1] and result[-1] in dims for result in self.results if dims
+            dims[-1] in result[:-1] and result[-1] in dims for result in self.facts.results if dims
         )
 
     def jumps(self, access: Access) -> float:
@@ -526,7 +550,7 @@ class _Count:
         if not access.spans:
             return 1.0
         row = self.length(access.spans[-1]) * access.buffer.dtype.bytes
-        whole = buffer_shape(access.buffer, self.tiling)[-1] * access.buffer.dtype.bytes
+        whole = self.shape(access.buffer)[-1] * access.buffer.dtype.bytes
         return max(1.0, min(self.line, whole) / row)
 
     def elements(self, tile: Tile) -> float:
@@ -534,37 +558,17 @@ class _Count:
 
     def block(self, span: Span) -> int:
         """The length of whole blocks; on a GPU one of a unit dim is a power of two."""
-        starts = self.tiling.starts(span.dim)
-        return 1 << max(starts.step - 1, 0).bit_length()
+        return self.blocks_of(span.dim).whole
 
     def longest(self, span: Span) -> int:
         """The length of the first block of a span."""
-        starts = self.tiling.starts(span.dim)
-        return min(starts.step, starts.stop)
+        return self.blocks_of(span.dim).first
 
     def length(self, span: Span) -> float:
         """The mean length of the blocks of a span."""
-        return self.tiling.extents.of(span.dim.axis) / self.blocks(span.dim)
+        return self.blocks_of(span.dim).mean
 
 
 def _place(access: Access) -> object:
     """The block of a buffer, by dims: loops over one block differ in their indices."""
     return access.buffer, *(span.dim for span in access.spans)
-
-
-def mixed_tiles(body: Body) -> set[Tile]:
-    """The operands of dots that arithmetic of the same step reads, or makes of loaded blocks.
-
-    What is made of products of the same step does not count.
-    """
-    loaded = {s.tile for s in body if isinstance(s, Load | Lookup)}
-    dots = [s for s in body if isinstance(s, Contract) and is_dot(s)]
-    multiplied = {s.tile for s in body if isinstance(s, Contract)}
-    made: set[Tile] = set()
-    for s in body:
-        if isinstance(s, Compute | Fold):
-            if multiplied.intersection(read(s)):
-                multiplied.add(s.tile)
-            elif (loaded | made).intersection(read(s)):
-                made |= {s.tile, *loaded.intersection(read(s))}
-    return {side for s in dots for side in (s.left, s.right)} & made

@@ -48,6 +48,19 @@ class Order:
             for i, own in enumerate(self.operands)
         ]
 
+    @cached_property
+    def after(self) -> list[int]:
+        """For each operator, those that need it."""
+        found = [0] * len(self)
+        for i in reversed(range(len(self))):
+            for v in members(self.operands[i]):
+                found[v] |= found[i] | 1 << i
+        return found
+
+    def following(self, part: int) -> int:
+        """The operators outside a part that need one of it."""
+        return union(self.after[i] for i in members(part)) & ~part
+
     def needed(self, part: int) -> int:
         """The operators outside a part that have to run before it."""
         return union(self.before[i] for i in members(part)) & ~part

@@ -8,22 +8,30 @@ after the other. So a dynamic program over ideals finds the cheapest partition:
 To know the cost of a candidate, it has to be fused and its schedules searched: that takes long. But
 each candidate has a *floor*, which no implementation is cheaper than. Candidates count with their
 floors first. Those of the cheapest partition are priced, and the partition is sought again, until
-all of its parts are priced: then none is cheaper. Most candidates are never fused.
+all of its parts are priced: then none is cheaper. Most candidates are never fused. Before that,
+guesses stand for the floors: they lead to a cheap partition soon, if they prove nothing.
 
 A cost has two sums, of the device and of the host that launches. The larger one is what a run
 takes, so partial sums are compared in both.
+
+Windows are solved one after the other. A state between two windows is the set of units that have
+run beyond the border; all before it have. From a state, equal windows lead to the same states at
+the same costs, so that equal layers are solved once.
 """
 
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.select.order import Order
+from blockbuster_fusion.select.candidates import Window
+from blockbuster_fusion.select.order import members
 
 SLACK = 1e-12
 """The relative difference below which two sums are equal: they may be added in another order."""
+HALVINGS = 12
+"""The weights of device and host that are tried, each between two others."""
 NEVER = Seconds(math.inf, math.inf)
 """The cost of a part that nothing can run."""
 
@@ -64,127 +72,301 @@ class Partition:
 class Caps:
     """The limits of a search."""
 
-    seconds: float = math.inf
-    ideals: int = 1 << 20
-    """The most ideals of a round."""
+    priced: int = 1 << 20
+    """The most candidates that are priced, beside those of the incumbent."""
+    ideals: int = 1 << 18
+    """The most ideals of a window."""
+    labels: int = 24
+    """The most ways to run an ideal that are kept: each is the cheapest for some host."""
+
+
+Key = tuple[str, int]
+"""A candidate: the digest of its window, and its units there."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Label:
-    """A way to run the operators of an ideal."""
+    """A way to run the units of an ideal: the last part, and the ones before."""
 
     cost: Seconds
     part: int = 0
+    """The units of the last part, numbered from the first unit of the window."""
     previous: "_Label | None" = None
 
-    def parts(self) -> tuple[int, ...]:
-        found, label = [], self
+    def parts(self) -> list[int]:
+        found, label = list[int](), self
         while label.previous is not None:
             found.append(label.part)
             label = label.previous
-        return tuple(reversed(found))
+        return found[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way to run all units before a border, by the labels of each window."""
+
+    cost: Seconds
+    window: int = 0
+    label: _Label | None = None
+    previous: "_Way | None" = None
 
 
 class TooManyIdeals(Exception):
     """There are more ideals than a search may visit."""
 
 
+class _TooManyLabels(Exception):
+    """There are more ways to run an ideal than are kept, each the cheapest for some host."""
+
+
+Weights = tuple[float, float]
+"""The weights of device and host in a sum that is to be small; none if both are compared."""
+
+
+@dataclass
+class _Search:
+    """The best partition so far, and a bound of the cheapest one."""
+
+    parts: list[tuple[Window, int]]
+    cost: Seconds
+    bound: float = 0.0
+    rounds: int = 0
+
+
 @dataclass
 class Partitioner:
-    """Looks for the cheapest partition of some operators into candidates.
+    """Looks for the cheapest partition of the units of some windows into candidates.
 
     `total` is the time of a run by the two sums; it must not fall where one of them grows.
     """
 
-    order: Order
-    candidates: Sequence[int]
-    floor: Callable[[int], Seconds]
-    price: Callable[[int], Seconds]
+    windows: Sequence[Window]
+    floor: Callable[[Window, int], Seconds]
+    """A cost that no implementation of a candidate is below."""
+    price: Callable[[Window, int], Seconds]
     """The cost of a candidate; NEVER if nothing can run it."""
+    guess: Callable[[Window, int], Seconds] | None = None
+    """A cost that is to be expected, not below the floor."""
     total: Callable[[Seconds], float] = Seconds.total
     caps: Caps = field(default_factory=Caps)
-    priced: dict[int, Seconds] = field(default_factory=dict)
+    priced: dict[Key, Seconds] = field(default_factory=dict)
     """The costs that are known; a caller may know some before."""
 
     def __post_init__(self) -> None:
-        self.floors = {part: self.floor(part) for part in self.candidates}
-        self.first: dict[int, list[tuple[int, int]]] = {}
-        """The candidates by their least member, each with the operators that it needs."""
-        for part in self.candidates:
-            least = (part & -part).bit_length() - 1
-            self.first.setdefault(least, []).append((part, self.order.needed(part)))
-        self.ideals = 0
+        self.distinct = {window.digest: window for window in self.windows}
+        self.floors = {
+            (digest, part): self.floor(window, part)
+            for digest, window in self.distinct.items()
+            for part in window.candidates
+        }
+        self.unpriced = self.floors
+        """The costs of candidates that are not priced yet."""
+        self.reached: dict[tuple[str, int, Weights | None], dict[int, list[_Label]]] = {}
+        """The labels at the end of a window, from a state at its beginning."""
+        self.most = self.caps.priced
+        self.ideals, self.reasons = 0, dict[str, None]()
+        if any(window.is_cut for window in self.windows):
+            self.reasons["more candidates than the limits allow"] = None
 
-    def cheapest(self, incumbent: Sequence[int]) -> Partition:
-        """The cheapest partition; `incumbent` is one that can be run, and is priced first."""
-        end = time.monotonic() + self.caps.seconds
-        bound, rounds, caps = 0.0, 0, list[str]()
-        self.ask(incumbent)
-        best, cost = tuple(incumbent), self.sum(incumbent, self.priced)
-        while True:
-            try:
-                found = self.solved(self.floors | self.priced, self.total(cost))
-            except TooManyIdeals:
-                caps.append(f"more than {self.caps.ideals} ideals")
-                break
-            rounds += 1
-            if found is None:  # nothing is below the incumbent
-                bound = self.total(cost)
-                break
-            bound = max(bound, self.total(found.cost))
-            parts = found.parts()
-            unknown = [part for part in parts if part not in self.priced]
-            self.ask(unknown)
-            own = self.sum(parts, self.priced)
-            if self.total(own) < self.total(cost):
-                best, cost = parts, own
-            if not unknown:
-                break
-            if time.monotonic() > end:
-                caps.append(f"more than {self.caps.seconds:g} seconds")
-                break
-        counts = (self.ideals, len(self.candidates), len(self.priced), rounds)
+    def cheapest(self, incumbent: Sequence[int], known: Seconds | None = None) -> Partition:
+        """The cheapest partition; `incumbent` is one that can be run.
+
+        Its parts are priced first, unless a cost of it is known.
+        """
+        best = [self.placed(part) for part in incumbent]
+        if known is None:
+            self.ask(best)
+        self.most = len(self.priced) + self.caps.priced
+        search = _Search(best, self.sum(best) if known is None else known)
+        try:
+            if self.guess is not None:
+                self.unpriced = self._guesses(self.guess)
+                self.rounds(search)
+                self.unpriced = self.floors
+                self.reached.clear()
+            search.bound = 0.0
+            self.rounds(search)
+        except TooManyIdeals:
+            self.reasons[f"more than {self.caps.ideals} ideals"] = None
+        best, cost, bound, rounds = search.parts, search.cost, search.bound, search.rounds
+        counts = (self.ideals, len(self.floors), len(self.priced), rounds)
         value = self.total(cost)
-        return Partition(best, cost, Certificate(value, min(bound, value), *counts, tuple(caps)))
+        certificate = Certificate(value, min(bound, value), *counts, tuple(self.reasons))
+        return Partition(tuple(part << w.first for w, part in best), cost, certificate)
 
-    def ask(self, parts: Iterable[int]) -> None:
-        for part in parts:
-            if part not in self.priced:
-                self.priced[part] = self.price(part)
+    def rounds(self, search: "_Search") -> None:
+        """Prices the parts of the cheapest partition until all of them are priced."""
+        while True:
+            found, least = self.solved()
+            search.rounds += 1
+            if found is None:  # nothing can run all units
+                return
+            search.bound = max(search.bound, least)
+            if search.bound >= self.total(search.cost) * (1 - SLACK):
+                return  # nothing is below the incumbent
+            parts = self.parts(found)
+            unknown = [part for part in parts if self.key(*part) not in self.priced]
+            if unknown and len(self.priced) >= self.most:
+                self.reasons[f"{self.caps.priced} candidates are priced"] = None
+                return
+            self.ask(unknown)
+            cost = self.sum(parts)
+            if self.total(cost) < self.total(search.cost):
+                search.parts, search.cost = parts, cost
+            if not unknown:
+                return
 
-    def sum(self, parts: Iterable[int], costs: Mapping[int, Seconds]) -> Seconds:
-        return sum((costs[part] for part in parts), Seconds(0.0))
+    def _guesses(self, guess: Callable[[Window, int], Seconds]) -> dict[Key, Seconds]:
+        return {
+            (digest, part): guess(window, part)
+            for digest, window in self.distinct.items()
+            for part in window.candidates
+        }
 
-    def solved(self, costs: Mapping[int, Seconds], limit: float) -> _Label | None:
-        """The cheapest partition by some costs, or None if none is cheaper than a limit."""
-        layers: list[dict[int, list[_Label]]] = [{} for _ in range(len(self.order) + 1)]
-        layers[0][0] = [_Label(Seconds(0.0))]
+    def placed(self, part: int) -> tuple[Window, int]:
+        """A set of units in the window of the least one."""
+        least = (part & -part).bit_length() - 1
+        window = next(w for w in self.windows if least < w.first + w.size)
+        return window, part >> window.first
+
+    def key(self, window: Window, part: int) -> Key:
+        return (window.digest, part)
+
+    def ask(self, parts: Iterable[tuple[Window, int]]) -> None:
+        for window, part in parts:
+            key = self.key(window, part)
+            if key not in self.priced:
+                self.set(key, self.price(window, part))
+
+    def set(self, key: Key, cost: Seconds) -> None:
+        """Notes the cost of a candidate."""
+        self.priced[key] = cost
+        self.forget(key[0])
+
+    def forget(self, digest: str) -> None:
+        """Has the ways through equal windows sought again: a cost has changed."""
+        for known in [x for x in self.reached if x[0] == digest]:
+            del self.reached[known]
+
+    def sum(self, parts: Iterable[tuple[Window, int]]) -> Seconds:
+        return sum((self.priced[self.key(*part)] for part in parts), Seconds(0.0))
+
+    def parts(self, way: _Way) -> list[tuple[Window, int]]:
+        """The parts of a way, in order."""
+        found = list[list[tuple[Window, int]]]()
+        at: _Way | None = way
+        while at is not None and at.label is not None:
+            window = self.windows[at.window]
+            found.append([(window, part) for part in at.label.parts()])
+            at = at.previous
+        return [part for own in reversed(found) for part in own]
+
+    def solved(self) -> tuple[_Way | None, float]:
+        """The cheapest way by the costs that are known, and by floors, and a bound of its time.
+
+        The device alone decides, or the host alone, if the other one is not longer by that way.
+        """
+        for weights in ((1.0, 0.0), (0.0, 1.0)):
+            way = self.way(weights)
+            if way is None:
+                return None, math.inf
+            least = weights[0] * way.cost.device + weights[1] * way.cost.host
+            if self.total(way.cost) <= least * (1 + SLACK):
+                return way, self.total(way.cost)
+        try:
+            way = self.way(None)
+            return way, math.inf if way is None else self.total(way.cost)
+        except _TooManyLabels:
+            return self.weighted()
+
+    def weighted(self) -> tuple[_Way | None, float]:
+        """A cheap way by weighted sums, and the largest of their bounds.
+
+        No way takes less than its weighted sum, if the weights add up to one.
+        """
+        best: _Way | None = None
+        bound, low, high = 0.0, 0.0, 1.0
+        for _ in range(HALVINGS):
+            share = (low + high) / 2
+            way = self.way((share, 1 - share))
+            assert way is not None
+            bound = max(bound, share * way.cost.device + (1 - share) * way.cost.host)
+            if best is None or self.total(way.cost) < self.total(best.cost):
+                best = way
+            low, high = (share, high) if way.cost.device > way.cost.host else (low, share)
+        return best, bound
+
+    def way(self, weights: Weights | None) -> _Way | None:
+        """The cheapest way by a weighted sum, or by the longer one of both sums."""
+        ways: dict[int, list[_Way]] = {0: [_Way(Seconds(0.0))]}
+        for number, window in enumerate(self.windows):
+            new: dict[int, list[_Way]] = {}
+            for state, own in ways.items():
+                for end, labels in self.through(window, state, weights).items():
+                    into = new.setdefault(end >> window.size, [])
+                    for way in own:
+                        for label in labels:
+                            cost = way.cost + label.cost
+                            if self.is_kept(into, cost, weights):
+                                into.append(_Way(cost, number, label, way))
+            ways = new
+        return min(ways.get(0, ()), key=lambda way: self.total(way.cost), default=None)
+
+    def through(
+        self, window: Window, state: int, weights: Weights | None
+    ) -> dict[int, list[_Label]]:
+        """The labels of the ideals that a window ends with, from a state at its beginning."""
+        key = (window.digest, state, weights)
+        if key not in self.reached:
+            self.reached[key] = self.ends(window, state, weights)
+        return self.reached[key]
+
+    def ends(self, window: Window, state: int, weights: Weights | None) -> dict[int, list[_Label]]:
+        size = state.bit_count()
+        layers: dict[int, dict[int, list[_Label]]] = {size: {state: [_Label(Seconds(0.0))]}}
+        found: dict[int, list[_Label]] = {}
         visited = 0
-        for layer in layers[:-1]:
+        while layers:
+            layer = layers.pop(size, {})
+            size += 1
             visited += len(layer)
             self.ideals += len(layer)
             if visited > self.caps.ideals:
                 raise TooManyIdeals
             for ideal, labels in layer.items():
-                for least in self.order.ready(ideal):
-                    for part, needed in self.first.get(least, ()):
+                if not window.all & ~ideal:
+                    found[ideal] = labels
+                    continue
+                for least in members(window.all & ~ideal):
+                    for part, needed in window.by_least.get(least, ()):
                         if part & ideal or needed & ~ideal:
                             continue
+                        key = (window.digest, part)
+                        own = self.priced.get(key) or self.unpriced[key]
+                        whole = ideal | part
+                        into = layers.setdefault(whole.bit_count(), {}).setdefault(whole, [])
                         for label in labels:
-                            cost = label.cost + costs[part]
-                            if self.total(cost) < limit:
-                                into = layers[(ideal | part).bit_count()]
-                                own = into.setdefault(ideal | part, [])
-                                _keep(own, _Label(cost, part, label))
-            layer.clear()
-        found = layers[-1].get(self.order.all, [])
-        return min(found, key=lambda label: self.total(label.cost), default=None)
+                            cost = label.cost + own
+                            if self.is_kept(into, cost, weights):
+                                into.append(_Label(cost, part, label))
+        return {ideal: labels for ideal, labels in found.items() if labels}
 
-
-def _keep(labels: list[_Label], new: _Label) -> None:
-    """Adds a label, unless another one is as cheap in both sums; drops those that it beats."""
-    device, host = new.cost.device, new.cost.host
-    if any(x.cost.device <= device and x.cost.host <= host for x in labels):
-        return
-    labels[:] = [x for x in labels if x.cost.device < device or x.cost.host < host]
-    labels.append(new)
+    def is_kept(self, known: list[Any], cost: Seconds, weights: Weights | None) -> bool:
+        """True if no way that is known is as cheap; drops those that the new one beats."""
+        device, host = cost.device, cost.host
+        if device == math.inf:
+            return False
+        if weights is not None:
+            value = weights[0] * device + weights[1] * host
+            for x in known:
+                own = weights[0] * x.cost.device + weights[1] * x.cost.host
+                if own < value or (own == value and self.total(x.cost) <= self.total(cost)):
+                    return False
+            known.clear()
+            return True
+        if any(x.cost.device <= device and x.cost.host <= host for x in known):
+            return False
+        known[:] = [x for x in known if x.cost.device < device or x.cost.host < host]
+        if len(known) >= self.caps.labels:
+            raise _TooManyLabels
+        return True

@@ -20,6 +20,7 @@ from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.progress import doing
+from blockbuster_fusion.select.constraints import Wishes
 from blockbuster_fusion.torch.capture.attention import restore_attention, write_out_attention
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
@@ -81,14 +82,16 @@ def backend(
             beside=beside,
         )
         made = whole.faster(made, tunes=mode in TUNING)
-    is_as_captured = made.is_captured or not (made.gains or captured.replays)
+    communicates = any(graph.communicates for graph in made.graphs)
+    needs_plan = captured.replays or communicates
+    is_as_captured = made.is_captured or not (made.gains or needs_plan)
     for graph in made.graphs:
         graph.settle(is_as_captured=is_as_captured)
         if watcher is not None:
             watcher(graph)
     if is_as_captured:
         return forward_of(module)
-    return made.call if captured.replays else _where_it_gains(made, module, examples)
+    return made.call if needs_plan else _where_it_gains(made, module, examples)
 
 
 def _where_it_gains(
@@ -318,15 +321,12 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
             raise _wrong(f"the options {', '.join(known)}", name, "see docs/pytorch.md")
     made = Options(**dict(options or {}))
     made = replace(made, plan=_plan_from(made.plan))
-    if made.plan is not None and made.selection is not None:
-        raise _wrong("a plan or a selection", "both", "leave out one")
+    if made.plan is not None and made.wishes != Wishes():
+        raise _wrong("a plan, or constraints on parts", "both", "leave out one")
     for name, usual in (("strict", False), ("time_model", True), ("freeze", False)):
         given = getattr(made, name)
         if not isinstance(given, bool):
             raise _wrong(f"{name} as True or False", given, f"leave it out for {usual}")
-    if made.selection is not None and not callable(getattr(made.selection, "parts", None)):
-        wanted = "a selection with a method `parts`, as select/parts.py has it"
-        raise _wrong(wanted, made.selection, "leave it out for the usual policy")
     if not isinstance(made.seconds, int | float) or not made.seconds >= 0:
         raise _wrong("a number of seconds for tuning", made.seconds, "leave it out for 600")
     if made.workers is not None:

@@ -16,6 +16,7 @@ from blockbuster_fusion.plans.plan import GraphPlan
 from blockbuster_fusion.runtime.ranges import Scale
 from blockbuster_fusion.select.partition import Certificate
 from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.capture.complex_pairs import pair_complex
 from blockbuster_fusion.torch.capture.operator_graph import operator_graph
 from blockbuster_fusion.torch.capture.results import (
@@ -46,9 +47,15 @@ from blockbuster_fusion.torch.planned.follow import Follower, division_of, fitti
 from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.composites import Called, written_out
 from blockbuster_fusion.torch.rivals.crossings import Crossing, Division, divided
+from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.slices import move_slices
 from blockbuster_fusion.torch.to_array_program import ElidedCast
+
+
+def _never(nodes: Sequence[Node]) -> Estimate | None:
+    """Nothing was asked for."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -95,8 +102,8 @@ class CompiledGraph:
     """The seconds that kernels win, by the kinds of parts."""
     weighed: tuple[LibraryChoice, ...] = ()
     """The parts that kernels run, with the times of both rivals."""
-    tried: tuple[LibraryChoice, ...] = ()
-    """Other parts for which kernels were weighed, and lost against what runs them now."""
+    tried: Callable[[Sequence[Node]], Estimate | None] = field(default=_never, repr=False)
+    """The time of kernels for some operators, if the selection has asked for it."""
     certificate: Certificate | None = None
     """The proof that no partition into parts is cheaper; None if a policy has chosen them."""
     captured: OperatorGraph = field(default_factory=lambda: OperatorGraph(()), repr=False)
@@ -161,6 +168,11 @@ class CompiledGraph:
         written = written_out((n.target for n in self.collapsed), self.called)
         spares = self.constants is not None and self.constants.spares
         return bool(self.fused) or (self.pays and (written > 0 or spares)) or not self.chosen
+
+    @property
+    def communicates(self) -> bool:
+        """True if it has collectives: then it runs by its plan, as all ranks have the same ones."""
+        return any(is_collective(n.target) for n in self.analysis.nodes)
 
     @property
     def library(self) -> list[LibraryChoice]:
@@ -361,8 +373,8 @@ class _Weighed:
     """The sizes between which the faster one changes."""
     choices: tuple[LibraryChoice, ...] = ()
     """The parts that kernels run, with the times of both."""
-    tried: tuple[LibraryChoice, ...] = ()
-    """Other parts for which kernels were weighed, and lost."""
+    tried: Callable[[Sequence[Node]], Estimate | None] = _never
+    """The time of kernels for some operators, if it was asked for."""
     certificate: Certificate | None = None
 
 
@@ -376,16 +388,19 @@ def _followed(
 
 def _weighed(parts: PartCompiler, target: str, weighing: Weighing) -> _Weighed:
     """Moves operators to PyTorch where they are faster."""
-    if parts.options.library == "never" or target not in ("cpu", "cuda"):
-        return _Weighed()
+    is_alone = parts.options.library == "never" or target not in ("cpu", "cuda")
+    chooser = Chooser(parts, parts.machine(target), weighing)
+    if is_alone:
+        chooser.choose_kernels()
+        return _Weighed(tried=chooser.estimates.noted, certificate=chooser.certificate)
     try:
-        chooser = Chooser(parts, parts.machine(target), weighing)
         chooser.choose()
         crossings = [x for found in chooser.crossings.values() for x in found]
         if not parts.pays:
-            return _Weighed(crossings=crossings)
+            return _Weighed(crossings=crossings, certificate=chooser.certificate)
         won = tuple(choice for _, choice in chooser.won)
-        return _Weighed(chooser.gains, crossings, won)
+        tried = chooser.estimates.noted
+        return _Weighed(chooser.gains, crossings, won, tried, chooser.certificate)
     except Exception as error:  # whatever it is: the model runs by kernels
         if parts.options.strict:
             raise

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -34,9 +34,10 @@ from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.select.parts import Kind, Layerwise
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.describe import described
+from blockbuster_fusion.torch.capture.collectives import REASON, is_collective
+from blockbuster_fusion.torch.capture.describe import needs
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.operators import refusal
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes, Span
@@ -100,12 +101,12 @@ class PartCompiler:
         """The choices for other sizes, by part."""
         self.later: dict[Hashable, tuple[Seconds, str, float]] = {}
         """The times of kernels for other sizes, with their configurations and errors."""
+        self.taken: list[list[Node]] = []
+        """The parts that kernels run."""
         self.programs: dict[tuple[Node, ...], PartProgram] = {}
         """The programs of parts, as long as the graph is the same."""
         self.built: dict[Hashable, Future[Executable]] = {}
         """The kernels that threads build, by part."""
-        self.arranged: list[list[Node]] | None = None
-        """The parts that a plan has, if it is run by one."""
         self.planned: dict[tuple[Node, ...], Kernels] = {}
         """The kernels that a plan has, by part."""
         self._expected: tuple[Analysis, ExpectedSizes] | None = None
@@ -150,13 +151,43 @@ class PartCompiler:
                     job = (part, target, device_of(nodes), *self.chosen(part, target))
                     self.built[key] = pool.submit(self.executable, *job)
 
+    def take(self, parts: Sequence[Sequence[Node]]) -> None:
+        """Has kernels run some parts."""
+        self.taken = [[*nodes] for nodes in parts]
+
     def parts(self) -> list[list[Node]]:
-        """The operators in parts, in an order in which they can be run."""
-        if self.arranged is not None:
-            return self.arranged
+        """The operators in parts, in an order in which they can be run; the others are alone."""
+        part_of: dict[Node, int] = {}
+        for number, nodes in enumerate(self.taken):
+            part_of |= dict.fromkeys(nodes, number)
+        found, left = [*self.taken], [n for n in self.analysis.operators if n not in part_of]
+        for node in left:
+            part_of[node] = len(found)
+            found.append([node])
+        return [found[number] for number in self._in_order(part_of)]
+
+    def _in_order(self, part_of: Mapping[Node, int]) -> Iterator[int]:
+        """The numbers of parts, each after those that it needs, else as the model has them."""
         operators = self.analysis.operators
-        policy = self.options.selection or Layerwise(apart=self.target == "cuda")
-        return [[operators[i] for i in part] for part in policy.parts(described(self.analysis))]
+        needed: dict[int, set[int]] = {part_of[node]: set() for node in operators}
+        left = dict.fromkeys(needed, 0)
+        for node, before in needs(self.analysis).items():
+            own = part_of[node]
+            needed[own] |= {part_of[n] for n in before if n in part_of} - {own}
+            left[own] += 1
+        done: set[int] = set()
+        waiting: dict[int, None] = {}
+        for node in operators:
+            waiting[part_of[node]] = None
+            left[part_of[node]] -= 1
+            ready = True
+            while ready:
+                ready = False
+                for number in [x for x in waiting if not left[x] and needed[x] <= done]:
+                    del waiting[number]
+                    done.add(number)
+                    yield number
+                    ready = True
 
     def leave(self, choices: Mapping[Node, LibraryChoice]) -> None:
         """Leaves operators to PyTorch, some of which may be new and read new constants."""
@@ -172,7 +203,8 @@ class PartCompiler:
         if node in self.libraries:
             return Library(node, self.analysis.regions[node], self.libraries[node])
         known = row_for(node.target) is not None
-        reason = (refusal(node) if known else None) or "not in the operator table"
+        usual = REASON if is_collective(node.target) else "not in the operator table"
+        reason = (refusal(node) if known else None) or usual
         return Unfused(node, self.analysis.regions[node], reason, is_fallback=False)
 
     def fallback(self, node: Node, reason: str) -> Unfused:

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.torch.backend import backend, needs_gradients, options_from
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.explain.alone import alone
 from blockbuster_fusion.torch.plan.clock import TimedPlan
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 
@@ -44,7 +45,8 @@ def observed(
 ) -> Observed:
     """The graphs of a model, a function or an exported program, which is compiled and run once.
 
-    `function` is the caller's name for errors. With `measures`, the parts are timed.
+    `function` is the caller's name for errors. With `measures`, the parts are timed. Collectives
+    are not run: of several ranks, one may look at the model while the others do something else.
     """
     options_from(mode, options)
     if isinstance(model, torch.export.ExportedProgram):
@@ -63,7 +65,7 @@ def observed(
     observer = _Observer(mode, options, measures=measures, thorough=thorough)
     is_enabled = torch.is_grad_enabled()
     no_limits: Any = torch._dynamo.config.patch(NO_LIMITS)
-    with torch.no_grad(), no_limits, _graph_breaks() as breaks:
+    with torch.no_grad(), no_limits, _graph_breaks() as breaks, alone():
         compiled: Any = torch.compile(model, backend=observer.backend, dynamic=dynamic)
         compiled(*inputs, **named)
     needs = is_enabled and observer.needs_gradients

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from blockbuster_fusion.plans.plan import Plan
-from blockbuster_fusion.select.parts import Selection
+from blockbuster_fusion.select.constraints import Wishes
 from blockbuster_fusion.torch.capture.nodes import tensors_of
 
 
@@ -21,10 +21,16 @@ class Options:
     strict: bool = False
     """Keep every conversion where the model has it, and raise instead of running eagerly."""
     threads: int | None = None
-    selection: Selection | None = None
-    """The policy that cuts a graph into parts; by default, that of select/parts.py."""
     plan: Plan | None = None
     """The plan to run by: then nothing is weighed or searched."""
+    together: tuple[tuple[str, ...], ...] = ()
+    """Operators that one part holds, by name: `[("mm", "add")]`; `*` stands for anything."""
+    apart: tuple[tuple[str, ...], ...] = ()
+    """Operators no two of which one part holds."""
+    materialise: tuple[str, ...] = ()
+    """Operators whose results are stored, and not fused with their readers."""
+    candidates: int = 24
+    """The most sets of operators that are fused and searched; with more, the plan may be better."""
     library: str = field(default_factory=lambda: os.environ.get("BLOCKBUSTER_LIBRARY", "auto"))
     """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
     time_model: bool = True
@@ -37,6 +43,11 @@ class Options:
     """The number of configurations that tuning compiles at a time; by default one for each core."""
     ray: str | None = None
     """The address of a Ray cluster that tunes: "auto", "local" or HOST:PORT."""
+
+    @property
+    def wishes(self) -> Wishes:
+        """The constraints on parts."""
+        return Wishes(self.together, self.apart, self.materialise)
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from blockbuster_fusion.array.records import PlacedArray, PositionalArray, Posit
 from blockbuster_fusion.errors import BlockbusterError, NotExpressible
 from blockbuster_fusion.ir.expr import cast as cast_expr
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import (
     CASTS,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import blockbuster_fusion.torch.table as rows
-from blockbuster_fusion.select.parts import Kind as RowKind
+from blockbuster_fusion.select.operators import Kind as RowKind
 from blockbuster_fusion.torch.table.row import TABLE
 from fuzz.models.maker import FLOATS, WHOLE, Maker, NoOperand
 from fuzz.models.program import Kind, Role

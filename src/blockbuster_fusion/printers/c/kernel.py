@@ -14,6 +14,7 @@ from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.naming import comment
+from blockbuster_fusion.nest.analysis.longest_last import longest_last
 from blockbuster_fusion.nest.nest import (
     Contract,
     Fold,
@@ -23,6 +24,11 @@ from blockbuster_fusion.nest.nest import (
     Space,
     Store,
     is_placed,
+)
+from blockbuster_fusion.printers.c.counters import (
+    write_counters,
+    write_own_counters,
+    write_totals,
 )
 from blockbuster_fusion.printers.c.dots import DotRules
 from blockbuster_fusion.printers.c.expressions import Need
@@ -43,15 +49,18 @@ def print_c(
     chunk: int | None = None,
     past: int | None = None,
     dots: str | None = None,
+    *,
+    is_counted: bool = False,
 ) -> str:
     """The kernels of a program as C.
 
     `tiles` are constants of the text (64 where none is given), and so is `chunk`, the number of
     programs that a thread takes at a time. By default it is computed from their number. `past` is
     the size of a result, in bytes, from which it is written past the caches. `dots` is the unit
-    that multiplies bfloat16; without one, these are widened to float32.
+    that multiplies bfloat16; without one, these are widened to float32. With `is_counted`, kernels
+    count the bytes that they load and store (printers/c/counters.py).
     """
-    needs, kernels = kernels_in_c(nest, tiles, chunk, past, dots)
+    needs, kernels = kernels_in_c(nest, tiles, chunk, past, dots, is_counted=is_counted)
     return "\n".join([prelude(needs), kernels])
 
 
@@ -61,6 +70,8 @@ def kernels_in_c(
     chunk: int | None = None,
     past: int | None = None,
     dots: str | None = None,
+    *,
+    is_counted: bool = False,
 ) -> tuple[set[Need], str]:
     """The parts of the prelude that the kernels of a program need, and the kernels as C."""
     buffers = {*nest.inputs, *(view.buffer for view in nest.outputs)}
@@ -69,7 +80,9 @@ def kernels_in_c(
     needs: set[Need] = {("bfloat16",)} if is_narrow else set()
     rules = DotRules.of(nest, dots)
     kernels = [
-        _function(KernelText(Layout(kernel, tiles, rules), needs, past), chunk)
+        _function(
+            KernelText(Layout(kernel, tiles, rules), needs, past, is_counted=is_counted), chunk
+        )
         for kernel in nest.kernels
     ]
     return needs, "\n".join(kernels)
@@ -87,6 +100,8 @@ def _function(out: KernelText, chunk: int | None) -> str:
     part = layout.id("part", f"{layout.kernel.name}_part")
     arguments = "void *const *buffers, const int64_t *strides, const int64_t *sizes, int threads"
     counters = "int64_t *next" + ", int *outside" * looks_up
+    if out.is_counted:
+        write_counters(out)
     with out.braces(f"static void {part}({arguments}, {counters})"):
         _share(out, chunk, looks_up=looks_up)
     _contract_of_call(out)
@@ -115,12 +130,16 @@ def _share(out: KernelText, chunk: int | None, *, looks_up: bool) -> None:
     _memory(out)
     if looks_up:
         out.line("int astray = 0;")
+    if out.is_counted:
+        write_own_counters(out)
     claimed = "(program = claim(next, program, chunk)) < programs"
     with out.braces(f"for (int64_t program = 0; memory && {claimed}; program++)"):
         _large_pages(out)
         _grid(out)
         write_body(out, layout.kernel.body)
     out.line("free(memory);")
+    if out.is_counted:
+        write_totals(out)
     if looks_up:
         out.line("#pragma omp atomic")
         out.line("*outside |= astray;")
@@ -269,13 +288,15 @@ def _stream_pieces(layout: Layout) -> Iterator[tuple[str, str, str]]:
 
 
 def _grid(out: KernelText) -> None:
-    """Writes the indices of a program; the last varies fastest."""
+    """Writes the indices of a program; the last varies fastest. Long programs begin first."""
     layout = out.layout
+    longest = longest_last(layout.kernel)
     after: list[str] = []
     for index in reversed(layout.kernel.grid):
         count = layout.count(index.dim)
         rest = f"program / ({' * '.join(after)})" if after else "program"
-        out.line(f"const int64_t {layout.name(index)} = {rest} % {count};")
+        down = f"{count} - 1 - " if index is longest else ""
+        out.line(f"const int64_t {layout.name(index)} = {down}{rest} % {count};")
         after.insert(0, count)
     for index in layout.kernel.grid:
         out.line_length(index)

@@ -39,10 +39,20 @@ class CText:
 class KernelText(CText):
     """The lines of one kernel, and the layout that they are written with."""
 
-    def __init__(self, layout: Layout, needs: set[Need], past: int | None = None) -> None:
-        """`past` is the size from which results go past the caches: most of the last by default."""
+    def __init__(
+        self,
+        layout: Layout,
+        needs: set[Need],
+        past: int | None = None,
+        *,
+        is_counted: bool = False,
+    ) -> None:
+        """`past` is the size from which results go past the caches: most of the last by default.
+
+        A counted kernel counts the bytes that it loads and stores (printers/c/counters.py).
+        """
         super().__init__(needs)
-        self.layout = layout
+        self.layout, self.is_counted = layout, is_counted
         self.past = "LAST_CACHE / 4 * 3" if past is None else str(past)
         self.writer = ExpressionWriter(layout.extent, needs)
 

@@ -20,6 +20,7 @@ from blockbuster_fusion.nest.nest import (
     Store,
 )
 from blockbuster_fusion.printers.c.contractions import write_contract
+from blockbuster_fusion.printers.c.counters import write_counts
 from blockbuster_fusion.printers.c.dot_text import write_copies
 from blockbuster_fusion.printers.c.expressions import bare, number
 from blockbuster_fusion.printers.c.kernel_text import KernelText
@@ -37,6 +38,8 @@ def write_body(out: KernelText, body: Body) -> None:
     while pending:
         statement, rest = pending[0], pending[1:]
         stream = out.layout.plan.streams.get(statement)
+        if out.is_counted:
+            write_counts(out, [statement] if stream is None else stream.statements)
         if stream is not None:
             write_stream(out, stream)
             pending = pending[len(stream.statements) :]

@@ -1,6 +1,9 @@
 """The block of each dim that a program of a Triton grid computes."""
 
-from blockbuster_fusion.nest.nest import For, Index, Kernel, Space, Window
+from collections.abc import Sequence
+
+from blockbuster_fusion.nest.analysis.longest_last import longest_last
+from blockbuster_fusion.nest.nest import Index, Kernel, Space
 from blockbuster_fusion.printers.triton.variables import Variables
 
 PROGRAM = "pid = tl.program_id(0)"
@@ -15,37 +18,19 @@ def grid_lines(kernel: Kernel, variables: Variables) -> list[str]:
     """The lines that compute the indices of the grid from `pid`, the number of a program.
 
     The two fastest indices go in groups: GROUP blocks of the one for each block of the other. So
-    programs that run together share what they read. Rows that see the most blocks come first.
+    programs that run together share what they read.
     """
-    lines: list[str] = []
-    rest = "pid"
-    grid = list(kernel.grid)
-    late = {
-        id(window.rows.at)
-        for window in _windows(kernel)
-        if window.high is not None and window.rows is not None
-    }
-    if len(grid) >= 2:
-        grouped = _grouped(kernel, late, variables)
-        if kernel.is_mirrored:
-            grouped = _mirrored(grid[-2], grid[-1], grouped, variables)
-        lines += grouped
-        slow, fast = (variables.count(i.dim) for i in grid[-2:])
-        rest = f"({rest} // ({slow} * {fast}))"
-        grid = grid[:-2]
-    while grid:
-        index = grid.pop()
-        own = rest
-        if grid:
-            count = variables.count(index.dim)
-            own, rest = (
-                f"{rest} % {count}",
-                f"({rest[1:-1] if rest[0] == '(' else rest} // {count})",
-            )
-        elif own[0] == "(":
-            own = own[1:-1]
-        lines.append(_index(index, own, late, variables))
-    return lines
+    rows = longest_last(kernel)
+    if rows is not None:
+        return _longest_first(kernel, rows, variables)
+    if len(kernel.grid) < 2:
+        return _places(kernel.grid, "pid", variables)
+    slow, fast = kernel.grid[-2:]
+    lines = _grouped(kernel, variables)
+    if kernel.is_mirrored:
+        lines = _mirrored(slow, fast, lines, variables)
+    inner = f"({variables.count(slow.dim)} * {variables.count(fast.dim)})"
+    return [*lines, *_places(kernel.grid[:-2], f"(pid // {inner})", variables)]
 
 
 def grid_length(kernel: Kernel, variables: Variables) -> str:
@@ -64,12 +49,43 @@ def turn_lines(kernel: Kernel, variables: Variables, lines: list[str]) -> list[s
     return [head, *("    " * bool(line) + line for line in lines)]
 
 
-def _windows(kernel: Kernel) -> list[Window]:
-    loops = [s for s in kernel.statements if isinstance(s, For)]
-    return [loop.window for loop in loops if loop.window is not None]
+def _places(grid: Sequence[Index], number: str, variables: Variables) -> list[str]:
+    """The lines that compute some indices from the number of their combination, the last first."""
+    lines: list[str] = []
+    for at, index in reversed([*enumerate(grid)]):
+        own = bare = number[1:-1] if number[0] == "(" else number
+        if at:
+            count = variables.count(index.dim)
+            own, number = f"{number} % {count}", f"({bare} // {count})"
+        lines.append(f"{variables.names.indices[index]} = {own}")
+    return lines
 
 
-def _grouped(kernel: Kernel, late: set[int], variables: Variables) -> list[str]:
+def _longest_first(kernel: Kernel, rows: Index, variables: Variables) -> list[str]:
+    """The lines for a grid whose last rows take longest: those of GROUP heads start first.
+
+    Heads are the combinations of the other indices. Programs of one head read the same blocks, so
+    not all heads are taken at once.
+    """
+    row, count = variables.names.indices[rows], variables.count(rows.dim)
+    others = [index for index in kernel.grid if index is not rows]
+    if not others:
+        return [f"{row} = {count} - 1 - pid"]
+    length = variables.use(variables.names.groups[kernel.name])
+    heads = " * ".join(variables.count(index.dim) for index in others)
+    lines = [
+        f"width = {length} * {count}",
+        "group = pid // width",
+        f"rows = tl.minimum({heads} - group * {length}, {length})",
+        f"{row} = {count} - 1 - pid % width // rows",
+    ]
+    place = f"group * {length} + pid % width % rows"
+    if len(others) == 1:
+        return [*lines, *_places(others, place, variables)]
+    return [*lines, f"place = {place}", *_places(others, "place", variables)]
+
+
+def _grouped(kernel: Kernel, variables: Variables) -> list[str]:
     length = variables.use(variables.names.groups[kernel.name])
     slow, fast = kernel.grid[-2:]
     slow_count, fast_count = variables.count(slow.dim), variables.count(fast.dim)
@@ -83,8 +99,8 @@ def _grouped(kernel: Kernel, late: set[int], variables: Variables) -> list[str]:
         f"width = {length} * {fast_count}",
         f"group = {place} // width",
         f"rows = tl.minimum({slow_count} - group * {length}, {length})",
-        _index(slow, f"group * {length} + {inner} % rows", late, variables),
-        _index(fast, f"{inner} // rows", late, variables),
+        f"{variables.names.indices[slow]} = group * {length} + {inner} % rows",
+        f"{variables.names.indices[fast]} = {inner} // rows",
     ]
 
 
@@ -107,9 +123,3 @@ def _mirrored(slow: Index, fast: Index, grouped: list[str], variables: Variables
         "else:",
         *(f"    {line}" for line in grouped if line not in place),
     ]
-
-
-def _index(index: Index, own: str, late: set[int], variables: Variables) -> str:
-    if id(index) in late:
-        own = f"{variables.count(index.dim)} - 1 - {own if own.isidentifier() else f'({own})'}"
-    return f"{variables.names.indices[index]} = {own}"

@@ -11,6 +11,7 @@ from blockbuster_fusion.nest.analysis.described_blocks import (
     described_blocks,
     described_results,
 )
+from blockbuster_fusion.nest.analysis.longest_last import longest_last
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot
 from blockbuster_fusion.nest.analysis.spread_sums import spread_over, spread_sums
 from blockbuster_fusion.nest.nest import (
@@ -39,6 +40,9 @@ SMALLEST, USUAL = 16, 64
 OPTIONS = {"num_stages": 3, "group": 8}
 AT_A_TIME = 132
 """The programs with large tiles that a large GPU runs at a time."""
+HEADS = 32
+"""The heads whose longest programs start first: a GPU has room for all of them, and those that run
+at a time still share some keys."""
 SHORTEST_RUN = 16
 """The length of runs of a loop with few blocks."""
 FEW_DOTS = 512
@@ -126,8 +130,11 @@ class KernelPlanner:
     def group(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int]) -> int:
         """The blocks of rows whose programs run together: so many that they share most columns.
 
-        Programs that run at a time then read about as many rows as columns.
+        Programs that run at a time then read about as many rows as columns. Where the longest ones
+        start first, it is the number of heads (grid.py).
         """
+        if self.has_longest:
+            return HEADS
         if len(self.kernel.grid) < 2 or not self.has_dots:
             return OPTIONS["group"]
         rows, columns = (block_length(i.dim, sizes, tiles) for i in self.kernel.grid[-2:])
@@ -197,6 +204,11 @@ class KernelPlanner:
     def few(self) -> int:
         """The most blocks that are summed without partial sums."""
         return FEW_DOTS if self.has_dots else FEW
+
+    @cached_property
+    def has_longest(self) -> bool:
+        """True if some programs run longer than others and start first."""
+        return longest_last(self.kernel) is not None
 
     @cached_property
     def has_dots(self) -> bool:

@@ -68,9 +68,13 @@ class CpuKernels:
         chunk: int | None = None,
         past: int | None = None,
         sanitize: bool = False,
+        is_counted: bool = False,
     ) -> None:
-        """`threads` are the most to take; `chosen`, `chunk` and `past` are a schedule's."""
-        self.source = source_of(nest, tiles, chunk, past)
+        """`threads` are the most to take; `chosen`, `chunk` and `past` are a schedule's.
+
+        Counted kernels count the bytes that they move (runtime/c/counted.py).
+        """
+        self.source = source_of(nest, tiles, chunk, past, is_counted=is_counted)
         if threads is not None and (type(threads) is not int or threads < 1):
             remedy = "None takes all that there are"
             given = repr(threads)
@@ -80,7 +84,7 @@ class CpuKernels:
         self.threads = most if chosen is None else min(chosen, most)
         self.for_small = 1 if chosen is None else self.threads
         """The threads of a kernel with few elements."""
-        library = loaded(self.source, sanitize=sanitize)
+        library = self.library = loaded(self.source, sanitize=sanitize)
         try:
             self.functions = {kernel.name: library[kernel.name] for kernel in nest.kernels}
         except AttributeError as error:
@@ -137,13 +141,20 @@ def failure(code: int, name: str) -> BlockbusterError:
     return LaunchFailed(name=name, problem="there is not enough memory for its buffers")
 
 
-def source_of(nest: Nest, tiles: Mapping[Dim, int], chunk: int | None, past: int | None) -> str:
+def source_of(
+    nest: Nest,
+    tiles: Mapping[Dim, int],
+    chunk: int | None,
+    past: int | None,
+    *,
+    is_counted: bool = False,
+) -> str:
     """The kernels of a program in C, with the unit of this CPU that multiplies bfloat16."""
     buffers = {buffer for kernel in nest.kernels for buffer in kernel.buffers}
     is_narrow = any(buffer.dtype is DType.bfloat16 for buffer in buffers)
     products = (isinstance(s, Contract) for kernel in nest.kernels for s in kernel.statements)
     unit = dot_unit() if is_narrow and any(products) else None
-    return print_c(nest, tiles, chunk, past, unit)
+    return print_c(nest, tiles, chunk, past, unit, is_counted=is_counted)
 
 
 def loaded(source: str, *, sanitize: bool = False) -> Any:

@@ -1,23 +1,54 @@
 """Operators of a captured graph as a selection sees them."""
 
+import math
+from typing import Any
+
+import torch
 from torch.fx import Node
 
-from blockbuster_fusion.select.parts import Kind, OperatorInfo
+from blockbuster_fusion.array.axes import Length
+from blockbuster_fusion.select.operators import Kind, Operator, Read
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.nodes import tensor_operands, tensors_of
+from blockbuster_fusion.torch.capture.collectives import is_collective
+from blockbuster_fusion.torch.capture.nodes import (
+    LOOKUPS,
+    has_effect,
+    operand,
+    short_name,
+    tensor_of,
+    tensor_operands,
+    tensors_of,
+)
+from blockbuster_fusion.torch.capture.symbolic import as_size
 
 
-def described(analysis: Analysis) -> list[OperatorInfo]:
-    """A description of each operator that is to be put into a part, in order."""
+def described(analysis: Analysis, length: Length) -> list[Operator]:
+    """A description of each operator that is to be put into a part, in order.
+
+    `length` gives the lengths of symbolic sizes; of those that only data tell, nothing counts.
+    """
+
+    def known(size: Any) -> int:
+        try:
+            return length(size)
+        except KeyError:
+            return 0
+
     number = {node: i for i, node in enumerate(analysis.operators)}
     stored = _stored(analysis)
     found = []
-    for node in analysis.operators:
-        roots = [r for n in tensor_operands(node) for r in analysis.roots(n)]
+    for node, roots in needs(analysis).items():
+        described = _Form(analysis)
         found.append(
-            OperatorInfo(
+            Operator(
+                node.name,
                 analysis.kind(node),
                 tuple(dict.fromkeys(number[r] for r in roots if r in number)),
+                _reads(analysis, node, known),
+                _written(analysis, node, known),
+                *_product(analysis, node, known),
+                str(tensor_of(node).dtype).split(".")[1] if tensors_of(node) else "float32",
+                described.of(node),
                 analysis.regions[node],
                 has_weight=analysis.has_weight(node),
                 is_stored=node in stored,
@@ -25,6 +56,124 @@ def described(analysis: Analysis) -> list[OperatorInfo]:
                 factors=_factors(analysis, node),
             )
         )
+    return found
+
+
+class _Form:
+    """The text of an operator: all but the arrays that it reads, which are numbered."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.arrays: dict[Node, int] = {}
+
+    def of(self, node: Node) -> str:
+        options = tuple(node.kwargs.items())
+        return f"{node.target}{self.text((node.args, options))}->{_shown(node)}"
+
+    def text(self, given: Any) -> str:
+        """An argument as text; views and what is computed anew are written out."""
+        if isinstance(given, Node):
+            return self.node(given)
+        if isinstance(given, list | tuple):
+            return "(" + ",".join(map(self.text, given)) + ")"
+        return str(given)
+
+    def node(self, node: Node) -> str:
+        if not tensors_of(node):
+            return str(node.meta.get("val"))
+        is_call = node.op == "call_function"
+        is_view = is_call and self.analysis.kind(node) is Kind.VIEW
+        if is_call and (is_view or node in self.analysis.recomputed):
+            return self.of(node)
+        number = self.arrays.setdefault(node, len(self.arrays))
+        weight = "w" if node in self.analysis.static else ""
+        return f"{weight}{number}:{_shown(node)}"
+
+
+def _shown(node: Node) -> str:
+    """The shapes, strides and dtypes of a node's results."""
+    return ";".join(f"{[*t.shape]}{_strides(t)}{t.dtype}" for t in tensors_of(node))
+
+
+def _strides(tensor: torch.Tensor) -> str:
+    return str([*tensor.stride()]) if tensor.layout is torch.strided else str(tensor.layout)
+
+
+def _reads(analysis: Analysis, node: Node, length: Length) -> tuple[Read, ...]:
+    """The arrays in memory that an operator reads, each with the most that it sees of it."""
+    found: dict[str, int] = {}
+    stack, seen = [(n, n) for n in tensor_operands(node)], set[Node]()
+    while stack:
+        source, shown = stack.pop()
+        base = analysis.base(source)
+        if analysis.is_scattered(node) and source is operand(node):
+            continue  # it is written into, and not read
+        if base in analysis.recomputed:
+            if base not in seen and analysis.kind(base) is not Kind.GENERATOR:
+                seen.add(base)
+                stack += [(n, n) for n in tensor_operands(base)]
+            continue
+        size = min(bytes_of(shown, length), bytes_of(base, length))
+        if short_name(node) in LOOKUPS:
+            size = min(size, bytes_of(node, length))
+        name = analysis.owner(base).name
+        found[name] = max(found.get(name, 0), size)
+    return tuple(Read(name, size) for name, size in found.items())
+
+
+def _written(analysis: Analysis, node: Node, length: Length) -> int:
+    """The bytes that an operator writes if its results are stored."""
+    if analysis.is_scattered(node):
+        return bytes_of(operand(node, 2), length)
+    return bytes_of(node, length)
+
+
+def bytes_of(node: Node, length: Length) -> int:
+    """The bytes of the results of a node."""
+    return sum(length(as_size(math.prod(t.shape))) * t.dtype.itemsize for t in tensors_of(node))
+
+
+def flops_of(node: Node, length: Length) -> float:
+    """The operations of a product: twice the elements of its result times what is summed."""
+    left = node.args[1 if short_name(node) in ("addmm", "baddbmm") else 0]
+    if not isinstance(left, Node) or short_name(node) == "convolution":
+        return 0.0
+    sizes = [*tensor_of(node).shape, tensor_of(left).shape[-1]]
+    return 2.0 * math.prod(length(as_size(s)) for s in sizes)
+
+
+def _product(analysis: Analysis, node: Node, length: Length) -> tuple[float, int, int]:
+    """The operations of a product, the rows of its result, and their length; else zeros."""
+    flops = flops_of(node, length) if analysis.kind(node) is Kind.CONTRACTION else 0.0
+    if not flops:
+        return 0.0, 0, 0
+    *rows, width = (length(as_size(n)) for n in tensor_of(node).shape)
+    return flops, math.prod(rows), width
+
+
+def needs(analysis: Analysis) -> dict[Node, list[Node]]:
+    """For each operator, those that have to run before it."""
+    before = _before(analysis)
+    return {
+        node: [r for n in tensor_operands(node) for r in analysis.roots(n)] + before.get(node, [])
+        for node in analysis.operators
+    }
+
+
+def _before(analysis: Analysis) -> dict[Node, list[Node]]:
+    """For each collective, the one before it; and so for what is written after a collective.
+
+    All ranks have to call collectives in one order, whatever each has chosen for the rest. What is
+    in flight must not be overwritten before the wait for it.
+    """
+    found: dict[Node, list[Node]] = {}
+    last: Node | None = None
+    for node in analysis.operators:
+        follows = is_collective(node.target) or has_effect(node)
+        if follows and last is not None:
+            found[node] = [last]
+        if is_collective(node.target) or (follows and last is not None):
+            last = node
     return found
 
 
@@ -36,13 +185,11 @@ def _factors(analysis: Analysis, node: Node) -> frozenset[str]:
 
 
 def _stored(analysis: Analysis) -> set[Node]:
-    """The operators whose results have to lie in memory: others read slices of them, or look up."""
+    """The operators whose readers need them in memory: these read slices of them, or look up."""
     indexed = [n for n in analysis.nodes if tensors_of(n) and analysis.is_indexed(n)]
     bases = [analysis.base(n) for n in indexed]
     for node in analysis.operators:
-        if analysis.kind(node) is Kind.MISC:
-            bases += [analysis.base(n) for n in node.all_input_nodes]
-        elif not _is_looked_up_before(analysis, node):
+        if not _is_looked_up_before(analysis, node):
             bases += [analysis.base(n) for n in analysis.reads_in_memory(node)]
         if analysis.is_scattered(node):
             bases.append(node)  # it lies in an input

@@ -16,6 +16,8 @@ SAME_NUMBERS = frozenset(
     }
 )
 """Operators whose results have numbers of their operand and no others."""
+LOOKUPS = ("embedding", "gather", "index", "index_put", "index_select", "take", "nll_loss_forward")
+"""Operators whose integers are positions: 0 is one wherever there is any."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.fakes import inserted
 from blockbuster_fusion.torch.capture.nodes import is_pure_operator, operand, tensor_of
 from blockbuster_fusion.torch.capture.updates import IN_PLACE, is_shown

@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from blockbuster_fusion.array.axes import ONE, Size
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.nodes import operand, tensor_of
 from blockbuster_fusion.torch.capture.operators import counts_positions, indices_of, refusal
 from blockbuster_fusion.torch.capture.symbolic import as_size

@@ -24,7 +24,8 @@ def explain(
 
     `inputs` and `named` are what it is called with; an exported program needs none. The model is
     compiled and run once, without gradients; with `time`, some more times, to measure each part.
-    Unlike compiling, it looks for the best kernels of the parts that PyTorch runs, too.
+    Unlike compiling, it looks for the best kernels of the parts that PyTorch runs, too. Collectives
+    are not run: of several ranks, one may explain the model while the others do something else.
     """
     found = observed(
         "explain",

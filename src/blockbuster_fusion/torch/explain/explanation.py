@@ -12,13 +12,15 @@ from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.tiling import Extents, Tiling
-from blockbuster_fusion.nest.analysis.traffic import traffic
+from blockbuster_fusion.nest.analysis.traffic import traffic_of
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import Launchable
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
+from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
+from blockbuster_fusion.torch.explain.collectives import CollectiveReport, collectives_of
 from blockbuster_fusion.torch.explain.flash import is_flash
 from blockbuster_fusion.torch.explain.source_lines import source_lines
 from blockbuster_fusion.torch.freeze import ConstantReport
@@ -173,6 +175,7 @@ class Explanation:
     def misc(self) -> list[EagerOperator]:
         """The operators that PyTorch runs because no kernel is meant to."""
         left = [u for g in self.graphs for u in g.unfused if not u.is_fallback]
+        left = [u for u in left if not is_collective(u.node.target)]
         found = [_eager(u) for u in left if _is_operator(u.node)]
         for g in self.graphs:
             known = {x.node for x in g.groups if isinstance(x, Unfused | Library)}
@@ -185,6 +188,11 @@ class Explanation:
                     continue
                 found.append(EagerOperator(name_of(node), node.name, "", reason))
         return found
+
+    @cached_property
+    def collectives(self) -> list[CollectiveReport]:
+        """The transfers between ranks, in the order in which every rank calls them."""
+        return [report for g in self.graphs for report in collectives_of(g)]
 
     @cached_property
     def library(self) -> list[LibraryChoice]:
@@ -273,6 +281,7 @@ class Explanation:
             "kernels": [kernel.data() for kernel in self.kernels],
             "ranges": [asdict(x) for x in self.ranges],
             "misc": [asdict(x) for x in self.misc],
+            "collectives": [asdict(x) for x in self.collectives],
             "fallbacks": [asdict(x) for x in self.fallbacks],
             "library": [x.data() for x in self.library],
             "halved": [*self.halved],
@@ -306,13 +315,15 @@ def _kernels(
     operators = tuple(name_of(n) for n in fused.part.nodes)
     tiling = _tiling(graph, fused)
     for kernel in nest.launches:
+        touched = traffic_of(kernel, tiling).touched.values()
         yield KernelReport(
             names[id(fused.executable), kernel.name],
             fused.region,
             operators,
             fused,
             kernel,
-            *traffic(kernel, tiling),
+            sum(read for read, _ in touched),
+            sum(written for _, written in touched),
             seconds.get(id(fused)),
         )
 

@@ -5,11 +5,13 @@ from itertools import groupby
 from operator import add
 from statistics import median
 
+from blockbuster_fusion.torch.explain.amounts import amount
 from blockbuster_fusion.torch.explain.explanation import Explanation, KernelReport, Region
 
 MOST_LINES = 4
 MOST_CASTS = 20
 MOST_CONSTANTS = 20
+COLLECTIVES = "collectives, for which the model is not timed as a whole"
 
 
 def text(e: Explanation) -> Iterator[str]:
@@ -46,6 +48,7 @@ def _lists(e: Explanation) -> Iterator[str]:
         ("kernels by ranges of sizes", e.ranges),
         ("run by PyTorch because it is faster", e.library),
         ("run by PyTorch", e.misc),
+        (COLLECTIVES, e.collectives),
         ("fallbacks", e.fallbacks),
         ("parts that were halved", e.halved),
         ("not to be replayed as a CUDA graph", e.unreplayed),
@@ -55,7 +58,7 @@ def _lists(e: Explanation) -> Iterator[str]:
             yield f"{title}:"
             yield from (f"  {x}" for x in found)
     if e.frozen:
-        yield f"constants, computed once: {len(e.frozen)}, {_amount(e.frozen_bytes)}"
+        yield f"constants, computed once: {len(e.frozen)}, {amount(e.frozen_bytes)}"
         yield from _first(e.frozen, MOST_CONSTANTS)
     if e.elided_casts:
         yield f"conversions left out: {len(e.elided_casts)}"
@@ -90,22 +93,12 @@ def _kernel(kernel: KernelReport) -> str:
     note = " (flash form)" if kernel.is_flash else ""
     words = [
         ", ".join(map(_short, kernel.operators)),
-        f"reads {_amount(kernel.bytes_read)}, writes {_amount(kernel.bytes_written)}",
+        f"reads {amount(kernel.bytes_read)}, writes {amount(kernel.bytes_written)}",
     ]
     if kernel.lines:
         rest = len(kernel.lines) - MOST_LINES
         words.append(", ".join(kernel.lines[:MOST_LINES]) + (f" and {rest} more" * (rest > 0)))
     return f"  {kernel.name}{note}: {'; '.join(words)}"
-
-
-def _amount(count: int) -> str:
-    """Bytes in a unit that leaves one to four digits."""
-    number = float(count)
-    for unit in ("B", "KB", "MB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.4g} GB"
 
 
 def _count(found: Sized, what: str) -> str:

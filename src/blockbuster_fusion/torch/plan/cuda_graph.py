@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
+from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.plan.operator_properties import PLAIN, depends_on_data, is_pure
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.steps import AllocateStep, KernelStep, OperatorStep, Slot
@@ -269,6 +270,8 @@ def _why_not(step: OperatorStep) -> str | None:
         return f"data decides how much {step.name} gives"
     if torch.Tag.nondeterministic_seeded in function.tags and not _drops_nothing(step):
         return f"{step.name} is random"
+    if is_collective(function):
+        return f"{step.name} waits for other ranks, which need not replay"
     if function.namespace != "aten":
         return f"{step.name} is no operator of PyTorch's own"
     if step.options.get("non_blocking"):

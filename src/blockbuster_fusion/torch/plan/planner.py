@@ -10,14 +10,16 @@ from torch.fx import Node
 from blockbuster_fusion.array.axes import Size, product
 from blockbuster_fusion.array.records import FrameworkLayout
 from blockbuster_fusion.runtime.tensors import STORED
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
+from blockbuster_fusion.torch.capture.collectives import needs_contiguous
 from blockbuster_fusion.torch.capture.nodes import (
     attribute_of,
     has_effect,
     name_of,
     operand,
     tensor_of,
+    tensor_operands,
     tensors_of,
 )
 from blockbuster_fusion.torch.capture.operators import as_slice, concatenated
@@ -364,6 +366,10 @@ class Planner:
             function = IN_PLACE[node.target]
         elif self.is_order(node):
             function, options = torch.Tensor.contiguous, {}
+        if needs_contiguous(node.target):
+            for source in tensor_operands(node):
+                if source.op == "call_function":  # a kernel may have stored it otherwise
+                    self.apply(torch.Tensor.contiguous, source)
         assert callable(function)
         filled = tuple(self.argument(a) for a in arguments)
         named = {k: self.argument(v) for k, v in options.items()}

@@ -3,7 +3,7 @@
 Nothing is weighed, searched or measured. A plan that is for something else is refused.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from torch.fx import Node
 
@@ -12,7 +12,7 @@ from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.plans.operator_graph import OperatorGraph, nearest
 from blockbuster_fusion.plans.plan import GraphPlan, Plan, RunnerUp, SizePlan, Step
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.sizes import Span
 from blockbuster_fusion.torch.compile_parts import PartCompiler
@@ -133,21 +133,15 @@ class Follower:
     def arrange(self) -> None:
         """Gives the compiler of parts those of the plan, with their configurations."""
         parts, nodes = self.parts, self.nodes
-        operators = {*parts.analysis.operators}
-        arranged: list[list[Node]] = []
         for step in self.steps.steps:
             own = [*dict.fromkeys(nodes[name] for name in self.own(step) if name in nodes)]
-            own = [n for n in own if n in operators]
-            if not own:  # it is made when another step is: what a composite needs, or a mask
-                continue
-            if step.kernels is not None:
+            if step.kernels is not None and own:  # else it makes what a composite needs
                 self.check(step, own)
                 parts.planned[tuple(own)] = step.kernels
-            arranged.append(own)
-        parts.arranged = self.completed(arranged)
-        for part in arranged:
-            if tuple(part) in parts.planned:
-                self.configure(part)
+        parts.take([*parts.planned])
+        for part in parts.planned:
+            self.configure(part)
+        self.check_all()
 
     def check(self, step: Step, own: Sequence[Node]) -> None:
         """Raises PlanMisfit if kernels cannot compute an operator of a part."""
@@ -171,42 +165,13 @@ class Follower:
             problem = f"the part of {name} is fused otherwise by this version of the package"
             raise PlanMisfit(problem=problem)
 
-    def completed(self, arranged: Sequence[list[Node]]) -> list[list[Node]]:
-        """The parts with operators that the plan does not name: items, and what composites need.
-
-        Each comes before the first part that reads it.
-        """
-        before: dict[int, list[list[Node]]] = {}
-        place = {n: at for at, part in enumerate(arranged) for n in part}
-        last = len(arranged)
-        for node in reversed(self.parts.analysis.operators):
-            if node not in place:
-                self.check_unnamed(node)
-                place[node] = min((place[n] for n in self.readers(node, place)), default=last)
-                before.setdefault(place[node], []).insert(0, [node])
-        found: list[list[Node]] = []
-        for at, part in enumerate([*arranged, None]):
-            found += [*before.get(at, []), *([] if part is None else [part])]
-        return found
-
-    def check_unnamed(self, node: Node) -> None:
+    def check_all(self) -> None:
         """Raises PlanMisfit if a plan should have an operator that none of its steps has."""
-        is_captured = node.name in self.here and node not in self.parts.libraries
-        if is_captured and self.parts.analysis.kind(node) is not Kind.MISC:
-            raise PlanMisfit(problem=f"no step of it has {node.name}")
-
-    def readers(self, node: Node, known: Container[Node]) -> Iterator[Node]:
-        """The known nodes that read a node, or views of it."""
-        stack, seen = [*node.users], set[Node]()
-        while stack:
-            user = stack.pop()
-            if user in seen:
-                continue
-            seen.add(user)
-            if user in known:
-                yield user
-            else:
-                stack.extend(user.users)
+        taken = {n for part in self.parts.planned for n in part}
+        for node in self.parts.analysis.operators:
+            is_computed = self.parts.analysis.kind(node) is not Kind.MISC
+            if is_computed and node.name in self.here and node not in taken:
+                raise PlanMisfit(problem=f"no step of it has {node.name}")
 
     # ---------------------------------------------------------------- choices
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.ir.tiling import Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.analysis.traffic import traffic_by_array
 from blockbuster_fusion.plans.plan import Launch
+from blockbuster_fusion.plans.predicted import touched
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.schedule.cost import Seconds, predicted
 from blockbuster_fusion.schedule.work import work_of
@@ -32,7 +32,7 @@ def kernel_work(
         return KernelWork()
     launches, read, written = list[Launch](), dict[str, int](), dict[str, int]()
     for launched in nest.launches:
-        moved = traffic_by_array(launched, tiling)
+        moved = touched(launched, tiling)
         for into, found in zip((read, written), moved, strict=True):
             for buffer, size in found.items():
                 into[buffer.name] = max(into.get(buffer.name, 0), size)

@@ -24,7 +24,8 @@ from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
+from blockbuster_fusion.torch.capture.describe import bytes_of
 from blockbuster_fusion.torch.capture.nodes import (
     has_effect,
     is_pure_operator,
@@ -54,7 +55,6 @@ from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.planned.kernel_work import KernelWork, kernel_work
 from blockbuster_fusion.torch.planned.operations import operations_of
 from blockbuster_fusion.torch.rivals.composites import captured_names
-from blockbuster_fusion.torch.rivals.least import bytes_of
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
 from blockbuster_fusion.torch.to_array_program import PartProgram
 

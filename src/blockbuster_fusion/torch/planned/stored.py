@@ -7,18 +7,22 @@ from functools import cached_property
 from torch.fx import Node
 
 from blockbuster_fusion.compiler import Request, capability_of, choose
+from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.plans.plan import Decision, RunnerUp, Step, StoredArray, rounded
 from blockbuster_fusion.plans.predicted import Predicted
 from blockbuster_fusion.plans.within import guarded, stored_within
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch.groups import Fused, Group, LibraryChoice
+from blockbuster_fusion.torch.groups import Fused, Group
 from blockbuster_fusion.torch.planned.steps import PlannedGraph
+from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.least import least
 
 RESULT = "it is a result of the model"
-APART = "the policy keeps these parts apart, and a kernel for both was not tried"
-UNTRIED = "a kernel for both was not tried"
+SLOWER = "kernels for both are slower"
+LEAST = "even the least time of kernels for both is longer"
+NEEDLESS = "no part that holds both makes the model faster, by the bounds"
+UNTRIED = "kernels for both were not tried"
 
 
 def stored_arrays(planned: PlannedGraph) -> Iterator[StoredArray]:
@@ -91,15 +95,31 @@ class _Reasons:
             step, other = losing[0]
             reason = f"PyTorch runs {step.name}: {other.obstacle or other.reason}"
             return _stored(array, size, *steps, "cost", reason, bound)
-        is_chosen = self.planned.graph.certificate is not None
-        decided: Decision = "cost" if is_chosen else "policy"
-        return _stored(array, size, *steps, decided, UNTRIED if is_chosen else APART, bound)
+        known = self.kernels(nodes)
+        if known is not None:
+            both = RunnerUp("kernels", (), rounded(known.seconds), known.basis, "", _sum(steps))
+            return _stored(array, size, *steps, "cost", SLOWER, both)
+        return _stored(array, size, *steps, "cost", self.untried(bound), bound)
+
+    def kernels(self, nodes: Sequence[Node]) -> Estimate | None:
+        """The time of kernels for some operators, if the selection has asked for it."""
+        try:
+            return self.planned.graph.tried(sorted(nodes))
+        except BlockbusterError:  # no program expresses them
+            return None
+
+    def untried(self, bound: RunnerUp) -> str:
+        """The reason why the selection has not asked for kernels for some operators."""
+        certificate = self.planned.graph.certificate
+        if bound.seconds and bound.instead and bound.seconds.total() >= bound.instead.total():
+            return LEAST
+        if certificate is not None and certificate.caps:
+            return f"{UNTRIED}: {', '.join(certificate.caps)}"
+        return UNTRIED if certificate is None else NEEDLESS
 
     def tried(self, names: set[str]) -> RunnerUp | None:
         """The kernels for some operators that were weighed and have lost, if there are any."""
-        graph = self.planned.graph
-        found: Sequence[LibraryChoice] = [x for x in (*graph.tried, *graph.chosen) if x.nodes]
-        enough = [x for x in found if names <= {*x.nodes}]
+        enough = [x for x in self.planned.graph.chosen if names <= {*x.nodes}]
         if not enough:
             return None
         weighed = min(enough, key=lambda x: len(x.nodes))

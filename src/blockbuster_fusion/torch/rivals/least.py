@@ -1,6 +1,5 @@
 """The least time that kernels could take: for their arrays, their products and one launch."""
 
-import math
 from collections.abc import Sequence
 
 from torch.fx import Node
@@ -8,11 +7,10 @@ from torch.fx import Node
 from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.nodes import operand, short_name, tensor_of, tensors_of
-from blockbuster_fusion.torch.capture.symbolic import as_size
-from blockbuster_fusion.torch.rivals.library import LOOKUPS
+from blockbuster_fusion.torch.capture.describe import bytes_of, flops_of
+from blockbuster_fusion.torch.capture.nodes import LOOKUPS, operand, short_name, tensor_of
 
 
 def least(
@@ -20,9 +18,9 @@ def least(
 ) -> tuple[bool, Seconds]:
     """The least time of the kernels of some nodes, and whether they have a product."""
     products = [n for n in nodes if analysis.kind(n) is Kind.CONTRACTION]
-    size = _moved(analysis, nodes, length)
+    size = boundary_bytes(analysis, nodes, length)
     computing = sum(
-        _flops(n, length) / machine.rate(str(tensor_of(n).dtype).split(".")[1], matrix=True)
+        flops_of(n, length) / machine.rate(str(tensor_of(n).dtype).split(".")[1], matrix=True)
         for n in products
     )
     device = max(size / machine.memory_for(size).total, computing)
@@ -31,14 +29,17 @@ def least(
     return bool(products), Seconds(device + machine.launch, 0.0)
 
 
-def _moved(analysis: Analysis, nodes: Sequence[Node], length: Length) -> int:
-    """The bytes that come from other nodes, and those that others read."""
+def boundary_bytes(analysis: Analysis, nodes: Sequence[Node], length: Length) -> int:
+    """The bytes that nodes read of others, each array once, and those that they store for others.
+
+    A single kernel of all these nodes touches them (nest/analysis/traffic.py), and no less.
+    """
     inside = set(nodes)
     read: dict[Node, int] = {}
     for node in nodes:
         for source in node.all_input_nodes:
             base = analysis.base(source)
-            if base in inside:
+            if analysis.owner(base) in inside:
                 continue
             if analysis.is_scattered(node) and source is operand(node):
                 continue  # it is written into, and not read
@@ -49,17 +50,3 @@ def _moved(analysis: Analysis, nodes: Sequence[Node], length: Length) -> int:
     written = [x for n in nodes for x in analysis.stored_results(n, inside)]
     written = [operand(n, 2) if analysis.is_scattered(n) else n for n in written]
     return sum(read.values()) + sum(bytes_of(n, length) for n in written)
-
-
-def bytes_of(node: Node, length: Length) -> int:
-    """The bytes of the results of a node."""
-    return sum(length(as_size(math.prod(t.shape))) * t.dtype.itemsize for t in tensors_of(node))
-
-
-def _flops(node: Node, length: Length) -> float:
-    """The operations of a product: twice the elements of its result times what is summed."""
-    left = node.args[1 if short_name(node) in ("addmm", "baddbmm") else 0]
-    if not isinstance(left, Node) or short_name(node) == "convolution":
-        return 0.0
-    sizes = [*tensor_of(node).shape, tensor_of(left).shape[-1]]
-    return 2.0 * math.prod(length(as_size(s)) for s in sizes)

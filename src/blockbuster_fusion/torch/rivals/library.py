@@ -15,19 +15,25 @@ from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.runtime.tuning_database import database
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.capture.analysis import Analysis
-from blockbuster_fusion.torch.capture.nodes import operand, short_name, tensor_of, tensors_of
+from blockbuster_fusion.torch.capture.collectives import is_collective
+from blockbuster_fusion.torch.capture.nodes import (
+    LOOKUPS,
+    operand,
+    short_name,
+    tensor_of,
+    tensors_of,
+)
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.capture.updates import IN_PLACE
 from blockbuster_fusion.torch.machines import machine_for
 from blockbuster_fusion.torch.plan.products import CALLED_FROM_C
+from blockbuster_fusion.torch.rivals.collective_times import collective_time
 from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.timing import measured
 from blockbuster_fusion.torch.tuned import versions
 
 Call = Callable[[], object]
-LOOKUPS = ("embedding", "gather", "index", "index_put", "index_select", "take", "nll_loss_forward")
-"""Operators whose integers are positions: 0 is one wherever there is any."""
 COPIES = ("clone", "contiguous")
 """Views of a captured graph that are copies in eager mode."""
 HOST = 1.5
@@ -70,8 +76,10 @@ class LibraryTimes:
         return [*found]
 
     def operator(self, node: Node) -> Seconds:
-        """The time of one operator."""
+        """The time of one operator: measured, but for collectives."""
 
+        if is_collective(node.target):
+            return collective_time(node, self.length)
         function: Any = node.target
         if node in self.analysis.updates:
             function = IN_PLACE[function]

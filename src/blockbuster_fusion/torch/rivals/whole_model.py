@@ -8,7 +8,8 @@ it runs. When a model is tuned, the parts are given up one kind at a time first.
 The model's state stays as it is. Inputs are copies, and what the model writes to is put back before
 each call. Not timed are models with random numbers, with operators of other packages, and with
 inputs that share memory that is written to; nor models whose sizes change, for which one call
-would decide, nor slow ones, for which calls cost nothing. The option `time_model` turns it off.
+would decide, nor slow ones, for which calls cost nothing. Nor models with collectives: ranks that
+call them in other numbers wait for ever. The option `time_model` turns it off.
 """
 
 import statistics
@@ -26,6 +27,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.measuring import measuring
+from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.rivals.weighing import ALL, CALL
 
@@ -256,6 +258,8 @@ def _writes(node: Node, given: Sequence[Node]) -> Iterator[int]:
         raise Untimed(f"{target} may have effects")
     if not isinstance(target, OpOverload):
         return
+    if is_collective(target):
+        raise Untimed(f"{target} would wait for other ranks")
     if target.namespace not in PURE:
         raise Untimed(f"{target} is of another package")
     if torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node):

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from torch.fx import Node
 
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import (
     short_name,

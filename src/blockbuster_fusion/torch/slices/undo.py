@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.nodes import short_name
 from blockbuster_fusion.torch.slices.band import Bands, may_overlap
 from blockbuster_fusion.torch.slices.dims import PERMUTING, RESHAPING, SAME_POSITIONS, NodeSlice

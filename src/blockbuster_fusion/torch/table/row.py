@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from blockbuster_fusion.ir.types import DType
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 
 EmitFunction = Callable[..., Any]
 E = TypeVar("E", bound=EmitFunction)

@@ -1,0 +1,96 @@
+"""The predicted times of one nest with many tiles and options of launches.
+
+A change of one dim concerns the launches that have it, and the work of a kernel depends on the
+tiles of its own dims.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from blockbuster_fusion.ir.axis import Dim
+from blockbuster_fusion.ir.tiling import Extents, Tiling
+from blockbuster_fusion.machine.machine import Machine
+from blockbuster_fusion.nest.nest import Kernel, Nest
+from blockbuster_fusion.schedule.cost import Seconds, predicted_launch
+from blockbuster_fusion.schedule.kernel_facts import KernelFacts
+from blockbuster_fusion.schedule.schedule import Schedule, takes_warps
+from blockbuster_fusion.schedule.work import Work, work_with
+
+
+def total(times: Iterable[Seconds]) -> Seconds:
+    """The time of several launches, one after the other."""
+    return sum(times, Seconds(0.0))
+
+
+class CountedKernel:
+    """A kernel whose work is counted once for each choice of its tiles."""
+
+    def __init__(self, kernel: Kernel, extents: Extents, target: str) -> None:
+        self.facts, self.extents = KernelFacts(kernel, target), extents
+        self.works: dict[tuple[int | None, ...], Work] = {}
+
+    def work(self, tiles: Mapping[Dim, int]) -> Work:
+        """The work with some tiles."""
+        own = tuple(map(tiles.get, self.facts.dims))
+        if own not in self.works:
+            self.works[own] = work_with(self.facts, Tiling(self.extents, tiles))
+        return self.works[own]
+
+
+class _Launch:
+    """One launch of a nest."""
+
+    def __init__(self, kernels: Sequence[CountedKernel], *, takes_warps: bool) -> None:
+        self.kernels, self.takes_warps = kernels, takes_warps
+        self.dims = {dim for kernel in kernels for dim in kernel.facts.dims}
+
+    def seconds(self, schedule: Schedule, tiles: Mapping[Dim, int], machine: Machine) -> Seconds:
+        works = [kernel.work(tiles) for kernel in self.kernels]
+        own = schedule if self.takes_warps else schedule.without_warps
+        return predicted_launch(works, machine, own)
+
+
+class CountedKernels:
+    """The kernels of many nests, with arrays of certain sizes; nests may share kernels."""
+
+    def __init__(self, extents: Extents, machine: Machine) -> None:
+        self.extents, self.machine = extents, machine
+        self.known: dict[Kernel, CountedKernel] = {}
+
+    def counted(self, kernel: Kernel) -> CountedKernel:
+        if kernel not in self.known:
+            self.known[kernel] = CountedKernel(kernel, self.extents, self.machine.target)
+        return self.known[kernel]
+
+    def times(self, nest: Nest) -> "Times":
+        """The times of a nest."""
+        kernels = nest.kernels
+        launches = [
+            _Launch([*map(self.counted, x.kernels)], takes_warps=takes_warps(x, kernels))
+            for x in nest.launches
+        ]
+        return Times(launches, self.machine)
+
+
+class Times:
+    """Predicts the time of each launch of a nest."""
+
+    def __init__(self, launches: Sequence[_Launch], machine: Machine) -> None:
+        self.launches, self.machine = launches, machine
+
+    def predicted(self, schedule: Schedule, tiles: Mapping[Dim, int]) -> tuple[Seconds, ...]:
+        """The time of each launch."""
+        return tuple(x.seconds(schedule, tiles, self.machine) for x in self.launches)
+
+    def changed(
+        self, times: Sequence[Seconds], dim: Dim, schedule: Schedule, tiles: Mapping[Dim, int]
+    ) -> tuple[Seconds, ...]:
+        """The time of each launch after the tile of one dim has changed."""
+        return tuple(
+            x.seconds(schedule, tiles, self.machine) if dim in x.dims else before
+            for x, before in zip(self.launches, times, strict=True)
+        )
+
+    def concerned(self, times: Sequence[Seconds], dim: Dim) -> float:
+        """The seconds of the device for the launches that have a dim."""
+        pairs = zip(self.launches, times, strict=True)
+        return sum(seconds.device for x, seconds in pairs if dim in x.dims)

@@ -1,0 +1,291 @@
+"""Candidates: the sets of units that kernels may compute together, in windows of a model.
+
+A candidate is connected and convex, and has no misc unit. It is grown from its least unit, by one
+that is beside it and by all between. `Limits` says where growth ends. Products of one array are in
+a part together, or each without the others and without what makes the array.
+
+Equal layers have equal candidates. So units are numbered within *windows*: each begins where few
+arrays are alive, as between two layers, and looks a little beyond the beginning of the next one.
+Windows with equal digests have the same candidates with the same costs.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from blockbuster_fusion.select.operators import Kind
+from blockbuster_fusion.select.order import members, union
+from blockbuster_fusion.select.units import Units
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where the growth of candidates ends."""
+
+    units: int = 14
+    """The most units of a candidate."""
+    products: int = 8
+    """The most products of a candidate."""
+    depth: int = 2
+    """The most products of a candidate, each of which needs the one before."""
+    beyond: int = 14
+    """The units that a window looks beyond the beginning of the next one."""
+    each: int = 4000
+    """The most candidates of a window."""
+
+
+READERS = 4
+"""An array with that many readers is no border: all layers read the angles of an embedding."""
+FAR = 64
+"""The number of units before a window whose readers are looked at."""
+SHORTEST = 5
+"""The least units of a window, but for the last."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some units that follow one another, with the candidates that begin there."""
+
+    first: int
+    """The number of the first unit, which is 0 in the window."""
+    size: int
+    """The units up to the beginning of the next window."""
+    digest: str
+    """All that the costs of the candidates depend on."""
+    candidates: tuple[int, ...]
+    """Sets of units, numbered from the window's first one."""
+    needed: tuple[int, ...]
+    """The units of the window that have to run before each candidate."""
+    is_cut: bool = False
+    """True if there are more candidates than the limits allow."""
+
+    @cached_property
+    def by_least(self) -> dict[int, list[tuple[int, int]]]:
+        """The candidates by their least unit, each with those that it needs."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for part, needed in zip(self.candidates, self.needed, strict=True):
+            found.setdefault((part & -part).bit_length() - 1, []).append((part, needed))
+        return found
+
+    @property
+    def all(self) -> int:
+        return (1 << self.size) - 1
+
+
+Allowed = Callable[[int], bool]
+"""Says whether a set of units may be a candidate; so may all that it holds."""
+
+
+def windows(
+    units: Units,
+    limits: Limits | None = None,
+    is_allowed: Allowed = lambda part: True,
+    more: Sequence[int] = (),
+) -> list[Window]:
+    """The windows of a model; `more` are candidates that others than kernels can run."""
+    return _Windows(units, limits or Limits(), is_allowed, more).all()
+
+
+class _Windows:
+    """Finds the windows of some units."""
+
+    def __init__(
+        self, units: Units, limits: Limits, is_allowed: Allowed, more: Sequence[int]
+    ) -> None:
+        self.units, self.limits, self.is_allowed = units, limits, is_allowed
+        self.order, self.count = units.order, len(units.members)
+        self.known: dict[str, Window] = {}
+        self.misc = [units.is_misc(n) for n in range(self.count)]
+        self.products = [_has_product(units, n) for n in range(self.count)]
+        self.more: dict[int, list[int]] = {}
+        for part in more:
+            self.more.setdefault((part & -part).bit_length() - 1, []).append(part)
+        self.beside = _beside(units)
+        self.barred = _barred(units)
+
+    def all(self) -> list[Window]:
+        starts = [*self.starts(), self.count]
+        return [self.window(a, b) for a, b in pairwise(starts)]
+
+    def starts(self) -> Iterator[int]:
+        """The units with which windows begin: one array alone is alive there."""
+        users = self.order.users
+        last = [max(own.bit_length() - 1, n) for n, own in enumerate(users)]
+        is_long = [own.bit_count() >= READERS for own in users]
+        alive, start = set[int](), 0
+        yield 0
+        for n in range(self.count):
+            alive = {v for v in alive if last[v] >= n}
+            if len(alive) <= 1 and n - start >= SHORTEST:
+                yield n
+                start = n
+            if last[n] > n and not is_long[n]:
+                alive.add(n)
+
+    def window(self, first: int, after: int) -> Window:
+        end = min(self.count, after + self.limits.beyond)
+        digest = self.digest(first, after, end)
+        if digest not in self.known:
+            found, is_cut = self.candidates(first, after, end)
+            mask = (1 << (end - first)) - 1
+            needed = [(self.order.needed(part << first) >> first) & mask for part in found]
+            self.known[digest] = Window(
+                first, after - first, digest, tuple(found), tuple(needed), is_cut
+            )
+        known = self.known[digest]
+        own = (known.candidates, known.needed, known.is_cut)
+        return Window(first, after - first, digest, *own)
+
+    def digest(self, first: int, after: int, end: int) -> str:
+        """The digest of the units of a window, with their edges."""
+        outside: dict[str, int] = {}
+        place = {
+            self.units.operators[i].name: (n - first, k)
+            for n in range(first, end)
+            for k, i in enumerate(self.units.members[n])
+        }
+        made = hashlib.sha256(f"{after - first} {end - first}".encode())
+        for n in range(first, end):
+            for i in self.units.members[n]:
+                op = self.units.operators[i]
+                reads = [
+                    (place.get(r.array) or outside.setdefault(r.array, len(outside)), r.bytes)
+                    for r in op.reads
+                ]
+                later = op.is_output or self.order.users[n].bit_length() > end
+                made.update(repr((op.form, reads, op.bytes, op.is_stored, later)).encode())
+            for part in self.more.get(n, ()):
+                made.update(str(part >> first).encode())
+            made.update(b"|")
+        return made.hexdigest()
+
+    def candidates(self, first: int, after: int, end: int) -> tuple[list[int], bool]:
+        """The candidates that begin in a window, numbered from its first unit."""
+        grown = _Growth(self, first, end)
+        found: dict[int, None] = {}
+        for n in range(after - first):
+            for part in grown.all_from(n, self.limits.each - len(found)):
+                found[part] = None
+            for part in self.more.get(first + n, ()):
+                found[part >> first] = None
+        return [*found], grown.is_cut
+
+
+class _Growth:
+    """Grows candidates in a window; units are numbered from its first one."""
+
+    def __init__(self, owner: _Windows, first: int, end: int) -> None:
+        mask = (1 << (end - first)) - 1
+
+        def within(sets: Sequence[int]) -> list[int]:
+            return [(sets[n] >> first) & mask for n in range(first, end)]
+
+        self.owner, self.first, self.limits = owner, first, owner.limits
+        self.before, self.after = within(owner.order.before), within(owner.order.after)
+        self.beside, self.barred = within(owner.beside), within(owner.barred)
+        self.fusable = union(1 << n for n in range(end - first) if not owner.misc[first + n])
+        self.products = [owner.products[n] for n in range(first, end)]
+        self.groups = self._groups(end - first)
+        self.is_cut = False
+
+    def _groups(self, count: int) -> list[tuple[int, int]]:
+        """The units that several products read, each with these products."""
+        users, first = self.owner.order.users, self.first
+        mask = union(1 << n for n in range(count) if self.products[n])
+        found = []
+        for n in range(max(0, first - FAR), first + count):
+            own = users[n] >> first & mask
+            if 1 < own.bit_count() <= self.limits.products:
+                found.append((1 << n >> first if n >= first else 0, own))
+        return found
+
+    def is_complete(self, part: int) -> bool:
+        """True if a part with two products of one array, or with one and the array, has all."""
+        for maker, products in self.groups:
+            held = (products & part).bit_count() + bool(maker & part)
+            if held > 1 and products & part and products & ~part:
+                return False
+        return True
+
+    def all_from(self, least: int, most: int) -> Iterator[int]:
+        """The candidates whose least unit is one."""
+        one = 1 << least
+        yield one
+        if not one & self.fusable:
+            return
+        higher = self.fusable & ~(2 * one - 1)
+        seen, stack, count = {one}, [one], 1
+        while stack:
+            part = stack.pop(0)
+            around = union(self.beside[n] for n in members(part)) & higher & ~part
+            for n in members(around):
+                whole = self.closed(part | 1 << n)
+                if whole in seen or whole & ~(higher | one):
+                    continue
+                seen.add(whole)
+                if not self.is_allowed(whole):
+                    continue
+                if count >= most:
+                    self.is_cut = True
+                    return
+                count += 1
+                stack.append(whole)
+                if self.is_complete(whole):
+                    yield whole
+
+    def closed(self, part: int) -> int:
+        """A set with all units between its own."""
+        before = union(self.before[n] for n in members(part))
+        return part | before & union(self.after[n] for n in members(part))
+
+    def is_allowed(self, part: int) -> bool:
+        own = [*members(part)]
+        if len(own) > self.limits.units or any(self.barred[n] & part for n in own):
+            return False
+        products = [n for n in own if self.products[n]]
+        if len(products) > self.limits.products:
+            return False
+        depth: dict[int, int] = {}
+        for n in products:
+            depth[n] = 1 + max((depth[v] for v in depth if self.before[n] >> v & 1), default=0)
+            if depth[n] > self.limits.depth:
+                return False
+        return self.owner.is_allowed(part << self.first)
+
+
+def _has_product(units: Units, n: int) -> bool:
+    return any(units.operators[i].kind is Kind.CONTRACTION for i in units.members[n])
+
+
+def _beside(units: Units) -> list[int]:
+    """For each unit, its operands and users, and those that read an array that it reads.
+
+    Of the latter, neither needs the other, and both are products or both are none.
+    """
+    order = units.order
+    readers: dict[str, int] = {}
+    for n, own in enumerate(units.members):
+        for i in own:
+            for read in units.operators[i].reads:
+                readers[read.array] = readers.get(read.array, 0) | 1 << n
+    products = union(1 << n for n in range(len(units.members)) if _has_product(units, n))
+    found = []
+    for n, own in enumerate(units.members):
+        near = union(readers[r.array] for i in own for r in units.operators[i].reads)
+        near &= products if products >> n & 1 else ~products
+        near &= ~(order.before[n] | order.after[n])
+        found.append((near | order.operands[n] | order.users[n]) & ~(1 << n))
+    return found
+
+
+def _barred(units: Units) -> list[int]:
+    """For each unit, the units whose results it reads in memory: it is in no part with them."""
+    found = [0] * len(units.members)
+    for n, own in enumerate(units.members):
+        for i in own:
+            for v in units.operators[i].operands:
+                if units.operators[v].is_stored and units.unit_of[v] != n:
+                    found[n] |= 1 << units.unit_of[v]
+    return found

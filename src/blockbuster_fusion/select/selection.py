@@ -1,0 +1,101 @@
+"""Selects the parts of a model, and the fuser that runs each: the cheapest set of all."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from blockbuster_fusion.errors import BadConstraint
+from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.select.candidates import Limits, Window, windows
+from blockbuster_fusion.select.constraints import Constraints
+from blockbuster_fusion.select.fusers import Fuser, Offer
+from blockbuster_fusion.select.partition import NEVER, Caps, Certificate, Partitioner
+from blockbuster_fusion.select.units import Units
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The parts of a model, in an order in which they can be run, and what runs each."""
+
+    parts: tuple[tuple[int, Offer], ...]
+    cost: Seconds
+    certificate: Certificate
+
+
+@dataclass
+class Selection:
+    """Looks for the cheapest set of parts, each run by the fuser that is cheapest for it."""
+
+    units: Units
+    fusers: Sequence[Fuser]
+    total: Callable[[Seconds], float] = Seconds.total
+    caps: Caps = field(default_factory=Caps)
+    limits: Limits = field(default_factory=Limits)
+    constraints: Constraints = field(default_factory=Constraints)
+
+    def __post_init__(self) -> None:
+        more = [part for fuser in self.fusers for part in fuser.candidates()]
+        more = [part for part in dict.fromkeys(more) if self.constraints.may_hold(part)]
+        self.windows: list[Window] = windows(
+            self.units, self.limits, self.constraints.may_grow, more
+        )
+        self.offers: dict[int, Offer | None] = {}
+        """The best offers for parts that were asked for."""
+
+    def cheapest(self, incumbent: Sequence[tuple[int, Offer]] = ()) -> Selected:
+        """The cheapest set of parts; `incumbent` is one that can be run, if one is known.
+
+        Else it is that of single units.
+        """
+        costs = (self._floor, self._price, self._guess)
+        partitioner = Partitioner(self.windows, *costs, self.total, self.caps)
+        offers = dict(incumbent)
+        if offers:
+            cost = sum((offer.cost for offer in offers.values()), Seconds(0.0))
+            found = partitioner.cheapest([*offers], cost)
+        else:
+            found = partitioner.cheapest([1 << n for n in range(len(self.units.members))])
+        is_first = bool(offers) and {*found.parts} == offers.keys()
+        parts = [(part, offers[part] if is_first else self.offer(part)) for part in found.parts]
+        runnable = [(part, offer) for part, offer in parts if offer is not None]
+        if len(runnable) < len(parts):
+            problem = "nothing runs all operators under these constraints"
+            raise BadConstraint(kind="constraints", names="the options", problem=problem)
+        return Selected(tuple(runnable), found.cost, found.certificate)
+
+    def offer(self, part: int) -> Offer | None:
+        """The cheapest offer for a part; a fuser whose floor is above another's is not asked."""
+        if part not in self.offers:
+            floors = [(fuser.floor(part), fuser) for fuser in self.fusers]
+            known = [(floor, fuser) for floor, fuser in floors if floor is not None]
+            best: Offer | None = None
+            for floor, fuser in sorted(known, key=lambda x: (not x[1].is_exact, self._size(x[0]))):
+                if best is not None and self._size(floor) >= self._size(best.cost):
+                    continue
+                offer = fuser.offer(part)
+                if offer is not None and (
+                    best is None or self._size(offer.cost) < self._size(best.cost)
+                ):
+                    best = offer
+            self.offers[part] = best
+        return self.offers[part]
+
+    def _size(self, seconds: Seconds) -> tuple[float, float]:
+        return (self.total(seconds), seconds.device)
+
+    def _price(self, window: Window, part: int) -> Seconds:
+        offer = self.offer(part << window.first)
+        return NEVER if offer is None else offer.cost
+
+    def _floor(self, window: Window, part: int) -> Seconds:
+        return self._least(part << window.first, [fuser.floor for fuser in self.fusers])
+
+    def _guess(self, window: Window, part: int) -> Seconds:
+        return self._least(part << window.first, [fuser.guess for fuser in self.fusers])
+
+    def _least(self, part: int, costs: Sequence[Callable[[int], Seconds | None]]) -> Seconds:
+        if not self.constraints.may_hold(part):
+            return NEVER
+        floors = [x for x in (cost(part) for cost in costs) if x is not None]
+        if not floors:
+            return NEVER
+        return Seconds(min(x.device for x in floors), min(x.host for x in floors))

@@ -1,0 +1,154 @@
+"""The fusers of a captured graph: kernels that our rules make, and PyTorch's own operators."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torch.fx import Node
+
+from blockbuster_fusion.errors import BlockbusterError
+from blockbuster_fusion.messages import log
+from blockbuster_fusion.schedule.cost import ERRORS, Seconds
+from blockbuster_fusion.select.floors import Floors
+from blockbuster_fusion.select.fusers import Offer
+from blockbuster_fusion.select.order import members
+from blockbuster_fusion.select.units import Units
+from blockbuster_fusion.torch.rivals.composites import Composite
+from blockbuster_fusion.torch.rivals.estimate import Estimate
+
+KERNELS, LIBRARY = "kernels", "library"
+USUAL, CHAINED = 1.15, 1.6
+"""The factors of kernels over their floor: usual ones, and those with a product that reads what the
+same part computes by a reduction or by another product."""
+
+
+@dataclass
+class KernelFuser:
+    """Kernels that our rules make of the operators of a part."""
+
+    units: Units
+    nodes: Sequence[Node]
+    """The operators of the graph."""
+    floors: Floors
+    estimate: Callable[[Sequence[Node]], Estimate]
+    """The time of the kernels of some operators; BlockbusterError if there are none."""
+    has_margin: bool = True
+    """True if predictions have to win by more than their error."""
+    refused: set[tuple[Node, ...]] = field(default_factory=set)
+    """The parts that kernels are not to run."""
+
+    name, is_exact = KERNELS, False
+
+    def candidates(self) -> list[int]:
+        return []
+
+    def of(self, part: int) -> list[Node]:
+        """The operators of a part."""
+        return [self.nodes[i] for i in self.units.operators_in(part)]
+
+    def is_misc(self, part: int) -> bool:
+        return any(self.units.is_misc(n) for n in members(part))
+
+    def floor(self, part: int) -> Seconds | None:
+        if self.is_misc(part):
+            return None
+        least = self.floors.of(part)
+        target = self.floors.machine.target
+        return least * ERRORS[target][self.floors.has_product(part)] if self.has_margin else least
+
+    def guess(self, part: int) -> Seconds | None:
+        floor = self.floor(part)
+        if floor is None:
+            return None
+        return floor * (USUAL * (CHAINED if self.floors.is_chained(part) else 1.0))
+
+    def offer(self, part: int) -> Offer | None:
+        nodes = self.of(part)
+        if self.is_misc(part) or tuple(nodes) in self.refused:
+            return None
+        try:
+            made = self.estimate(nodes)
+        except BlockbusterError as error:
+            log.debug("no kernels for a part: %s", error)
+            return None
+        if math.isinf(made.seconds.device):
+            return None
+        factor = made.error if made.basis == "measured" or self.has_margin else 1.0
+        return Offer(self.name, made.seconds * factor, made.seconds, made.basis)
+
+
+@dataclass
+class LibraryFuser:
+    """PyTorch's operators: each by itself, and those that compute a composite."""
+
+    units: Units
+    nodes: Sequence[Node]
+    composites: Sequence[Composite]
+    """The composites that may be worth it."""
+    times: Callable[[Sequence[Node]], Seconds]
+    """The time of PyTorch's operators for some nodes, by composites where they are faster."""
+
+    name, is_exact = LIBRARY, True
+
+    def __post_init__(self) -> None:
+        number = {node: i for i, node in enumerate(self.nodes)}
+        found = [
+            self.units.covering(number[n] for n in x.members if n in number)
+            for x in self.composites
+        ]
+        convex = [part for part in dict.fromkeys(found) if part and self.is_runnable(part)]
+        self.known = {*convex}
+
+    def is_runnable(self, part: int) -> bool:
+        is_misc = any(self.units.is_misc(n) for n in members(part))
+        return not is_misc and self.units.order.is_convex(part)
+
+    def candidates(self) -> list[int]:
+        return [part for part in self.known if part.bit_count() > 1]
+
+    def captured(self) -> list[tuple[int, Offer]]:
+        """All units, each run by PyTorch's operators: the graph as it was captured."""
+        parts = (1 << n for n in range(len(self.units.members)))
+        made = ((part, self.offer(part)) for part in parts)
+        return [(part, offer) for part, offer in made if offer is not None]
+
+    def floor(self, part: int) -> Seconds | None:
+        if part.bit_count() > 1 and part not in self.known:
+            return None
+        if self.units.is_misc((part & -part).bit_length() - 1):
+            return Seconds(0.0)
+        return self.times([self.nodes[i] for i in self.units.operators_in(part)])
+
+    def guess(self, part: int) -> Seconds | None:
+        return self.floor(part)
+
+    def offer(self, part: int) -> Offer | None:
+        seconds = self.floor(part)
+        if seconds is None:
+            return None
+        return Offer(self.name, seconds, seconds, "measured")
+
+
+@dataclass(frozen=True)
+class LastResort:
+    """Whatever runs a unit for which there are no kernels: it costs more than any of them."""
+
+    units: Units
+
+    name, is_exact = LIBRARY, True
+
+    def candidates(self) -> list[int]:
+        return []
+
+    def floor(self, part: int) -> Seconds | None:
+        if part.bit_count() > 1:
+            return None
+        is_misc = self.units.is_misc(part.bit_length() - 1)
+        return Seconds(0.0) if is_misc else Seconds(1.0)
+
+    def guess(self, part: int) -> Seconds | None:
+        return self.floor(part)
+
+    def offer(self, part: int) -> Offer | None:
+        seconds = self.floor(part)
+        return None if seconds is None else Offer(self.name, seconds, seconds, "at least")
