@@ -1,5 +1,7 @@
 """Plans of PyTorch models: each operator once, the bytes of `explain`, and the reasons."""
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,6 +147,25 @@ def test_a_file_is_the_plan(plan: Plan, tmp_path: Path) -> None:
     assert "arg2_1" in (tmp_path / "plan.json").read_text(encoding="utf-8")
 
 
+def test_what_runs_between_two_steps_keeps_them_apart() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x.exp()
+        return y + y.sort(0)[0]
+
+    made = bb.plan(function, X, options=OPTIONS)
+    own = {(x.read_by, x.decided): x.reason for x in made.why_not("exp")}
+    assert own["add", "order"] == "sort runs between the two"
+    assert own["sort", "misc"].startswith("sort runs in PyTorch")
+
+
+def test_a_certificate_comes_with_the_plan(plan: Plan) -> None:
+    """Also where kernels alone are to be had."""
+    certificate = plan.certificate
+    assert certificate is not None
+    assert 0 < certificate.bound <= certificate.value
+    assert certificate.proven == (not certificate.caps)
+
+
 def test_names_of_weights_do_not_matter() -> None:
     class Other(nn.Module):
         def __init__(self) -> None:
@@ -218,6 +239,13 @@ def test_a_model_without_weights() -> None:
     one, two = (bb.plan(program, options=OPTIONS) for program in (fake, exported()))
     assert one.steps == two.steps
     assert one.graphs[0].digest == two.graphs[0].digest
+
+
+@pytest.mark.parametrize("module", ["planned.make", "planned.follow", "observer", "explain"])
+def test_modules_are_imported_alone(module: str) -> None:
+    """Whichever comes first: a command imports one of them, and not the package's face."""
+    code = f"import blockbuster_fusion.torch.{module}"
+    subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
 
 # ------------------------------------------------------------------------ weighed

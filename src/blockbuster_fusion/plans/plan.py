@@ -24,7 +24,7 @@ MOST_KNOWN = 8
 """The most arrays that an error lists."""
 
 StepKind = Literal["kernels", "library", "misc", "join"]
-Decision = Literal["cost", "misc", "guard", "result"]
+Decision = Literal["cost", "order", "misc", "guard", "result"]
 
 
 @dataclass(frozen=True)

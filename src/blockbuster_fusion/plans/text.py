@@ -19,10 +19,12 @@ Row = tuple[str, ...]
 def text(plan: Plan) -> Iterator[str]:
     """The lines of a plan."""
     launches = [k for s in plan.steps if s.kernels is not None for k in s.kernels.launches]
+    is_captured = all(graph.plans[0].as_captured for graph in plan.graphs)
+    proof = "as captured" if is_captured else _proof(plan.certificate, _ways(plan))
     yield (
         f"plan for {plan.target} ({plan.machine}): {_count(len(plan.graphs), 'graph')}, "
         f"{_count(len(plan.steps), 'step')}, {_count(len(launches), 'kernel')}; "
-        f"{_shown(plan.seconds)} in all; {_proof(plan.certificate, _ways(plan))}"
+        f"{_shown(plan.seconds)} in all; {proof}"
     )
     yield from (f"graph break: {reason}" for reason in plan.graph_breaks)
     for number, graph in enumerate(plan.graphs, start=1):

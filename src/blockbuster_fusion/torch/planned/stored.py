@@ -33,12 +33,13 @@ def stored_arrays(planned: PlannedGraph) -> Iterator[StoredArray]:
         if isinstance(group, Fused):
             yield from reasons.within(group, step)
         for array, size in step.writes.items():
-            readers = [x for x in described[number + 1 :] if array in x[1].reads]
             if array in reasons.results:
                 yield _stored(array, size, step, None, "result", RESULT)
                 continue
-            for reader in readers:
-                yield reasons.between(array, size, (group, step), reader)
+            for later, reader in enumerate(described[number + 1 :], start=number + 1):
+                if array in reader[1].reads:
+                    middle = _middle([x for _, x in described[number : later + 1]])
+                    yield reasons.between(array, size, (group, step), reader, middle)
 
 
 class _Reasons:
@@ -48,6 +49,8 @@ class _Reasons:
         self.planned = planned
         self.known: dict[str, list[StoredArray]] = {}
         """The arrays within equal kernels, by the digest of these."""
+        self.asked: dict[object, Estimate | None] = {}
+        """The times of kernels for two steps, by what these compute."""
         self.free = replace(planned.analysis, library=frozenset())
         """The graph as if PyTorch ran nothing by choice."""
 
@@ -78,13 +81,23 @@ class _Reasons:
         return stored_within(Predicted(own, extents, machine), others, step.name)
 
     def between(
-        self, array: str, size: int, maker: tuple[Group, Step], reader: tuple[Group, Step]
+        self,
+        array: str,
+        size: int,
+        maker: tuple[Group, Step],
+        reader: tuple[Group, Step],
+        middle: Step | None,
     ) -> StoredArray:
-        """The reason for an array that one step writes and another one reads."""
+        """The reason for an array that one step writes and another one reads.
+
+        `middle` is a step that has to run between the two, if there is any.
+        """
         steps = (maker[1], reader[1])
         outside = [s for kind in ("misc", "join") for s in steps if s.kind == kind]
         if outside:
             return _stored(array, size, *steps, "misc", _outside(outside[0]))
+        if middle is not None:
+            return _stored(array, size, *steps, "order", f"{middle.name} runs between the two")
         nodes = [n for group, _ in (maker, reader) for n in _nodes(group)]
         tried = self.tried({n.name for n in nodes})
         if tried is not None:
@@ -95,7 +108,9 @@ class _Reasons:
             step, other = losing[0]
             reason = f"PyTorch runs {step.name}: {other.obstacle or other.reason}"
             return _stored(array, size, *steps, "cost", reason, bound)
-        known = self.kernels(nodes)
+        if _alike(steps) not in self.asked:
+            self.asked[_alike(steps)] = self.kernels(nodes)
+        known = self.asked[_alike(steps)]
         if known is not None:
             both = RunnerUp("kernels", (), rounded(known.seconds), known.basis, "", _sum(steps))
             return _stored(array, size, *steps, "cost", SLOWER, both)
@@ -131,6 +146,24 @@ class _Reasons:
         """The least time that a kernel for some nodes could take."""
         machine = self.planned.machine
         return None if machine is None else least(self.free, nodes, machine, self.planned.length)[1]
+
+
+def _middle(steps: Sequence[Step]) -> Step | None:
+    """The first step after which the last one must come, and that must come after the first."""
+    first, *between, last = steps
+    found = list[Step]()
+    for step in between:
+        if any(name in step.reads for x in (first, *found) for name in x.writes):
+            found.append(step)
+    needed = [x for x in found if any(name in last.reads for name in x.writes)]
+    return needed[0] if needed else None
+
+
+def _alike(steps: Sequence[Step]) -> object:
+    """Something that is equal for pairs of steps in equal layers."""
+    digests = tuple(step.kernels.digest for step in steps if step.kernels is not None)
+    shared = [size for name, size in steps[0].writes.items() if name in steps[1].reads]
+    return digests, tuple(shared), tuple(tuple(step.operators.values()) for step in steps)
 
 
 def _nodes(group: Group) -> Iterable[Node]:
