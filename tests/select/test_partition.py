@@ -26,7 +26,9 @@ def floors(costs: Mapping[int, Seconds], rng: random.Random) -> dict[int, Second
 def window(order: Order, candidates: Iterable[int]) -> Window:
     """All of an order in one window."""
     parts = tuple(candidates)
-    return Window(0, len(order), "all", parts, tuple(map(order.needed, parts)))
+    return Window(
+        0, len(order), "all", parts, tuple(map(order.needed, parts)), tuple(map(str, parts))
+    )
 
 
 def partitioner(

@@ -249,6 +249,14 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     return (longer + beside + waiting) * here.spilled**3 * crowded * few
 
 
+def gpu_floor(size: float, machine: Machine, *, has_products: bool) -> float:
+    """The least time of one kernel that moves some bytes: no work takes less by `gpu_seconds`."""
+    memory = machine.main if has_products else machine.memory_for(size)
+    memory = machine.memories[-2] if memory is machine.memories[0] else memory
+    rate = memory.total * (MEMORY if memory is machine.main else 1.0)
+    return size / rate + START * machine.latency
+
+
 def _crossing(work: Work, warps: int) -> float:
     """The seconds that folds across rows take a processor, for each program."""
     across = warps / min(warps, max(1.0, work.crossed / OF_A_WARP))

@@ -11,7 +11,7 @@ Windows with equal digests have the same candidates with the same costs.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -58,16 +58,23 @@ class Window:
     """Sets of units, numbered from the window's first one."""
     needed: tuple[int, ...]
     """The units of the window that have to run before each candidate."""
+    keys: tuple[str, ...]
+    """All that the cost of each candidate depends on: equal ones of other windows have the same."""
     is_cut: bool = False
     """True if there are more candidates than the limits allow."""
 
     @cached_property
-    def by_least(self) -> dict[int, list[tuple[int, int]]]:
-        """The candidates by their least unit, each with those that it needs."""
-        found: dict[int, list[tuple[int, int]]] = {}
-        for part, needed in zip(self.candidates, self.needed, strict=True):
-            found.setdefault((part & -part).bit_length() - 1, []).append((part, needed))
+    def by_least(self) -> dict[int, list[tuple[int, int, str]]]:
+        """The candidates by their least unit, each with those that it needs, and its key."""
+        found: dict[int, list[tuple[int, int, str]]] = {}
+        for part, needed, key in zip(self.candidates, self.needed, self.keys, strict=True):
+            found.setdefault((part & -part).bit_length() - 1, []).append((part, needed, key))
         return found
+
+    @cached_property
+    def key_of(self) -> dict[int, str]:
+        """The key of each candidate."""
+        return dict(zip(self.candidates, self.keys, strict=True))
 
     @property
     def all(self) -> int:
@@ -131,12 +138,23 @@ class _Windows:
             found, is_cut = self.candidates(first, after, end)
             mask = (1 << (end - first)) - 1
             needed = [(self.order.needed(part << first) >> first) & mask for part in found]
-            self.known[digest] = Window(
-                first, after - first, digest, tuple(found), tuple(needed), is_cut
-            )
-        known = self.known[digest]
-        own = (known.candidates, known.needed, known.is_cut)
-        return Window(first, after - first, digest, *own)
+            keys = [self.key(part << first) for part in found]
+            own = (tuple(found), tuple(needed), tuple(keys), is_cut)
+            self.known[digest] = Window(first, after - first, digest, *own)
+        return replace(self.known[digest], first=first)
+
+    def key(self, part: int) -> str:
+        """The digest of a part: its operators, their edges, and the results that others read."""
+        units, place = self.units, dict[str, int]()
+        made = hashlib.sha256()
+        for n in members(part):
+            is_read = bool(self.order.users[n] & ~part)
+            for i in units.members[n]:
+                op = units.operators[i]
+                reads = [(place.setdefault(r.array, len(place)), r.bytes) for r in op.reads]
+                place.setdefault(op.name, len(place))
+                made.update(repr((op.form, reads, op.is_output or is_read)).encode())
+        return made.hexdigest()
 
     def digest(self, first: int, after: int, end: int) -> str:
         """The digest of the units of a window, with their edges."""

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.schedule.gpu import gpu_floor
 from blockbuster_fusion.select.operators import Kind, Operator
 from blockbuster_fusion.select.order import bits, members
 from blockbuster_fusion.select.units import Units
@@ -147,7 +148,8 @@ class Floors:
         size, machine = self.moved(part), self.machine
         computing = sum(self._computing[n] for n in members(part))
         whole = sum(map(self._rereading, self.whole_rows(part)))
-        device = max(size / machine.memory_for(size).total, computing, whole) + machine.step
         if machine.target == "cuda":
-            return Seconds(device, machine.launch)
-        return Seconds(device + machine.launch, 0.0)
+            moving = gpu_floor(size, machine, has_products=self.has_product(part))
+            return Seconds(max(moving, computing, whole) + machine.step, machine.launch)
+        moving = size / machine.memory_for(size).total
+        return Seconds(max(moving, computing, whole) + machine.step + machine.launch)

@@ -80,8 +80,8 @@ class Caps:
     """The most ways to run an ideal that are kept: each is the cheapest for some host."""
 
 
-Key = tuple[str, int]
-"""A candidate: the digest of its window, and its units there."""
+Placed = tuple[Window, int]
+"""A candidate: its window, and its units there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ Weights = tuple[float, float]
 class _Search:
     """The best partition so far, and a bound of the cheapest one."""
 
-    parts: list[tuple[Window, int]]
+    parts: list[Placed]
     cost: Seconds
     bound: float = 0.0
     rounds: int = 0
@@ -147,18 +147,21 @@ class Partitioner:
     """The cost of a candidate; NEVER if nothing can run it."""
     guess: Callable[[Window, int], Seconds] | None = None
     """A cost that is to be expected, not below the floor."""
+    sure: Callable[[Window, int], Seconds] | None = None
+    """A cost that is known without pricing, or NEVER: not below the price."""
     total: Callable[[Seconds], float] = Seconds.total
     caps: Caps = field(default_factory=Caps)
-    priced: dict[Key, Seconds] = field(default_factory=dict)
+    priced: dict[str, Seconds] = field(default_factory=dict)
     """The costs that are known; a caller may know some before."""
 
     def __post_init__(self) -> None:
         self.distinct = {window.digest: window for window in self.windows}
-        self.floors = {
-            (digest, part): self.floor(window, part)
-            for digest, window in self.distinct.items()
-            for part in window.candidates
-        }
+        self.places: dict[str, Placed] = {}
+        """A window and a part for each key."""
+        for window in self.distinct.values():
+            for part, key in window.key_of.items():
+                self.places.setdefault(key, (window, part))
+        self.floors = {key: self.floor(*place) for key, place in self.places.items()}
         self.unpriced = self.floors
         """The costs of candidates that are not priced yet."""
         self.reached: dict[tuple[str, int, Weights | None], dict[int, list[_Label]]] = {}
@@ -180,12 +183,14 @@ class Partitioner:
         search = _Search(best, self.sum(best) if known is None else known)
         try:
             if self.guess is not None:
-                self.unpriced = self._guesses(self.guess)
+                self.suppose(self.guess)
                 self.rounds(search)
-                self.unpriced = self.floors
-                self.reached.clear()
             search.bound = 0.0
+            self.suppose(self.floor)
             self.rounds(search)
+            if self.reasons and self.sure is not None:
+                self.suppose(self.sure)
+                self.take(search)
         except TooManyIdeals:
             self.reasons[f"more than {self.caps.ideals} ideals"] = None
         best, cost, bound, rounds = search.parts, search.cost, search.bound, search.rounds
@@ -216,44 +221,45 @@ class Partitioner:
             if not unknown:
                 return
 
-    def _guesses(self, guess: Callable[[Window, int], Seconds]) -> dict[Key, Seconds]:
-        return {
-            (digest, part): guess(window, part)
-            for digest, window in self.distinct.items()
-            for part in window.candidates
-        }
+    def suppose(self, cost: Callable[[Window, int], Seconds]) -> None:
+        """Has candidates that are not priced count with some cost."""
+        self.unpriced = {key: cost(*place) for key, place in self.places.items()}
+        self.reached.clear()
 
-    def placed(self, part: int) -> tuple[Window, int]:
+    def take(self, search: "_Search") -> None:
+        """Takes the cheapest partition of all that is known for sure, if it is cheaper."""
+        found, _ = self.solved()
+        if found is not None and self.total(found.cost) < self.total(search.cost):
+            search.parts, search.cost = self.parts(found), found.cost
+
+    def placed(self, part: int) -> Placed:
         """A set of units in the window of the least one."""
         least = (part & -part).bit_length() - 1
         window = next(w for w in self.windows if least < w.first + w.size)
         return window, part >> window.first
 
-    def key(self, window: Window, part: int) -> Key:
-        return (window.digest, part)
+    def key(self, window: Window, part: int) -> str:
+        return window.key_of[part]
 
-    def ask(self, parts: Iterable[tuple[Window, int]]) -> None:
+    def ask(self, parts: Iterable[Placed]) -> None:
         for window, part in parts:
             key = self.key(window, part)
             if key not in self.priced:
                 self.set(key, self.price(window, part))
 
-    def set(self, key: Key, cost: Seconds) -> None:
-        """Notes the cost of a candidate."""
+    def set(self, key: str, cost: Seconds) -> None:
+        """Notes the cost of a candidate; ways through windows that have it are sought again."""
         self.priced[key] = cost
-        self.forget(key[0])
-
-    def forget(self, digest: str) -> None:
-        """Has the ways through equal windows sought again: a cost has changed."""
-        for known in [x for x in self.reached if x[0] == digest]:
+        having = {digest for digest, w in self.distinct.items() if key in w.key_of.values()}
+        for known in [x for x in self.reached if x[0] in having]:
             del self.reached[known]
 
-    def sum(self, parts: Iterable[tuple[Window, int]]) -> Seconds:
+    def sum(self, parts: Iterable[Placed]) -> Seconds:
         return sum((self.priced[self.key(*part)] for part in parts), Seconds(0.0))
 
-    def parts(self, way: _Way) -> list[tuple[Window, int]]:
+    def parts(self, way: _Way) -> list[Placed]:
         """The parts of a way, in order."""
-        found = list[list[tuple[Window, int]]]()
+        found = list[list[Placed]]()
         at: _Way | None = way
         while at is not None and at.label is not None:
             window = self.windows[at.window]
@@ -338,10 +344,9 @@ class Partitioner:
                     found[ideal] = labels
                     continue
                 for least in members(window.all & ~ideal):
-                    for part, needed in window.by_least.get(least, ()):
+                    for part, needed, key in window.by_least.get(least, ()):
                         if part & ideal or needed & ~ideal:
                             continue
-                        key = (window.digest, part)
                         own = self.priced.get(key) or self.unpriced[key]
                         whole = ideal | part
                         into = layers.setdefault(whole.bit_count(), {}).setdefault(whole, [])

@@ -40,13 +40,15 @@ class Selection:
         )
         self.offers: dict[int, Offer | None] = {}
         """The best offers for parts that were asked for."""
+        self.asked = set[str]()
+        """The keys of these parts: equal parts have equal offers."""
 
     def cheapest(self, incumbent: Sequence[tuple[int, Offer]] = ()) -> Selected:
         """The cheapest set of parts; `incumbent` is one that can be run, if one is known.
 
         Else it is that of single units.
         """
-        costs = (self._floor, self._price, self._guess)
+        costs = (self._floor, self._price, self._guess, self._sure)
         partitioner = Partitioner(self.windows, *costs, self.total, self.caps)
         offers = dict(incumbent)
         if offers:
@@ -54,8 +56,7 @@ class Selection:
             found = partitioner.cheapest([*offers], cost)
         else:
             found = partitioner.cheapest([1 << n for n in range(len(self.units.members))])
-        is_first = bool(offers) and {*found.parts} == offers.keys()
-        parts = [(part, offers[part] if is_first else self.offer(part)) for part in found.parts]
+        parts = [(part, self.known(part)) for part in found.parts]
         runnable = [(part, offer) for part, offer in parts if offer is not None]
         if len(runnable) < len(parts):
             problem = "nothing runs all operators under these constraints"
@@ -79,15 +80,34 @@ class Selection:
             self.offers[part] = best
         return self.offers[part]
 
+    def known(self, part: int) -> Offer | None:
+        """The cheapest offer for a part that takes no time to ask for."""
+        if part in self.offers:
+            return self.offers[part]
+        if self._key(part) in self.asked:
+            return self.offer(part)
+        made = [fuser.offer(part) for fuser in self.fusers if fuser.is_exact]
+        return min(filter(None, made), key=lambda offer: self._size(offer.cost), default=None)
+
+    def _key(self, part: int) -> str | None:
+        least = (part & -part).bit_length() - 1
+        window = next(w for w in self.windows if least < w.first + w.size)
+        return window.key_of.get(part >> window.first)
+
     def _size(self, seconds: Seconds) -> tuple[float, float]:
         return (self.total(seconds), seconds.device)
 
     def _price(self, window: Window, part: int) -> Seconds:
+        self.asked.add(window.key_of[part])
         offer = self.offer(part << window.first)
         return NEVER if offer is None else offer.cost
 
     def _floor(self, window: Window, part: int) -> Seconds:
         return self._least(part << window.first, [fuser.floor for fuser in self.fusers])
+
+    def _sure(self, window: Window, part: int) -> Seconds:
+        offer = self.known(part << window.first)
+        return NEVER if offer is None else offer.cost
 
     def _guess(self, window: Window, part: int) -> Seconds:
         return self._least(part << window.first, [fuser.guess for fuser in self.fusers])

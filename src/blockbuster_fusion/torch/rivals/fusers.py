@@ -17,9 +17,9 @@ from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 
 KERNELS, LIBRARY = "kernels", "library"
-USUAL, CHAINED = 1.15, 1.6
-"""The factors of kernels over their floor: usual ones, and those with a product that reads what the
-same part computes by a reduction or by another product."""
+USUAL, CHAINED, WHOLE = 1.15, 1.6, 4.0
+"""The factors of kernels over their floor: usual ones, those with a product that reads what the
+same part computes by a reduction or by another product, those that hold whole rows of a product."""
 
 
 @dataclass
@@ -60,7 +60,8 @@ class KernelFuser:
         floor = self.floor(part)
         if floor is None:
             return None
-        return floor * (USUAL * (CHAINED if self.floors.is_chained(part) else 1.0))
+        factor = WHOLE if self.floors.whole_rows(part) else 1.0
+        return floor * (USUAL * factor * (CHAINED if self.floors.is_chained(part) else 1.0))
 
     def offer(self, part: int) -> Offer | None:
         nodes = self.of(part)
