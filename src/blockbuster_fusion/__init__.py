@@ -11,7 +11,7 @@ C = kernel(A, BT)["C"]
 """
 
 from blockbuster_fusion import errors
-from blockbuster_fusion.api import compile, explain, from_torch, register_backend, tune
+from blockbuster_fusion.api import compile, explain, from_torch, plan, register_backend, tune
 from blockbuster_fusion.array import ops
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
@@ -27,6 +27,7 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
+from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.rules.rule import Match, Rule, apply
 from blockbuster_fusion.rules.sets import RULE_SETS, RuleSet
 from blockbuster_fusion.runtime.executable import Executable
@@ -45,6 +46,7 @@ __all__ = [
     "Fusion",
     "Graph",
     "Match",
+    "Plan",
     "Rule",
     "RuleSet",
     "Schedule",
@@ -67,6 +69,7 @@ __all__ = [
     "lower",
     "meter",
     "ops",
+    "plan",
     "register_backend",
     "show",
     "to_text",

@@ -1,17 +1,27 @@
 """The public functions that choose among stages: PyTorch is imported when one needs it."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from blockbuster_fusion import compiler
-from blockbuster_fusion.errors import BadConfig, MissingPackage
+from blockbuster_fusion.array.program import ArrayProgram
+from blockbuster_fusion.array.trace import ArraySpec
+from blockbuster_fusion.errors import BadConfig, MissingPackage, WrongKind
 from blockbuster_fusion.interp.runner import interpreted
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.plans.plan import Plan
+from blockbuster_fusion.plans.programs import plan_program, planned_config
 from blockbuster_fusion.schedule.space import Config
 
 if TYPE_CHECKING:
     from blockbuster_fusion.torch.explain import Explanation
     from blockbuster_fusion.torch.export import ExportedModel
+
+PROGRAM_OPTIONS = ("target", "sizes", "dtype", "rules", "unit", "name", "batch")
+"""The options of `compile` that a plan of a program may have."""
+CONFIGURING = ("config", "snapshot", "tiles", "schedule", "lengths")
+"""The options of `compile` that a plan stands for."""
 
 compiler.RUNNERS["interpret"] = interpreted  # no stage imports the interpreter
 
@@ -36,6 +46,56 @@ def explain(
     return explained(
         model, *inputs, mode=mode, options=options, dynamic=dynamic, time=time, **named
     )
+
+
+def plan(
+    model: Any,
+    *inputs: Any,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+    **named: Any,
+) -> Plan:
+    """The kernels and library operators that run a model or a program, each with its reason.
+
+    A PyTorch model is given as to `explain`. A function over arrays is given with specs and options
+    as to `compile`, an array program with options alone; `sizes` has the lengths of all axes.
+    """
+    if _is_program(model, inputs, named):
+        return plan_program(compiler.Request(model, inputs, **_request_options(named)))
+    _check_torch("plan")
+    from blockbuster_fusion.torch.planned.make import plan as planned
+
+    return planned(model, *inputs, mode=mode, options=options, dynamic=dynamic, **named)
+
+
+def _planned(program: Any, specs: tuple[Any, ...], options: Mapping[str, Any]) -> Config:
+    """The configuration that a plan has for a program; the plan may be given as a file."""
+    given = options["plan"]
+    plan = given if isinstance(given, Plan) else Plan.load(given)
+    for name in CONFIGURING:
+        if options.get(name) is not None:
+            remedy = "a plan has a configuration"
+            wanted, found = "a plan alone", f"{name} too"
+            raise WrongKind(function="compile", wanted=wanted, given=found, remedy=remedy)
+    beside = ("plan", "threads", *CONFIGURING)
+    rest = {name: x for name, x in options.items() if name not in beside}
+    return planned_config(plan, compiler.Request(program, specs, **_request_options(rest)))
+
+
+def _is_program(model: object, inputs: Iterable[object], named: Mapping[str, object]) -> bool:
+    """True for an array program, and for a function with specs of its arrays."""
+    if isinstance(model, ArrayProgram | Graph):
+        return True
+    given = [*inputs, *(x for name, x in named.items() if name not in PROGRAM_OPTIONS)]
+    is_torch = _is_torch_call(model, inputs, named)
+    return not is_torch and all(isinstance(x, str | tuple | ArraySpec) for x in given)
+
+
+def _request_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a request; all else are specs by name."""
+    chosen = {name: x for name, x in given.items() if name in PROGRAM_OPTIONS}
+    return {**chosen, "named": {name: x for name, x in given.items() if name not in chosen}}
 
 
 def from_torch(program: Any, **options: Any) -> "ExportedModel":
@@ -81,17 +141,26 @@ def compile(program: Any, *specs: Any, **options: Any) -> Any:
     """A program, function or PyTorch module, compiled.
 
     With a module, or with tensors as examples, it is torch.compile with the backend "blockbuster",
-    called once with the examples. Otherwise see `blockbuster_fusion.compiler.compile`.
+    called once with the examples. Otherwise see `blockbuster_fusion.compiler.compile`. `plan` is a
+    plan of `plan`, or its file: then nothing is searched.
     """
-    if _is_torch(program) or any(map(_is_torch, [*specs, *options.values()])):
+    if _is_torch_call(program, specs, options):
         from blockbuster_fusion.torch.model import compile_model
 
         return compile_model(program, *specs, **options)
+    if options.get("plan") is not None:
+        options["config"] = _planned(program, specs, options)
+    options.pop("plan", None)
     config = options.get("config")
     if config is not None and not isinstance(config, Config | Mapping):
         problem = f"{config!r} is no configuration; give a mapping, as Config.data() has it"
         raise BadConfig(name="config", problem=problem)
     return compiler.compile(program, *specs, **options)
+
+
+def _is_torch_call(model: object, given: Iterable[object], named: Mapping[str, object]) -> bool:
+    """True if PyTorch's model or tensors are given."""
+    return any(map(_is_torch, [model, *given, *named.values()]))
 
 
 def _is_torch(x: object) -> bool:
@@ -100,7 +169,8 @@ def _is_torch(x: object) -> bool:
         return False
     if isinstance(x, list | tuple):
         return any(map(_is_torch, x))
-    return isinstance(x, torch.Tensor | torch.nn.Module)
+    kinds = (torch.Tensor, torch.nn.Module, torch.export.ExportedProgram)
+    return isinstance(x, kinds)
 
 
 def _check_torch(function: str) -> None:

@@ -98,14 +98,15 @@ class Request:
         """A program with its arrays in the dtypes that they are stored in."""
         return graph if self.stored is None else stored_as(graph, self.stored)
 
-    def block_program(self) -> tuple[Graph, str]:
-        """The block program with the sizes that are fixed, and its name."""
+    def traced(self) -> ArrayProgram | Graph:
+        """The program: as it was given, or traced from a function."""
         program = self.program
         if isinstance(program, ArrayProgram | Graph):
             self._check_alone()
-        elif callable(program):
+            return program
+        if callable(program):
             declared = DType.float64 if self.stored is DType.float64 else DType.float32
-            program = trace(
+            return trace(
                 program,
                 *self.specs,
                 name=self.name,
@@ -113,10 +114,13 @@ class Request:
                 dtype=declared,
                 **self.named,
             )
-        else:
-            wanted = "a function, an array program or a block program"
-            given, remedy = type(program).__name__, "bb.trace makes a program from a function"
-            raise WrongKind(function="compile", wanted=wanted, given=given, remedy=remedy)
+        wanted = "a function, an array program or a block program"
+        given, remedy = type(program).__name__, "bb.trace makes a program from a function"
+        raise WrongKind(function="compile", wanted=wanted, given=given, remedy=remedy)
+
+    def block_program(self) -> tuple[Graph, str]:
+        """The block program with the sizes that are fixed, and its name."""
+        program = self.traced()
         if isinstance(program, ArrayProgram) and isinstance(self.stored, Mapping):
             narrow = {name for name, dtype in self.stored.items() if dtype in NARROW}
             is_mixed = self.keeps_inputs and bool(narrow)

@@ -66,6 +66,24 @@ class BadTrace(BlockbusterError):
     template = "{place}: {problem}"
 
 
+class BadPlan(BlockbusterError):
+    """The file of a plan cannot be read, or is not what it should be."""
+
+    template = "{place}: {problem}"
+
+
+class PlanMisfit(BlockbusterError):
+    """A plan was made for another model, other shapes or another target."""
+
+    template = "the plan does not fit: {problem}; make one with bb.plan for what is compiled here"
+
+
+class NotStored(BlockbusterError):
+    """A plan does not store an array between its steps."""
+
+    template = "the plan stores no array {array!r} between its steps; it stores {known}"
+
+
 class BadRecord(BlockbusterError):
     """A measurement for the tuning database, or a file of them, is not what it should be."""
 

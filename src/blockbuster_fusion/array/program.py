@@ -85,7 +85,7 @@ class ArrayProgram:
         for op in self.operators:
             names.append(f"v{len(names) - len(self.inputs) + 1}")
             shown = [names[v] for v in op.operands]
-            shown += [f"{key}={_shown(value)}" for key, value in op.attributes]
+            shown += [f"{key}={shown_attribute(value)}" for key, value in op.attributes]
             lines.append(f"    {names[-1]} = {op.name}({', '.join(shown)}): {op.type}")
         given = ", ".join(
             f"{out.name}={names[out.value]}{_into(out.into, names)}" for out in self.outputs
@@ -99,9 +99,10 @@ def _into(into: Into | None, names: Sequence[str]) -> str:
     return f" into {names[into.base]} along {into.axis} at {names[into.index]}"
 
 
-def _shown(value: Attribute) -> str:
+def shown_attribute(value: Attribute) -> str:
+    """An attribute of an operator in a listing."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(_shown, value))})"
+        return f"({', '.join(map(shown_attribute, value))})"
     return str(value)
 
 

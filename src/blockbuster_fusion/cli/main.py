@@ -17,6 +17,7 @@ from blockbuster_fusion.cli import (
     machine,
     mathematics,
     passes,
+    plan,
     seed,
     show,
     table,
@@ -32,7 +33,7 @@ from blockbuster_fusion.version import __version__
 COMMANDS = tuple(
     module.COMMAND
     for module in (
-        *(trace, fuse, check, show, passes, emit, bench, tune, demo),
+        *(trace, fuse, check, show, passes, plan, emit, bench, tune, demo),
         *(table, machine, mathematics, database, seed, cache, list),
     )
 )

@@ -5,7 +5,7 @@ import __future__
 import importlib.util
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -20,11 +20,26 @@ from blockbuster_fusion.tools import examples
 Parameter = inspect.Parameter
 
 
+Model = tuple[Any, Sequence[Any]]
+"""A model and its inputs, whatever it is that runs it."""
+
+
 def find_program(name: str) -> ArrayProgram:
     """An example by its name, or `file.py:function`.
 
     The function's parameters are annotated with their axes (`def f(Q: "M D", K: "N D")`), or it
     takes nothing and returns an array program. Other parameters keep their defaults.
+    """
+    found = find_model(name)
+    if isinstance(found, ArrayProgram):
+        return found
+    raise _no_program(name, found)
+
+
+def find_model(name: str) -> ArrayProgram | Model:
+    """A program, as `find_program` has it; or a model with its inputs.
+
+    A function that takes nothing may return a model and a sequence of its inputs.
     """
     path, colon, function = name.rpartition(":")
     if name.endswith(".py") or (path.endswith(".py") and not function):
@@ -39,17 +54,23 @@ def find_program(name: str) -> ArrayProgram:
         return _program(name, found, function)
 
 
-def _program(name: str, found: Callable[..., Any], function: str) -> ArrayProgram:
+def _program(name: str, found: Callable[..., Any], function: str) -> ArrayProgram | Model:
     parameters = inspect.signature(found).parameters.values()
     if parameters:
         specs = _specs(name, found, list(parameters))
         return trace(_only(found, list(specs)), *specs.values(), name=function)
     made = found()
-    if not isinstance(made, ArrayProgram):
-        kind = type(made).__name__
-        message = f"{name}: it takes nothing, so it must return an array program, not a {kind}"
-        raise BlockbusterError(message=message)
-    return made
+    if isinstance(made, ArrayProgram):
+        return made
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], tuple | list):
+        return made
+    raise _no_program(name, made)
+
+
+def _no_program(name: str, made: object) -> BlockbusterError:
+    kind = type(made).__name__
+    message = f"{name}: it takes nothing, so it must return an array program, not a {kind}"
+    return BlockbusterError(message=message)
 
 
 def _specs(name: str, found: Callable[..., Any], parameters: list[Parameter]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from os import PathLike
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ from torch.utils import _pytree as pytree
 
 from blockbuster_fusion.compiler import check_target
 from blockbuster_fusion.errors import WrongKind
+from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.progress import doing
+from blockbuster_fusion.select.constraints import Wishes
 from blockbuster_fusion.torch.capture.attention import restore_attention, write_out_attention
 from blockbuster_fusion.torch.capture.sizes import SymbolSource
 from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
@@ -67,7 +70,7 @@ def backend(
     captured = _Captured(module, examples, mode, chosen, terms, watches=watcher is not None)
     captured.start()
     made = captured.compiled(frozenset())
-    times = chosen.library != "never" and chosen.time_model
+    times = chosen.library != "never" and chosen.time_model and chosen.plan is None
     if times and (made.gains or captured.replays):
         whole = WholeModel(
             module,
@@ -317,6 +320,9 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
         if name not in known:
             raise _wrong(f"the options {', '.join(known)}", name, "see docs/pytorch.md")
     made = Options(**dict(options or {}))
+    made = replace(made, plan=_plan_from(made.plan))
+    if made.plan is not None and made.wishes != Wishes():
+        raise _wrong("a plan, or constraints on parts", "both", "leave out one")
     for name, usual in (("strict", False), ("time_model", True), ("freeze", False)):
         given = getattr(made, name)
         if not isinstance(given, bool):
@@ -336,6 +342,15 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
         remedy = "leave it out for PyTorch's own number"
         raise _wrong("a number of threads from 1 on", made.threads, remedy)
     return made
+
+
+def _plan_from(given: object) -> Plan | None:
+    """The plan that was given, or whose file was."""
+    if given is None or isinstance(given, Plan):
+        return given
+    if isinstance(given, str | PathLike):
+        return Plan.load(given)
+    raise _wrong("a plan, or its file", given, "bb.plan makes one")
 
 
 def _wrong(wanted: str, given: object, remedy: str) -> WrongKind:

@@ -11,10 +11,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from blockbuster_fusion.messages import log
+from blockbuster_fusion.plans.operator_graph import OperatorGraph
+from blockbuster_fusion.plans.plan import GraphPlan
 from blockbuster_fusion.runtime.ranges import Scale
+from blockbuster_fusion.select.partition import Certificate
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.capture.complex_pairs import pair_complex
+from blockbuster_fusion.torch.capture.operator_graph import operator_graph
 from blockbuster_fusion.torch.capture.results import (
     correct_strides,
     kept_whole,
@@ -39,13 +43,20 @@ from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.planner import Planner
 from blockbuster_fusion.torch.plan.ranged import ranged_call
+from blockbuster_fusion.torch.planned.follow import Follower, division_of, fitting
 from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.composites import Called, written_out
 from blockbuster_fusion.torch.rivals.corrections import MOST, mispredicted
 from blockbuster_fusion.torch.rivals.crossings import Crossing, Division, divided
+from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 from blockbuster_fusion.torch.slices import move_slices
 from blockbuster_fusion.torch.to_array_program import ElidedCast
+
+
+def _never(nodes: Sequence[Node]) -> Estimate | None:
+    """Nothing was asked for."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,16 @@ class CompiledGraph:
     """The operators that stand for recognised composites."""
     won: Mapping[str, float] = field(default_factory=dict)
     """The seconds that kernels win, by the kinds of parts."""
+    weighed: tuple[LibraryChoice, ...] = ()
+    """The parts that kernels run, with the times of both rivals."""
+    tried: Callable[[Sequence[Node]], Estimate | None] = field(default=_never, repr=False)
+    """The time of kernels for some operators, if the selection has asked for it."""
+    certificate: Certificate | None = None
+    """The proof that no partition into parts is cheaper; None if a policy has chosen them."""
+    captured: OperatorGraph = field(default_factory=lambda: OperatorGraph(()), repr=False)
+    """The operators before any were left to PyTorch."""
+    span: Span | None = None
+    """The range of sizes that it is for; None for all."""
     elsewhere: OtherRanges | None = None
     """The graph for other ranges of sizes, if it is not one for all."""
     constants: Constants | None = None
@@ -206,14 +227,15 @@ def compile_graph(
     constants = freeze(module, static) if options.freeze else None
     spare = _copied(module) if _has_symbols(module) else None
     first = _corrected(module, static, options, weighing, constants)
-    division = None if spare is None else divided(first.crossings, first.parts.expected)
+    division = None if spare is None else first.division
     if spare is None or division is None:
         return first.compiled(first.names)
     several: list[_WeighedGraph] = []
-    for span in division.spans:
+    for number, span in enumerate(division.spans):
         left = replace(options, seconds=max(0.0, end - time.monotonic()))
-        several.append(_WeighedGraph(_copied(spare), static, left, weighing, constants, span))
-    is_one = len({graph.decisions for graph in several}) == 1
+        given = (_copied(spare), static, left, weighing, constants)
+        several.append(_WeighedGraph(*given, span, number))
+    is_one = options.plan is None and len({graph.decisions for graph in several}) == 1
     return first.compiled(first.names) if is_one else _ranged(several, division)
 
 
@@ -228,8 +250,12 @@ class _WeighedGraph:
         weighing: Weighing,
         constants: Constants | None = None,
         span: Span | None = None,
+        number: int = 0,
     ) -> None:
-        """With a span, it is for sizes in that alone; `constants` are computed once."""
+        """With a span, it is for sizes in that alone; `constants` are computed once.
+
+        `number` is that of the span among the ranges of sizes.
+        """
         self.weighing, self.constants = weighing, constants
         target = options.target_of(module.graph.nodes)
         correct_strides(module)
@@ -243,9 +269,22 @@ class _WeighedGraph:
         analysis, self.halved = _with_moved_slices(analysis, options, target)
         if unshare(analysis.module, self.placements):
             analysis = replace(analysis)  # without what was known of the graph before
+        self.captured = operator_graph(analysis)
         self.parts = PartCompiler(analysis, options, target, span, constants)
         self.chooser = Chooser(self.parts, self.parts.machine(target), weighing)
-        self.won, self.crossings = _weighed(self.chooser, target)
+        self.planned: GraphPlan | None = None
+        if options.plan is None:
+            self.weighed = _weighed(self.chooser, target)
+        else:
+            self.planned = fitting(options.plan, self.captured, target)
+            self.weighed = _followed(self.parts, self.planned, number, self.captured)
+
+    @property
+    def division(self) -> Division | None:
+        """The ranges of sizes that have plans of their own, if there are several."""
+        if self.planned is not None:
+            return division_of(self.planned, self.captured)
+        return divided(self.weighed.crossings, self.parts.expected)
 
     @property
     def decisions(self) -> frozenset[str]:
@@ -282,7 +321,12 @@ class _WeighedGraph:
             parts.pays,
             self.weighing.called,
             parts.collapsed,
-            self.won,
+            self.weighed.gains,
+            self.weighed.choices,
+            self.weighed.tried,
+            self.weighed.certificate,
+            self.captured,
+            parts.span,
             constants=self.constants,
         )
 
@@ -295,8 +339,9 @@ def _corrected(
     constants: Constants | None,
 ) -> _WeighedGraph:
     """A graph whose parts are selected again if chosen kernels are slower than predicted."""
-    is_measured = options.target_of(module.graph.nodes) == "cuda" and options.library != "never"
-    for _ in range(MOST if is_measured and not weighing.measures else 0):
+    is_chosen = options.library != "never" and options.plan is None and not weighing.measures
+    is_gpu = options.target_of(module.graph.nodes) == "cuda"
+    for _ in range(MOST if is_chosen and is_gpu else 0):
         made = _WeighedGraph(_copied(module), static, options, weighing, constants)
         if not made.mispredicted:
             return made
@@ -342,22 +387,46 @@ def _with_moved_slices(
         return analysis, [reason]
 
 
-def _weighed(chooser: Chooser, target: str) -> tuple[dict[str, float], list[Crossing]]:
-    """Moves operators to PyTorch where they are faster.
+@dataclass(frozen=True)
+class _Weighed:
+    """The outcome of the choice between kernels and PyTorch's operators."""
 
-    Gives the seconds that kernels win, and the sizes between which the faster one changes.
-    """
+    gains: Mapping[str, float] = field(default_factory=dict)
+    """The seconds that kernels win, by the kinds of parts."""
+    crossings: Sequence[Crossing] = ()
+    """The sizes between which the faster one changes."""
+    choices: tuple[LibraryChoice, ...] = ()
+    """The parts that kernels run, with the times of both."""
+    tried: Callable[[Sequence[Node]], Estimate | None] = _never
+    """The time of kernels for some operators, if it was asked for."""
+    certificate: Certificate | None = None
+
+
+def _followed(
+    parts: PartCompiler, planned: GraphPlan, number: int, captured: OperatorGraph
+) -> _Weighed:
+    """Moves operators to PyTorch and arranges parts as a plan has them."""
+    choices = Follower(parts, planned, number, captured).follow()
+    return _Weighed(choices=choices, certificate=planned.plans[number].certificate)
+
+
+def _weighed(chooser: Chooser, target: str) -> _Weighed:
+    """Moves operators to PyTorch where they are faster."""
     parts = chooser.parts
     if parts.options.library == "never" or target not in ("cpu", "cuda"):
         chooser.choose_kernels()
-        return {}, []
+        return _Weighed(tried=chooser.estimates.noted, certificate=chooser.certificate)
     try:
         chooser.choose()
         crossings = [x for found in chooser.crossings.values() for x in found]
-        return chooser.gains if parts.pays else {}, crossings
+        if not parts.pays:
+            return _Weighed(crossings=crossings, certificate=chooser.certificate)
+        won = tuple(choice for _, choice in chooser.won)
+        tried = chooser.estimates.noted
+        return _Weighed(chooser.gains, crossings, won, tried, chooser.certificate)
     except Exception as error:  # whatever it is: the model runs by kernels
         if parts.options.strict:
             raise
         log.warning("kernels are not weighed: %s: %s", type(error).__name__, error)
         chooser.choose_kernels()
-        return {}, []
+        return _Weighed(certificate=chooser.certificate)

@@ -25,9 +25,11 @@ from blockbuster_fusion.ir.axis import Axis, Symbol
 from blockbuster_fusion.ir.tiling import Extents
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
+from blockbuster_fusion.plans.plan import Kernels
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Executable
+from blockbuster_fusion.runtime.ranges import Ranges
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import STORED, library_on
 from blockbuster_fusion.runtime.tuning_database import Key, Record
@@ -105,6 +107,8 @@ class PartCompiler:
         """The programs of parts, as long as the graph is the same."""
         self.built: dict[Hashable, Future[Executable]] = {}
         """The kernels that threads build, by part."""
+        self.planned: dict[tuple[Node, ...], Kernels] = {}
+        """The kernels that a plan has, by part."""
         self._expected: tuple[Analysis, ExpectedSizes] | None = None
 
     def compiled(self) -> list[Group]:
@@ -344,17 +348,14 @@ class PartCompiler:
         found = _CHOSEN.get(key)
         if found is None:
             check_target(target)
-            request = Request(
-                part.expressed.program,
-                target=target,
-                dtype=part.storage,
-                capability=capability_of(target),
-            )
-            choices = choose(request)
-            if target == "cuda" and part.expressed.reads_transposed:
+            request = self.request(part, target)
+            planned = self.planned.get(part.nodes)
+            config = None if planned is None else planned.config
+            choices = choose(replace(request, config=config))
+            if config is None and target == "cuda" and part.expressed.reads_transposed:
                 choices = [c.mirrored for c in choices]
             found = Candidates(choices, None)
-            if target in ("cpu", "cuda"):
+            if config is None and target in ("cpu", "cuda"):
                 sizes, machine = self.sizes(part), self.machine(target)
                 improver = Improver(choices, machine)
                 best = improver.steady(improver.best(sizes), self.points(part))
@@ -365,6 +366,8 @@ class PartCompiler:
 
     def elsewhere(self, part: PartProgram, target: str) -> Elsewhere:
         """The choices for other sizes than those of the captured call, by ranges."""
+        if part.nodes in self.planned:
+            return self.planned_elsewhere(part, target)
         found, points = self.candidates(part, target), self.points(part)
         if found.improver is None or not points:
             return Elsewhere()
@@ -372,6 +375,22 @@ class PartCompiler:
         if key not in self.ranged:
             self.ranged[key] = found.improver.elsewhere(found.choices[0], points)
         return self.ranged[key]
+
+    def planned_elsewhere(self, part: PartProgram, target: str) -> Elsewhere:
+        """The choices for other sizes that a plan has."""
+        planned = self.planned[part.nodes]
+        request = self.request(part, target)
+        found = [choose(replace(request, config=config))[0] for config in planned.others]
+        return Elsewhere(Ranges(tuple(x.scale for x in planned.divisions)), tuple(found))
+
+    def request(self, part: PartProgram, target: str) -> Request:
+        """The program of a part, to be fused."""
+        return Request(
+            part.expressed.program,
+            target=target,
+            dtype=part.storage,
+            capability=capability_of(target),
+        )
 
     def points(self, part: PartProgram) -> tuple[Points, ...]:
         """The sizes that a part may have in later calls, along each symbol that it depends on.
@@ -464,7 +483,14 @@ class PartCompiler:
         storage = tuple((name, str(dtype)) for name, dtype in part.storage.items())
         sizes = (self.sizes(part), self.points(part))
         program = (part.expressed.program, part.expressed.reads_transposed)
-        return (*program, storage, target, *sizes, self.threads)
+        return (*program, storage, target, *sizes, self.threads, self.planned_key(part))
+
+    def planned_key(self, part: PartProgram) -> Hashable:
+        """The configurations that a plan has for a part; None if there is no plan."""
+        planned = self.planned.get(part.nodes)
+        if planned is None:
+            return None
+        return (str(planned.config), *map(str, planned.others), planned.divisions)
 
     def machine(self, target: str) -> Machine:
         """The machine that kernels for a target run on."""

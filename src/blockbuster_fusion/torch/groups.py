@@ -15,6 +15,11 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.to_array_program import PartProgram
 
+CHEAP = "cheap, and needed in another form than kernels have it"
+"""The reason why PyTorch runs an operator that parts compute anew."""
+UNJOINED = "no kernel makes a piece of it"
+"""The reason why PyTorch runs a concatenation."""
+
 
 @dataclass(frozen=True)
 class Fused:

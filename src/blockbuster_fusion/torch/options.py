@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch.fx import Node
 
+from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.select.constraints import Wishes
 from blockbuster_fusion.torch.capture.nodes import tensors_of
 
@@ -20,6 +21,8 @@ class Options:
     strict: bool = False
     """Keep every conversion where the model has it, and raise instead of running eagerly."""
     threads: int | None = None
+    plan: Plan | None = None
+    """The plan to run by: then nothing is weighed or searched."""
     together: tuple[tuple[str, ...], ...] = ()
     """Operators that one part holds, by name: `[("mm", "add")]`; `*` stands for anything."""
     apart: tuple[tuple[str, ...], ...] = ()

@@ -1,24 +1,13 @@
 """`bb.explain`: what became of each operator of a model, as data and as text."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch.fx import GraphModule
-
-from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.progress import doing
-from blockbuster_fusion.torch.backend import backend, needs_gradients, options_from
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
-from blockbuster_fusion.torch.explain.alone import alone
 from blockbuster_fusion.torch.explain.explanation import Explanation, KernelReport, Region
-from blockbuster_fusion.torch.plan.clock import TimedPlan
-from blockbuster_fusion.torch.rivals.weighing import Weighing
+from blockbuster_fusion.torch.observer import observed
 
 __all__ = ["Explanation", "KernelReport", "Region", "explain"]
-
-NO_LIMITS = {"recompile_limit": 10_000, "accumulated_recompile_limit": 10_000}
 
 
 @doing("explaining the model")
@@ -38,71 +27,16 @@ def explain(
     Unlike compiling, it looks for the best kernels of the parts that PyTorch runs, too. Collectives
     are not run: of several ranks, one may explain the model while the others do something else.
     """
-    options_from(mode, options)
-    if isinstance(model, torch.export.ExportedProgram):
-        from blockbuster_fusion.torch.export import compiled_program
-
-        made = compiled_program(model, options or {}, Weighing(thorough=True))
-        return Explanation((made.graph,))
-    if not callable(model):
-        raise WrongKind(
-            function="explain",
-            wanted="a module, a function or an exported program",
-            given=type(model).__name__,
-            remedy="give what you would give torch.compile",
-        )
-    model = getattr(model, "_orig_mod", model)
-    observer = _Observer(mode, options, measures=time)
-    is_enabled = torch.is_grad_enabled()
-    no_limits: Any = torch._dynamo.config.patch(NO_LIMITS)
-    with torch.no_grad(), no_limits, _graph_breaks() as breaks, alone():
-        compiled: Any = torch.compile(model, backend=observer.backend, dynamic=dynamic)
-        compiled(*inputs, **named)
-    needs = is_enabled and observer.needs_gradients
-    return Explanation(tuple(observer.graphs), tuple(breaks), needs, observer.seconds())
-
-
-class _Observer:
-    """A backend of torch.compile that keeps what it compiles."""
-
-    def __init__(
-        self, mode: str | None, options: Mapping[str, Any] | None, *, measures: bool
-    ) -> None:
-        self.mode, self.options, self.measures = mode, options, measures
-        self.graphs: list[CompiledGraph] = []
-        self.clocks: list[TimedPlan] = []
-        self.needs_gradients = False
-
-    def backend(self, module: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        self.needs_gradients |= needs_gradients(module, examples)
-        return backend(
-            module,
-            examples,
-            mode=self.mode,
-            options=self.options,
-            watcher=self.observe,
-            thorough=True,
-        )
-
-    def observe(self, graph: CompiledGraph) -> None:
-        self.graphs.append(graph)
-        if self.measures:
-            graph.plan = clock = TimedPlan(graph.plan)
-            self.clocks.append(clock)
-
-    def seconds(self) -> dict[int, float]:
-        """The measured time of each part, by its id."""
-        pairs = zip(self.graphs, self.clocks, strict=False)
-        return {id(f): t for graph, clock in pairs for f, t in clock.parts(graph.fused)}
-
-
-@contextmanager
-def _graph_breaks() -> Iterator[list[str]]:
-    """A list that has the first line of the reason of each new graph break afterwards."""
-    counters = torch._dynamo.utils.counters
-    before = dict(counters["graph_break"])
-    found: list[str] = []
-    yield found
-    for reason, count in counters["graph_break"].items():
-        if count > before.get(reason, 0):
-            found.append(str(reason).strip().splitlines()[0])
+    found = observed(
+        "explain",
+        model,
+        inputs,
+        named,
+        mode=mode,
+        options=options,
+        dynamic=dynamic,
+        measures=time,
+        thorough=True,
+    )
+    seconds = found.seconds or {}
+    return Explanation(found.graphs, found.graph_breaks, found.needs_gradients, seconds)

@@ -25,6 +25,8 @@ from blockbuster_fusion.torch.explain.flash import is_flash
 from blockbuster_fusion.torch.explain.source_lines import source_lines
 from blockbuster_fusion.torch.freeze import ConstantReport
 from blockbuster_fusion.torch.groups import (
+    CHEAP,
+    UNJOINED,
     Fused,
     Joined,
     KernelNames,
@@ -179,9 +181,9 @@ class Explanation:
             known = {x.node for x in g.groups if isinstance(x, Unfused | Library)}
             for node in g.operated:
                 if g.analysis.is_join(node):
-                    reason = "no kernel makes a piece of it"
+                    reason = UNJOINED
                 elif g.analysis.kind(node) not in (Kind.VIEW, Kind.MISC) and node not in known:
-                    reason = "cheap, and needed in another form than kernels have it"
+                    reason = CHEAP
                 else:
                     continue
                 found.append(EagerOperator(name_of(node), node.name, "", reason))

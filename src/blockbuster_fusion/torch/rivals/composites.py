@@ -25,6 +25,15 @@ Calling = Callable[..., Any]
 Called = Mapping[torch._ops.OpOverload, int]
 """The number of times that a model calls operators itself that are written out at its capture."""
 
+MEMBERS = "blockbuster_members"
+"""The key of a node's metadata under which the operators stand that it replaces."""
+
+
+def captured_names(node: Node) -> tuple[str, ...]:
+    """The names in the captured graph of the operators that a node computes."""
+    names: tuple[str, ...] = node.meta.get(MEMBERS, (node.name,))
+    return names
+
 
 @dataclass(frozen=True)
 class Composite(ABC):
@@ -95,7 +104,11 @@ class Composite(ABC):
         self.result.replace_all_uses_with(whole)
         replaced[self.result] = whole
         _erase_unread(graph, self.result)
-        return next(n for n in nodes if n.target is self.operator)
+        made = next(n for n in nodes if n.target is self.operator)
+        for n in nodes:
+            n.meta.pop(MEMBERS, None)  # those of a result that is a composite itself
+        made.meta[MEMBERS] = tuple(name for n in self.members for name in captured_names(n))
+        return made
 
 
 def _called(target: Any, arguments: tuple[Any, ...], **options: Any) -> Any:

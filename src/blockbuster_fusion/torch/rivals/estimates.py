@@ -42,6 +42,10 @@ class Estimates:
             self.known[key] = kept or self._predicted(choice, self._sizes(part))
         return self.known[key]
 
+    def noted(self, nodes: Sequence[Node]) -> Estimate | None:
+        """The time of the kernels of a part, if it was asked for before."""
+        return self.known.get(self._key(nodes))
+
     def timed(self, nodes: Sequence[Node]) -> Estimate:
         """The measured time of the best configuration of a part, which becomes its choice."""
         found = self.tuner.best(self.subject(nodes))

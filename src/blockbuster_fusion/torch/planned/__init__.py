@@ -1,0 +1,1 @@
+"""Plans of PyTorch models: how they are made, and how a model runs by one."""
