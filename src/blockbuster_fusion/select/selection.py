@@ -49,12 +49,14 @@ class Selection:
         costs = (self._floor, self._price, self._guess)
         partitioner = Partitioner(self.windows, *costs, self.total, self.caps)
         offers = dict(incumbent)
+        known: Seconds | None = None
         if offers:
-            cost = sum((offer.cost for offer in offers.values()), Seconds(0.0))
-            found = partitioner.cheapest([*offers], cost)
+            known = sum((offer.cost for offer in offers.values()), Seconds(0.0))
+            found = partitioner.cheapest([*offers], known)
         else:
             found = partitioner.cheapest([1 << n for n in range(len(self.units.members))])
-        is_first = bool(offers) and {*found.parts} == offers.keys()
+        # the same parts may be cheaper by other fusers
+        is_first = found.cost == known and {*found.parts} == offers.keys()
         parts = [(part, offers[part] if is_first else self.offer(part)) for part in found.parts]
         runnable = [(part, offer) for part, offer in parts if offer is not None]
         if len(runnable) < len(parts):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from blockbuster_fusion.errors import BadConstraint
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.ranges import Scale
 from blockbuster_fusion.torch.capture.analysis import Analysis
@@ -327,15 +328,17 @@ def _weighed(
     Gives the seconds that kernels win, and the sizes between which the faster one changes.
     """
     is_alone = parts.options.library == "never" or target not in ("cpu", "cuda")
-    chooser = Chooser(parts, parts.machine(target), weighing)
-    if is_alone:
-        chooser.choose_kernels()
-        return {}, []
     try:
+        chooser = Chooser(parts, parts.machine(target), weighing)
+        if is_alone:
+            chooser.choose_kernels()
+            return {}, []
         chooser.choose()
         crossings = [x for found in chooser.crossings.values() for x in found]
         return chooser.gains if parts.pays else {}, crossings
-    except Exception as error:  # whatever it is: the model runs by kernels
+    except BadConstraint:
+        raise
+    except Exception as error:  # whatever it is: the model runs, each operator by itself
         if parts.options.strict:
             raise
         log.warning("kernels are not weighed: %s: %s", type(error).__name__, error)

@@ -77,8 +77,20 @@ class Composite(ABC):
         assert isinstance(made, torch.Tensor)
         return made
 
-    def collapse(self, graph: Graph, replaced: dict[Node, Node]) -> Node:
-        """Puts PyTorch's operator in place of the members, and returns its node.
+    def absorbed(self) -> set[Node]:
+        """The nodes in whose place its operator comes: members, and those that they alone read."""
+        kept = {n for n in self.operands if n is not None}
+        found, stack = {self.result}, [*self.result.all_input_nodes]
+        while stack:
+            node = stack.pop()
+            is_read = node in kept or not found.issuperset(node.users)
+            if node.op == "call_function" and not is_read and node not in found:
+                found.add(node)
+                stack.extend(node.all_input_nodes)
+        return found
+
+    def collapse(self, graph: Graph, replaced: dict[Node, Node]) -> list[Node]:
+        """Puts PyTorch's operator in place of the members, and returns the nodes that are new.
 
         `replaced` has the nodes that stand for results of composites collapsed before.
         """
@@ -95,7 +107,7 @@ class Composite(ABC):
         self.result.replace_all_uses_with(whole)
         replaced[self.result] = whole
         _erase_unread(graph, self.result)
-        return next(n for n in nodes if n.target is self.operator)
+        return nodes
 
 
 def _called(target: Any, arguments: tuple[Any, ...], **options: Any) -> Any:
