@@ -7,6 +7,7 @@ from unittest import mock
 from torch.fx import Node
 
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.fusers import KernelFuser
@@ -38,5 +39,6 @@ def by_pytorch(wanted: Wanted) -> Iterator[None]:
         mock.patch.object(Chooser, "estimate", estimate),
         mock.patch.object(Chooser, "pays", return_value=True),
         mock.patch.object(LibraryTimes, "_timed", return_value=FAST),
+        mock.patch.object(CompiledGraph, "gains", True),
     ):
         yield
