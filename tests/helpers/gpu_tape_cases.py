@@ -4,9 +4,7 @@ Each case prints a line of JSON: the launches by the driver, those by Triton, an
 tapes. A result that differs from eager mode's is an AssertionError. It needs TRITON_INTERPRET=1.
 """
 
-import contextlib
 import json
-import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +17,9 @@ import torch
 from torch import Tensor, distributed
 
 from blockbuster_fusion import improve
-from blockbuster_fusion.schedule.cost import Seconds
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.plan import layouts
 from blockbuster_fusion.torch.plan.steps import BoundOperator
-from blockbuster_fusion.torch.rivals import choose, library
+from helpers.rivals import by_pytorch, is_product
 from helpers.stand_in_gpu import StandIn, installed
 from helpers.torch_running import Watched
 from helpers.watched_collectives import Overwritten
@@ -219,29 +215,6 @@ class Layers(torch.nn.Module):
         h = self.down(torch.tanh(self.up(x)) * 0.5)
         turned = self.up(x.mT.contiguous().mT) + 1
         return torch.bmm(h, h.mT).softmax(-1), h, self.up(h).view(-1, 32)[1:], turned
-
-
-def is_product(nodes: Sequence[Any]) -> bool:
-    return any("mm" in str(n.target) or "linear" in str(n.target) for n in nodes)
-
-
-@contextlib.contextmanager
-def by_pytorch(wanted: Callable[[Sequence[Any]], bool]) -> Iterator[None]:
-    """PyTorch runs some parts, and kernels all else, whatever is faster."""
-    verdict = choose.Chooser.verdict
-
-    def asked(self: choose.Chooser, nodes: Sequence[Any], *others: Any) -> Any:
-        if wanted(nodes):
-            return verdict(self, nodes, *others)
-        self.gain = math.inf
-        return None
-
-    with (
-        mock.patch.object(choose.Chooser, "verdict", asked),
-        mock.patch.object(library.LibraryTimes, "_timed", return_value=Seconds(1e-12)),
-        mock.patch.object(CompiledGraph, "gains", True),
-    ):
-        yield
 
 
 def layers(*, dynamic: bool) -> Watched:

@@ -15,6 +15,7 @@ from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.torch.freeze import Constants
 from blockbuster_fusion.torch.model import CompiledModel
 from blockbuster_fusion.torch.rivals.choose import Chooser
+from blockbuster_fusion.torch.rivals.fusers import KernelFuser
 from helpers.effort import crossed, part
 
 INTERPRETED = {"freeze": True, "target": "interpret"}
@@ -352,7 +353,7 @@ def test_batch_norm_behind_a_convolution(groups: int, bias: bool, affine: bool) 
 def prefer_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes PyTorch's operators faster than kernels, and packed layers faster than others."""
     monkeypatch.setattr(Chooser, "is_faster", lambda *_: True)
-    monkeypatch.setattr(Chooser, "may_win", lambda *_: False)
+    monkeypatch.setattr(KernelFuser, "floor", lambda *_: None)
     monkeypatch.setattr(Chooser, "spared", lambda _: 1.0)  # a plan pays
 
 

@@ -10,11 +10,13 @@ from torch import nn
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.select.floors import Floors
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.explain import Explanation
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.rivals import choose, library, tuning
 from blockbuster_fusion.torch.rivals.estimate import Estimate
+from blockbuster_fusion.torch.rivals.estimates import Estimates
 from blockbuster_fusion.torch.rivals.reasons import CALL, CLOSE, LEAST, SLOWER, WHOLE, sentence
 from blockbuster_fusion.torch.rivals.whole_model import WholeModel
 from blockbuster_fusion.torch.to_array_program import Unexpressed
@@ -119,7 +121,8 @@ def test_a_part_that_is_weighed(
     ours = Estimate(Seconds(1e-3), "predicted", "tiles M=4", 1.5)
     pretend(monkeypatch, Seconds(1e-3 * factor))
     monkeypatch.setattr(choose.Chooser, "at_least", lambda *_: Estimate(FAST, "at least"))
-    monkeypatch.setattr(choose.Chooser, "estimated", lambda *_: ours)
+    monkeypatch.setattr(Floors, "of", lambda *_: FAST)
+    monkeypatch.setattr(Estimates, "of", lambda *_: ours)
     found = bb.explain(torch.exp, torch.randn(9, 24), options={"library": "auto"})
     check_entries(found, [reason])
 
@@ -128,7 +131,8 @@ def test_kernels_that_gain_less_than_a_call_costs(monkeypatch: pytest.MonkeyPatc
     ours = Estimate(Seconds(1e-6), "predicted", "tiles M=4", 1.5)
     pretend(monkeypatch, Seconds(2e-6))
     monkeypatch.setattr(choose.Chooser, "at_least", lambda *_: Estimate(FAST, "at least"))
-    monkeypatch.setattr(choose.Chooser, "estimated", lambda *_: ours)
+    monkeypatch.setattr(Floors, "of", lambda *_: FAST)
+    monkeypatch.setattr(Estimates, "of", lambda *_: ours)
     found = explained()
     check_entries(found, [CALL])
     assert len({entry.operators for entry in found.library}) == len(found.library), "each part once"
@@ -146,7 +150,7 @@ def test_a_model_that_is_slower_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_time_that_was_measured_before_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, FAST)
     kept = Estimate(Seconds(1e-3), "measured", "tiles M=4", 1.02)
-    monkeypatch.setattr(choose.Chooser, "kept", lambda *_: kept)
+    monkeypatch.setattr(Estimates, "_kept", lambda *_: kept)
     found = explained()
     check_entries(found, [LEAST])
     assert {entry.basis for entry in found.library} == {"measured"}
@@ -156,7 +160,7 @@ def test_a_measured_time_below_the_bound_decides_nothing(monkeypatch: pytest.Mon
     """The choice is that of a compilation, which does not look."""
     pretend(monkeypatch, FAST)
     kept = Estimate(Seconds(0.0), "measured", "tiles M=4", 1.0)
-    monkeypatch.setattr(choose.Chooser, "kept", lambda *_: kept)
+    monkeypatch.setattr(Estimates, "_kept", lambda *_: kept)
     found = explained()
     assert not found.kernels
     assert {entry.reason for entry in found.library} == {LEAST}

@@ -143,36 +143,21 @@ def test_a_lookup_reads_its_results_alone(monkeypatch: pytest.MonkeyPatch) -> No
     assert found[0].kernels == found[1].kernels
 
 
-def test_products_go_first_and_the_rest_is_weighed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that is fast at products only: a kernel computes what comes after them."""
-
-    def least(self: choose.Chooser, nodes: Any) -> choose.Estimate:
-        heavy = any("mm" in str(n.target) for n in nodes)
-        return choose.Estimate(SLOW if heavy else FAST, "at least")
-
+def test_a_kernel_computes_what_follows_the_products_of_pytorch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A library that is fast at products only."""
     monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("mm", Seconds(1.0)))
-    monkeypatch.setattr(choose.Chooser, "at_least", least)
     torch.manual_seed(0)
     model, x = (
         torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.GELU()).eval(),
         torch.randn(5, 16),
     )
-    monkeypatch.setattr(choose.Chooser, "verdict", only_products(choose.Chooser.verdict))
     compiled = bb.compile(model, x, library="auto")
     close(compiled(x), model, x)
     found = compiled.explanation
     assert [choice.operators[0] for choice in found.library] == ["aten.addmm.default"]
     assert [k.operators for k in found.kernels] == [("aten.gelu.default",)]
-
-
-def only_products(verdict: Callable[..., Any]) -> Callable[..., Any]:
-    """A verdict that asks about parts with products only."""
-
-    def asked(self: choose.Chooser, nodes: Any, *others: Any) -> Any:
-        has_product = any("mm" in str(n.target) for n in nodes)
-        return verdict(self, nodes, *others) if has_product else None
-
-    return asked
 
 
 def test_measured_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

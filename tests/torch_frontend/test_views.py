@@ -1,8 +1,7 @@
 """Chains of views that are one step, and linear layers that are one operator."""
 
-import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -12,35 +11,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import blockbuster_fusion as bb
-from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch.plan.cuda_graph import _why_not
 from blockbuster_fusion.torch.plan.steps import OperatorStep
 from blockbuster_fusion.torch.plan.tape import TensorTape
 from blockbuster_fusion.torch.plan.views import ViewStep
-from blockbuster_fusion.torch.rivals import choose, library
 from helpers.effort import part
+from helpers.rivals import by_pytorch, is_product
 from helpers.torch_running import Watched
 
 aten = torch.ops.aten
 
 
 @pytest.fixture(autouse=True)
-def _fast_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fast_products() -> Iterator[None]:
     """PyTorch runs products, and kernels all else: a plan has both."""
     torch._dynamo.reset()
-    verdict = choose.Chooser.verdict
-
-    def asked(self: choose.Chooser, nodes: Any, *others: Any) -> Any:
-        self.gain = math.inf
-        has_product = any("mm" in str(n.target) for n in nodes)
-        return verdict(self, nodes, *others) if has_product else None
-
-    def least(self: choose.Chooser, nodes: Any) -> choose.Estimate:
-        return choose.Estimate(Seconds(1e3), "at least")
-
-    monkeypatch.setattr(choose.Chooser, "verdict", asked)
-    monkeypatch.setattr(choose.Chooser, "at_least", least)
-    monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e-12))
+    with by_pytorch(is_product):
+        yield
 
 
 def compiled(model: Callable[..., Any], *inputs: Any) -> tuple[Any, Any]:

@@ -69,6 +69,10 @@ class Order:
         """True if no operator outside a part needs one of it and is needed by another."""
         return not any(self.before[v] & part for v in members(self.needed(part)))
 
+    def closed(self, part: int) -> int:
+        """A part with all operators between its own."""
+        return part | self.needed(part) & self.following(part)
+
     def ready(self, ideal: int) -> Iterator[int]:
         """The operators outside an ideal whose operands are all in it."""
         return (i for i in members(self.all & ~ideal) if not self.operands[i] & ~ideal)

@@ -51,9 +51,10 @@ class Selection:
         costs = (self._floor, self._price, self._guess, self._sure)
         partitioner = Partitioner(self.windows, *costs, self.total, self.caps)
         offers = dict(incumbent)
+        known: Seconds | None = None
         if offers:
-            cost = sum((offer.cost for offer in offers.values()), Seconds(0.0))
-            found = partitioner.cheapest([*offers], cost)
+            known = sum((offer.cost for offer in offers.values()), Seconds(0.0))
+            found = partitioner.cheapest([*offers], known)
         else:
             found = partitioner.cheapest([1 << n for n in range(len(self.units.members))])
         parts = [(part, self.known(part)) for part in found.parts]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from blockbuster_fusion.errors import BadConstraint
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.plans.operator_graph import OperatorGraph
 from blockbuster_fusion.plans.plan import GraphPlan
@@ -424,6 +425,8 @@ def _weighed(chooser: Chooser, target: str) -> _Weighed:
         won = tuple(choice for _, choice in chooser.won)
         tried = chooser.estimates.noted
         return _Weighed(chooser.gains, crossings, won, tried, chooser.certificate)
+    except BadConstraint:
+        raise
     except Exception as error:  # whatever it is: the model runs by kernels
         if parts.options.strict:
             raise

@@ -114,9 +114,10 @@ class Follower:
                 raise PlanMisfit(problem=problem)
             replaced: dict[Node, Node] = {}
             for key, x in here.items():
-                made = x.collapse(self.parts.analysis.module.graph, replaced)
-                self.parts.collapsed.append(made)
-                found[made] = wanted.pop(key)
+                analysis, choice = self.parts.analysis, wanted.pop(key)
+                made = x.collapse(analysis.module.graph, replaced)
+                found |= {n: choice for n in made if analysis.kind(n) is not Kind.VIEW}
+                self.parts.collapsed.append(next(n for n in made if n.target is x.operator))
             self.parts.leave({})  # the graph is another one
         return found
 

@@ -42,7 +42,7 @@ from blockbuster_fusion.torch.rivals.linears import found_linears
 from blockbuster_fusion.torch.rivals.norms import found_norms
 from blockbuster_fusion.torch.rivals.packed import found_packed
 from blockbuster_fusion.torch.rivals.padded import found_padded
-from blockbuster_fusion.torch.rivals.reasons import CALL, LATER, WHOLE, reason_of
+from blockbuster_fusion.torch.rivals.reasons import CALL, LATER, WHOLE, reason_of, sentence
 from blockbuster_fusion.torch.rivals.trials import Trials
 from blockbuster_fusion.torch.rivals.weighing import ALL, Weighing
 
@@ -229,7 +229,7 @@ class Chooser:
                 continue
             choice = self.lost.get(tuple(nodes)) or self.entry(nodes)
             composites = self.within(nodes)
-            inside = {n for x in composites for n in x.members}
+            inside = {n for x in composites for n in x.absorbed()}
             cheap = self.recomputed(nodes, composites)
             found |= {n: choice for n in (*cheap, *nodes) if n not in inside}
             collapsed += [(x, choice) for x in composites]
@@ -241,7 +241,7 @@ class Chooser:
         """A part with the times of PyTorch's operators and of kernels, and the reason."""
         composites = self.within(nodes)
         whole = [*self.recomputed(nodes, composites), *nodes]
-        library = self.times.of(whole, composites)
+        library = self.spent(whole, composites)
         limit = self.total(library)
         bound = estimate = self.at_least(whole)
         may_win = self.total(bound.seconds) * bound.error < limit
@@ -272,7 +272,17 @@ class Chooser:
     def library(self, nodes: Sequence[Node]) -> Seconds:
         """The time of PyTorch's operators for a part, with those that each would compute anew."""
         composites = self.within(nodes)
-        return self.times.of([*self.recomputed(nodes, composites), *nodes], composites)
+        return self.spent([*self.recomputed(nodes, composites), *nodes], composites)
+
+    def spent(self, nodes: Sequence[Node], composites: Sequence[Composite] = ()) -> Seconds:
+        """The time of PyTorch's operators; of some that cannot be measured, more than any other."""
+        try:
+            return self.times.of(nodes, composites)
+        except Exception as error:  # whatever it is: the model runs, if only by kernels
+            if self.parts.options.strict:
+                raise
+            log.warning("not weighed, so kernels run it: %s: %s", nodes[0].name, sentence(error))
+            return Seconds(math.inf)
 
     def later(self, nodes: Sequence[Node]) -> LaterSizes:
         """A part, to be weighed for other sizes."""
@@ -369,11 +379,11 @@ class Chooser:
 
     def is_faster(self, x: Composite) -> bool:
         """True if PyTorch's one operator saves enough of the time of what it stands for."""
-        return self.saved(x) > x.least_gain * self.total(self.times.of(x.members))
+        return self.saved(x) > x.least_gain * self.total(self.spent(x.members))
 
     def saved(self, x: Composite) -> float:
         """The seconds by which PyTorch's one operator is faster than what it stands for."""
-        return self.total(self.times.of(x.members)) - self.total(self.times.composite(x))
+        return self.total(self.spent(x.members)) - self.total(self.spent(x.members, [x]))
 
     # ---------------------------------------------------------------- moves
 
@@ -385,8 +395,8 @@ class Chooser:
         for x, choice in collapsed:
             self.recognised += 0.0 if x.operator in (self.own or ()) else self.saved(x)
             made = x.collapse(analysis.module.graph, replaced)
-            found[made] = choice
-            self.parts.collapsed.append(made)
+            found |= {n: choice for n in made if analysis.kind(n) is not Kind.VIEW}
+            self.parts.collapsed.append(next(n for n in made if n.target is x.operator))
         self.parts.leave(found)
 
     def collapse_rest(self) -> None:
@@ -399,9 +409,9 @@ class Chooser:
         """Puts the linear layers whose products PyTorch runs back as one operator each."""
         analysis, replaced = self.parts.analysis, dict[Node, Node]()
         found = [x for x in found_linears(analysis) if x.members[0] in self.parts.libraries]
-        made = {x.collapse(analysis.module.graph, replaced): x for x in found}
-        libraries = self.parts.libraries
-        self.parts.leave({node: libraries[x.members[0]] for node, x in made.items()})
+        graph, libraries = analysis.module.graph, self.parts.libraries
+        made = [(x.collapse(graph, replaced), libraries[x.members[0]]) for x in found]
+        self.parts.leave({node: choice for (node,), choice in made})
 
     def leave_all(self, reason: str) -> None:
         """Moves all operators to PyTorch."""

@@ -86,8 +86,20 @@ class Composite(ABC):
         assert isinstance(made, torch.Tensor)
         return made
 
-    def collapse(self, graph: Graph, replaced: dict[Node, Node]) -> Node:
-        """Puts PyTorch's operator in place of the members, and returns its node.
+    def absorbed(self) -> set[Node]:
+        """The nodes in whose place its operator comes: members, and those that they alone read."""
+        kept = {n for n in self.operands if n is not None}
+        found, stack = {self.result}, [*self.result.all_input_nodes]
+        while stack:
+            node = stack.pop()
+            is_read = node in kept or not found.issuperset(node.users)
+            if node.op == "call_function" and not is_read and node not in found:
+                found.add(node)
+                stack.extend(node.all_input_nodes)
+        return found
+
+    def collapse(self, graph: Graph, replaced: dict[Node, Node]) -> list[Node]:
+        """Puts PyTorch's operator in place of the members, and returns the nodes that are new.
 
         `replaced` has the nodes that stand for results of composites collapsed before.
         """
@@ -104,11 +116,11 @@ class Composite(ABC):
         self.result.replace_all_uses_with(whole)
         replaced[self.result] = whole
         _erase_unread(graph, self.result)
-        made = next(n for n in nodes if n.target is self.operator)
         for n in nodes:
             n.meta.pop(MEMBERS, None)  # those of a result that is a composite itself
+        made = next(n for n in nodes if n.target is self.operator)
         made.meta[MEMBERS] = tuple(name for n in self.members for name in captured_names(n))
-        return made
+        return nodes
 
 
 def _called(target: Any, arguments: tuple[Any, ...], **options: Any) -> Any:

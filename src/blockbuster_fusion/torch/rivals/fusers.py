@@ -94,18 +94,18 @@ class LibraryFuser:
     def __post_init__(self) -> None:
         number = {node: i for i, node in enumerate(self.nodes)}
         found = [
-            self.units.covering(number[n] for n in x.members if n in number)
+            self.units.order.closed(
+                self.units.covering(number[n] for n in x.members if n in number)
+            )
             for x in self.composites
         ]
-        convex = [part for part in dict.fromkeys(found) if part and self.is_runnable(part)]
-        self.known = {*convex}
+        self.known = {part for part in found if part and not self.has_misc(part)}
 
-    def is_runnable(self, part: int) -> bool:
-        is_misc = any(self.units.is_misc(n) for n in members(part))
-        return not is_misc and self.units.order.is_convex(part)
+    def has_misc(self, part: int) -> bool:
+        return any(self.units.is_misc(n) for n in members(part))
 
     def candidates(self) -> list[int]:
-        return [part for part in self.known if part.bit_count() > 1]
+        return sorted(part for part in self.known if part.bit_count() > 1)
 
     def captured(self) -> list[tuple[int, Offer]]:
         """All units, each run by PyTorch's operators: the graph as it was captured."""

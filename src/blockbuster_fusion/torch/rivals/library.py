@@ -56,7 +56,7 @@ class LibraryTimes:
         """The time of some nodes, with one operator for each of the composites among them."""
         total, within = Seconds(0.0), set[Node]()
         for found in composites:
-            within.update(found.members)
+            within.update(found.absorbed())
             total += self.composite(found)
         left = [n for n in nodes if n not in within]
         for node in dict.fromkeys((*left, *self.copies(left))):
