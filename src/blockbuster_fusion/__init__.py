@@ -11,7 +11,15 @@ C = kernel(A, BT)["C"]
 """
 
 from blockbuster_fusion import errors
-from blockbuster_fusion.api import compile, explain, from_torch, plan, register_backend, tune
+from blockbuster_fusion.api import (
+    compile,
+    custom_operator,
+    explain,
+    from_torch,
+    plan,
+    register_backend,
+    tune,
+)
 from blockbuster_fusion.array import ops
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
@@ -58,6 +66,7 @@ __all__ = [
     "buffered",
     "check",
     "compile",
+    "custom_operator",
     "errors",
     "evaluate",
     "examples",

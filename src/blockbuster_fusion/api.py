@@ -17,6 +17,7 @@ from blockbuster_fusion.schedule.space import Config
 if TYPE_CHECKING:
     from blockbuster_fusion.torch.explain import Explanation
     from blockbuster_fusion.torch.export import ExportedModel
+    from blockbuster_fusion.torch.rivals.custom import CustomOperator
 
 PROGRAM_OPTIONS = ("target", "sizes", "dtype", "rules", "unit", "name", "batch")
 """The options of `compile` that a plan of a program may have."""
@@ -104,6 +105,18 @@ def from_torch(program: Any, **options: Any) -> "ExportedModel":
     from blockbuster_fusion.torch.export import from_torch as exported
 
     return exported(program, **options)
+
+
+def custom_operator(operator: Any, definition: Any, *inputs: Any) -> "CustomOperator":
+    """A PyTorch operator of yours, for the option `operators` of models that may use it.
+
+    `definition` is a function that computes the same by PyTorch's operators; both take `inputs`.
+    Arrays among them are examples: others may have other sizes. Everything else is a constant.
+    """
+    _check_torch("custom_operator")
+    from blockbuster_fusion.torch.custom import custom_operator as declared
+
+    return declared(operator, definition, *inputs)
 
 
 def tune(

@@ -278,6 +278,12 @@ class BadConstraint(BlockbusterError):
     template = "{kind} of {names}: {problem}"
 
 
+class BadOperator(BlockbusterError):
+    """A user's operator cannot stand for its definition."""
+
+    template = "{operator}: {problem}"
+
+
 class InvalidNest(BlockbusterError):
     """A loop nest breaks one of its rules."""
 

@@ -30,6 +30,7 @@ from blockbuster_fusion.torch.plan.cuda_graph import replayed
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.ranged import ranged_call
 from blockbuster_fusion.torch.rivals.composites import Called
+from blockbuster_fusion.torch.rivals.custom import CustomOperator
 from blockbuster_fusion.torch.rivals.weighing import CALL, Weighing
 from blockbuster_fusion.torch.rivals.whole_model import Attempt, WholeModel, forward_of
 from blockbuster_fusion.torch.rivals.workers import check_workers
@@ -80,6 +81,7 @@ def backend(
             strict=chosen.strict,
             seconds=chosen.seconds,
             beside=beside,
+            declared=frozenset(x.operator for x in chosen.operators),
         )
         made = whole.faster(made, tunes=mode in TUNING)
     communicates = any(graph.communicates for graph in made.graphs)
@@ -334,6 +336,11 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
     if made.ray is not None and not isinstance(made.ray, str):
         remedy = "leave it out to tune on this machine"
         raise _wrong("ray as the address of a cluster", made.ray, remedy)
+    if not isinstance(made.operators, list | tuple) or not all(
+        isinstance(x, CustomOperator) for x in made.operators
+    ):
+        remedy = "declare each by bb.custom_operator"
+        raise _wrong("operators as a list of custom operators", made.operators, remedy)
     if made.library not in ("auto", "never"):
         raise _wrong('library as "auto" or "never"', made.library, 'leave it out for "auto"')
     if made.target is not None:

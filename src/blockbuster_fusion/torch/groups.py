@@ -68,7 +68,7 @@ class LibraryChoice:
     config: str
     """The configuration of these kernels; empty if none was looked for, or there is none."""
     recognised: tuple[str, ...] = ()
-    """The operators of PyTorch's that stand for several of these each."""
+    """The operators, of PyTorch's or of the user's, that stand for several of these each."""
     bound: Seconds | None = None
     """The least time that any kernels could take: for bytes, products and one launch."""
     reason: str = ""

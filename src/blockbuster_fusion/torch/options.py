@@ -10,6 +10,7 @@ from torch.fx import Node
 from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.select.constraints import Wishes
 from blockbuster_fusion.torch.capture.nodes import tensors_of
+from blockbuster_fusion.torch.rivals.custom import CustomOperator
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Options:
     """Operators no two of which one part holds."""
     materialise: tuple[str, ...] = ()
     """Operators whose results are stored, and not fused with their readers."""
+    operators: tuple[CustomOperator, ...] = ()
+    """The caller's own operators, from `bb.custom_operator`: each may run what it computes."""
     candidates: int = 24
     """The most sets of operators that are fused and searched; with more, the plan may be better."""
     library: str = field(default_factory=lambda: os.environ.get("BLOCKBUSTER_LIBRARY", "auto"))

@@ -1,4 +1,4 @@
-"""Chooses what runs each part of a model: kernels, or PyTorch's own operators.
+"""Chooses what runs each part of a model: kernels, PyTorch's own operators, or a user's.
 
 The captured graph is what the user had, so PyTorch's operators are the incumbent, and measured. A
 kernel has to be faster than they are by more than the error of its prediction; where that leaves
@@ -32,9 +32,17 @@ from blockbuster_fusion.torch.rivals.attention import found_attention
 from blockbuster_fusion.torch.rivals.cluster import tuner_for
 from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.crossings import Crossing
+from blockbuster_fusion.torch.rivals.custom import Custom, CustomOperator, found_custom
 from blockbuster_fusion.torch.rivals.estimate import Estimate, library_entry
 from blockbuster_fusion.torch.rivals.estimates import Estimates
-from blockbuster_fusion.torch.rivals.fusers import KERNELS, KernelFuser, LastResort, LibraryFuser
+from blockbuster_fusion.torch.rivals.fusers import (
+    CUSTOM,
+    KERNELS,
+    CustomFuser,
+    KernelFuser,
+    LastResort,
+    LibraryFuser,
+)
 from blockbuster_fusion.torch.rivals.later_sizes import LaterSizes, joint_crossings
 from blockbuster_fusion.torch.rivals.least import least
 from blockbuster_fusion.torch.rivals.library import LibraryTimes
@@ -135,20 +143,22 @@ class Chooser:
 
     def select(self) -> None:
         """Selects the parts of the graph, and moves those that PyTorch runs there."""
-        units, kernels = self.problem(self.composites)
+        declared = found_custom(self.parts.analysis, self.declared)
+        units, kernels = self.problem([*self.composites, *declared])
         library = LibraryFuser(units, kernels.nodes, self.composites, self.library)
+        custom = CustomFuser(units, kernels.nodes, declared, self.custom)
         captured = library.captured() if self.parts.options.wishes.allow_single_units else ()
         while True:
-            selected = self.selection(units, kernels, library).cheapest(captured)
+            selected = self.selection(units, kernels, library, custom).cheapest(captured)
             hopeful = selected
             if kernels.has_margin and self.trials.has_time:
                 sure = replace(kernels, has_margin=False)
-                hopeful = self.selection(units, sure, library).cheapest(captured)
+                hopeful = self.selection(units, sure, library, custom).cheapest(captured)
             if not self.refined(kernels, hopeful) and not self.lost_later(kernels, selected):
                 break
         self.certificate = selected.certificate
         self.weigh_other_sizes(units, kernels)
-        self.settle(kernels, selected)
+        self.settle(kernels, custom, selected)
 
     def refined(self, kernels: KernelFuser, selected: Selected) -> bool:
         """Measures kernels of a set for which that decides; True if there were any."""
@@ -212,8 +222,8 @@ class Chooser:
             if offer.fuser == KERNELS and nodes[0] not in self.crossings:
                 self.look_for_crossings(nodes[0], partial(self.later(nodes).crossings, None))
 
-    def settle(self, kernels: KernelFuser, selected: Selected) -> None:
-        """Has the selected parts compiled, or moved to PyTorch."""
+    def settle(self, kernels: KernelFuser, custom: CustomFuser, selected: Selected) -> None:
+        """Has the selected parts compiled, or moved to PyTorch's operators or a user's."""
         found: dict[Node, LibraryChoice] = {}
         collapsed: list[tuple[Composite, LibraryChoice]] = []
         taken = []
@@ -227,8 +237,9 @@ class Chooser:
                 self.gain += self.total(choice.library) - self.total(offer.seconds)
                 taken.append(nodes)
                 continue
-            choice = self.lost.get(tuple(nodes)) or self.entry(nodes)
-            composites = self.within(nodes)
+            is_custom = offer.fuser == CUSTOM
+            composites = [custom.known[part][1]] if is_custom else self.within(nodes)
+            choice = self.lost.get(tuple(nodes)) or self.entry(nodes, composites)
             inside = {n for x in composites for n in x.absorbed()}
             cheap = self.recomputed(nodes, composites)
             found |= {n: choice for n in (*cheap, *nodes) if n not in inside}
@@ -237,9 +248,14 @@ class Chooser:
         self.move(found, collapsed)
         self.leave_rest()
 
-    def entry(self, nodes: Sequence[Node]) -> LibraryChoice:
-        """A part with the times of PyTorch's operators and of kernels, and the reason."""
-        composites = self.within(nodes)
+    def entry(
+        self, nodes: Sequence[Node], composites: Sequence[Composite] | None = None
+    ) -> LibraryChoice:
+        """A part with the times of PyTorch's operators and of kernels, and the reason.
+
+        The composites that count are those within it, or some that are given.
+        """
+        composites = self.within(nodes) if composites is None else composites
         whole = [*self.recomputed(nodes, composites), *nodes]
         library = self.spent(whole, composites)
         limit = self.total(library)
@@ -283,6 +299,15 @@ class Chooser:
                 raise
             log.warning("not weighed, so kernels run it: %s: %s", nodes[0].name, sentence(error))
             return Seconds(math.inf)
+
+    def custom(self, x: Custom) -> Seconds:
+        """The time of a user's operator, with cheap operators that it reads the results of."""
+        return self.times.of([*self.recomputed(x.members, [x]), *x.members], [x])
+
+    @property
+    def declared(self) -> Sequence[CustomOperator]:
+        """The user's operators; a CUDA graph holds none that are not PyTorch's own."""
+        return () if self.replayed else self.parts.options.operators
 
     def later(self, nodes: Sequence[Node]) -> LaterSizes:
         """A part, to be weighed for other sizes."""

@@ -144,6 +144,15 @@ def has_form_of(made: torch.Tensor, node: Node) -> bool:
     return same and made.dtype == shown.dtype
 
 
+def gives_result(found: Composite) -> bool:
+    """True if the one operator gives the result in its shape, dtype and strides."""
+    made = found.fake()
+    if made is None or not has_form_of(made, found.result):
+        return False
+    strides = [[*map(as_size, x.stride())] for x in (made, tensor_of(found.result))]
+    return strides[0] == strides[1]
+
+
 def _erase_unread(graph: Graph, node: Node) -> None:
     """Removes a node that nothing reads, and what it alone read."""
     stack = [node]

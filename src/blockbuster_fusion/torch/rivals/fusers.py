@@ -1,4 +1,4 @@
-"""The fusers of a captured graph: kernels that our rules make, and PyTorch's own operators."""
+"""The fusers of a captured graph: our rules' kernels, PyTorch's own operators, and a user's."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,9 +14,10 @@ from blockbuster_fusion.select.fusers import Offer
 from blockbuster_fusion.select.order import members
 from blockbuster_fusion.select.units import Units
 from blockbuster_fusion.torch.rivals.composites import Composite
+from blockbuster_fusion.torch.rivals.custom import Custom
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 
-KERNELS, LIBRARY = "kernels", "library"
+KERNELS, LIBRARY, CUSTOM = "kernels", "library", "custom"
 USUAL, CHAINED, WHOLE = 1.15, 1.6, 4.0
 """The factors of kernels over their floor: usual ones, those with a product that reads what the
 same part computes by a reduction or by another product, those that hold whole rows of a product."""
@@ -99,10 +100,7 @@ class LibraryFuser:
             )
             for x in self.composites
         ]
-        self.known = {part for part in found if part and not self.has_misc(part)}
-
-    def has_misc(self, part: int) -> bool:
-        return any(self.units.is_misc(n) for n in members(part))
+        self.known = {part for part in found if part and is_runnable(self.units, part)}
 
     def candidates(self) -> list[int]:
         return sorted(part for part in self.known if part.bit_count() > 1)
@@ -128,6 +126,50 @@ class LibraryFuser:
         if seconds is None:
             return None
         return Offer(self.name, seconds, seconds, "measured")
+
+
+@dataclass
+class CustomFuser:
+    """Operators that a user has declared, wherever their definitions were found."""
+
+    units: Units
+    nodes: Sequence[Node]
+    found: Sequence[Custom]
+    times: Callable[[Custom], Seconds]
+    """The time of a user's operator, with what PyTorch computes for it anew."""
+
+    name, is_exact = CUSTOM, True
+
+    def __post_init__(self) -> None:
+        number = {node: i for i, node in enumerate(self.nodes)}
+        self.known: dict[int, tuple[Seconds, Custom]] = {}
+        """The parts that are just what an operator computes, with the fastest one."""
+        for x in self.found:
+            part = self.units.covering(number[n] for n in x.members)
+            is_all = len(self.units.operators_in(part)) == len(x.members)
+            if not is_all or not is_runnable(self.units, part):
+                continue
+            seconds = self.times(x)
+            if part not in self.known or seconds.total() < self.known[part][0].total():
+                self.known[part] = (seconds, x)
+
+    def candidates(self) -> list[int]:
+        return [part for part in self.known if part.bit_count() > 1]
+
+    def floor(self, part: int) -> Seconds | None:
+        return self.known[part][0] if part in self.known else None
+
+    def guess(self, part: int) -> Seconds | None:
+        return self.floor(part)
+
+    def offer(self, part: int) -> Offer | None:
+        seconds = self.floor(part)
+        return None if seconds is None else Offer(self.name, seconds, seconds, "measured")
+
+
+def is_runnable(units: Units, part: int) -> bool:
+    """True if one operator can run a part at once: nothing in it is misc, or needed in between."""
+    return not any(units.is_misc(n) for n in members(part)) and units.order.is_convex(part)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ COPIES = ("clone", "contiguous")
 """Views of a captured graph that are copies in eager mode."""
 HOST = 1.5
 """The factor by which the host is slower in a model than where it repeats one operator."""
+OWN = ("aten", "prims", "mkldnn")
+"""The packages of operators whose times are kept: the code of others may change."""
 MOST_COPIES = 64
 """The number of weights that calls take in turns, so that each comes from memory."""
 _KNOWN: dict[tuple[Any, ...], Seconds] = {}
@@ -147,10 +149,12 @@ class LibraryTimes:
         if key not in _KNOWN:
             text = hashlib.sha256(repr(seen).encode()).hexdigest()
             place = (f"{name} {text}", machine_for(device.type).name, threads, versions())
-            known = database().library(*place)
+            is_kept = name.partition(".")[0] in OWN
+            known = database().library(*place) if is_kept else None
             if known is None:
                 found = _apart(lambda: measured(call(), device), device)
-                database().put_library(*place, found.device, found.host * HOST)
+                if is_kept:
+                    database().put_library(*place, found.device, found.host * HOST)
                 _KNOWN[key] = Seconds(found.device, found.host * HOST)
             else:
                 _KNOWN[key] = Seconds(known.seconds_device, known.seconds_host)

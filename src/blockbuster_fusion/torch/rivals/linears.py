@@ -17,7 +17,7 @@ from torch.fx import Node
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.nodes import tensor_of
 from blockbuster_fusion.torch.capture.symbolic import as_size
-from blockbuster_fusion.torch.rivals.composites import Calling, Composite, has_form_of
+from blockbuster_fusion.torch.rivals.composites import Calling, Composite, gives_result
 
 aten = torch.ops.aten
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
@@ -70,7 +70,7 @@ def _linear(node: Node) -> Linear | None:
         return None
     for x, result in _with_views(left, node):
         made = Linear(result, (node,), x, weight, bias)
-        if _is_same(made):
+        if gives_result(made):
             return made
     return None
 
@@ -102,12 +102,3 @@ def _transposed(node: Any) -> Node | None:
     )
     found = arguments[0] if is_turned else None
     return found if isinstance(found, Node) and tensor_of(found).dim() == 2 else None
-
-
-def _is_same(found: Linear) -> bool:
-    """True if PyTorch's operator gives the result in its shape, dtype and strides."""
-    made = found.fake()
-    if made is None or not has_form_of(made, found.result):
-        return False
-    strides = [[*map(as_size, x.stride())] for x in (made, tensor_of(found.result))]
-    return strides[0] == strides[1]

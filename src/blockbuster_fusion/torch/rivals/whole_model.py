@@ -6,15 +6,16 @@ one run in turns, with the inputs of the call that is being compiled. If the cap
 it runs. When a model is tuned, the parts are given up one kind at a time first.
 
 The model's state stays as it is. Inputs are copies, and what the model writes to is put back before
-each call. Not timed are models with random numbers, with operators of other packages, and with
-inputs that share memory that is written to; nor models whose sizes change, for which one call
-would decide, nor slow ones, for which calls cost nothing. Nor models with collectives: ranks that
-call them in other numbers wait for ever. The option `time_model` turns it off.
+each call. Not timed are models with random numbers, with operators of other packages unless the
+caller has declared them, and with inputs that share memory that is written to; nor models whose
+sizes change, for which one call would decide, nor slow ones, for which calls cost nothing. Nor
+models with collectives: ranks that call them in other numbers wait for ever. The option
+`time_model` turns it off.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,14 +95,17 @@ class WholeModel:
         strict: bool = False,
         seconds: float = 600.0,
         beside: float = 0.0,
+        declared: Collection[OpOverload] = (),
     ) -> None:
         """`replays`: calls are replayed from CUDA graphs, those of the captured model too.
 
         With `strict`, faults are raised. `seconds` is the time for a model that is tuned. `beside`
-        are seconds of a call that the captured model does without.
+        are seconds of a call that the captured model does without. `declared` are operators of the
+        user's that have no effects.
         """
         self.module, self.examples, self.compiled = module, examples, compiled
         self.replays, self.strict, self.beside = replays, strict, beside
+        self.declared = declared
         self.end = time.monotonic() + seconds
         arrays = [x for x in examples if isinstance(x, torch.Tensor)]
         self.device = next((x.device for x in arrays if x.is_cuda), torch.device("cpu"))
@@ -111,7 +115,7 @@ class WholeModel:
     def faster(self, first: Attempt, *, tunes: bool) -> Attempt:
         """The fastest: the compiled model, that with fewer kernels, or the captured one."""
         try:
-            self.written = written_inputs(first.graphs, self.examples)
+            self.written = written_inputs(first.graphs, self.examples, self.declared)
             with doing("timing the model as a whole"):
                 return self._fastest(self._fewer(first) if tunes else first)
         except Untimed as reason:
@@ -230,7 +234,11 @@ def forward_of(module: GraphModule) -> Callable[..., Any]:
     return forward
 
 
-def written_inputs(graphs: Sequence[CompiledGraph], examples: Sequence[Any]) -> list[int]:
+def written_inputs(
+    graphs: Sequence[CompiledGraph],
+    examples: Sequence[Any],
+    declared: Collection[OpOverload] = (),
+) -> list[int]:
     """The numbers of the inputs that a model writes to; or Untimed if it cannot be called again."""
     if any(isinstance(x, FakeTensor) for x in examples):
         raise Untimed("there are no arrays")
@@ -240,7 +248,7 @@ def written_inputs(graphs: Sequence[CompiledGraph], examples: Sequence[Any]) -> 
     for graph in graphs:
         given = graph.inputs
         for node in graph.analysis.module.graph.nodes:
-            if node.op == "call_function":
+            if node.op == "call_function" and node.target not in declared:
                 found.update(_writes(node, given))
         if found and len(given) != len(examples):
             raise Untimed("it writes to inputs that are not known")
