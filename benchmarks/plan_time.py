@@ -1,6 +1,6 @@
 """The seconds after capture in which a Llama of 2 and of 32 layers is planned.
 
-    python benchmarks/plan_time.py [--target cuda] [--rows 1] [--words 2048] [--layers 2 32] [--save]
+    python benchmarks/plan_time.py [--target cuda] [--words 2048] [--layers 2 32] [--save]
 
 The model has the shape of Llama 3.1 8B in bfloat16; its weights take no memory, and nothing is run.
 With `cuda`, it is planned for an H200, also where there is none; with `cpu`, for this CPU. Kernels

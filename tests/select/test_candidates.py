@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from blockbuster_fusion.select.candidates import Limits, Window, windows
+from blockbuster_fusion.select.constraints import Constraints
 from blockbuster_fusion.select.operators import Kind, Operator
 from blockbuster_fusion.select.order import bits, members
 from blockbuster_fusion.select.partition import Caps, Partition, Partitioner
@@ -215,5 +216,5 @@ def test_a_cut_window_is_told() -> None:
 def test_a_set_that_may_not_grow_is_no_candidate() -> None:
     units = contracted(llama(2).operators)
     pair = bits([1, 2])
-    found = windows(units, is_allowed=lambda part: (part & pair).bit_count() < 2)
+    found = windows(units, constraints=Constraints(apart=(pair,)))
     assert not any(part & pair == pair for part in placed(found))

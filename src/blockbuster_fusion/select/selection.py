@@ -1,5 +1,6 @@
 """Selects the parts of a model, and the fuser that runs each: the cheapest set of all."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -35,9 +36,7 @@ class Selection:
     def __post_init__(self) -> None:
         more = [part for fuser in self.fusers for part in fuser.candidates()]
         more = [part for part in dict.fromkeys(more) if self.constraints.may_hold(part)]
-        self.windows: list[Window] = windows(
-            self.units, self.limits, self.constraints.may_grow, more
-        )
+        self.windows: list[Window] = windows(self.units, self.limits, self.constraints, more)
         self.offers: dict[int, Offer | None] = {}
         """The best offers for parts that were asked for."""
 
@@ -57,7 +56,7 @@ class Selection:
         is_first = bool(offers) and {*found.parts} == offers.keys()
         parts = [(part, offers[part] if is_first else self.offer(part)) for part in found.parts]
         runnable = [(part, offer) for part, offer in parts if offer is not None]
-        if len(runnable) < len(parts):
+        if len(runnable) < len(parts) or math.isinf(found.cost.device):
             problem = "nothing runs all operators under these constraints"
             raise BadConstraint(kind="constraints", names="the options", problem=problem)
         return Selected(tuple(runnable), found.cost, found.certificate)
@@ -83,7 +82,8 @@ class Selection:
         return (self.total(seconds), seconds.device)
 
     def _price(self, window: Window, part: int) -> Seconds:
-        offer = self.offer(part << window.first)
+        whole = part << window.first
+        offer = self.offer(whole) if self.constraints.may_hold(whole) else None
         return NEVER if offer is None else offer.cost
 
     def _floor(self, window: Window, part: int) -> Seconds:
