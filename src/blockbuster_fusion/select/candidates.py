@@ -10,11 +10,12 @@ Windows with equal digests have the same candidates with the same costs.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from blockbuster_fusion.select.constraints import Constraints
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.select.order import members, union
 from blockbuster_fusion.select.units import Units
@@ -81,27 +82,23 @@ class Window:
         return (1 << self.size) - 1
 
 
-Allowed = Callable[[int], bool]
-"""Says whether a set of units may be a candidate; so may all that it holds."""
-
-
 def windows(
     units: Units,
     limits: Limits | None = None,
-    is_allowed: Allowed = lambda part: True,
+    constraints: Constraints | None = None,
     more: Sequence[int] = (),
 ) -> list[Window]:
     """The windows of a model; `more` are candidates that others than kernels can run."""
-    return _Windows(units, limits or Limits(), is_allowed, more).all()
+    return _Windows(units, limits or Limits(), constraints or Constraints(), more).all()
 
 
 class _Windows:
     """Finds the windows of some units."""
 
     def __init__(
-        self, units: Units, limits: Limits, is_allowed: Allowed, more: Sequence[int]
+        self, units: Units, limits: Limits, constraints: Constraints, more: Sequence[int]
     ) -> None:
-        self.units, self.limits, self.is_allowed = units, limits, is_allowed
+        self.units, self.limits, self.constraints = units, limits, constraints
         self.order, self.count = units.order, len(units.members)
         self.known: dict[str, Window] = {}
         self.misc = [units.is_misc(n) for n in range(self.count)]
@@ -146,7 +143,7 @@ class _Windows:
     def key(self, part: int) -> str:
         """The digest of a part: its operators, their edges, and the results that others read."""
         units, place = self.units, dict[str, int]()
-        made = hashlib.sha256()
+        made = hashlib.sha256(str(self.constraints.may_hold(part)).encode())
         for n in members(part):
             is_read = bool(self.order.users[n] & ~part)
             for i in units.members[n]:
@@ -157,14 +154,15 @@ class _Windows:
         return made.hexdigest()
 
     def digest(self, first: int, after: int, end: int) -> str:
-        """The digest of the units of a window, with their edges."""
+        """The digest of the units of a window, with their edges and constraints."""
         outside: dict[str, int] = {}
         place = {
             self.units.operators[i].name: (n - first, k)
             for n in range(first, end)
             for k, i in enumerate(self.units.members[n])
         }
-        made = hashlib.sha256(f"{after - first} {end - first}".encode())
+        size = f"{after - first} {end - first} {self.constraints.within(first, end)}"
+        made = hashlib.sha256(size.encode())
         for n in range(first, end):
             for i in self.units.members[n]:
                 op = self.units.operators[i]
@@ -270,7 +268,7 @@ class _Growth:
             depth[n] = 1 + max((depth[v] for v in depth if self.before[n] >> v & 1), default=0)
             if depth[n] > self.limits.depth:
                 return False
-        return self.owner.is_allowed(part << self.first)
+        return self.owner.constraints.may_grow(part << self.first)
 
 
 def _has_product(units: Units, n: int) -> bool:

@@ -31,6 +31,18 @@ class Constraints:
         """True if a part may be run."""
         return self.may_grow(part) and all(part & own in (0, own) for own in self.together)
 
+    def within(self, first: int, end: int) -> str:
+        """All that concerns some units that follow one another, numbered from the first one."""
+        mask = (1 << end) - (1 << first)
+
+        def inside(own: int) -> tuple[int, bool]:
+            return (own & mask) >> first, not own & ~mask
+
+        together = [inside(own) for own in self.together if own & mask]
+        apart = [inside(own)[0] for own in self.apart if own & mask]
+        stored = [(inside(x)[0], inside(own)[0]) for x, own in self.stored if x & mask]
+        return repr((together, apart, stored)) if together or apart or stored else ""
+
 
 @dataclass(frozen=True)
 class Wishes:

@@ -1,5 +1,6 @@
 """Selects the parts of a model, and the fuser that runs each: the cheapest set of all."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -35,9 +36,7 @@ class Selection:
     def __post_init__(self) -> None:
         more = [part for fuser in self.fusers for part in fuser.candidates()]
         more = [part for part in dict.fromkeys(more) if self.constraints.may_hold(part)]
-        self.windows: list[Window] = windows(
-            self.units, self.limits, self.constraints.may_grow, more
-        )
+        self.windows: list[Window] = windows(self.units, self.limits, self.constraints, more)
         self.offers: dict[int, Offer | None] = {}
         """The best offers for parts that were asked for."""
         self.asked = set[str]()
@@ -59,7 +58,7 @@ class Selection:
             found = partitioner.cheapest([1 << n for n in range(len(self.units.members))])
         parts = [(part, self.known(part)) for part in found.parts]
         runnable = [(part, offer) for part, offer in parts if offer is not None]
-        if len(runnable) < len(parts) or not all(map(self.constraints.may_hold, found.parts)):
+        if len(runnable) < len(parts) or math.isinf(found.cost.device):
             problem = "nothing runs all operators under these constraints"
             raise BadConstraint(kind="constraints", names="the options", problem=problem)
         return Selected(tuple(runnable), found.cost, found.certificate)
