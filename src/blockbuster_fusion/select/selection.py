@@ -58,7 +58,7 @@ class Selection:
             found = partitioner.cheapest([1 << n for n in range(len(self.units.members))])
         parts = [(part, self.known(part)) for part in found.parts]
         runnable = [(part, offer) for part, offer in parts if offer is not None]
-        if len(runnable) < len(parts):
+        if len(runnable) < len(parts) or not all(map(self.constraints.may_hold, found.parts)):
             problem = "nothing runs all operators under these constraints"
             raise BadConstraint(kind="constraints", names="the options", problem=problem)
         return Selected(tuple(runnable), found.cost, found.certificate)
@@ -98,6 +98,8 @@ class Selection:
         return (self.total(seconds), seconds.device)
 
     def _price(self, window: Window, part: int) -> Seconds:
+        if not self.constraints.may_hold(part << window.first):
+            return NEVER
         self.asked.add(window.key_of[part])
         offer = self.offer(part << window.first)
         return NEVER if offer is None else offer.cost
@@ -106,7 +108,8 @@ class Selection:
         return self._least(part << window.first, [fuser.floor for fuser in self.fusers])
 
     def _sure(self, window: Window, part: int) -> Seconds:
-        offer = self.known(part << window.first)
+        own = part << window.first
+        offer = self.known(own) if self.constraints.may_hold(own) else None
         return NEVER if offer is None else offer.cost
 
     def _guess(self, window: Window, part: int) -> Seconds:

@@ -46,6 +46,7 @@ from blockbuster_fusion.torch.plan.ranged import ranged_call
 from blockbuster_fusion.torch.planned.follow import Follower, division_of, fitting
 from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.composites import Called, written_out
+from blockbuster_fusion.torch.rivals.corrections import MOST, mispredicted
 from blockbuster_fusion.torch.rivals.crossings import Crossing, Division, divided
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.weighing import Weighing
@@ -225,7 +226,7 @@ def compile_graph(
     end = time.monotonic() + options.seconds
     constants = freeze(module, static) if options.freeze else None
     spare = _copied(module) if _has_symbols(module) else None
-    first = _WeighedGraph(module, static, options, weighing, constants)
+    first = _corrected(module, static, options, weighing, constants)
     division = None if spare is None else first.division
     if spare is None or division is None:
         return first.compiled(first.names)
@@ -270,9 +271,10 @@ class _WeighedGraph:
             analysis = replace(analysis)  # without what was known of the graph before
         self.captured = operator_graph(analysis)
         self.parts = PartCompiler(analysis, options, target, span, constants)
+        self.chooser = Chooser(self.parts, self.parts.machine(target), weighing)
         self.planned: GraphPlan | None = None
         if options.plan is None:
-            self.weighed = _weighed(self.parts, target, weighing)
+            self.weighed = _weighed(self.chooser, target)
         else:
             self.planned = fitting(options.plan, self.captured, target)
             self.weighed = _followed(self.parts, self.planned, number, self.captured)
@@ -288,6 +290,11 @@ class _WeighedGraph:
     def decisions(self) -> frozenset[str]:
         """The operators that PyTorch runs by choice."""
         return frozenset(node.name for node in self.parts.libraries)
+
+    @property
+    def mispredicted(self) -> bool:
+        """True if kernels of a GPU are slower than they counted for; their times are noted."""
+        return mispredicted(self.chooser.estimates, self.parts, self.groups)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -322,6 +329,23 @@ class _WeighedGraph:
             parts.span,
             constants=self.constants,
         )
+
+
+def _corrected(
+    module: GraphModule,
+    static: Sequence[int],
+    options: Options,
+    weighing: Weighing,
+    constants: Constants | None,
+) -> _WeighedGraph:
+    """A graph whose parts are selected again if chosen kernels are slower than predicted."""
+    is_chosen = options.library != "never" and options.plan is None and not weighing.measures
+    is_gpu = options.target_of(module.graph.nodes) == "cuda"
+    for _ in range(MOST if is_chosen and is_gpu else 0):
+        made = _WeighedGraph(_copied(module), static, options, weighing, constants)
+        if not made.mispredicted:
+            return made
+    return _WeighedGraph(module, static, options, weighing, constants)
 
 
 def _ranged(several: Sequence[_WeighedGraph], division: Division) -> CompiledGraph:
@@ -386,11 +410,10 @@ def _followed(
     return _Weighed(choices=choices, certificate=planned.plans[number].certificate)
 
 
-def _weighed(parts: PartCompiler, target: str, weighing: Weighing) -> _Weighed:
+def _weighed(chooser: Chooser, target: str) -> _Weighed:
     """Moves operators to PyTorch where they are faster."""
-    is_alone = parts.options.library == "never" or target not in ("cpu", "cuda")
-    chooser = Chooser(parts, parts.machine(target), weighing)
-    if is_alone:
+    parts = chooser.parts
+    if parts.options.library == "never" or target not in ("cpu", "cuda"):
         chooser.choose_kernels()
         return _Weighed(tried=chooser.estimates.noted, certificate=chooser.certificate)
     try:
@@ -405,4 +428,5 @@ def _weighed(parts: PartCompiler, target: str, weighing: Weighing) -> _Weighed:
         if parts.options.strict:
             raise
         log.warning("kernels are not weighed: %s: %s", type(error).__name__, error)
-        return _Weighed()
+        chooser.choose_kernels()
+        return _Weighed(certificate=chooser.certificate)

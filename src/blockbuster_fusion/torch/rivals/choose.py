@@ -61,7 +61,7 @@ class Chooser:
         self.weighing = weighing
         own = parts.options
         self.tuner = tuner_for(own.seconds, own.workers, own.ray if self.measures else None)
-        self.estimates = Estimates(parts, machine, self.tuner)
+        self.estimates = Estimates(parts, machine, self.tuner, weighing.estimates)
         time_left = weighing.trial_time
         self.trials = Trials(self.tuner, machine.target, time_left, strict=own.strict)
         self.gain, self.recognised = 0.0, 0.0
@@ -171,7 +171,7 @@ class Chooser:
                 break
             tried = self.trials.first(partial(self.estimates.subject, nodes))
             if tried is not None:
-                self.estimates.note(nodes, *tried)
+                self.estimates.note(nodes, self.estimates.measured(*tried))
                 found = True
         return found
 
@@ -208,8 +208,8 @@ class Chooser:
         alone = replace(kernels, has_margin=False)
         best = self.selection(units, alone, LastResort(units)).cheapest()
         for part, offer in best.parts:
-            if offer.fuser == KERNELS and offer.basis != "at least":
-                nodes = kernels.of(part)
+            nodes = kernels.of(part)
+            if offer.fuser == KERNELS and nodes[0] not in self.crossings:
                 self.look_for_crossings(nodes[0], partial(self.later(nodes).crossings, None))
 
     def settle(self, kernels: KernelFuser, selected: Selected) -> None:

@@ -25,9 +25,11 @@ from blockbuster_fusion.torch.to_array_program import PartProgram
 class Estimates:
     """The times of the kernels of parts on a machine."""
 
-    def __init__(self, parts: PartCompiler, machine: Machine, tuner: Tuner) -> None:
-        self.parts, self.machine, self.tuner = parts, machine, tuner
-        self.known: dict[object, Estimate] = {}
+    def __init__(
+        self, parts: PartCompiler, machine: Machine, tuner: Tuner, known: dict[object, Estimate]
+    ) -> None:
+        """`known` are the estimates of other graphs of the model; new ones come into it."""
+        self.parts, self.machine, self.tuner, self.known = parts, machine, tuner, known
         self.kinds: dict[tuple[Node, ...], str] = {}
 
     def of(self, nodes: Sequence[Node]) -> Estimate:
@@ -55,9 +57,9 @@ class Estimates:
         self.known[self._key(nodes)] = made
         return made
 
-    def note(self, nodes: Sequence[Node], choice: Choice, record: Record) -> None:
+    def note(self, nodes: Sequence[Node], made: Estimate) -> None:
         """Keeps the measured time of a part."""
-        self.known[self._key(nodes)] = self.measured(choice, record)
+        self.known[self._key(nodes)] = made
 
     def looked_for(self, nodes: Sequence[Node], least: Estimate) -> Estimate:
         """The time of the best kernels of a part that has lost; of one without any, the reason."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from blockbuster_fusion.schedule.cost import ERRORS
 from blockbuster_fusion.torch.rivals.composites import Called
+from blockbuster_fusion.torch.rivals.estimate import Estimate
 from blockbuster_fusion.torch.rivals.trial_time import TrialTime
 
 MEASURED = 1.02
@@ -34,6 +35,8 @@ class Weighing:
     beside: float = 0.0
     """Seconds of a call beside the compiled model that the model itself does without."""
 
+    estimates: dict[object, Estimate] = field(default_factory=dict, compare=False)
+    """The times of kernels that are known; all graphs and plans of a model share them."""
     trial_time: TrialTime = field(default_factory=TrialTime, compare=False)
     """The time for measuring kernels once; all graphs and plans of a model share it."""
 
