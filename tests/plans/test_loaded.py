@@ -357,6 +357,8 @@ def test_wrong_options() -> None:
     model, x = Small().eval(), numbers(4, 8)
     with pytest.raises(WrongKind, match="a plan, or its file, not 3"):
         bb.compile(model, x, plan=3)
+    with pytest.raises(WrongKind, match="a plan, or constraints on parts"):
+        bb.compile(model, x, plan=bb.plan(model, x), apart=[("addmm", "amax")])
     with pytest.raises(FileNotFoundError):
         bb.compile(model, x, plan="nowhere.json")
     with pytest.raises(BadPlan, match="it is no plan"):

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Literal
@@ -10,6 +11,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from blockbuster_fusion.array.axes import Length
+from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
@@ -263,6 +265,8 @@ class PlannedGraph:
             own = (sum(x.bytes_read for x in launches), sum(x.bytes_written for x in launches))
         divisions, others = _elsewhere(executable)
         digest, config = executable.graph.digest, executable.config
+        if config is not None:
+            config = _fitted(config, executable.tiles)
         is_measured = choice is not None and choice.basis == "measured"
         return Step(
             "kernels",
@@ -352,9 +356,16 @@ def _elsewhere(executable: Executable) -> tuple[tuple[Division, ...], tuple[Conf
     if not isinstance(runner, Compiled) or not executable.configs:
         return (), ()
     numbers = [number for _, number in runner.ranges]
-    found = {n: x for n, (_, x) in zip(numbers, executable.configs, strict=True)}
+    configs = zip(numbers, (config for _, config in executable.configs), strict=True)
+    found = {n: _fitted(config, runner.programs[n].tiles) for n, config in configs}
     divisions = tuple(Division.of(scale) for scale in runner.ranges.scales)
     return divisions, tuple(found[number] for number in sorted(found) if number)
+
+
+def _fitted(config: Config, tiles: Mapping[Dim, int]) -> Config:
+    """A configuration with the tiles of its kernels, which shared memory may have shortened."""
+    made = {dim.label: tile for dim, tile in tiles.items()}
+    return replace(config, tiles={label: made.get(label, n) for label, n in config.tiles.items()})
 
 
 def _is_operator(node: Node) -> bool:
