@@ -132,6 +132,8 @@ def _arguments(node: Node) -> dict[str, Any]:
         node if node.target is aten.unsqueeze.default else next(iter(tensor_operands(node)), node)
     )
     rank = tensor_of(read).dim() if tensors_of(read) else 0
+    if node.target is aten.slice.Tensor:  # its end is shown too
+        named |= {"start": named["start"] or 0, "end": None}
     return {name: _from_zero(x, rank) if name in AXES else x for name, x in named.items()}
 
 
