@@ -22,8 +22,10 @@ def numbers(*shape: int) -> Tensor:
     return torch.randn(shape, generator=generator)
 
 
-def check(function: Callable[..., Any], *inputs: Any, target: str = "interpret") -> Watched:
-    watched = Watched(function, target=target)
+def check(
+    function: Callable[..., Any], *inputs: Any, target: str = "interpret", **options: Any
+) -> Watched:
+    watched = Watched(function, target=target, **options)
     watched.check(*inputs, tolerance=LOOSE)
     assert watched.explanation.fallbacks == []
     return watched
@@ -103,7 +105,12 @@ def test_the_halves_of_a_product_meet_in_one_kernel() -> None:
 
     model = Weighted(swiglu, numbers(24, 8), numbers(8, 12))
     watched = check(model, numbers(2, 5, 8), target="cpu")
-    assert [k.operators.count("aten.mm.default") for k in watched.explanation.kernels] == [2, 1]
+    (kernel,) = (k for k in watched.explanation.kernels if "aten.silu.default" in k.operators)
+    assert kernel.operators.count("aten.mm.default") >= 2
+
+
+TURNED = (("*mm_default*", "mul_tensor*", "add_tensor*"),)
+"""Products and the sums that turn them are one kernel, if it is possible."""
 
 
 @pytest.mark.parametrize("turned", [rotated, interleaved])
@@ -114,7 +121,8 @@ def test_a_rotary_embedding_is_computed_with_the_product(turned: Callable[..., A
         return torch.softmax(q @ q.transpose(-1, -2), -1) @ q
 
     model = Weighted(embedded, numbers(24, 6))
-    watched = check(model, numbers(2, 5, 6), numbers(5, 8), numbers(5, 8), target="cpu")
+    inputs = numbers(2, 5, 6), numbers(5, 8), numbers(5, 8)
+    watched = check(model, *inputs, target="cpu", together=TURNED)
     first, second = watched.explanation.kernels
     assert first.operators.count("aten.mm.default") == 2
     assert second.is_flash
@@ -134,7 +142,9 @@ def test_a_part_of_a_rotary_embedding() -> None:
         return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
 
     model = Weighted(embedded, numbers(72, 6), numbers(72))
-    watched = check(model, numbers(2, 5, 6), numbers(5, 4), numbers(5, 4), target="cpu")
+    inputs = numbers(2, 5, 6), numbers(5, 4), numbers(5, 4)
+    normed = (("rsqrt", *TURNED[0]),)
+    watched = check(model, *inputs, target="cpu", together=normed)
     assert [k.is_flash for k in watched.explanation.kernels] == [False, True]
 
 

@@ -66,7 +66,8 @@ class Selection:
     def offer(self, part: int) -> Offer | None:
         """The cheapest offer for a part; a fuser whose floor is above another's is not asked."""
         if part not in self.offers:
-            floors = [(fuser.floor(part), fuser) for fuser in self.fusers]
+            fusers = self.fusers if self.constraints.may_hold(part) else ()
+            floors = [(fuser.floor(part), fuser) for fuser in fusers]
             known = [(floor, fuser) for floor, fuser in floors if floor is not None]
             best: Offer | None = None
             for floor, fuser in sorted(known, key=lambda x: (not x[1].is_exact, self._size(x[0]))):

@@ -22,6 +22,7 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.floors import Floors
 from blockbuster_fusion.select.fusers import Fuser
 from blockbuster_fusion.select.operators import Kind
+from blockbuster_fusion.select.order import members
 from blockbuster_fusion.select.partition import Caps, Certificate
 from blockbuster_fusion.select.selection import Selected, Selection
 from blockbuster_fusion.select.units import Units, contracted
@@ -157,7 +158,7 @@ class Chooser:
             if not self.refined(kernels, hopeful) and not self.lost_later(kernels, selected):
                 break
         self.certificate = selected.certificate
-        self.weigh_other_sizes(units, kernels)
+        self.weigh_other_sizes(units, kernels, selected)
         self.settle(kernels, custom, selected)
 
     def refined(self, kernels: KernelFuser, selected: Selected) -> bool:
@@ -211,15 +212,20 @@ class Chooser:
             found = True
         return found
 
-    def weigh_other_sizes(self, units: Units, kernels: KernelFuser) -> None:
+    def weigh_other_sizes(self, units: Units, kernels: KernelFuser, selected: Selected) -> None:
         """Looks for sizes from which on kernels win parts that PyTorch runs now."""
-        if self.parts.span is not None or not self.parts.expected.lengths:
+        lost = {n for nodes in self.lost for n in nodes}  # for these, sizes are known
+        known = {n for part, offer in selected.parts if offer.fuser == KERNELS for n in members(part)}
+        known |= {n for n in range(len(units.members)) if units.is_misc(n)}
+        is_settled = len(known) == len(units.members)
+        if self.parts.span is not None or not self.parts.expected.lengths or is_settled:
             return
         alone = replace(kernels, has_margin=False)
         best = self.selection(units, alone, LastResort(units)).cheapest()
         for part, offer in best.parts:
             nodes = kernels.of(part)
-            if offer.fuser == KERNELS and nodes[0] not in self.crossings:
+            is_open = not known.issuperset(members(part)) and lost.isdisjoint(nodes)
+            if offer.fuser == KERNELS and is_open:
                 self.look_for_crossings(nodes[0], partial(self.later(nodes).crossings, None))
 
     def settle(self, kernels: KernelFuser, custom: CustomFuser, selected: Selected) -> None:
