@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from blockbuster_fusion.errors import BadConstraint
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.runtime.ranges import Scale
 from blockbuster_fusion.torch.capture.analysis import Analysis
@@ -335,6 +336,8 @@ def _weighed(
         chooser.choose()
         crossings = [x for found in chooser.crossings.values() for x in found]
         return chooser.gains if parts.pays else {}, crossings
+    except BadConstraint:
+        raise
     except Exception as error:  # whatever it is: the model runs by kernels
         if parts.options.strict:
             raise
