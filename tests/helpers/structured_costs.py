@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Window
-from blockbuster_fusion.select.order import members
 from blockbuster_fusion.select.units import Units
 
 
@@ -24,14 +23,16 @@ class StructuredCosts:
     has_host: bool
 
     def price(self, window: Window, part: int) -> Seconds:
-        key = (self.seed, window.digest, part)
-        each = sum(1 + 9 * share(*key[:2], n) for n in members(part))
+        key = (self.seed, window.key_of[part])
+        each = sum(1 + 9 * share(*key, n) for n in range(part.bit_count()))
         factor = 1.0 if part.bit_count() == 1 else 0.5 + share("device", *key)
         host = 2 + 8 * share("host", *key) if self.has_host else 0.0
         return Seconds(each * factor, host)
 
     def floor(self, window: Window, part: int) -> Seconds:
-        return self.price(window, part) * (0.3 + 0.7 * share("floor", self.seed, part))
+        return self.price(window, part) * (
+            0.3 + 0.7 * share("floor", self.seed, window.key_of[part])
+        )
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class FlooredCosts:
 
     def price(self, window: Window, part: int) -> Seconds:
         floor = self.floor(window, part)
-        device = 1.0 + share("device", window.digest, part)
-        return Seconds(floor.device * device, floor.host * (1 + share(window.digest, part)))
+        key = window.key_of[part]
+        device = 1.0 + share("device", key)
+        return Seconds(floor.device * device, floor.host * (1 + share(key)))
 
 
 def joined(
@@ -56,4 +58,5 @@ def joined(
         for part in window.candidates
     }
     needed = tuple(map(units.order.needed, kept))
-    return Window(0, len(units.members), "all", tuple(kept), needed), kept
+    keys = tuple(map(str, kept))
+    return Window(0, len(units.members), "all", tuple(kept), needed, keys), kept

@@ -1,18 +1,15 @@
 """The cheapest partition, against all partitions and against an integer program."""
 
-import math
 import random
 from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise
 
-import numpy as np
 import pytest
-from scipy import optimize
 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Window
 from blockbuster_fusion.select.order import Order, bits, connected_parts, members
 from blockbuster_fusion.select.partition import NEVER, Caps, Partition, Partitioner
+from helpers.integer_program import cheapest_value
 from helpers.partitions import partitions, random_costs, random_order
 
 PROGRAMS = 1000
@@ -144,40 +141,11 @@ def test_a_cap_is_told_and_the_incumbent_stays() -> None:
     assert not found.certificate.proven
 
 
+@pytest.mark.parametrize("has_host", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_equal_to_an_integer_program(seed: int) -> None:
+def test_equal_to_an_integer_program(seed: int, has_host: bool) -> None:
     rng = random.Random(seed)
     order = random_order(rng, most=10)
-    costs = random_costs(rng, order, has_host=False)
-    parts, count = [*costs], len(order)
-    # x[p]: part p is taken; t[i]: the place of operator i, equal within a part.
-    width, far = len(parts) + count, count + 1
-    rows, low, high = [], [], []
-
-    def add(row: dict[int, float], least: float, most: float) -> None:
-        own = np.zeros(width)
-        for column, value in row.items():
-            own[column] += value
-        rows.append(own)
-        low.append(least)
-        high.append(most)
-
-    for i in range(count):
-        add({n: 1.0 for n, part in enumerate(parts) if part >> i & 1}, 1, 1)
-        for v in members(order.operands[i]):
-            inside = {n: 1.0 for n, part in enumerate(parts) if part >> i & 1 and part >> v & 1}
-            later = {len(parts) + i: 1.0, len(parts) + v: -1.0}
-            add(later | inside, 1, math.inf)  # in different parts: at a later place
-    for n, part in enumerate(parts):
-        own = [*members(part)]
-        for i, j in pairwise(own):
-            add({len(parts) + i: 1.0, len(parts) + j: -1.0, n: far}, -math.inf, far)
-            add({len(parts) + i: 1.0, len(parts) + j: -1.0, n: -far}, -far, math.inf)
-    made = optimize.milp(
-        c=[*(costs[part].device for part in parts), *[0.0] * count],
-        integrality=[*[1] * len(parts), *[0] * count],
-        bounds=optimize.Bounds([0.0] * width, [*[1.0] * len(parts), *[float(count)] * count]),
-        constraints=optimize.LinearConstraint(np.array(rows), low, high),
-    )
-    assert made.success
-    assert cheapest(order, costs, rng).certificate.value == pytest.approx(made.fun)
+    costs = random_costs(rng, order, has_host=has_host)
+    value = cheapest(order, costs, rng).certificate.value
+    assert value == pytest.approx(cheapest_value(order, costs))

@@ -321,7 +321,7 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
     for name in options or {}:
         if name not in known:
             raise _wrong(f"the options {', '.join(known)}", name, "see docs/pytorch.md")
-    made = Options(**dict(options or {}))
+    made = Options(**_as_tuples(options or {}))
     made = replace(made, plan=_plan_from(made.plan))
     if made.plan is not None and made.wishes != Wishes():
         raise _wrong("a plan, or constraints on parts", "both", "leave out one")
@@ -345,6 +345,9 @@ def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options
         raise _wrong('library as "auto" or "never"', made.library, 'leave it out for "auto"')
     if made.target is not None:
         check_target(made.target)
+    if type(made.candidates) is not int or made.candidates < 0:
+        remedy = "leave it out for 24"
+        raise _wrong("a number of candidates from 0 on", made.candidates, remedy)
     if made.threads is not None and (type(made.threads) is not int or made.threads < 1):
         remedy = "leave it out for PyTorch's own number"
         raise _wrong("a number of threads from 1 on", made.threads, remedy)
@@ -358,6 +361,31 @@ def _plan_from(given: object) -> Plan | None:
     if isinstance(given, str | PathLike):
         return Plan.load(given)
     raise _wrong("a plan, or its file", given, "bb.plan makes one")
+
+
+def _as_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options whose constraints are tuples of names, or WrongKind."""
+    made = dict(options)
+    for name in ("together", "apart"):
+        given = made.get(name, ())
+        if not _is_list(given) or not all(map(_are_names, given)):
+            wanted = f'{name} as a list of lists of names, as [["mm", "add"]]'
+            raise _wrong(wanted, given, "leave it out for no constraint")
+        made[name] = tuple(map(tuple, given))
+    given = made.get("materialise", ())
+    if not _are_names(given):
+        wanted = 'materialise as a list of names, as ["mm"]'
+        raise _wrong(wanted, given, "leave it out for no constraint")
+    made["materialise"] = tuple(given)
+    return made
+
+
+def _is_list(given: object) -> bool:
+    return isinstance(given, list | tuple)
+
+
+def _are_names(given: Any) -> bool:
+    return _is_list(given) and all(isinstance(x, str) for x in given)
 
 
 def _wrong(wanted: str, given: object, remedy: str) -> WrongKind:
