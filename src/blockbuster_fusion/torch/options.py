@@ -32,7 +32,7 @@ class Options:
     """Operators whose results are stored, and not fused with their readers."""
     operators: tuple[CustomOperator, ...] = ()
     """The caller's own operators, from `bb.custom_operator`: each may run what it computes."""
-    candidates: int = 24
+    candidates: int = 16
     """The most sets of operators that are fused and searched; with more, the plan may be better."""
     library: str = field(default_factory=lambda: os.environ.get("BLOCKBUSTER_LIBRARY", "auto"))
     """"auto" runs PyTorch's operators where they are faster than kernels, "never" does not."""
