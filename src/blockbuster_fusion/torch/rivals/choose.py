@@ -164,12 +164,11 @@ class Chooser:
     def refined(self, kernels: KernelFuser, selected: Selected) -> bool:
         """Measures kernels of a set for which that decides; True if there were any."""
         parts = [kernels.of(part) for part, offer in selected.parts if offer.fuser == KERNELS]
-        open_parts = {}
+        open_parts: dict[str, list[Node]] = {}
         for nodes in parts:
             made = self.estimates.of(nodes)
-            kind = self.estimates.kind(nodes)
-            if made.basis == "predicted" and kind not in open_parts and self.is_open(nodes, made):
-                open_parts[kind] = nodes
+            if made.basis == "predicted" and self.is_open(nodes, made):
+                open_parts.setdefault(self.estimates.kind(nodes), nodes)
         if self.measures:
             self.tuner.ahead(self.estimates.subject(nodes) for nodes in open_parts.values())
         found = False
