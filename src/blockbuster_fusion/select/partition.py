@@ -337,7 +337,7 @@ class Partitioner:
                 if not window.all & ~ideal:
                     found[ideal] = labels
                     continue
-                for least in members(window.all & ~ideal):
+                for least in self.next(window, ideal):
                     for part, needed in window.by_least.get(least, ()):
                         if part & ideal or needed & ~ideal:
                             continue
@@ -350,6 +350,18 @@ class Partitioner:
                             if self.is_kept(into, cost, weights):
                                 into.append(_Label(cost, part, label))
         return {ideal: labels for ideal, labels in found.items() if labels}
+
+    def next(self, window: Window, ideal: int) -> Iterable[int]:
+        """The least units of the parts that may come next.
+
+        The first unit that has not run is in some part. If all its parts can be run now, one of
+        them comes next: in which order independent parts run does not matter.
+        """
+        left = window.all & ~ideal
+        first = (left & -left).bit_length() - 1
+        own = window.by_least.get(first, ())
+        waits = any(needed & ~ideal for part, needed in own if not part & ideal)
+        return members(left) if waits else (first,)
 
     def is_kept(self, known: list[Any], cost: Seconds, weights: Weights | None) -> bool:
         """True if no way that is known is as cheap; drops those that the new one beats."""
