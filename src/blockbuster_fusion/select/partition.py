@@ -76,6 +76,8 @@ class Caps:
     """The most candidates that are priced, beside those of the incumbent."""
     ideals: int = 1 << 18
     """The most ideals of a window."""
+    tries: int = 1 << 18
+    """The most candidates that are tried behind the ideals of a window."""
     labels: int = 24
     """The most ways to run an ideal that are kept: each is the cheapest for some host."""
 
@@ -325,19 +327,20 @@ class Partitioner:
         size = state.bit_count()
         layers: dict[int, dict[int, list[_Label]]] = {size: {state: [_Label(Seconds(0.0))]}}
         found: dict[int, list[_Label]] = {}
-        visited = 0
+        visited = tries = 0
         while layers:
             layer = layers.pop(size, {})
             size += 1
             visited += len(layer)
             self.ideals += len(layer)
-            if visited > self.caps.ideals:
-                raise TooManyIdeals
             for ideal, labels in layer.items():
+                if visited > self.caps.ideals or tries > self.caps.tries:
+                    raise TooManyIdeals
                 if not window.all & ~ideal:
                     found[ideal] = labels
                     continue
                 for least in self.next(window, ideal):
+                    tries += len(window.by_least.get(least, ()))
                     for part, needed in window.by_least.get(least, ()):
                         if part & ideal or needed & ~ideal:
                             continue

@@ -205,7 +205,9 @@ class Chooser:
     def weigh_other_sizes(self, units: Units, kernels: KernelFuser, selected: Selected) -> None:
         """Looks for sizes from which on kernels win parts that PyTorch runs now."""
         lost = {n for nodes in self.lost for n in nodes}  # for these, sizes are known
-        known = {n for part, offer in selected.parts if offer.fuser == KERNELS for n in members(part)}
+        known = {
+            n for part, offer in selected.parts if offer.fuser == KERNELS for n in members(part)
+        }
         known |= {n for n in range(len(units.members)) if units.is_misc(n)}
         is_settled = len(known) == len(units.members)
         if self.parts.span is not None or not self.parts.expected.lengths or is_settled:
