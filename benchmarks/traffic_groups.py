@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from blockbuster_fusion.select.parts import Kind
+from blockbuster_fusion.select.operators import Kind
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Node
 
