@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from blockbuster_fusion.select.operators import Kind
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Node
 
@@ -28,6 +27,7 @@ from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.compiler import first_with_kernels
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.nest.analysis.traffic import traffic_of
+from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.backend import _called, _static_inputs, decompositions
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.attention import restore_attention
