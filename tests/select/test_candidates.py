@@ -147,6 +147,9 @@ def number(operators: Sequence[Operator], name: str) -> int:
     return next(i for i, op in enumerate(operators) if op.name == name)
 
 
+MANY = Caps(labels=1000)
+
+
 @pytest.mark.parametrize("has_host", [False, True])
 @pytest.mark.parametrize("seed", range(12))
 def test_windows_cost_what_one_window_does(seed: int, has_host: bool) -> None:
@@ -155,9 +158,9 @@ def test_windows_cost_what_one_window_does(seed: int, has_host: bool) -> None:
     units = contracted(operators)
     found = windows(units, FEW)
     costs = StructuredCosts(seed, has_host=has_host)
-    several = solved(found, costs)
+    several = solved(found, costs, MANY)
     whole, kept = joined(units, found, costs)
-    one = Partitioner([whole], lambda _, p: kept[p] * 0.5, lambda _, p: kept[p])
+    one = Partitioner([whole], lambda _, p: kept[p] * 0.5, lambda _, p: kept[p], caps=MANY)
     best = one.cheapest([1 << n for n in range(whole.size)])
     assert several.certificate.proven
     assert best.certificate.proven
@@ -198,7 +201,7 @@ def test_weighted_sums_bound_the_time_from_below(seed: int) -> None:
     operators = random_layers(random.Random(seed))
     found = windows(contracted(operators), FEW)
     costs = StructuredCosts(seed, has_host=True)
-    true = solved(found, costs).certificate
+    true = solved(found, costs, MANY).certificate
     weighted = solved(found, costs, Caps(labels=1)).certificate
     assert true.proven
     assert weighted.bound <= true.value * (1 + 1e-9)

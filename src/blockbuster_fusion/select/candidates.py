@@ -2,7 +2,8 @@
 
 A candidate is connected and convex, and has no misc unit. It is grown from its least unit, by one
 that is beside it and by all between. `Limits` says where growth ends. Products of one array are in
-a part together, or each without the others and without what makes the array.
+a part together, or each without the others and without what makes the array. Products with weights
+are in no part with products of two computed arrays: projections with attention.
 
 Equal layers have equal candidates. So units are numbered within *windows*: each begins where few
 arrays are alive, as between two layers, and looks a little beyond the beginning of the next one.
@@ -41,6 +42,8 @@ READERS = 4
 """An array with that many readers is no border: all layers read the angles of an embedding."""
 FAR = 64
 """The number of units before a window whose readers are looked at."""
+NEAR, SHARING = 32, 6
+"""Readers of one array are beside each other if they are near, and not many."""
 SHORTEST = 5
 """The least units of a window, but for the last."""
 
@@ -103,6 +106,7 @@ class _Windows:
         self.known: dict[str, Window] = {}
         self.misc = [units.is_misc(n) for n in range(self.count)]
         self.products = [_has_product(units, n) for n in range(self.count)]
+        self.weighted = [units.operators[own[0]].has_weight for own in units.members]
         self.more: dict[int, list[int]] = {}
         for part in more:
             self.more.setdefault((part & -part).bit_length() - 1, []).append(part)
@@ -115,9 +119,10 @@ class _Windows:
 
     def starts(self) -> Iterator[int]:
         """The units with which windows begin: one array alone is alive there."""
-        users = self.order.users
+        users, operands = self.order.users, self.order.operands
         last = [max(own.bit_length() - 1, n) for n, own in enumerate(users)]
-        is_long = [own.bit_count() >= READERS for own in users]
+        early = union(1 << n for n in range(self.count) if not operands[n])
+        is_long = [early >> n & 1 or own.bit_count() >= READERS for n, own in enumerate(users)]
         alive, start = set[int](), 0
         yield 0
         for n in range(self.count):
@@ -203,6 +208,7 @@ class _Growth:
         self.beside, self.barred = within(owner.beside), within(owner.barred)
         self.fusable = union(1 << n for n in range(end - first) if not owner.misc[first + n])
         self.products = [owner.products[n] for n in range(first, end)]
+        self.weighted = [owner.weighted[n] for n in range(first, end)]
         self.groups = self._groups(end - first)
         self.is_cut = False
 
@@ -261,7 +267,7 @@ class _Growth:
         if len(own) > self.limits.units or any(self.barred[n] & part for n in own):
             return False
         products = [n for n in own if self.products[n]]
-        if len(products) > self.limits.products:
+        if len(products) > self.limits.products or len({self.weighted[n] for n in products}) > 1:
             return False
         depth: dict[int, int] = {}
         for n in products:
@@ -289,7 +295,9 @@ def _beside(units: Units) -> list[int]:
     products = union(1 << n for n in range(len(units.members)) if _has_product(units, n))
     found = []
     for n, own in enumerate(units.members):
-        near = union(readers[r.array] for i in own for r in units.operators[i].reads)
+        around = ((2 << NEAR) - 1) << n >> (NEAR // 2)
+        shared = (readers[r.array] & around for i in own for r in units.operators[i].reads)
+        near = union(x for x in shared if x.bit_count() <= SHARING)
         near &= products if products >> n & 1 else ~products
         near &= ~(order.before[n] | order.after[n])
         found.append((near | order.operands[n] | order.users[n]) & ~(1 << n))

@@ -76,6 +76,8 @@ class Caps:
     """The most candidates that are priced, beside those of the incumbent."""
     ideals: int = 1 << 18
     """The most ideals of a window."""
+    tries: int = 1 << 18
+    """The most candidates that are tried behind the ideals of a window."""
     labels: int = 24
     """The most ways to run an ideal that are kept: each is the cheapest for some host."""
 
@@ -331,19 +333,20 @@ class Partitioner:
         size = state.bit_count()
         layers: dict[int, dict[int, list[_Label]]] = {size: {state: [_Label(Seconds(0.0))]}}
         found: dict[int, list[_Label]] = {}
-        visited = 0
+        visited = tries = 0
         while layers:
             layer = layers.pop(size, {})
             size += 1
             visited += len(layer)
             self.ideals += len(layer)
-            if visited > self.caps.ideals:
-                raise TooManyIdeals
             for ideal, labels in layer.items():
+                if visited > self.caps.ideals or tries > self.caps.tries:
+                    raise TooManyIdeals
                 if not window.all & ~ideal:
                     found[ideal] = labels
                     continue
-                for least in members(window.all & ~ideal):
+                for least in self.next(window, ideal):
+                    tries += len(window.by_least.get(least, ()))
                     for part, needed, key in window.by_least.get(least, ()):
                         if part & ideal or needed & ~ideal:
                             continue
@@ -355,6 +358,18 @@ class Partitioner:
                             if self.is_kept(into, cost, weights):
                                 into.append(_Label(cost, part, label))
         return {ideal: labels for ideal, labels in found.items() if labels}
+
+    def next(self, window: Window, ideal: int) -> Iterable[int]:
+        """The least units of the parts that may come next.
+
+        The first unit that has not run is in some part. If all its parts can be run now, one of
+        them comes next: in which order independent parts run does not matter.
+        """
+        left = window.all & ~ideal
+        first = (left & -left).bit_length() - 1
+        own = window.by_least.get(first, ())
+        waits = any(needed & ~ideal for part, needed, _ in own if not part & ideal)
+        return members(left) if waits else (first,)
 
     def is_kept(self, known: list[Any], cost: Seconds, weights: Weights | None) -> bool:
         """True if no way that is known is as cheap; drops those that the new one beats."""

@@ -163,7 +163,10 @@ class _Contraction:
         return not before & after and not any(x & before and x & after for x in self.large)
 
     def sorted(self, units: Sequence[int]) -> list[tuple[int, ...]]:
-        """The units in an order in which they can be run; one that nothing reads, at once."""
+        """The units in an order in which they can be run.
+
+        Those that need no others come first, and one that nothing reads comes at once.
+        """
         number = {v: n for n, own in enumerate(units) for v in members(own)}
         needs = [
             {number[v] for i in members(own) for v in members(self.order.operands[i])} - {n}
@@ -174,7 +177,7 @@ class _Contraction:
             for v in own_needs:
                 users[v].append(n)
         left = [len(own_needs) for own_needs in needs]
-        ready = [(bool(users[n]), n) for n, count in enumerate(left) if not count]
+        ready = [(False, n) for n, count in enumerate(left) if not count]
         heapq.heapify(ready)
         found = []
         while ready:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blockbuster_fusion.select import parts
+from blockbuster_fusion.select import operators
 from blockbuster_fusion.torch.backend import backend
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.table.row import TABLE
@@ -309,7 +309,7 @@ def cancels(program: Program, n: int) -> bool:
     return False
 
 
-SUMS = (parts.Kind.REDUCTION, parts.Kind.CONTRACTION)
+SUMS = (operators.Kind.REDUCTION, operators.Kind.CONTRACTION)
 
 SHIFTED = ("aten._log_softmax", "aten._logsumexp", "aten.logcumsumexp", "loss")
 """Rows whose result is a difference of terms that may be much larger than it is."""
@@ -329,7 +329,7 @@ def _term(line: Line, values: Mapping[str, Any]) -> float | Tensor:
 def _sums_of_sizes(line: Line, values: Mapping[str, Any]) -> dict[str, Tensor]:
     """The sum of the sizes of the terms, for a line that takes a sum or a mean."""
     row = TABLE.get(line.row)
-    if row is None or row.kind is not parts.Kind.REDUCTION:
+    if row is None or row.kind is not operators.Kind.REDUCTION:
         return {}
     sized = {
         k: x.abs() if k in line.reads and x.is_floating_point() else x for k, x in values.items()

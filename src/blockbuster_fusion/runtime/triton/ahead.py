@@ -24,6 +24,7 @@ from triton.runtime.driver import driver
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.nest import Launchable
+from blockbuster_fusion.printers.triton.memory import shared_limit
 from blockbuster_fusion.runtime.bound import Bound, Kernels, ScratchPool
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Sizes
@@ -66,7 +67,12 @@ class KernelJob:
         function = getattr(load(self.source), self.kernel)
         if self.unspecialised:
             function = triton.jit(function.fn, do_not_specialize=self.unspecialised)
-        function.warmup(*given, grid=(1, 1, 1), **self.options)
+        options, room = dict(self.options), shared_limit(self.capability)
+        while True:  # a launch that lacks shared memory takes fewer stages
+            made = function.warmup(*given, grid=(1, 1, 1), **options)
+            if made.metadata.shared <= room or options.get("num_stages", 1) <= 1:
+                return
+            options["num_stages"] -= 1
 
 
 class _Target:

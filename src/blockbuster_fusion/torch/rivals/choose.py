@@ -15,7 +15,7 @@ from functools import partial
 from torch.fx import Node
 
 from blockbuster_fusion.array.axes import Length
-from blockbuster_fusion.machine.machine import TARGETS, Machine
+from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.schedule.cost import Seconds
@@ -38,6 +38,7 @@ from blockbuster_fusion.torch.rivals.estimate import Estimate, library_entry
 from blockbuster_fusion.torch.rivals.estimates import Estimates
 from blockbuster_fusion.torch.rivals.fusers import (
     CUSTOM,
+    FLOOR,
     KERNELS,
     CustomFuser,
     KernelFuser,
@@ -102,9 +103,15 @@ class Chooser:
             self.restore_linears()
 
     def choose_kernels(self) -> None:
-        """Selects the parts for which kernels alone are to be had."""
+        """Selects the parts for which kernels alone are to be had.
+
+        On a GPU they are those of the least predicted time. Elsewhere they are those of the least
+        floor, which is least traffic: nothing is asked for its time.
+        """
         units, kernels = self.problem(())
         kernels = replace(kernels, has_margin=False)
+        if self.parts.target != "cuda":
+            kernels = replace(kernels, estimate=self.expressed)
         selected = self.selection(units, kernels, LastResort(units)).cheapest()
         self.certificate = selected.certificate
         self.parts.take([kernels.of(part) for part, offer in selected.parts])
@@ -280,11 +287,13 @@ class Chooser:
 
     def estimate(self, nodes: Sequence[Node]) -> Estimate:
         """The time of the kernels of a part; infinite for one that was slower in the model."""
-        if self.parts.target not in TARGETS:  # of the interpreter, nobody asks for the time
-            self.parts.program(nodes)
-            return self.at_least(nodes)
         made = self.estimates.of(nodes)
         return replace(made, seconds=Seconds(math.inf)) if self.is_given_up(nodes) else made
+
+    def expressed(self, nodes: Sequence[Node]) -> Estimate:
+        """Stands for the time of a part that is not asked for; an error if no program has it."""
+        self.parts.program(nodes)
+        return Estimate(Seconds(0.0), FLOOR)
 
     def is_given_up(self, nodes: Sequence[Node]) -> bool:
         if self.given_up == ALL:

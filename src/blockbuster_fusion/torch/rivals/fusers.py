@@ -17,6 +17,8 @@ from blockbuster_fusion.torch.rivals.composites import Composite
 from blockbuster_fusion.torch.rivals.custom import Custom
 from blockbuster_fusion.torch.rivals.estimate import Estimate
 
+FLOOR = "at least"
+"""The basis of a time that is a floor."""
 KERNELS, LIBRARY, CUSTOM = "kernels", "library", "custom"
 USUAL, CHAINED, WHOLE = 1.15, 1.6, 4.0
 """The factors of kernels over their floor: usual ones, those with a product that reads what the
@@ -75,6 +77,9 @@ class KernelFuser:
             return None
         if math.isinf(made.seconds.device):
             return None
+        if made.basis == FLOOR:
+            least = self.floors.of(part)
+            return Offer(self.name, least, least, FLOOR)
         factor = made.error if made.basis == "measured" or self.has_margin else 1.0
         return Offer(self.name, made.seconds * factor, made.seconds, made.basis)
 
