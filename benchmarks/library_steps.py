@@ -14,7 +14,6 @@ call to call.
 
 import argparse
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,17 +23,22 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.tools.bench import versions
+from blockbuster_fusion.torch import compile_graph
 from blockbuster_fusion.torch.backend import backend
-from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.rivals import choose, library
+from blockbuster_fusion.torch.rivals.estimate import Estimate
+from blockbuster_fusion.torch.rivals.fusers import KernelFuser
 
+INSTANT, FAST = Seconds(1e-15), Seconds(1e-12)
+"""The times of kernels, and of each of PyTorch's operators: few parts are better than many."""
 LAYERS = (6, 30)
 """The layers of the short chain and of the long one."""
 ROUNDS, WARM = 1500, 100
@@ -125,21 +129,23 @@ def _linear(w: Tensor, x: Tensor) -> Any:
 @contextmanager
 def by_pytorch(wanted: Callable[[Sequence[Any]], bool]) -> Iterator[None]:
     """PyTorch runs the parts that are wanted, and kernels all others, whatever is faster."""
-    before = choose.Chooser.verdict, library.LibraryTimes._timed, CompiledGraph.gains
 
-    def asked(self: choose.Chooser, nodes: Sequence[Any], *others: Any) -> Any:
-        if wanted(nodes):
-            return before[0](self, nodes, *others)
-        self.gain = math.inf
-        return None
+    def floor(self: KernelFuser, part: int) -> Seconds | None:
+        return None if self.is_misc(part) or wanted(self.of(part)) else INSTANT
 
-    choose.Chooser.verdict = asked  # type: ignore[method-assign]
-    library.LibraryTimes._timed = lambda *_: Seconds(1e-12)  # type: ignore[method-assign]
-    CompiledGraph.gains = True  # type: ignore[assignment]
-    try:
+    def estimate(self: choose.Chooser, nodes: Sequence[Any]) -> Estimate:
+        self.parts.program(nodes)  # it raises if there is none
+        return Estimate(INSTANT, "predicted")
+
+    with (
+        mock.patch.object(KernelFuser, "floor", floor),
+        mock.patch.object(choose.Chooser, "estimate", estimate),
+        mock.patch.object(choose.Chooser, "pays", return_value=True),
+        mock.patch.object(library.LibraryTimes, "_timed", return_value=FAST),
+        mock.patch.object(compile_graph, "MOST", 0),
+        mock.patch.object(compile_graph.CompiledGraph, "gains", True),
+    ):
         yield
-    finally:
-        choose.Chooser.verdict, library.LibraryTimes._timed, CompiledGraph.gains = before
 
 
 def plan_of(
@@ -150,7 +156,7 @@ def plan_of(
     plans: list[ModelPlan] = []
     seen: list[Sequence[Any]] = []
 
-    def watch(graph: CompiledGraph) -> None:
+    def watch(graph: compile_graph.CompiledGraph) -> None:
         plan = graph.plan
         plans.append(plan)
 

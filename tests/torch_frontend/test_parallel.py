@@ -17,8 +17,10 @@ from blockbuster_fusion.machine.machine import known
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
 from blockbuster_fusion.torch.capture.collectives import is_collective, is_wait
-from blockbuster_fusion.torch.capture.describe import described
+from blockbuster_fusion.torch.capture.describe import described, needs
+from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_graph import compile_graph
+from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.explain import Explanation
 from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import obstacle
@@ -173,20 +175,22 @@ def captured() -> torch.fx.GraphModule:
     return made
 
 
-class Backwards:
-    """A selection that takes the last operator first, wherever operands allow it."""
+def backwards(parts: PartCompiler) -> list[list[torch.fx.Node]]:
+    """Each operator by itself, the last one first, wherever operands allow it."""
+    needed, left = needs(parts.analysis), [*parts.analysis.operators]
+    order = list[list[torch.fx.Node]]()
+    while left:
+        last = [n for n in left if not {*needed[n]} & {*left}][-1]
+        order.append([last])
+        left.remove(last)
+    return order
 
-    def parts(self, operators: Any) -> list[list[int]]:
-        left, order = {*range(len(operators))}, list[list[int]]()
-        while left:
-            ready = [i for i in left if not {*operators[i].operands} & left]
-            order.append([max(ready)])
-            left.remove(max(ready))
-        return order
 
-
-def test_ranks_call_collectives_in_the_captured_order_whatever_is_selected() -> None:
-    made = compile_graph(captured(), options=Options(selection=Backwards(), library="never"))
+def test_ranks_call_collectives_in_the_captured_order_whatever_is_selected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PartCompiler, "parts", backwards)
+    made = compile_graph(captured(), options=Options(library="never"))
     told = Explanation((made,)).collectives
     assert [x.operator for x in told] == ["all_reduce", "all_gather_into_tensor"]
     names = [step.name for step in made.plan.steps if "c10d" in step.name]
@@ -231,7 +235,7 @@ def test_a_model_with_collectives_is_neither_timed_nor_replayed_nor_called_from_
     assert made.communicates
     assert "waits for other ranks" in str(obstacle(made.plan, "cpu"))
     assert not makes_arrays(functional.all_gather_into_tensor.default)
-    described_kinds = [op.kind for op in described(made.analysis)]
+    described_kinds = [op.kind for op in described(made.analysis, captured_length(made.analysis))]
     assert described_kinds.count(Kind.MISC) == 4
 
 
