@@ -53,7 +53,7 @@ class Made:
     """A compiled kernel that Triton launches, as a cluster of programs."""
 
     def __init__(self, launch: Callable[..., None]) -> None:
-        self.launch, self.metadata = launch, SimpleNamespace(num_ctas=2)
+        self.launch, self.metadata = launch, SimpleNamespace(num_ctas=2, shared=0)
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         return self.launch

@@ -223,7 +223,7 @@ class LaunchPlanner:
     """
 
     def __init__(self, launched: Launchable, shared: int = USUAL_SHARED) -> None:
-        self.launched = launched
+        self.launched, self.shared = launched, shared
         self.kernels = tuple(KernelPlanner(kernel, shared) for kernel in launched.kernels)
         self.names = ParameterNames(launched)
         self.buffers = launched.global_buffers

@@ -32,6 +32,7 @@ from blockbuster_fusion.runtime.tensors import STORED, TorchArrays
 from blockbuster_fusion.runtime.triton.descriptors import Matrix
 from blockbuster_fusion.runtime.triton.driver import load_library
 from blockbuster_fusion.runtime.triton.launch import FittingLaunch, TritonKernels, load
+from blockbuster_fusion.runtime.triton.variants import compile_fitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,7 @@ class KernelJob:
         function = getattr(load(self.source), self.kernel)
         if self.unspecialised:
             function = triton.jit(function.fn, do_not_specialize=self.unspecialised)
-        options, room = dict(self.options), shared_limit(self.capability)
-        while True:  # a launch that lacks shared memory takes fewer stages
-            made = function.warmup(*given, grid=(1, 1, 1), **options)
-            if made.metadata.shared <= room or options.get("num_stages", 1) <= 1:
-                return
-            options["num_stages"] -= 1
+        compile_fitting(function, given, self.options, shared_limit(self.capability))
 
 
 class _Target:

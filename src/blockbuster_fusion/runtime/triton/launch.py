@@ -191,7 +191,7 @@ class Launcher(LaunchPlanner):
         """Compiles a function for some numbers and matrices, unless that is done."""
         arrays = {n: placeholder(TORCH[b.dtype]) for b, n in self.names.pointers.items()}
         values = [arrays.get(name, numbers.get(name)) for name in self.parameters]
-        self.variants.compile(function, described(values, matrices), options)
+        self.variants.compile(function, described(values, matrices), options, self.shared)
 
     def matrices(self, plan: LaunchPlan, strides: Sequence[Sequence[int]]) -> dict[int, Matrix]:
         """The arrays that descriptors load, by their places among the arguments."""

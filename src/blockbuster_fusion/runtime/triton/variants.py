@@ -74,8 +74,13 @@ class Variants:
                 self.general[key] = triton.jit(self.function.fn, do_not_specialize=names)
             return self.general[key]
 
-    def compile(self, function: Any, values: Sequence[Any], options: Mapping[str, int]) -> None:
-        """Compiles a function for a launch, without launching it, unless that is done."""
+    def compile(
+        self, function: Any, values: Sequence[Any], options: Mapping[str, int], room: int
+    ) -> None:
+        """Compiles a function for a launch, without launching it, unless that is done.
+
+        A program may take `room` bytes of shared memory.
+        """
         constant = [v for p, v in zip(function.params, values, strict=True) if p.is_constexpr]
         fixed = [v for p, v in zip(function.params, values, strict=True) if not p.do_not_specialize]
         numbers = [v for v in fixed if isinstance(v, int)]
@@ -84,7 +89,7 @@ class Variants:
             is_new = form not in self.compiled
             self.compiled.add(form)
         if is_new:
-            function.warmup(*values, grid=(1, 1, 1), **options)
+            compile_fitting(function, values, options, room)
 
     @cached_property
     def evens(self) -> list[str]:
@@ -131,3 +136,19 @@ def _entries_change(dim: Dim, along: Along) -> bool:
 
 def _changes(dim: Dim) -> bool:
     return not isinstance(dim.axis.extent, int)
+
+
+def compile_fitting(
+    function: Any, values: Sequence[Any], options: Mapping[str, int], room: int
+) -> None:
+    """Compiles a function, and again with fewer stages until its shared memory suffices.
+
+    A launch that lacks shared memory does the same, and finds all of them compiled.
+    """
+    own = dict(options)
+    while True:
+        made = function.warmup(*values, grid=(1, 1, 1), **own)
+        is_small = made is None or made.metadata.shared <= room  # an interpreter makes nothing
+        if is_small or own.get("num_stages", 1) <= 1:
+            return
+        own["num_stages"] -= 1
