@@ -291,3 +291,21 @@ def cut_after(movement: str, seed: int, x: Tensor) -> list[Tensor]:
     r = random.Random(f"{movement} {seed}")
     made = MOVEMENTS[movement](x * 2, r)
     return [part + 1 for part in cut(made, r)] if made.dim() else [made]
+
+
+def test_random_operators_keep_their_order() -> None:
+    """They take numbers from one generator, whatever part each is beside."""
+
+    def model(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a = torch.relu(x @ w)
+        u, v = torch.rand_like(a), torch.rand(8, 8)
+        return u, v, torch.sigmoid(a), a
+
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    with torch.no_grad():
+        torch.manual_seed(0)
+        wanted = model(x, w)
+        made = torch.compile(model, backend="blockbuster", options={"library": "never"})
+        torch.manual_seed(0)
+        for found, own in zip(made(x, w), wanted, strict=True):
+            torch.testing.assert_close(found, own)

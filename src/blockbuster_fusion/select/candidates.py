@@ -66,6 +66,8 @@ class Window:
     """All that the cost of each candidate depends on: equal ones of other windows have the same."""
     is_cut: bool = False
     """True if there are more candidates than the limits allow."""
+    looks_ahead: bool = False
+    """True if a candidate needs units of the next window, which are not always run before it."""
 
     @cached_property
     def by_least(self) -> dict[int, list[tuple[int, int, str]]]:
@@ -141,7 +143,8 @@ class _Windows:
             mask = (1 << (end - first)) - 1
             needed = [(self.order.needed(part << first) >> first) & mask for part in found]
             keys = [self.key(part << first) for part in found]
-            own = (tuple(found), tuple(needed), tuple(keys), is_cut)
+            looks_ahead = any(own >> (after - first) for own in needed)
+            own = (tuple(found), tuple(needed), tuple(keys), is_cut, looks_ahead)
             self.known[digest] = Window(first, after - first, digest, *own)
         return replace(self.known[digest], first=first)
 
@@ -179,7 +182,7 @@ class _Windows:
                 made.update(repr((op.form, reads, op.bytes, op.is_stored, later)).encode())
             for part in self.more.get(n, ()):
                 made.update(str(part >> first).encode())
-            made.update(b"|")
+            made.update(f"|{self.order.operands[n] >> first}|".encode())
         return made.hexdigest()
 
     def candidates(self, first: int, after: int, end: int) -> tuple[list[int], bool]:

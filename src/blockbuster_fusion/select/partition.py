@@ -172,6 +172,8 @@ class Partitioner:
         self.ideals, self.reasons = 0, dict[str, None]()
         if any(window.is_cut for window in self.windows):
             self.reasons["more candidates than the limits allow"] = None
+        if any(window.looks_ahead for window in self.windows):
+            self.reasons["candidates that need units beyond the border of their window"] = None
 
     def cheapest(self, incumbent: Sequence[int], known: Seconds | None = None) -> Partition:
         """The cheapest partition; `incumbent` is one that can be run.

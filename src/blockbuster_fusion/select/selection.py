@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from blockbuster_fusion.errors import BadConstraint
+from blockbuster_fusion.errors import BadConstraint, NoKernel
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Limits, Window, windows
 from blockbuster_fusion.select.constraints import Constraints
@@ -59,6 +59,8 @@ class Selection:
         parts = [(part, self.known(part)) for part in found.parts]
         runnable = [(part, offer) for part, offer in parts if offer is not None]
         if len(runnable) < len(parts) or math.isinf(found.cost.device):
+            if self.constraints == Constraints():
+                raise NoKernel(what="some operators", remedy="PyTorch cannot run them either")
             problem = "nothing runs all operators under these constraints"
             raise BadConstraint(kind="constraints", names="the options", problem=problem)
         return Selected(tuple(runnable), found.cost, found.certificate)

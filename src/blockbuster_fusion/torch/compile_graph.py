@@ -421,7 +421,7 @@ def _weighed(chooser: Chooser, target: str) -> _Weighed:
         chooser.choose()
         crossings = [x for found in chooser.crossings.values() for x in found]
         if not parts.pays:
-            return _Weighed(crossings=crossings, certificate=chooser.certificate)
+            return _Weighed(crossings=crossings)
         won = tuple(choice for _, choice in chooser.won)
         tried = chooser.estimates.noted
         return _Weighed(chooser.gains, crossings, won, tried, chooser.certificate)

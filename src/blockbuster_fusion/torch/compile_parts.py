@@ -188,6 +188,8 @@ class PartCompiler:
                     done.add(number)
                     yield number
                     ready = True
+        if waiting:
+            raise RuntimeError("parts need each other: " + ", ".join(map(str, waiting)))
 
     def leave(self, choices: Mapping[Node, LibraryChoice]) -> None:
         """Leaves operators to PyTorch, some of which may be new and read new constants."""

@@ -164,14 +164,20 @@ def _before(analysis: Analysis) -> dict[Node, list[Node]]:
     """For each collective, the one before it; and so for what is written after a collective.
 
     All ranks have to call collectives in one order, whatever each has chosen for the rest. What is
-    in flight must not be overwritten before the wait for it.
+    in flight must not be overwritten before the wait for it. Random operators take their numbers
+    from one generator, so that they keep their order, too.
     """
     found: dict[Node, list[Node]] = {}
     last: Node | None = None
+    drawn: Node | None = None
     for node in analysis.operators:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            if drawn is not None:
+                found[node] = [drawn]
+            drawn = node
         follows = is_collective(node.target) or has_effect(node)
         if follows and last is not None:
-            found[node] = [last]
+            found.setdefault(node, []).append(last)
         if is_collective(node.target) or (follows and last is not None):
             last = node
     return found

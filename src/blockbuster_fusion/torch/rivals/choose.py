@@ -95,12 +95,17 @@ class Chooser:
             call_cost = self.weighing.call_cost(self.machine.target)
             if self.given_up == ALL:
                 self.leave_all(WHOLE)
-            elif not self.replayed and not self.pays(call_cost):
+            elif not self.replayed and self.may_leave_all and not self.pays(call_cost):
                 needed = call_cost - self.recognised
                 later = [self.later(nodes) for nodes, _ in self.won]
                 self.look_for_crossings("all", lambda: joint_crossings(later, needed))
                 self.leave_all(CALL)
             self.restore_linears()
+
+    @property
+    def may_leave_all(self) -> bool:
+        """True unless kernels have to hold some operators together."""
+        return self.parts.options.wishes.allow_single_units
 
     def choose_kernels(self) -> None:
         """Selects the parts for which kernels alone are to be had.
@@ -292,7 +297,12 @@ class Chooser:
 
     def expressed(self, nodes: Sequence[Node]) -> Estimate:
         """Stands for the time of a part that is not asked for; an error if no program has it."""
-        self.parts.program(nodes)
+        try:
+            self.parts.program(nodes)
+        except Exception:  # whatever it is: the compiler of parts meets it again, and tells
+            if self.parts.options.strict:
+                raise
+            return Estimate(Seconds(math.inf), FLOOR)
         return Estimate(Seconds(0.0), FLOOR)
 
     def is_given_up(self, nodes: Sequence[Node]) -> bool:
@@ -442,13 +452,20 @@ class Chooser:
     def collapse_rest(self) -> None:
         """Collapses the composites whose members are of several parts that all went to PyTorch."""
         libraries = self.parts.libraries
-        found = self.within(self.parts.analysis.library)
+        found = [x for x in self.within(self.parts.analysis.library) if self.is_free]
         self.move({}, [(x, libraries[x.members[-1]]) for x in found])
+
+    @property
+    def is_free(self) -> bool:
+        """True if no constraint keeps operators of a composite apart."""
+        wishes = self.parts.options.wishes
+        return not wishes.apart and not wishes.materialise
 
     def restore_linears(self) -> None:
         """Puts the linear layers whose products PyTorch runs back as one operator each."""
         analysis, replaced = self.parts.analysis, dict[Node, Node]()
         found = [x for x in found_linears(analysis) if x.members[0] in self.parts.libraries]
+        found = found if self.is_free else []
         graph, libraries = analysis.module.graph, self.parts.libraries
         made = [(x.collapse(graph, replaced), libraries[x.members[0]]) for x in found]
         self.parts.leave({node: choice for (node,), choice in made})
