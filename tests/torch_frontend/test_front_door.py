@@ -96,9 +96,9 @@ def test_bad_modes_and_options_are_refused(given: dict[str, Any], sentence: str)
         ({"target": "abacus"}, "target 'abacus': unknown; known are cpu, cuda, interpret"),
         ({"threads": 0}, "takes a number of threads from 1 on, not 0; leave it out"),
         ({"strict": "yes"}, "takes strict as True or False, not 'yes'"),
-        ({"selection": 3}, "takes a selection with a method `parts`"),
+        ({"together": 3}, "takes together as a list of lists of names"),
     ],
-    ids=["target", "threads", "strict", "selection"],
+    ids=["target", "threads", "strict", "together"],
 )
 def test_bad_values_of_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(bb.BlockbusterError, match=sentence):

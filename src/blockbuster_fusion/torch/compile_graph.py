@@ -272,10 +272,10 @@ class _WeighedGraph:
             analysis = replace(analysis)  # without what was known of the graph before
         self.captured = operator_graph(analysis)
         self.parts = PartCompiler(analysis, options, target, span, constants)
-        self.chooser = Chooser(self.parts, self.parts.machine(target), weighing)
+        self.chooser = _chooser(self.parts, target, weighing)
         self.planned: GraphPlan | None = None
         if options.plan is None:
-            self.weighed = _weighed(self.chooser, target)
+            self.weighed = _Weighed() if self.chooser is None else _weighed(self.chooser, target)
         else:
             self.planned = fitting(options.plan, self.captured, target)
             self.weighed = _followed(self.parts, self.planned, number, self.captured)
@@ -295,6 +295,8 @@ class _WeighedGraph:
     @property
     def mispredicted(self) -> bool:
         """True if kernels of a GPU are slower than they counted for; their times are noted."""
+        if self.chooser is None:
+            return False
         return mispredicted(self.chooser.estimates, self.parts, self.groups)
 
     @cached_property
@@ -409,6 +411,17 @@ def _followed(
     """Moves operators to PyTorch and arranges parts as a plan has them."""
     choices = Follower(parts, planned, number, captured).follow()
     return _Weighed(choices=choices, certificate=planned.plans[number].certificate)
+
+
+def _chooser(parts: PartCompiler, target: str, weighing: Weighing) -> Chooser | None:
+    """Makes the choice of a graph; None if the machine can't be measured."""
+    try:
+        return Chooser(parts, parts.machine(target), weighing)
+    except Exception as error:  # whatever it is: the model runs, each operator by itself
+        if parts.options.strict:
+            raise
+        log.warning("kernels are not weighed: %s: %s", type(error).__name__, error)
+        return None
 
 
 def _weighed(chooser: Chooser, target: str) -> _Weighed:

@@ -31,7 +31,7 @@ def described(analysis: Analysis, length: Length) -> list[Operator]:
     def known(size: Any) -> int:
         try:
             return length(size)
-        except KeyError:
+        except (KeyError, AttributeError):  # or of a nested array, whose rows differ
             return 0
 
     number = {node: i for i, node in enumerate(analysis.operators)}
