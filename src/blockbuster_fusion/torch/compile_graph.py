@@ -428,8 +428,7 @@ def _weighed(chooser: Chooser, target: str) -> _Weighed:
     """Moves operators to PyTorch where they are faster."""
     parts = chooser.parts
     if parts.options.library == "never" or target not in ("cpu", "cuda"):
-        chooser.choose_kernels()
-        return _Weighed(tried=chooser.estimates.noted, certificate=chooser.certificate)
+        return _kernels_alone(chooser)
     try:
         chooser.choose()
         crossings = [x for found in chooser.crossings.values() for x in found]
@@ -444,5 +443,18 @@ def _weighed(chooser: Chooser, target: str) -> _Weighed:
         if parts.options.strict:
             raise
         log.warning("kernels are not weighed: %s: %s", type(error).__name__, error)
+        return _kernels_alone(chooser)
+
+
+def _kernels_alone(chooser: Chooser) -> _Weighed:
+    """Selects parts for kernels alone; if that fails, each operator is one."""
+    try:
         chooser.choose_kernels()
-        return _Weighed(certificate=chooser.certificate)
+    except BadConstraint:
+        raise
+    except Exception as error:  # whatever it is: the model runs
+        if chooser.parts.options.strict:
+            raise
+        log.warning("parts are not selected: %s: %s", type(error).__name__, error)
+        return _Weighed()
+    return _Weighed(tried=chooser.estimates.noted, certificate=chooser.certificate)
