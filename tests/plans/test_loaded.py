@@ -157,7 +157,7 @@ def by_name(fast: str) -> Callable[..., Seconds]:
 
 
 def test_as_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing is faster than the captured graph, that runs by the plan as well."""
+    """The captured graph runs by the plan as well, if nothing is faster."""
     monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: FAST)
     function, inputs = CASES["block"]
     plan = bb.plan(function, *inputs, options=WEIGHED)
@@ -344,7 +344,7 @@ def test_a_step_that_is_missing_is_refused() -> None:
 
 
 def test_constants_come_from_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What depends on weights alone is computed once, if the options ask for that."""
+    """Values of weights alone are computed once, if the options ask for that."""
     model, x = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 6)).eval(), numbers(4, 8)
     plan = bb.plan(model, x, options={"freeze": True})
     forbidden(monkeypatch)

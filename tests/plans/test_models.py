@@ -91,7 +91,7 @@ def test_each_operator_is_in_one_step(plan: Plan) -> None:
 
 
 def test_steps_are_in_order(plan: Plan) -> None:
-    """What a step reads is an input, or was written by a step before it."""
+    """Each array that a step reads is an input, or was written by a step before it."""
     written = {name for step in plan.steps for name in step.writes}
     known = {name for graph in plan.graphs for name in graph.graph.names} - written
     for step in plan.steps:
@@ -230,7 +230,7 @@ def test_exported_programs_and_the_interpreter() -> None:
 
 
 def test_a_model_without_weights() -> None:
-    """What is exported from tensors without memory is planned, and not run."""
+    """A model that is exported from tensors without memory is planned, and not run."""
 
     def exported() -> torch.export.ExportedProgram:
         model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()

@@ -1,4 +1,4 @@
-"""What a search does not count again is what it would count."""
+"""Works that a search does not count again are equal to those that it would count."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -47,7 +47,7 @@ EXPLAINED = ("explained", "explained_in_pieces")
 
 @functools.cache
 def outputs(ranks: int) -> list[dict[str, Any]]:
-    """What each rank found, by case."""
+    """The findings of each rank, by case."""
     cases = (*LAYERS, *SEVERAL, *EXPLAINED) if ranks > 1 else ("layer", "three_heads", "explained")
     with tempfile.TemporaryDirectory() as folder:
         return run_ranks(SCRIPT, cases, ranks, Path(folder))

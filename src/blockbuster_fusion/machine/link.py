@@ -8,7 +8,7 @@ links between pairs, so the rate is the `busbw` that NCCL's tests print.
 from dataclasses import dataclass, field
 
 PASSES = {"all_reduce": 2, "all_reduce_coalesced": 2}
-"""How often a collective passes the array around; others do once."""
+"""The times that a collective passes the array around; others do once."""
 
 
 @dataclass(frozen=True, slots=True)

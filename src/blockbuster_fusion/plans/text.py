@@ -119,7 +119,7 @@ def _row(step: Step) -> Row:
 
 
 def _by(step: Step) -> str:
-    """What runs a step."""
+    """The runner of a step."""
     if step.kernels is not None:
         count = len(step.kernels.launches)
         config = step.kernels.config

@@ -24,7 +24,7 @@ from blockbuster_fusion.select.units import Units
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Where the growth of candidates ends."""
+    """The limits of the growth of candidates."""
 
     units: int = 14
     """The most units of a candidate."""

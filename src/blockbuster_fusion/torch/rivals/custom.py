@@ -78,7 +78,7 @@ def found_custom(analysis: Analysis, declared: Sequence[CustomOperator]) -> list
 
 
 def _custom(declared: CustomOperator, result: Node, analysis: Analysis) -> Custom | None:
-    """What a user's operator computes with a result, or None."""
+    """The match of a user's operator that computes a result, or None."""
     bound = declared.pattern.matched(result)
     if bound is None:
         return None
