@@ -293,8 +293,8 @@ class Windows(torch.nn.Module):
 def attentive(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Attention by PyTorch between kernels, with and without a mask and a scale."""
     attention = torch.nn.functional.scaled_dot_product_attention
-    first = attention(q.tanh(), k * 2, v + 1, is_causal=True)
-    second = attention(first.exp(), k * 2, v + 1, attn_mask=mask.sin(), scale=0.5)
+    first = attention(q.tanh(), k.sin(), v.cos(), is_causal=True)
+    second = attention(first.exp(), k.cos(), v.sin(), attn_mask=mask.sin(), scale=0.5)
     return second.transpose(1, 2).flatten(2) * 2, first
 
 

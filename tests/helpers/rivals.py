@@ -37,6 +37,7 @@ def by_pytorch(wanted: Wanted) -> Iterator[None]:
     with (
         mock.patch.object(KernelFuser, "floor", floor),
         mock.patch.object(Chooser, "estimate", estimate),
+        mock.patch.object(Chooser, "lost_later", return_value=False),
         mock.patch.object(Chooser, "pays", return_value=True),
         mock.patch.object(LibraryTimes, "_timed", return_value=FAST),
         mock.patch.object(CompiledGraph, "gains", True),

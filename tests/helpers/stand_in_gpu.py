@@ -22,7 +22,7 @@ from blockbuster_fusion.runtime.c.compiler import compile_c
 from blockbuster_fusion.runtime.recently_used import RecentlyUsed
 from blockbuster_fusion.runtime.tensors import TorchArrays
 from blockbuster_fusion.runtime.triton import driver, launch
-from blockbuster_fusion.torch import compile_parts
+from blockbuster_fusion.torch import compile_graph, compile_parts
 from blockbuster_fusion.torch.plan import (
     gpu_tape,
     kernel_buffers,
@@ -182,6 +182,7 @@ def installed() -> Iterator[StandIn]:
             (kernel_buffers, "library_on", _library_on),
             (compile_parts, "_COMPILED", RecentlyUsed(256)),
             (compile_parts.PartCompiler, "try_out", lambda *_: None),
+            (compile_graph, "mispredicted", lambda *_: False),
             (sized, "AddressedArray", array_at),
             (launch.BoundLaunch, "__call__", run),
             (gpu_tape.GpuTape, "meet", met),

@@ -48,7 +48,6 @@ def planned(function: Callable[..., torch.Tensor], x: torch.Tensor) -> CompiledG
     return graphs[0]
 
 
-@pytest.mark.xfail(reason="independent readers of one array are in few parts only if they are few")
 @pytest.mark.parametrize("function", [joined, nested])
 def test_kernels_are_few_and_small(function: Callable[..., torch.Tensor]) -> None:
     """There was a kernel for each piece, or one that chose from all of them."""

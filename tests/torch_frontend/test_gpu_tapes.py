@@ -30,17 +30,21 @@ ODD_OR_MANY = ("cut", "strides", "aligned", "odd_addresses", "fixed_odd_addresse
 """Cases with arrays at odd addresses, with many strides, or with several threads."""
 
 
-@functools.cache
 def outputs() -> dict[str, Any]:
     """The launches of all cases, which check their own results; in one process."""
+    done = _run()
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@functools.cache
+def _run() -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     cases = (*PLAIN, *ODD_OR_MANY, *LIBRARY, *(f"fixed_{name}" for name in FIXED))
     command = [sys.executable, "-W", "ignore", str(SCRIPT), *cases]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("case", [*PLAIN, *ODD_OR_MANY, *LIBRARY])

@@ -26,7 +26,7 @@ from blockbuster_fusion.select.units import Units
 class Limits:
     """The limits of the growth of candidates."""
 
-    units: int = 14
+    units: int = 16
     """The most units of a candidate."""
     products: int = 8
     """The most products of a candidate."""
@@ -43,7 +43,8 @@ READERS = 4
 FAR = 64
 """The number of units before a window whose readers are looked at."""
 NEAR, SHARING = 32, 6
-"""Readers of one array are beside each other if they are near, and not many."""
+"""Readers of one array are beside each other if they are near; of many, those that follow each
+other are."""
 SHORTEST = 5
 """The least units of a window, but for the last."""
 
@@ -300,11 +301,17 @@ def _beside(units: Units) -> list[int]:
     for n, own in enumerate(units.members):
         around = ((2 << NEAR) - 1) << n >> (NEAR // 2)
         shared = (readers[r.array] & around for i in own for r in units.operators[i].reads)
-        near = union(x for x in shared if x.bit_count() <= SHARING)
+        near = union(x if x.bit_count() <= SHARING else _next_to(n, x) for x in shared)
         near &= products if products >> n & 1 else ~products
         near &= ~(order.before[n] | order.after[n])
         found.append((near | order.operands[n] | order.users[n]) & ~(1 << n))
     return found
+
+
+def _next_to(n: int, readers: int) -> int:
+    """The readers before and after a unit, of all that read an array with it."""
+    below, above = readers & ((1 << n) - 1), readers >> (n + 1) << (n + 1)
+    return (1 << below.bit_length() >> 1) | (above & -above)
 
 
 def _barred(units: Units) -> list[int]:

@@ -420,7 +420,8 @@ def _chooser(parts: PartCompiler, target: str, weighing: Weighing) -> Chooser | 
     except Exception as error:  # whatever it is: the model runs, each operator by itself
         if parts.options.strict:
             raise
-        log.warning("kernels are not weighed: %s: %s", type(error).__name__, error)
+        parts.halved.append(f"no parts are selected: {type(error).__name__}: {error}")
+        log.warning(parts.halved[-1])
         return None
 
 
@@ -455,6 +456,7 @@ def _kernels_alone(chooser: Chooser) -> _Weighed:
     except Exception as error:  # whatever it is: the model runs
         if chooser.parts.options.strict:
             raise
-        log.warning("parts are not selected: %s: %s", type(error).__name__, error)
+        chooser.parts.halved.append(f"no parts are selected: {type(error).__name__}: {error}")
+        log.warning(chooser.parts.halved[-1])
         return _Weighed()
     return _Weighed(tried=chooser.estimates.noted, certificate=chooser.certificate)

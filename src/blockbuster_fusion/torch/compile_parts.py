@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -151,7 +151,7 @@ class PartCompiler:
                     job = (part, target, device_of(nodes), *self.chosen(part, target))
                     self.built[key] = pool.submit(self.executable, *job)
 
-    def take(self, parts: Sequence[Sequence[Node]]) -> None:
+    def take(self, parts: Iterable[Sequence[Node]]) -> None:
         """Has kernels run some parts."""
         self.taken = [[*nodes] for nodes in parts]
 
@@ -192,12 +192,17 @@ class PartCompiler:
             raise RuntimeError("parts need each other: " + ", ".join(map(str, waiting)))
 
     def leave(self, choices: Mapping[Node, LibraryChoice]) -> None:
-        """Leaves operators to PyTorch, some of which may be new and read new constants."""
+        """Leaves operators to PyTorch, some of which may be new and read new constants.
+
+        New operators may take the place of others. Parts lose the nodes that nothing reads now.
+        """
         self.libraries |= choices
         analysis, constants = self.analysis, self.constants
         made = [] if constants is None else constants.inputs(analysis.module.graph)
         static, library = analysis.static.union(made), analysis.library | choices.keys()
         self.analysis = replace(analysis, static=static, library=library)
+        alive = self.analysis.regions
+        self.take(filter(None, ([n for n in part if n in alive] for part in self.taken)))
         self.programs.clear()
 
     def misc(self, node: Node) -> Unfused | Library:

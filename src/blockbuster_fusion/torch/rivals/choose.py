@@ -15,6 +15,7 @@ from functools import partial
 from torch.fx import Node
 
 from blockbuster_fusion.array.axes import Length
+from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
@@ -78,6 +79,8 @@ class Chooser:
         """The seconds that kernels win, and that recognised composites win."""
         self.won: list[tuple[Sequence[Node], LibraryChoice]] = []
         """The parts that kernels run, with the times."""
+        self.gains: dict[str, float] = {}
+        """The seconds that kernels win, by the kinds of parts."""
         self.crossings: dict[object, list[Crossing]] = {}
         """The sizes between which the faster one changes, by part: those that moved count too."""
         self.lost: dict[tuple[Node, ...], LibraryChoice] = {}
@@ -251,8 +254,7 @@ class Chooser:
                 continue
             if offer.fuser == KERNELS:
                 choice = self.entry(nodes)
-                self.won.append((nodes, choice))
-                self.gain += self.total(choice.library) - self.total(offer.seconds)
+                self.win(nodes, choice, offer.seconds)
                 taken.append(nodes)
                 continue
             is_custom = offer.fuser == CUSTOM
@@ -265,6 +267,14 @@ class Chooser:
         self.parts.take(taken)
         self.move(found, collapsed)
         self.leave_rest()
+
+    def win(self, nodes: Sequence[Node], choice: LibraryChoice, seconds: Seconds) -> None:
+        """Notes a part that kernels run, with what they win."""
+        self.won.append((nodes, choice))
+        self.gain += self.total(choice.library) - self.total(seconds)
+        kind = self.estimates.kind(nodes)
+        gain = self.total(choice.library) - self.total(choice.kernels)
+        self.gains[kind] = self.gains.get(kind, 0.0) + gain
 
     def entry(
         self, nodes: Sequence[Node], composites: Sequence[Composite] | None = None
@@ -299,9 +309,12 @@ class Chooser:
         """Stands for the time of a part that is not asked for; an error if no program has it."""
         try:
             self.parts.program(nodes)
-        except Exception:  # whatever it is: the compiler of parts meets it again, and tells
+        except BlockbusterError:  # a part that no program has is no candidate
+            raise
+        except Exception as error:  # whatever it is: the compiler of parts meets it too
             if self.parts.options.strict:
                 raise
+            log.debug("no program has a part: %s", error)
             return Estimate(Seconds(math.inf), FLOOR)
         return Estimate(Seconds(0.0), FLOOR)
 
@@ -359,16 +372,6 @@ class Chooser:
             captured, ours = captured + choice.library, ours + choice.kernels
         ours += Seconds(0.0, call_cost)
         return ours.total() < captured.total() + self.recognised
-
-    @property
-    def gains(self) -> dict[str, float]:
-        """The seconds that kernels win, by the kinds of parts."""
-        found: dict[str, float] = {}
-        for nodes, choice in self.won:
-            gain = self.total(choice.library) - self.total(choice.kernels)
-            kind = self.estimates.kind(nodes)
-            found[kind] = found.get(kind, 0.0) + gain
-        return found
 
     def spared(self) -> float:
         """The seconds of PyTorch's operators whose results are constants, or folded into some."""
