@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +28,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the golden files of the tests run"
     )
+    parser.addoption(
+        "--all-cases", action="store_true", help="run all cases of sweeps, not one in some"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out cases of tests with the mark `sweep(n)`: one in n is run, and all in full runs."""
+    seen = Counter[str]()
+    left: list[pytest.Item] = []
+    for item in [] if FULL or config.getoption("--all-cases") else items:
+        mark = item.get_closest_marker("sweep")
+        if mark is None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        if seen[test] % mark.args[0]:
+            left.append(item)
+        seen[test] += 1
+    if left:
+        config.hook.pytest_deselected(items=left)
+        gone = {*left}
+        items[:] = [item for item in items if item not in gone]
 
 
 @pytest.fixture

@@ -253,6 +253,7 @@ print(found)
 """
 
 
+@pytest.mark.long
 def test_a_local_ray_cluster_tunes(tmp_path: Path) -> None:
     """In a process of its own: Ray has threads that stay."""
     database = tmp_path / "tuning.sqlite3"

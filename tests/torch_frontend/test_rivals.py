@@ -391,7 +391,7 @@ def test_a_machine_that_cannot_be_measured_does_not_stop_a_model(
     x = torch.randn(11, 17)
     made = bb.compile(lambda x: (x * 3 - 1).softmax(-1), x, library="auto")
     torch.testing.assert_close(made(x), (x * 3 - 1).softmax(-1))
-    assert "kernels are not weighed: NoCompiler" in caplog.text
+    assert "no parts are selected: NoCompiler" in caplog.text
     machines._cpu.cache_clear()
 
 

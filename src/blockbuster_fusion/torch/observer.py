@@ -15,7 +15,12 @@ from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.plan.clock import TimedPlan
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 
-NO_LIMITS = {"recompile_limit": 10_000, "accumulated_recompile_limit": 10_000}
+ALONE = {
+    "recompile_limit": 10_000,
+    "accumulated_recompile_limit": 10_000,
+    "automatic_dynamic_shapes": False,
+}
+"""Settings of torch.compile by which earlier calls of a model count for nothing."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +69,8 @@ def observed(
     model = getattr(model, "_orig_mod", model)
     observer = _Observer(mode, options, measures=measures, thorough=thorough)
     is_enabled = torch.is_grad_enabled()
-    no_limits: Any = torch._dynamo.config.patch(NO_LIMITS)
-    with torch.no_grad(), no_limits, _graph_breaks() as breaks, alone():
+    settings: Any = torch._dynamo.config.patch(ALONE)
+    with torch.no_grad(), settings, _graph_breaks() as breaks, alone():
         compiled: Any = torch.compile(model, backend=observer.backend, dynamic=dynamic)
         compiled(*inputs, **named)
     needs = is_enabled and observer.needs_gradients
