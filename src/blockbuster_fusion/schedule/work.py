@@ -108,8 +108,10 @@ class Work:
     """The most bytes that one such step loads."""
     read_by_cores: float = 0.0
     """Bytes of shared memory that tensor cores read, as operands of products."""
+    each_stage: float = 0.0
+    """Bytes of shared memory that each stage but the first takes."""
     kept: float = 0.0
-    """Bytes of operands of products, and of products, that lie in shared memory beside those."""
+    """Bytes of shared memory beside those: operands of products, and products to be stored."""
     across: float = math.inf
     """The bytes of the shortest vector that such a step multiplies with rows of a block, all of one
     row with one number."""
@@ -238,6 +240,8 @@ class _Count:
             work.is_describable = self.facts.is_describable
         if work.has_few_rows:  # weights are read as they lie
             work.transposed = 0.0
+        if self.has_tensor_cores and work.staged:
+            self.share_memory()
         return work
 
     def is_triangular(self, loop: For) -> bool:
@@ -284,7 +288,6 @@ class _Count:
                 self.mixed |= own.mixed
                 work.accumulated = max(work.accumulated, self.gathered)
             if multiplies and self.has_tensor_cores:
-                work.kept = max(work.kept, self.kept(own, repeats=times > work.programs))
                 self.note_vectors(own)
         if self.facts.is_pointwise:
             work.handed_over += times * sum(self.is_handed_over(s, body) for s in loads)
@@ -370,19 +373,15 @@ class _Count:
         )
         return _place(statement.source) in self.there and all(fixed)
 
-    def kept(self, body: BodyFacts, *, repeats: bool) -> float:
-        """The bytes of shared memory that a step with dots takes beside the blocks that it loads.
+    def share_memory(self) -> None:
+        """Notes the shared memory of a program: for each stage, and for all that it needs once."""
+        memory, work = self.facts.shared, self.work
+        few, more = (memory.estimate(self.whole, stages, WARPS) for stages in (2, 3))
+        work.each_stage, work.kept = float(more - few), float(2 * few - more)
 
-        Operands that were loaded before lie there. So do products on their way to be stored, if the
-        step is one of a loop: then blocks of the next steps fill the rest.
-        """
-        loaded = {s.tile for s in body.loads}
-        dots = [s for s in body.products if s in self.facts.dots]
-        sides = {side: self.facts.types.of(s).bytes for s in dots for side in (s.left, s.right)}
-        before = [side for side in sides if side not in loaded and side in self.loaded]
-        stores = body.stores if dots and repeats else ()
-        stored = sum(self.elements(s.tile) * s.target.buffer.dtype.bytes for s in stores)
-        return stored + sum(self.elements(side) * sides[side] for side in before)
+    def whole(self, dim: Dim) -> int:
+        """The length of whole blocks of a dim."""
+        return self.blocks_of(dim).whole if dim.packed else 1
 
     def note_vectors(self, body: BodyFacts) -> None:
         """Notes the vectors that a step multiplies with all of a row, one number each."""
