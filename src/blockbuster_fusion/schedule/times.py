@@ -15,7 +15,6 @@ from blockbuster_fusion.schedule.kernel_facts import KernelFacts
 from blockbuster_fusion.schedule.schedule import Schedule, takes_warps
 from blockbuster_fusion.schedule.work import Work, work_with
 
-
 OwnTiles = tuple[int | None, ...]
 """The tiles of the dims of one kernel; None for a dim that has none."""
 

@@ -53,6 +53,8 @@ PASSED_ON = 8.0
 same step: it goes from registers to shared memory, and back to each warp."""
 GROUPED, WARPS = 64, 4
 """The rows that a group of four warps multiplies at a time."""
+AT_A_TIME = 8
+"""The rows of an operand that tensor cores read at a time."""
 VECTOR_BYTES = 16
 """The bytes that a thread of a GPU loads at a time."""
 LINE = {"cpu": 64, "cuda": 32}
@@ -415,7 +417,12 @@ class _Count:
         own = self.facts.types.of(statement)
         work.dtype = str(own)
         is_grouped = rows >= GROUPED
-        read = rows + columns * rows / GROUPED if is_grouped else rows * WARPS + columns
+        read = rows + columns * rows / GROUPED
+        if not is_grouped:
+            row = depth * own.bytes
+            merged = [len(x) > 1 for x in (product.rows, product.columns, statement.summed)]
+            first, second = (conflicts(row, merged=x or merged[2]) for x in merged[:2])
+            read = rows * WARPS * first + columns * second
         work.read_by_cores += batch * depth * own.bytes * read * times
         work.is_grouped &= is_grouped
         self.has_many_columns |= columns >= GROUPED
@@ -468,7 +475,7 @@ class _Count:
             own += sum(map(self.products, self.facts.spread[loop]))
         self.gathered = before + own
         if any(isinstance(s, Contract) for s in loop.body):
-            self.work.restarts += times - self.work.programs
+            self.work.restarts += max(0.0, times - self.work.programs * self.work.busy)
         ahead = times * max(0.0, trips - 1) if loop in self.streams else 0.0
         self.body(loop.body, times * trips, ahead)
         self.gathered = before
@@ -566,6 +573,15 @@ class _Count:
     def length(self, span: Span) -> float:
         """The mean length of the blocks of a span."""
         return self.blocks_of(span.dim).mean
+
+
+def conflicts(row: float, *, merged: bool) -> float:
+    """The times that shared memory is read for a row of an operand, if some axes are merged.
+
+    Rows of matrices are shifted, so that cores read the same columns of several at a time. Where
+    axes are merged they are not: eight rows lie in the same banks.
+    """
+    return max(1.0, min(float(AT_A_TIME), row / VECTOR_BYTES)) if merged else 1.0
 
 
 def _place(access: Access) -> object:
