@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.nest.analysis.shared_memory import USUAL_SHARED
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.nest.passes.divide_masked_loops import divide_masked_loops
 from blockbuster_fusion.nest.passes.join_grids import join_grids
@@ -18,7 +19,6 @@ from blockbuster_fusion.nest.passes.unroll_short_loops import unroll_short_loops
 from blockbuster_fusion.nest.passes.untie_kernels import untie_kernels
 from blockbuster_fusion.passes import Observer, Pass, run_passes
 from blockbuster_fusion.printers.reserved import kernel_name
-from blockbuster_fusion.printers.triton.memory import USUAL_SHARED
 from blockbuster_fusion.printers.triton.tiles import fitted
 from blockbuster_fusion.schedule.defaults import all_tiles, assumed_lengths, default_tiles
 from blockbuster_fusion.schedule.schedule import Schedule, each_kernel, scheduled

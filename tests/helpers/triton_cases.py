@@ -18,6 +18,7 @@ from blockbuster_fusion.ir.axis import Axis, Dim
 from blockbuster_fusion.ir.combiner import ADD
 from blockbuster_fusion.ir.types import DType
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot
+from blockbuster_fusion.nest.analysis.shared_memory import SharedMemory, shared_limit
 from blockbuster_fusion.nest.nest import (
     Access,
     Buffer,
@@ -36,7 +37,6 @@ from blockbuster_fusion.nest.nest import (
 )
 from blockbuster_fusion.nest.verify import verify_nest
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlanner, block_length
-from blockbuster_fusion.printers.triton.memory import SharedMemory, shared_limit
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.safety.storage import stored_as
 from blockbuster_fusion.schedule.schedule import Schedule, scheduled
@@ -52,6 +52,7 @@ from helpers.lookup_programs import traced
 from helpers.padded_products import padded_errors, padded_resources, turn_errors, turn_resources
 from helpers.placed_programs import PLACED
 from helpers.placed_programs import inputs_of as placed_inputs
+from helpers.shared_kernels import shared_resources
 from helpers.summed_products import summed_errors
 from helpers.together import together_errors, together_resources
 from helpers.triton_functions import error_functions
@@ -641,6 +642,7 @@ COMMANDS: dict[str, Callable[..., Iterator[dict[str, object]]]] = {
     "compile_products": product_resources,
     "compile_vectors": vector_resources,
     "compile_padded": padded_resources,
+    "compile_shared": shared_resources,
     "compile_rows": row_resources,
     "compile_scans": scan_resources,
     "compile_turns": turn_resources,

@@ -5,7 +5,7 @@ import pytest
 import blockbuster_fusion as bb
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
-from blockbuster_fusion.printers.triton.memory import SHARED, shared_limit
+from blockbuster_fusion.nest.analysis.shared_memory import SHARED, shared_limit
 from blockbuster_fusion.printers.triton.tiles import Halving
 
 

@@ -315,6 +315,7 @@ def test_a_sum_of_rows_may_have_a_program_for_each() -> None:
 
 def test_programs_share_a_processor_as_far_as_it_goes() -> None:
     work = Work(programs=10_000, held=4096, staged=32_768, multiplying=64, steps=64)
+    work = replace(work, each_stage=32_768, kept=32_768)
     usual = residents(work, H200, Schedule())
     assert (usual.warps, usual.stages, usual.programs) == (4, 3, 2)
     assert residents(work, H200, Schedule(warps=8)).programs <= usual.programs

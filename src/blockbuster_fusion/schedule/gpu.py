@@ -162,14 +162,14 @@ def residents(work: Work, machine: Machine, schedule: Schedule) -> Residents:
     warps = schedule.warps or usual
     runs = work.multiplying > 1 or work.streaming  # one step has none ahead
     stages = (schedule.stages or STAGES) + work.further if runs else 1
-    if work.staged:
-        stages = max(1, min(stages, int(room // work.staged)))
+    if work.each_stage:
+        stages = max(1, min(stages, 1 + int(room // work.each_stage)))
     each = work.held / (32 * warps)
     beside = BESIDE_DESCRIBED if loads_by_descriptors(work, machine, schedule) else BESIDE
     own = work.accumulated / (32 * warps) + beside if work.accumulated else 0.0
     registers = min(MOST_REGISTERS, max(own, USED + each * PER_ELEMENT))
     limits = [MOST_PROGRAMS, MOST_WARPS // warps, int(REGISTERS // (32 * warps * registers))]
-    shared = work.staged * stages + work.kept
+    shared = work.each_stage * (stages - 1) + work.kept
     limits += [int(machine.memories[0].size // shared)] if shared else []
     if schedule.programs and work.products:
         limits.append(schedule.programs // machine.processors)
@@ -238,7 +238,7 @@ def gpu_seconds(work: Work, machine: Machine, schedule: Schedule) -> float:
     if work.multiplying:  # while a program stores, it multiplies nothing
         stored = 1.0 if has_turns and is_described else rounds  # descriptors store beside it
         waiting += stored * work.written / programs / machine.memories[-2].each / at_a_time
-    wanted = work.staged * (schedule.stages or 1) + work.kept
+    wanted = work.each_stage * ((schedule.stages or 1) - 1) + work.kept
     crowded = CROWDED if wanted > machine.memories[0].size else 1.0
     beside = (1 - OVERLAP[bool(work.products)]) * shorter
     waiting += FETCHING if is_described else 0.0

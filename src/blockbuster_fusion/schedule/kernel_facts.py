@@ -7,6 +7,7 @@ from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.analysis.described_blocks import describable_blocks
 from blockbuster_fusion.nest.analysis.matrix_products import Product, is_dot, product_of
 from blockbuster_fusion.nest.analysis.product_types import ProductTypes
+from blockbuster_fusion.nest.analysis.shared_memory import SharedMemory
 from blockbuster_fusion.nest.analysis.spread_sums import spread_sums, streaming_loops
 from blockbuster_fusion.nest.analysis.triangular_scans import TriangularScan, triangular_scan
 from blockbuster_fusion.nest.nest import (
@@ -90,6 +91,11 @@ class KernelFacts:
     def dims(self) -> tuple[Dim, ...]:
         """The dims of the kernel: its work depends on their tiles alone."""
         return self.kernel.dims
+
+    @cached_property
+    def shared(self) -> SharedMemory:
+        """The shared memory of a program."""
+        return SharedMemory(self.kernel)
 
     @cached_property
     def is_describable(self) -> bool:

@@ -60,8 +60,7 @@ def searched(lower: Lower, usual: Schedule, kernels: CountedKernels) -> list[Fou
         if best is not None:
             search.transpose(best)
         if best is not None and schedule.grid != "one":
-            for split in search.splits(best):
-                search.visit(split)
+            search.share(best)
     if machine.target == "cuda":
         for schedule in dict.fromkeys(form for form in forms if form.grid == usual.grid):
             search.join(schedule)
@@ -134,6 +133,19 @@ class _Search:
         best = min(apart, key=lambda x: x.seconds.device, default=None)
         if best is not None and best.schedule.split:
             self.visit(replace(together, split=best.schedule.split))
+
+    def share(self, best: Found) -> None:
+        """Looks at reductions that more and more programs share, until more of them are slower."""
+        several: dict[tuple[str, ...], list[Schedule]] = {}
+        for split in self.splits(best):
+            several.setdefault(tuple(split.split), []).append(split)
+        for splits in several.values():
+            least = math.inf
+            for split in sorted(splits, key=lambda x: sum(x.split.values())):
+                found = self.visit(split)
+                if found is None or found.seconds.device > least:
+                    break
+                least = found.seconds.device
 
     def splits(self, best: Found) -> list[Schedule]:
         """The schedules that share the reductions of one that leaves the machine idle.

@@ -9,11 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
-from blockbuster_fusion.nest.nest import Kernel, Nest
+from blockbuster_fusion.nest.nest import Kernel, Launchable, Nest
 from blockbuster_fusion.schedule.cost import Seconds, predicted_launch
 from blockbuster_fusion.schedule.kernel_facts import KernelFacts
 from blockbuster_fusion.schedule.schedule import Schedule, takes_warps
 from blockbuster_fusion.schedule.work import Work, work_with
+
+OwnTiles = tuple[int | None, ...]
+"""The tiles of the dims of one kernel; None for a dim that has none."""
 
 
 def total(times: Iterable[Seconds]) -> Seconds:
@@ -26,27 +29,37 @@ class CountedKernel:
 
     def __init__(self, kernel: Kernel, extents: Extents, target: str) -> None:
         self.facts, self.extents = KernelFacts(kernel, target), extents
-        self.works: dict[tuple[int | None, ...], Work] = {}
+        self.works: dict[OwnTiles, Work] = {}
+
+    def own(self, tiles: Mapping[Dim, int]) -> OwnTiles:
+        """The tiles of its own dims, in order."""
+        return tuple(map(tiles.get, self.facts.dims))
 
     def work(self, tiles: Mapping[Dim, int]) -> Work:
         """The work with some tiles."""
-        own = tuple(map(tiles.get, self.facts.dims))
+        own = self.own(tiles)
         if own not in self.works:
             self.works[own] = work_with(self.facts, Tiling(self.extents, tiles))
         return self.works[own]
 
 
 class _Launch:
-    """One launch of a nest."""
+    """One launch of a nest, whose time is predicted once for each choice of its tiles."""
 
     def __init__(self, kernels: Sequence[CountedKernel], *, takes_warps: bool) -> None:
         self.kernels, self.takes_warps = kernels, takes_warps
         self.dims = {dim for kernel in kernels for dim in kernel.facts.dims}
+        self.known: dict[object, Seconds] = {}
 
     def seconds(self, schedule: Schedule, tiles: Mapping[Dim, int], machine: Machine) -> Seconds:
-        works = [kernel.work(tiles) for kernel in self.kernels]
-        own = schedule if self.takes_warps else schedule.without_warps
-        return predicted_launch(works, machine, own)
+        warps = schedule.warps if self.takes_warps else None
+        options = (warps, schedule.stages, schedule.programs, schedule.described, schedule.threads)
+        key = (options, *(kernel.own(tiles) for kernel in self.kernels))
+        if key not in self.known:
+            works = [kernel.work(tiles) for kernel in self.kernels]
+            own = schedule if self.takes_warps else schedule.without_warps
+            self.known[key] = predicted_launch(works, machine, own)
+        return self.known[key]
 
 
 class CountedKernels:
@@ -55,6 +68,7 @@ class CountedKernels:
     def __init__(self, extents: Extents, machine: Machine) -> None:
         self.extents, self.machine = extents, machine
         self.known: dict[Kernel, CountedKernel] = {}
+        self.launches: dict[tuple[tuple[CountedKernel, ...], bool], _Launch] = {}
 
     def counted(self, kernel: Kernel) -> CountedKernel:
         if kernel not in self.known:
@@ -63,12 +77,13 @@ class CountedKernels:
 
     def times(self, nest: Nest) -> "Times":
         """The times of a nest."""
-        kernels = nest.kernels
-        launches = [
-            _Launch([*map(self.counted, x.kernels)], takes_warps=takes_warps(x, kernels))
-            for x in nest.launches
-        ]
-        return Times(launches, self.machine)
+        return Times([self.launch(x, nest) for x in nest.launches], self.machine)
+
+    def launch(self, launched: Launchable, nest: Nest) -> _Launch:
+        """A launch of a nest; nests that share its kernels share what is known of it."""
+        kernels = tuple(map(self.counted, launched.kernels))
+        takes = takes_warps(launched, nest.kernels)
+        return self.launches.setdefault((kernels, takes), _Launch(kernels, takes_warps=takes))
 
 
 class Times:

@@ -53,6 +53,8 @@ PASSED_ON = 8.0
 same step: it goes from registers to shared memory, and back to each warp."""
 GROUPED, WARPS = 64, 4
 """The rows that a group of four warps multiplies at a time."""
+AT_A_TIME = 8
+"""The rows of an operand that tensor cores read at a time."""
 VECTOR_BYTES = 16
 """The bytes that a thread of a GPU loads at a time."""
 LINE = {"cpu": 64, "cuda": 32}
@@ -108,8 +110,10 @@ class Work:
     """The most bytes that one such step loads."""
     read_by_cores: float = 0.0
     """Bytes of shared memory that tensor cores read, as operands of products."""
+    each_stage: float = 0.0
+    """Bytes of shared memory that each stage but the first takes."""
     kept: float = 0.0
-    """Bytes of operands of products, and of products, that lie in shared memory beside those."""
+    """Bytes of shared memory beside those: operands of products, and products to be stored."""
     across: float = math.inf
     """The bytes of the shortest vector that such a step multiplies with rows of a block, all of one
     row with one number."""
@@ -238,6 +242,8 @@ class _Count:
             work.is_describable = self.facts.is_describable
         if work.has_few_rows:  # weights are read as they lie
             work.transposed = 0.0
+        if self.has_tensor_cores and work.staged:
+            self.share_memory()
         return work
 
     def is_triangular(self, loop: For) -> bool:
@@ -284,7 +290,6 @@ class _Count:
                 self.mixed |= own.mixed
                 work.accumulated = max(work.accumulated, self.gathered)
             if multiplies and self.has_tensor_cores:
-                work.kept = max(work.kept, self.kept(own, repeats=times > work.programs))
                 self.note_vectors(own)
         if self.facts.is_pointwise:
             work.handed_over += times * sum(self.is_handed_over(s, body) for s in loads)
@@ -370,19 +375,15 @@ class _Count:
         )
         return _place(statement.source) in self.there and all(fixed)
 
-    def kept(self, body: BodyFacts, *, repeats: bool) -> float:
-        """The bytes of shared memory that a step with dots takes beside the blocks that it loads.
+    def share_memory(self) -> None:
+        """Notes the shared memory of a program: for each stage, and for all that it needs once."""
+        memory, work = self.facts.shared, self.work
+        few, more = (memory.estimate(self.whole, stages, WARPS) for stages in (2, 3))
+        work.each_stage, work.kept = float(more - few), float(2 * few - more)
 
-        Operands that were loaded before lie there. So do products on their way to be stored, if the
-        step is one of a loop: then blocks of the next steps fill the rest.
-        """
-        loaded = {s.tile for s in body.loads}
-        dots = [s for s in body.products if s in self.facts.dots]
-        sides = {side: self.facts.types.of(s).bytes for s in dots for side in (s.left, s.right)}
-        before = [side for side in sides if side not in loaded and side in self.loaded]
-        stores = body.stores if dots and repeats else ()
-        stored = sum(self.elements(s.tile) * s.target.buffer.dtype.bytes for s in stores)
-        return stored + sum(self.elements(side) * sides[side] for side in before)
+    def whole(self, dim: Dim) -> int:
+        """The length of whole blocks of a dim."""
+        return self.blocks_of(dim).whole if dim.packed else 1
 
     def note_vectors(self, body: BodyFacts) -> None:
         """Notes the vectors that a step multiplies with all of a row, one number each."""
@@ -416,7 +417,12 @@ class _Count:
         own = self.facts.types.of(statement)
         work.dtype = str(own)
         is_grouped = rows >= GROUPED
-        read = rows + columns * rows / GROUPED if is_grouped else rows * WARPS + columns
+        read = rows + columns * rows / GROUPED
+        if not is_grouped:
+            row = depth * own.bytes
+            merged = [len(x) > 1 for x in (product.rows, product.columns, statement.summed)]
+            first, second = (conflicts(row, merged=x or merged[2]) for x in merged[:2])
+            read = rows * WARPS * first + columns * second
         work.read_by_cores += batch * depth * own.bytes * read * times
         work.is_grouped &= is_grouped
         self.has_many_columns |= columns >= GROUPED
@@ -469,7 +475,7 @@ class _Count:
             own += sum(map(self.products, self.facts.spread[loop]))
         self.gathered = before + own
         if any(isinstance(s, Contract) for s in loop.body):
-            self.work.restarts += times - self.work.programs
+            self.work.restarts += max(0.0, times - self.work.programs * self.work.busy)
         ahead = times * max(0.0, trips - 1) if loop in self.streams else 0.0
         self.body(loop.body, times * trips, ahead)
         self.gathered = before
@@ -567,6 +573,15 @@ class _Count:
     def length(self, span: Span) -> float:
         """The mean length of the blocks of a span."""
         return self.blocks_of(span.dim).mean
+
+
+def conflicts(row: float, *, merged: bool) -> float:
+    """The times that shared memory is read for a row of an operand, if some axes are merged.
+
+    Rows of matrices are shifted, so that cores read the same columns of several at a time. Where
+    axes are merged they are not: eight rows lie in the same banks.
+    """
+    return max(1.0, min(float(AT_A_TIME), row / VECTOR_BYTES)) if merged else 1.0
 
 
 def _place(access: Access) -> object:

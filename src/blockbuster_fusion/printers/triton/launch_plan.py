@@ -13,6 +13,7 @@ from blockbuster_fusion.nest.analysis.described_blocks import (
 )
 from blockbuster_fusion.nest.analysis.longest_last import longest_last
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot
+from blockbuster_fusion.nest.analysis.shared_memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.nest.analysis.spread_sums import spread_over, spread_sums
 from blockbuster_fusion.nest.nest import (
     Along,
@@ -30,7 +31,6 @@ from blockbuster_fusion.nest.nest import (
     written,
 )
 from blockbuster_fusion.nest.passes.cascade_sums import FEW, run_length
-from blockbuster_fusion.printers.triton.memory import USUAL_SHARED, SharedMemory
 from blockbuster_fusion.printers.triton.names import ParameterNames
 from blockbuster_fusion.schedule.gpu import stream_warps
 from blockbuster_fusion.schedule.schedule import takes_warps
@@ -165,10 +165,12 @@ class KernelPlanner:
         )
         return MOST_WARPS if total > MOST_ACCUMULATED * 32 * FEW_WARPS else FEW_WARPS
 
-    def stages(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], warps: int) -> int:
-        """The number of stages: the default, or fewer if shared memory does not suffice."""
+    def stages(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], warps: int, most: int
+    ) -> int:
+        """The number of stages: as many as wanted, or fewer if shared memory does not suffice."""
         lengths = {dim: block_length(dim, sizes, tiles) for dim in self.kernel.dims}
-        for stages in range(OPTIONS["num_stages"], 1, -1):
+        for stages in range(most, 1, -1):
             if self.memory.estimate(lengths.__getitem__, stages, warps) <= self.shared:
                 return stages
         return 1
@@ -232,7 +234,8 @@ class LaunchPlanner:
         self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], options: Mapping[str, int]
     ) -> LaunchPlan:
         warps = options.get("num_warps") or self.warps(sizes, tiles)
-        stages = options.get("num_stages") or self.stages(sizes, tiles, warps)
+        wanted = options.get("num_stages") or OPTIONS["num_stages"]
+        stages = self.stages(sizes, tiles, warps, wanted)
         constants = self.constants(sizes, tiles)
         constants["STAGES"] = stages
         for kernel in self.kernels:
@@ -281,9 +284,11 @@ class LaunchPlanner:
         short = {dim for dim in self.long_dims if not self.run(dim, sizes, tiles)}
         return max(kernel.warps(sizes, tiles, short) for kernel in self.kernels)
 
-    def stages(self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], warps: int) -> int:
+    def stages(
+        self, sizes: Mapping[str, int], tiles: Mapping[Dim, int], warps: int, most: int
+    ) -> int:
         """The number of stages of all programs."""
-        return min(kernel.stages(sizes, tiles, warps) for kernel in self.kernels)
+        return min(kernel.stages(sizes, tiles, warps, most) for kernel in self.kernels)
 
     @cached_property
     def long_dims(self) -> frozenset[Dim]:

@@ -206,7 +206,8 @@ class RunFunction:
 
     def _stages(self, planner: LaunchPlanner) -> int:
         """As LaunchPlanner.stages, for the sizes of the test."""
-        return planner.stages(self._test_sizes, self.test.tiling.tiles, MOST_WARPS)
+        sizes, tiles = self._test_sizes, self.test.tiling.tiles
+        return planner.stages(sizes, tiles, MOST_WARPS, OPTIONS["num_stages"])
 
     @cached_property
     def _test_sizes(self) -> dict[str, int]:

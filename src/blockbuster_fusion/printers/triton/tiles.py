@@ -7,9 +7,9 @@ from functools import cached_property
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.nest.analysis.matrix_products import is_dot, product_of
+from blockbuster_fusion.nest.analysis.shared_memory import SharedMemory
 from blockbuster_fusion.nest.nest import Along, Contract, Kernel, Launchable, Nest, Space
 from blockbuster_fusion.printers.triton.launch_plan import MOST_WARPS, SMALLEST, block_length
-from blockbuster_fusion.printers.triton.memory import SharedMemory
 
 OVERLAPPED = 2
 """The least number of stages with which loads overlap with computation."""

@@ -23,8 +23,8 @@ from triton.runtime.driver import driver
 
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.shared_memory import shared_limit
 from blockbuster_fusion.nest.nest import Launchable
-from blockbuster_fusion.printers.triton.memory import shared_limit
 from blockbuster_fusion.runtime.bound import Bound, Kernels, ScratchPool
 from blockbuster_fusion.runtime.compiled import Compiled
 from blockbuster_fusion.runtime.executable import Sizes

@@ -18,11 +18,11 @@ from triton.runtime.jit import JITFunction
 
 from blockbuster_fusion.ir.axis import Dim, Symbol
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.shared_memory import USUAL_SHARED
 from blockbuster_fusion.nest.nest import Buffer, Launchable, Nest
 from blockbuster_fusion.nest.shapes import contiguous
 from blockbuster_fusion.printers.triton.kernel import print_triton
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, LaunchPlanner, options_of
-from blockbuster_fusion.printers.triton.memory import USUAL_SHARED
 from blockbuster_fusion.printers.triton.tiles import Halving, seen_outside
 from blockbuster_fusion.runtime.disk_cache import cached, digest, usable_folder
 from blockbuster_fusion.runtime.process_folder import process_folder

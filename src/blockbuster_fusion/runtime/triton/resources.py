@@ -14,9 +14,9 @@ from triton.compiler import ASTSource
 
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.types import DType
+from blockbuster_fusion.nest.analysis.shared_memory import shared_limit
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.printers.triton.launch_plan import LaunchPlan, axis_length, options_of
-from blockbuster_fusion.printers.triton.memory import shared_limit
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.runtime.triton.launch import Launcher, load
 
