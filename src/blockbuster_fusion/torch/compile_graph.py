@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from blockbuster_fusion.errors import BadConstraint
 from blockbuster_fusion.messages import log
@@ -371,8 +372,8 @@ def _has_symbols(module: GraphModule) -> bool:
 
 
 def _copied(module: GraphModule) -> GraphModule:
-    """A copy of a graph, with the same weights and fake values."""
-    return GraphModule(module, copy.deepcopy(module.graph))
+    """A copy of a graph, with the same weights and fake values; no code is made before a call."""
+    return _LazyGraphModule(module, copy.deepcopy(module.graph))
 
 
 def _with_moved_slices(

@@ -28,6 +28,7 @@ from blockbuster_fusion.select.partition import Caps, Certificate
 from blockbuster_fusion.select.selection import Selected, Selection
 from blockbuster_fusion.select.units import Units, contracted
 from blockbuster_fusion.torch.capture.describe import described
+from blockbuster_fusion.torch.capture.nodes import name_of
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.rivals.attention import found_attention
@@ -86,6 +87,8 @@ class Chooser:
         self.lost: dict[tuple[Node, ...], LibraryChoice] = {}
         """The parts that kernels would run, but for later sizes."""
         self.certificate: Certificate | None = None
+        self.kinds: dict[str, str] = {}
+        """The kinds of parts, by their keys."""
 
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
@@ -178,9 +181,9 @@ class Chooser:
 
     def refined(self, kernels: KernelFuser, selected: Selected) -> bool:
         """Measures kernels of a set for which that decides; True if there were any."""
-        parts = [kernels.of(part) for part, offer in selected.parts if offer.fuser == KERNELS]
         open_parts: dict[str, list[Node]] = {}
-        for nodes in parts:
+        for part in selected.distinct(KERNELS):
+            nodes = kernels.of(part)
             made = self.estimates.of(nodes)
             if made.basis == "predicted" and self.is_open(nodes, made):
                 open_parts.setdefault(self.estimates.kind(nodes), nodes)
@@ -210,7 +213,7 @@ class Chooser:
     def lost_later(self, kernels: KernelFuser, selected: Selected) -> bool:
         """Refuses the kernels of a set that are slower for later sizes; True if there are any."""
         found = False
-        for part, offer in selected.parts:
+        for part, offer in selected.parts if self.parts.expected.lengths else ():
             nodes = kernels.of(part)
             if offer.fuser != KERNELS:
                 continue
@@ -248,31 +251,45 @@ class Chooser:
         found: dict[Node, LibraryChoice] = {}
         collapsed: list[tuple[Composite, LibraryChoice]] = []
         taken = []
-        for part, offer in selected.parts:
+        known: dict[str, LibraryChoice] = {}
+        for (part, offer), key in zip(selected.parts, selected.keys, strict=True):
             nodes = kernels.of(part)
             if kernels.is_misc(part):
                 continue
-            if offer.fuser == KERNELS:
-                choice = self.entry(nodes)
-                self.win(nodes, choice, offer.seconds)
-                taken.append(nodes)
-                continue
             is_custom = offer.fuser == CUSTOM
             composites = [custom.known[part][1]] if is_custom else self.within(nodes)
-            choice = self.lost.get(tuple(nodes)) or self.entry(nodes, composites)
+            whole = [*self.recomputed(nodes, composites), *nodes]
+            choice = self.lost.get(tuple(nodes))
+            if choice is None:
+                if key not in known:
+                    known[key] = self.entry(nodes, composites)
+                names, operators = (n.name for n in whole), map(name_of, whole)
+                named = {"nodes": tuple(names), "operators": tuple(operators)}
+                region = self.parts.analysis.regions[nodes[0]]
+                choice = replace(known[key], region=region, **named)
+            if offer.fuser == KERNELS:
+                self.win(nodes, choice, offer.seconds, self.kind(key, nodes))
+                taken.append(nodes)
+                continue
             inside = {n for x in composites for n in x.absorbed()}
-            cheap = self.recomputed(nodes, composites)
-            found |= {n: choice for n in (*cheap, *nodes) if n not in inside}
+            found |= {n: choice for n in whole if n not in inside}
             collapsed += [(x, choice) for x in composites]
         self.parts.take(taken)
         self.move(found, collapsed)
         self.leave_rest()
 
-    def win(self, nodes: Sequence[Node], choice: LibraryChoice, seconds: Seconds) -> None:
+    def kind(self, key: str, nodes: Sequence[Node]) -> str:
+        """The kind of a part with some key."""
+        if key not in self.kinds:
+            self.kinds[key] = self.estimates.kind(nodes)
+        return self.kinds[key]
+
+    def win(
+        self, nodes: Sequence[Node], choice: LibraryChoice, seconds: Seconds, kind: str
+    ) -> None:
         """Notes a part that kernels run, with what they win."""
         self.won.append((nodes, choice))
         self.gain += self.total(choice.library) - self.total(seconds)
-        kind = self.estimates.kind(nodes)
         gain = self.total(choice.library) - self.total(choice.kernels)
         self.gains[kind] = self.gains.get(kind, 0.0) + gain
 

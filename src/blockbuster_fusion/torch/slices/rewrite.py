@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
@@ -85,7 +86,7 @@ class SliceMotion:
     def result(self) -> Analysis:
         """The analysis of the new graph."""
         old, counterparts = self.analysis, self.new.counterparts
-        module = GraphModule(old.module, self.new.graph)
+        module = _LazyGraphModule(old.module, self.new.graph)
         module.meta = old.module.meta
         static = frozenset(counterparts[n] for n in old.static)
         return Analysis(module, static, frozenset(self.joins & self.alive))
