@@ -9,6 +9,7 @@ cheapest set are. Then the set is sought again, until it holds nothing that is s
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -29,6 +30,7 @@ from blockbuster_fusion.select.selection import Selected, Selection
 from blockbuster_fusion.select.units import Units, contracted
 from blockbuster_fusion.torch.capture.describe import described
 from blockbuster_fusion.torch.capture.nodes import name_of
+from blockbuster_fusion.torch.collector import paused_collector
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.groups import LibraryChoice
 from blockbuster_fusion.torch.rivals.attention import found_attention
@@ -92,7 +94,8 @@ class Chooser:
 
     def choose(self) -> None:
         """Makes the choice; the compiler of parts has a new analysis afterwards."""
-        with doing("weighing kernels against PyTorch's operators"), self.tuner:
+        collector = nullcontext() if self.measures else paused_collector()
+        with doing("weighing kernels against PyTorch's operators"), self.tuner, collector:
             self.analyse()
             self.recognised += self.spared()
             self.select()
@@ -263,10 +266,12 @@ class Chooser:
             if choice is None:
                 if key not in known:
                     known[key] = self.entry(nodes, composites)
-                names, operators = (n.name for n in whole), map(name_of, whole)
-                named = {"nodes": tuple(names), "operators": tuple(operators)}
-                region = self.parts.analysis.regions[nodes[0]]
-                choice = replace(known[key], region=region, **named)
+                choice = replace(
+                    known[key],
+                    operators=tuple(map(name_of, whole)),
+                    region=self.parts.analysis.regions[nodes[0]],
+                    nodes=tuple(n.name for n in whole),
+                )
             if offer.fuser == KERNELS:
                 self.win(nodes, choice, offer.seconds, self.kind(key, nodes))
                 taken.append(nodes)
