@@ -9,7 +9,8 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Limits, Window, windows
 from blockbuster_fusion.select.constraints import Constraints
 from blockbuster_fusion.select.fusers import Fuser, Offer
-from blockbuster_fusion.select.partition import NEVER, Caps, Certificate, Partitioner
+from blockbuster_fusion.select.ideals import Caps
+from blockbuster_fusion.select.partition import NEVER, Certificate, Partitioner
 from blockbuster_fusion.select.units import Units
 
 
