@@ -8,9 +8,10 @@ import pytest
 
 from blockbuster_fusion.select.candidates import Limits, Window, windows
 from blockbuster_fusion.select.constraints import Constraints
+from blockbuster_fusion.select.ideals import Caps
 from blockbuster_fusion.select.operators import Kind, Operator
 from blockbuster_fusion.select.order import bits, members
-from blockbuster_fusion.select.partition import Caps, Partition, Partitioner
+from blockbuster_fusion.select.partition import Partition, Partitioner
 from blockbuster_fusion.select.units import Units, contracted
 from helpers.operator_graphs import Drawn, layer, llama, random_operators
 from helpers.structured_costs import StructuredCosts, joined

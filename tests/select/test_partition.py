@@ -2,13 +2,15 @@
 
 import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Window
+from blockbuster_fusion.select.ideals import Caps
 from blockbuster_fusion.select.order import Order, bits, connected_parts, members
-from blockbuster_fusion.select.partition import NEVER, Caps, Partition, Partitioner
+from blockbuster_fusion.select.partition import NEVER, Partition, Partitioner
 from helpers.integer_program import cheapest_value
 from helpers.partitions import partitions, random_costs, random_order
 
@@ -137,8 +139,52 @@ def test_a_cap_is_told_and_the_incumbent_stays() -> None:
     below = {part: cost * 0.5 for part, cost in costs.items()}
     found = partitioner(order, below, costs.__getitem__, caps=Caps(ideals=10)).cheapest([*costs])
     assert found.certificate.value == 12.0
-    assert found.certificate.caps == ("more than 10 ideals",)
+    told = "a window of 12 units has more than 10 ideals: the cheapest are followed"
+    assert found.certificate.caps == (told,)
     assert not found.certificate.proven
+
+
+@pytest.mark.parametrize("has_host", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_a_narrow_search_is_no_worse_than_single_operators(seed: int, has_host: bool) -> None:
+    """Its bound holds, and its parts can be run."""
+    rng = random.Random(seed)
+    order = random_order(rng)
+    costs = random_costs(rng, order, has_host=has_host)
+    single = [1 << i for i in range(len(order))]
+    below = floors(costs, rng)
+    exact = partitioner(order, below, costs.__getitem__).cheapest(single)
+    caps = Caps(ideals=2, tries=2, beam=2)
+    found = partitioner(order, below, costs.__getitem__, caps=caps).cheapest(single)
+    alone = sum((costs[part] for part in single), Seconds(0.0))
+    assert order.is_partition(found.parts)
+    assert exact.certificate.value <= found.certificate.value <= alone.total()
+    assert found.certificate.bound <= exact.certificate.value * (1 + 1e-12)
+    assert found.certificate.proven is not bool(found.certificate.caps)
+
+
+def test_one_window_over_its_cap_leaves_the_others_exact() -> None:
+    """A chain of three follows a window in which each of ten operators waits for another one."""
+    wide = Order([*([()] * 10), *((i,) for i in range(10))])
+    pairs = {bits([i, 10 + (i + 1) % 10]): Seconds(1.0) for i in range(10)}
+    several = {1 << i: Seconds(1.0) for i in range(20)} | pairs
+    several |= {bits([i, 10 + i]): Seconds(1.2) for i in range(10)}
+    first = window(wide, several)
+    chain = Order([(), (0,), (1,)])
+    parts = {part: Seconds(1.0) for part in connected_parts(chain, 7, 3)}
+    keys = tuple(f"chain {part}" for part in parts)
+    second = replace(window(chain, parts), first=20, digest="chain", keys=keys)
+
+    def price(own: Window, part: int) -> Seconds:
+        return (parts if own.digest == "chain" else several)[part]
+
+    caps = Caps(ideals=8)
+    found = Partitioner([first, second], price, price, caps=caps)
+    best = found.cheapest([1 << i for i in range(23)])
+    assert best.parts[-1] == 7 << 20  # the chain is one part
+    assert best.certificate.value <= 13.0
+    assert len(best.certificate.caps) == 1
+    assert "20 units" in best.certificate.caps[0]
 
 
 @pytest.mark.parametrize("has_host", [False, True])

@@ -11,7 +11,7 @@ from torch import Tensor
 import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch import compile_graph
-from blockbuster_fusion.torch.rivals import choose, library
+from blockbuster_fusion.torch.rivals import choose, library, part_weigher
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
 
 TIMES, KEYS = 6, 9
@@ -94,7 +94,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Attention]:
     def timed(self: object, function: str, *_: object) -> Seconds:
         return Seconds(1.0 if "bmm" in function or "_softmax" in function else 1e-12)
 
-    monkeypatch.setattr(choose, "found_attention", noted)
+    monkeypatch.setattr(part_weigher, "found_attention", noted)
     monkeypatch.setattr(library.LibraryTimes, "_timed", timed)
     monkeypatch.setattr(compile_graph.CompiledGraph, "gains", True)  # run the plan
     return seen

@@ -14,7 +14,7 @@ from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch import compile_graph, machines
 from blockbuster_fusion.torch.backend import options_from
-from blockbuster_fusion.torch.rivals import choose, library
+from blockbuster_fusion.torch.rivals import choose, library, part_weigher
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
 from helpers.effort import crossed
 
@@ -222,7 +222,7 @@ def test_attention_is_recognised(
         found.extend(made)
         return made
 
-    monkeypatch.setattr(choose, "found_attention", noted)
+    monkeypatch.setattr(part_weigher, "found_attention", noted)
     monkeypatch.setattr(library.LibraryTimes, "_timed", by_name("attention", Seconds(1.0)))
     monkeypatch.setattr(compile_graph.CompiledGraph, "gains", True)  # run the plan
     torch.manual_seed(0)
@@ -266,7 +266,7 @@ def test_what_is_no_attention(function: Any, monkeypatch: pytest.MonkeyPatch) ->
         seen.append(len(made))
         return made
 
-    monkeypatch.setattr(choose, "found_attention", noted)
+    monkeypatch.setattr(part_weigher, "found_attention", noted)
     pretend(monkeypatch, FAST)
     inputs = [torch.randn(3, 4, TIMES, 8), torch.randn(3, 4, KEYS, 8), torch.randn(3, 4, KEYS, 8)]
     compiled = bb.compile(function, *inputs, library="auto")

@@ -49,6 +49,10 @@ SHORTEST = 5
 """The least units of a window, but for the last."""
 
 
+Placing = tuple[int, int, str]
+"""A candidate: its units in a window, the units that have to run before it, and its key."""
+
+
 @dataclass(frozen=True)
 class Window:
     """Some units that follow one another, with the candidates that begin there."""
@@ -71,11 +75,21 @@ class Window:
     """True if a candidate needs units of the next window, which are not always run before it."""
 
     @cached_property
-    def by_least(self) -> dict[int, list[tuple[int, int, str]]]:
-        """The candidates by their least unit, each with those that it needs, and its key."""
-        found: dict[int, list[tuple[int, int, str]]] = {}
+    def by_least(self) -> dict[int, list[Placing]]:
+        """The candidates by their least unit."""
+        found: dict[int, list[Placing]] = {}
         for part, needed, key in zip(self.candidates, self.needed, self.keys, strict=True):
             found.setdefault((part & -part).bit_length() - 1, []).append((part, needed, key))
+        return found
+
+    @cached_property
+    def needed_with(self) -> list[int]:
+        """For each unit, all that candidates that have it need."""
+        whole = union((*self.candidates, *self.needed, self.all))
+        found = [0] * whole.bit_length()
+        for part, needed in zip(self.candidates, self.needed, strict=True):
+            for n in members(part):
+                found[n] |= needed
         return found
 
     @cached_property

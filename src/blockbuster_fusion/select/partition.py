@@ -22,10 +22,18 @@ the same costs, so that equal layers are solved once.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Window
+from blockbuster_fusion.select.ideals import (
+    Caps,
+    Ideals,
+    Label,
+    Layer,
+    TooManyIdeals,
+    TooManyLabels,
+    Weights,
+)
 from blockbuster_fusion.select.order import members
 
 SLACK = 1e-12
@@ -68,39 +76,8 @@ class Partition:
     certificate: Certificate
 
 
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """The limits of a search."""
-
-    priced: int = 1 << 20
-    """The most candidates that are priced, beside those of the incumbent."""
-    ideals: int = 1 << 18
-    """The most ideals of a window."""
-    tries: int = 1 << 18
-    """The most candidates that are tried behind the ideals of a window."""
-    labels: int = 24
-    """The most ways to run an ideal that are kept: each is the cheapest for some host."""
-
-
 Placed = tuple[Window, int]
 """A candidate: its window, and its units there."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Label:
-    """A way to run the units of an ideal: the last part, and the ones before."""
-
-    cost: Seconds
-    part: int = 0
-    """The units of the last part, numbered from the first unit of the window."""
-    previous: "_Label | None" = None
-
-    def parts(self) -> list[int]:
-        found, label = list[int](), self
-        while label.previous is not None:
-            found.append(label.part)
-            label = label.previous
-        return found[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +86,8 @@ class _Way:
 
     cost: Seconds
     window: int = 0
-    label: _Label | None = None
+    label: Label | None = None
     previous: "_Way | None" = None
-
-
-class TooManyIdeals(Exception):
-    """There are more ideals than a search may visit."""
-
-
-class _TooManyLabels(Exception):
-    """There are more ways to run an ideal than are kept, each the cheapest for some host."""
-
-
-Weights = tuple[float, float]
-"""The weights of device and host in a sum that is to be small; none if both are compared."""
 
 
 @dataclass
@@ -166,10 +131,12 @@ class Partitioner:
         self.floors = {key: self.floor(*place) for key, place in self.places.items()}
         self.unpriced = self.floors
         """The costs of candidates that are not priced yet."""
-        self.reached: dict[tuple[str, int, Weights | None], dict[int, list[_Label]]] = {}
+        self.reached: dict[tuple[str, int, Weights | None], Layer] = {}
         """The labels at the end of a window, from a state at its beginning."""
         self.most = self.caps.priced
-        self.ideals, self.reasons = 0, dict[str, None]()
+        self.within = Ideals(self.total, self.caps)
+        self.narrow, self.reasons = set[str](), dict[str, None]()
+        """The digests of windows with too many ideals, and the limits that were reached."""
         if any(window.is_cut for window in self.windows):
             self.reasons["more candidates than the limits allow"] = None
         if any(window.looks_ahead for window in self.windows):
@@ -185,20 +152,19 @@ class Partitioner:
             self.ask(best)
         self.most = len(self.priced) + self.caps.priced
         search = _Search(best, self.sum(best) if known is None else known)
-        try:
-            if self.guess is not None:
-                self.suppose(self.guess)
-                self.rounds(search)
-            search.bound = 0.0
-            self.suppose(self.floor)
+        if self.guess is not None:
+            self.suppose(self.guess)
             self.rounds(search)
-            if self.reasons and self.sure is not None:
-                self.suppose(self.sure)
-                self.take(search)
-        except TooManyIdeals:
-            self.reasons[f"more than {self.caps.ideals} ideals"] = None
+        search.bound = 0.0
+        self.suppose(self.floor)
+        self.rounds(search)
+        if self.narrow:  # what was sought narrowly is no bound
+            search.bound = self.shared_bound()
+        if self.reasons and self.sure is not None:
+            self.suppose(self.sure)
+            self.take(search)
         best, cost, bound, rounds = search.parts, search.cost, search.bound, search.rounds
-        counts = (self.ideals, len(self.floors), len(self.priced), rounds)
+        counts = (self.within.visited, len(self.floors), len(self.priced), rounds)
         value = self.total(cost)
         certificate = Certificate(value, min(bound, value), *counts, tuple(self.reasons))
         return Partition(tuple(part << w.first for w, part in best), cost, certificate)
@@ -286,7 +252,7 @@ class Partitioner:
         try:
             way = self.way(None)
             return way, math.inf if way is None else self.total(way.cost)
-        except _TooManyLabels:
+        except TooManyLabels:
             return self.weighted()
 
     def weighted(self) -> tuple[_Way | None, float]:
@@ -299,7 +265,8 @@ class Partitioner:
         for _ in range(HALVINGS):
             share = (low + high) / 2
             way = self.way((share, 1 - share))
-            assert way is not None
+            if way is None:  # sought narrowly, none may be found
+                break
             bound = max(bound, share * way.cost.device + (1 - share) * way.cost.host)
             if best is None or self.total(way.cost) < self.total(best.cost):
                 best = way
@@ -317,78 +284,43 @@ class Partitioner:
                     for way in own:
                         for label in labels:
                             cost = way.cost + label.cost
-                            if self.is_kept(into, cost, weights):
+                            if self.within.is_kept(into, cost, weights):
                                 into.append(_Way(cost, number, label, way))
             ways = new
         return min(ways.get(0, ()), key=lambda way: self.total(way.cost), default=None)
 
-    def through(
-        self, window: Window, state: int, weights: Weights | None
-    ) -> dict[int, list[_Label]]:
+    def through(self, window: Window, state: int, weights: Weights | None) -> Layer:
         """The labels of the ideals that a window ends with, from a state at its beginning."""
         key = (window.digest, state, weights)
         if key not in self.reached:
             self.reached[key] = self.ends(window, state, weights)
         return self.reached[key]
 
-    def ends(self, window: Window, state: int, weights: Weights | None) -> dict[int, list[_Label]]:
-        size = state.bit_count()
-        layers: dict[int, dict[int, list[_Label]]] = {size: {state: [_Label(Seconds(0.0))]}}
-        found: dict[int, list[_Label]] = {}
-        visited = tries = 0
-        while layers:
-            layer = layers.pop(size, {})
-            size += 1
-            visited += len(layer)
-            self.ideals += len(layer)
-            for ideal, labels in layer.items():
-                if visited > self.caps.ideals or tries > self.caps.tries:
-                    raise TooManyIdeals
-                if not window.all & ~ideal:
-                    found[ideal] = labels
-                    continue
-                for least in self.next(window, ideal):
-                    tries += len(window.by_least.get(least, ()))
-                    for part, needed, key in window.by_least.get(least, ()):
-                        if part & ideal or needed & ~ideal:
-                            continue
-                        own = self.priced.get(key) or self.unpriced[key]
-                        whole = ideal | part
-                        into = layers.setdefault(whole.bit_count(), {}).setdefault(whole, [])
-                        for label in labels:
-                            cost = label.cost + own
-                            if self.is_kept(into, cost, weights):
-                                into.append(_Label(cost, part, label))
-        return {ideal: labels for ideal, labels in found.items() if labels}
+    def ends(self, window: Window, state: int, weights: Weights | None) -> Layer:
+        """The same, not known yet; a window with too many ideals is searched narrowly from then on.
 
-    def next(self, window: Window, ideal: int) -> Iterable[int]:
-        """The least units of the parts that may come next.
-
-        The first unit that has not run is in some part. If all its parts can be run now, one of
-        them comes next: in which order independent parts run does not matter.
+        Others are still searched in full.
         """
-        left = window.all & ~ideal
-        first = (left & -left).bit_length() - 1
-        own = window.by_least.get(first, ())
-        waits = any(needed & ~ideal for part, needed, _ in own if not part & ideal)
-        return members(left) if waits else (first,)
+        given = (window, state, self.cost, weights)
+        if window.digest not in self.narrow:
+            try:
+                return self.within.ends(*given)
+            except TooManyIdeals:
+                self.narrow.add(window.digest)
+                several = f"a window of {window.size} units has more than {self.caps.ideals} ideals"
+                self.reasons[f"{several}: the cheapest are followed"] = None
+        return self.within.ends(*given, is_narrow=True)
 
-    def is_kept(self, known: list[Any], cost: Seconds, weights: Weights | None) -> bool:
-        """True if no way that is known is as cheap; drops those that the new one beats."""
-        device, host = cost.device, cost.host
-        if device == math.inf:
-            return False
-        if weights is not None:
-            value = weights[0] * device + weights[1] * host
-            for x in known:
-                own = weights[0] * x.cost.device + weights[1] * x.cost.host
-                if own < value or (own == value and self.total(x.cost) <= self.total(cost)):
-                    return False
-            known.clear()
-            return True
-        if any(x.cost.device <= device and x.cost.host <= host for x in known):
-            return False
-        known[:] = [x for x in known if x.cost.device < device or x.cost.host < host]
-        if len(known) >= self.caps.labels:
-            raise _TooManyLabels
-        return True
+    def cost(self, key: str) -> Seconds:
+        """The cost that a candidate counts with now."""
+        return self.priced.get(key) or self.unpriced[key]
+
+    def shared_bound(self) -> float:
+        """A bound for any search: each unit has a share of the cheapest part that may have it."""
+        shares: dict[int, float] = {}
+        for window in self.windows:
+            for part, key in window.key_of.items():
+                own = (self.priced.get(key) or self.floors[key]).device / part.bit_count()
+                for n in members(part << window.first):
+                    shares[n] = min(own, shares.get(n, math.inf))
+        return self.total(Seconds(sum(shares.values())))

@@ -9,7 +9,8 @@ from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.select.candidates import Limits, Window, windows
 from blockbuster_fusion.select.constraints import Constraints
 from blockbuster_fusion.select.fusers import Fuser, Offer
-from blockbuster_fusion.select.partition import NEVER, Caps, Certificate, Partitioner
+from blockbuster_fusion.select.ideals import Caps
+from blockbuster_fusion.select.partition import NEVER, Certificate, Partitioner
 from blockbuster_fusion.select.units import Units
 
 
@@ -18,8 +19,18 @@ class Selected:
     """The parts of a model, in an order in which they can be run, and what runs each."""
 
     parts: tuple[tuple[int, Offer], ...]
+    keys: tuple[str, ...]
+    """The keys of the parts: equal parts, as those of equal layers, have equal ones."""
     cost: Seconds
     certificate: Certificate
+
+    def distinct(self, fuser: str) -> list[int]:
+        """The parts that a fuser runs, one of those that are equal."""
+        found: dict[str, int] = {}
+        for (part, offer), key in zip(self.parts, self.keys, strict=True):
+            if offer.fuser == fuser:
+                found.setdefault(key, part)
+        return [*found.values()]
 
 
 @dataclass
@@ -39,8 +50,8 @@ class Selection:
         self.windows: list[Window] = windows(self.units, self.limits, self.constraints, more)
         self.offers: dict[int, Offer | None] = {}
         """The best offers for parts that were asked for."""
-        self.asked = set[str]()
-        """The keys of these parts: equal parts have equal offers."""
+        self.asked: dict[str, Offer | None] = {}
+        """The same by the keys of these parts."""
 
     def cheapest(self, incumbent: Sequence[tuple[int, Offer]] = ()) -> Selected:
         """The cheapest set of parts; `incumbent` is one that can be run, if one is known.
@@ -63,7 +74,8 @@ class Selection:
                 raise NoKernel(what="some operators", remedy="PyTorch cannot run them either")
             problem = "nothing runs all operators under these constraints"
             raise BadConstraint(kind="constraints", names="the options", problem=problem)
-        return Selected(tuple(runnable), found.cost, found.certificate)
+        keys = tuple(partitioner.key(*partitioner.placed(part)) for part, _ in runnable)
+        return Selected(tuple(runnable), keys, found.cost, found.certificate)
 
     def offer(self, part: int) -> Offer | None:
         """The cheapest offer for a part; a fuser whose floor is above another's is not asked."""
@@ -84,13 +96,19 @@ class Selection:
         return self.offers[part]
 
     def known(self, part: int) -> Offer | None:
-        """The cheapest offer for a part that takes no time to ask for."""
+        """The cheapest offer for a part that takes no time to ask for.
+
+        Fusers that take time have made theirs for an equal part, if they were asked.
+        """
         if part in self.offers:
             return self.offers[part]
-        if self._key(part) in self.asked:
-            return self.offer(part)
+        key = self._key(part)
+        equal = None if key is None else self.asked.get(key)
+        if equal is not None and not any(f.is_exact for f in self.fusers if f.name == equal.fuser):
+            return equal
         made = [fuser.offer(part) for fuser in self.fusers if fuser.is_exact]
-        return min(filter(None, made), key=lambda offer: self._size(offer.cost), default=None)
+        best = min(filter(None, made), key=lambda offer: self._size(offer.cost), default=None)
+        return self.offer(part) if best is None and equal is not None else best
 
     def _key(self, part: int) -> str | None:
         least = (part & -part).bit_length() - 1
@@ -103,8 +121,8 @@ class Selection:
     def _price(self, window: Window, part: int) -> Seconds:
         if not self.constraints.may_hold(part << window.first):
             return NEVER
-        self.asked.add(window.key_of[part])
         offer = self.offer(part << window.first)
+        self.asked[window.key_of[part]] = offer
         return NEVER if offer is None else offer.cost
 
     def _floor(self, window: Window, part: int) -> Seconds:

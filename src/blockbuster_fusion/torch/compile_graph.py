@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from blockbuster_fusion.errors import BadConstraint
 from blockbuster_fusion.messages import log
@@ -28,6 +29,7 @@ from blockbuster_fusion.torch.capture.results import (
 )
 from blockbuster_fusion.torch.capture.simplify import simplify
 from blockbuster_fusion.torch.capture.sizes import Span, SymbolSource
+from blockbuster_fusion.torch.collector import paused_collector
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 from blockbuster_fusion.torch.freeze import Constants, freeze
 from blockbuster_fusion.torch.groups import (
@@ -259,18 +261,8 @@ class _WeighedGraph:
         """
         self.weighing, self.constants = weighing, constants
         target = options.target_of(module.graph.nodes)
-        correct_strides(module)
-        self.placements = result_placements(module)
-        simplify(module)
-        pair_complex(module)
-        given = module.graph.find_nodes(op="placeholder")
-        weights = [given[i] for i in static if i < len(given)]
-        weights += [] if constants is None else constants.inputs(module.graph)
-        analysis = Analysis(module, frozenset(weights))
-        analysis, self.halved = _with_moved_slices(analysis, options, target)
-        if unshare(analysis.module, self.placements):
-            analysis = replace(analysis)  # without what was known of the graph before
-        self.captured = operator_graph(analysis)
+        with paused_collector():
+            analysis = self.prepared(module, static, options, target)
         self.parts = PartCompiler(analysis, options, target, span, constants)
         self.chooser = _chooser(self.parts, target, weighing)
         self.planned: GraphPlan | None = None
@@ -279,6 +271,24 @@ class _WeighedGraph:
         else:
             self.planned = fitting(options.plan, self.captured, target)
             self.weighed = _followed(self.parts, self.planned, number, self.captured)
+
+    def prepared(
+        self, module: GraphModule, static: Sequence[int], options: Options, target: str
+    ) -> Analysis:
+        """The graph as a selection gets it."""
+        correct_strides(module)
+        self.placements = result_placements(module)
+        simplify(module)
+        pair_complex(module)
+        given = module.graph.find_nodes(op="placeholder")
+        weights = [given[i] for i in static if i < len(given)]
+        weights += [] if self.constants is None else self.constants.inputs(module.graph)
+        analysis = Analysis(module, frozenset(weights))
+        analysis, self.halved = _with_moved_slices(analysis, options, target)
+        if unshare(analysis.module, self.placements):
+            analysis = replace(analysis)  # without what was known of the graph before
+        self.captured = operator_graph(analysis)
+        return analysis
 
     @property
     def division(self) -> Division | None:
@@ -371,8 +381,8 @@ def _has_symbols(module: GraphModule) -> bool:
 
 
 def _copied(module: GraphModule) -> GraphModule:
-    """A copy of a graph, with the same weights and fake values."""
-    return GraphModule(module, copy.deepcopy(module.graph))
+    """A copy of a graph, with the same weights and fake values; no code is made before a call."""
+    return _LazyGraphModule(module, copy.deepcopy(module.graph))
 
 
 def _with_moved_slices(

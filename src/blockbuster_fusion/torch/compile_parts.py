@@ -200,8 +200,8 @@ class PartCompiler:
         analysis, constants = self.analysis, self.constants
         made = [] if constants is None else constants.inputs(analysis.module.graph)
         static, library = analysis.static.union(made), analysis.library | choices.keys()
-        self.analysis = replace(analysis, static=static, library=library)
-        alive = self.analysis.regions
+        self.analysis = analysis.after_changes(static, library)
+        alive = {*self.analysis.nodes}
         self.take(filter(None, ([n for n in part if n in alive] for part in self.taken)))
         self.programs.clear()
 

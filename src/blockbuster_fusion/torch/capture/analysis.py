@@ -1,7 +1,7 @@
 """The analysis of a captured graph: the kind of each node, its views, and what has to be stored."""
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,12 +28,12 @@ from blockbuster_fusion.torch.capture.operators import (
     is_whole_slice,
     lookup_axis,
     refusal,
-    usable_row,
 )
 from blockbuster_fusion.torch.capture.regions import regions_of
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.capture.updates import Scatter, scatter_of, updates_in_place
 from blockbuster_fusion.torch.table import row_for
+from blockbuster_fusion.torch.table.row import Row
 
 INDEXED = frozenset(
     {"slice", "select", "split", "split_with_sizes", "unbind", "narrow", "as_strided"}
@@ -69,6 +69,20 @@ class Analysis:
     library: frozenset[Node] = frozenset()
     """Operators that PyTorch runs, because that is faster than a kernel."""
     _kinds: dict[Node, Kind] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _refusals: dict[Node, str | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def after_changes(self, static: frozenset[Node], library: frozenset[Node]) -> "Analysis":
+        """The analysis of the graph as it is now, with other weights and operators of PyTorch's.
+
+        New nodes may stand for old ones, whose form they have. So refusals stay, but for those of
+        nodes with several results, which depend on the readers.
+        """
+        made = replace(self, static=static, library=library)
+        kept = {n: x for n, x in self._refusals.items() if isinstance(n.meta["val"], torch.Tensor)}
+        made._refusals.update(kept)
+        return made
 
     @cached_property
     def nodes(self) -> list[Node]:
@@ -129,6 +143,17 @@ class Analysis:
             self._kinds[node] = self._kind(node)
         return self._kinds[node]
 
+    def refusal(self, node: Node) -> str | None:
+        """The reason why kernels cannot compute a node whose operator is known, or None."""
+        if node not in self._refusals:
+            self._refusals[node] = refusal(node)
+        return self._refusals[node]
+
+    def usable_row(self, node: Node) -> Row | None:
+        """The row of the operator table for a node, unless kernels cannot compute the node."""
+        row = row_for(node.target)
+        return None if row is None or self.refusal(node) is not None else row
+
     def _kind(self, node: Node) -> Kind:
         if not tensors_of(node):
             return Kind.VIEW  # arithmetic on sizes
@@ -138,7 +163,7 @@ class Analysis:
             return Kind.POINTWISE
         if node.target is operator.getitem:
             return Kind.MISC if self.kind(operand(node)) is Kind.MISC else Kind.VIEW
-        row = usable_row(node)
+        row = self.usable_row(node)
         if row is None:
             known = row_for(node.target)
             is_view = known is not None and known.kind is Kind.VIEW
@@ -169,7 +194,7 @@ class Analysis:
 
         A few pieces of one length are not: a kernel chooses from them by position.
         """
-        if short_name(node) != "cat" or refusal(node) is not None:
+        if short_name(node) != "cat" or self.refusal(node) is not None:
             return False
         if node in self.joins:
             return True
@@ -249,7 +274,7 @@ class Analysis:
         """The cheap nodes that depend on inputs alone: each part that needs one computes it."""
         found: set[Node] = set()
         for node in self.nodes:
-            row, kind = usable_row(node), self.kind(node)
+            row, kind = self.usable_row(node), self.kind(node)
             if row is not None and kind is not row.kind:
                 continue  # a lookup, where the same operator is a view otherwise
             if kind is Kind.MISC or not tensors_of(node):

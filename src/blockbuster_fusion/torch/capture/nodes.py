@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Node
 
 GIVEN = ("placeholder", "get_attr")
@@ -19,6 +20,8 @@ SAME_NUMBERS = frozenset(
 LOOKUPS = ("embedding", "gather", "index", "index_put", "index_select", "take", "nll_loss_forward")
 """Operators whose integers are positions: 0 is one wherever there is any."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_SHORT_NAMES: dict[OpOverload, str] = {}
+"""The names of operators that were asked for."""
 
 
 def name_of(node: Node) -> str:
@@ -29,9 +32,12 @@ def name_of(node: Node) -> str:
 def short_name(node: Node) -> str:
     """The name of an operator without namespace and overload; empty for other functions."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return ""
-    return str(target._schema.name.split("::")[1])
+    found = _SHORT_NAMES.get(target)
+    if found is None:
+        found = _SHORT_NAMES[target] = str(target._schema.name.split("::")[1])
+    return found
 
 
 def operand(node: Node, at: int = 0) -> Node:
@@ -45,7 +51,9 @@ def operand(node: Node, at: int = 0) -> Node:
 def tensors_of(node: Node) -> list[torch.Tensor]:
     """The tensors among the results of a node."""
     value = node.meta.get("val")
-    given = value if isinstance(value, tuple | list) else [value]
+    if isinstance(value, torch.Tensor):
+        return [value]
+    given = value if isinstance(value, tuple | list) else ()
     return [x for x in given if isinstance(x, torch.Tensor)]
 
 
@@ -95,10 +103,10 @@ def is_empty_tensor(tensor: torch.Tensor) -> bool:
 def has_effect(node: Node) -> bool:
     """True if an operator writes into its operands."""
     target = node.target
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+    return isinstance(target, OpOverload) and target._schema.is_mutable
 
 
-def is_pure_operator(target: torch._ops.OpOverload) -> bool:
+def is_pure_operator(target: OpOverload) -> bool:
     """True if an operator of PyTorch's own has no effects, and the same result every time."""
     is_random = torch.Tag.nondeterministic_seeded in target.tags
     is_own = target.namespace in ("aten", "mkldnn")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Graph, Node
 
-from blockbuster_fusion.torch.capture.fakes import fake_mode_of, inserted
+from blockbuster_fusion.torch.capture.fakes import fake_mode_of, inserted, known_form
 from blockbuster_fusion.torch.capture.nodes import tensor_of
 from blockbuster_fusion.torch.capture.symbolic import as_size
 
@@ -77,14 +77,19 @@ class Composite(ABC):
         return self.computed(_called, *operands)
 
     def fake(self) -> torch.Tensor | None:
-        """The result without data, or None if PyTorch refuses such operands."""
-        with fake_mode_of(tensor_of(self.result)):
-            try:
-                made = self.run(*(None if n is None else tensor_of(n) for n in self.operands))
-            except (RuntimeError, ValueError):
-                return None
-        assert isinstance(made, torch.Tensor)
-        return made
+        """An array of the form of the result, or None if PyTorch refuses such operands."""
+        given = [None if n is None else tensor_of(n) for n in self.operands]
+
+        def made() -> torch.Tensor | None:
+            with fake_mode_of(tensor_of(self.result)):
+                try:
+                    found = self.run(*given)
+                except (RuntimeError, ValueError):
+                    return None
+            assert isinstance(found, torch.Tensor)
+            return found
+
+        return known_form((type(self), self.operator, self.form), given, made)
 
     def absorbed(self) -> set[Node]:
         """The nodes in whose place its operator comes: members, and those that they alone read."""

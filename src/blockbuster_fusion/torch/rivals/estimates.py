@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch.fx import Node
 
 from blockbuster_fusion.array.lower import lower
+from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
@@ -30,7 +31,8 @@ class Estimates:
     ) -> None:
         """`known` are the estimates of other graphs of the model; new ones come into it."""
         self.parts, self.machine, self.tuner, self.known = parts, machine, tuner, known
-        self.kinds: dict[tuple[Node, ...], str] = {}
+        self.kinds: dict[ArrayProgram, str] = {}
+        """The digests of programs."""
 
     def of(self, nodes: Sequence[Node]) -> Estimate:
         """The time of the kernels of a part: measured before, or predicted."""
@@ -74,10 +76,10 @@ class Estimates:
 
     def kind(self, nodes: Sequence[Node]) -> str:
         """The kind of a part: parts of one kind have the same program, as layers of a model do."""
-        key = (*nodes,)
-        if key not in self.kinds:
-            self.kinds[key] = lower(self.parts.program(nodes).expressed.program).digest
-        return self.kinds[key]
+        program = self.parts.program(nodes).expressed.program
+        if program not in self.kinds:
+            self.kinds[program] = lower(program).digest
+        return self.kinds[program]
 
     def measured(self, choice: Choice, record: Record) -> Estimate:
         """The measured time of a choice."""

@@ -106,6 +106,8 @@ class LibraryFuser:
             for x in self.composites
         ]
         self.known = {part for part in found if part and is_runnable(self.units, part)}
+        self.floors: dict[int, Seconds | None] = {}
+        """The times of parts that were asked for."""
 
     def candidates(self) -> list[int]:
         return sorted(part for part in self.known if part.bit_count() > 1)
@@ -117,6 +119,11 @@ class LibraryFuser:
         return [(part, offer) for part, offer in made if offer is not None]
 
     def floor(self, part: int) -> Seconds | None:
+        if part not in self.floors:
+            self.floors[part] = self._floor(part)
+        return self.floors[part]
+
+    def _floor(self, part: int) -> Seconds | None:
         if part.bit_count() > 1 and part not in self.known:
             return None
         if self.units.is_misc((part & -part).bit_length() - 1):

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.analysis import Analysis
@@ -19,7 +20,7 @@ from blockbuster_fusion.torch.capture.nodes import (
     tensor_operands,
     tensors_of,
 )
-from blockbuster_fusion.torch.capture.operators import are_of_one_dtype, concatenated, refusal
+from blockbuster_fusion.torch.capture.operators import are_of_one_dtype, concatenated
 from blockbuster_fusion.torch.slices.band import (
     Band,
     Bands,
@@ -85,7 +86,7 @@ class SliceMotion:
     def result(self) -> Analysis:
         """The analysis of the new graph."""
         old, counterparts = self.analysis, self.new.counterparts
-        module = GraphModule(old.module, self.new.graph)
+        module = _LazyGraphModule(old.module, self.new.graph)
         module.meta = old.module.meta
         static = frozenset(counterparts[n] for n in old.static)
         return Analysis(module, static, frozenset(self.joins & self.alive))
@@ -94,7 +95,7 @@ class SliceMotion:
 
     def counterpart(self, node: Node) -> Node:
         """The new node for an old one."""
-        if node.op != "call_function" or not tensors_of(node) or refusal(node):
+        if node.op != "call_function" or not tensors_of(node) or self.analysis.refusal(node):
             return self.new.copy(node)
         self.asking, self.requests = node, [node]
         try:
@@ -270,7 +271,7 @@ class SliceMotion:
 
     def may_move(self, node: Node) -> bool:
         """True if a node is in the layer that asks for it, or is light enough to be split."""
-        if has_effect(node) or refusal(node):
+        if has_effect(node) or self.analysis.refusal(node):
             return False
         regions = self.analysis.regions
         return not self.is_heavy[node] or regions[node] == regions[self.asking]
