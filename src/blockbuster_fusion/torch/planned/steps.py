@@ -39,8 +39,8 @@ from blockbuster_fusion.torch.capture.nodes import (
 from blockbuster_fusion.torch.capture.operator_graph import operator_name
 from blockbuster_fusion.torch.capture.operators import concatenated
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
+from blockbuster_fusion.torch.capture.source_lines import source_lines
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
-from blockbuster_fusion.torch.explain.source_lines import source_lines
 from blockbuster_fusion.torch.groups import (
     CHEAP,
     UNJOINED,
@@ -68,9 +68,19 @@ Sizes = dict[str, int]
 class PlannedGraph:
     """A compiled graph for one range of sizes, whose steps are described."""
 
-    def __init__(self, graph: CompiledGraph, names: KernelNames, options: Options) -> None:
-        """`names` has the name of each kernel, by its executable's id and its own name."""
+    def __init__(
+        self,
+        graph: CompiledGraph,
+        names: KernelNames,
+        options: Options,
+        seconds: Mapping[int, float] | None = None,
+    ) -> None:
+        """`names` has the name of each kernel, by its executable's id and its own name.
+
+        `seconds` are times within the model, by the ids of parts and of nodes that PyTorch runs.
+        """
         self.graph, self.names, self.options = graph, names, options
+        self.seconds = seconds or {}
         self.analysis = graph.analysis
         self.by_name = {n.name: n for n in self.analysis.module.graph.nodes}
         self.works: dict[object, KernelWork] = {}
@@ -132,7 +142,12 @@ class PlannedGraph:
     def described(self) -> list[tuple[Group, Step]]:
         """The steps in order, with their groups."""
         shown = [g for g in self.groups if isinstance(g, Fused) or _is_operator(g.node)]
-        return [(group, self.step(group)) for group in shown]
+        return [(group, self.timed(group, self.step(group))) for group in shown]
+
+    def timed(self, group: Group, step: Step) -> Step:
+        """A step with its time within the model, if that was measured."""
+        spent = self.seconds.get(id(group if isinstance(group, Fused) else group.node))
+        return step if spent is None else replace(step, measured=rounded(Seconds(spent)))
 
     @property
     def steps(self) -> list[Step]:
@@ -338,7 +353,7 @@ class PlannedGraph:
 def losing_library(choice: LibraryChoice) -> RunnerUp:
     """PyTorch's operators, which kernels are faster than."""
     times = (rounded(choice.library), "measured", "", rounded(choice.kernels))
-    return RunnerUp("library", choice.nodes, *times, reason=SLOWER)
+    return RunnerUp("library", choice.nodes, *times, SLOWER, instead_basis=choice.basis)
 
 
 def losing_kernels(choice: LibraryChoice) -> RunnerUp:
@@ -347,7 +362,8 @@ def losing_kernels(choice: LibraryChoice) -> RunnerUp:
     if choice.obstacle and choice.bound is not None:
         seconds, basis = rounded(choice.bound), "at least"
     times = (seconds, basis, choice.config, rounded(choice.library))
-    return RunnerUp("kernels", choice.nodes, *times, choice.reason, choice.obstacle)
+    why = (choice.reason, choice.obstacle)
+    return RunnerUp("kernels", choice.nodes, *times, *why, instead_basis="measured")
 
 
 def _elsewhere(executable: Executable) -> tuple[tuple[Division, ...], tuple[Config, ...]]:
