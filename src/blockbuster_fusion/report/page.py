@@ -24,7 +24,7 @@ from blockbuster_fusion.report.text import (
     totals,
 )
 
-HEADS = ("", "step", "by", "time", "share", "reads", "writes", "otherwise", "lines of the model")
+HEADS = ("", "step", "by", "time", "share", "reads", "writes", "otherwise", "lines")
 FIGURES = ("time", "share", "reads", "writes")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The page may load nothing and run no script, whatever a name of the model holds."""
@@ -160,7 +160,7 @@ def _name(row: Row) -> str:
     inner = [f"{name}: {operator}" for name, operator in row.operators.items()]
     inner += [f"kernel {name}" for name in row.kernels if name != row.name]
     if not inner:
-        return escape(row.name)
+        return f"<span>{escape(row.name)}</span>"
     return f"<details><summary>{escape(row.name)}</summary>{_code(*inner)}</details>"
 
 

@@ -9,7 +9,7 @@ STYLE = """\
   --ink: #1b1f24; --faint: #59636e; --paper: #ffffff; --band: #f3f5f7; --line: #d5dae0;
   --kernels: #0072b2; --library: #c75b00; --link: #0b5394;
   color: var(--ink); background: var(--paper); margin: 0 auto; max-width: 90rem; padding: 1rem;
-  font: 0.9375rem/1.45 system-ui, sans-serif; overflow-wrap: anywhere;
+  font: 0.9375rem/1.45 system-ui, sans-serif; overflow-wrap: break-word;
 }
 @media (prefers-color-scheme: dark) {
   .bb-report {
@@ -33,7 +33,8 @@ STYLE = """\
 .bb-report .figure { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .bb-report .basis { display: block; }
 .bb-report code { font: 0.8125rem/1.45 ui-monospace, monospace; }
-.bb-report .by { border-left: 0.3rem solid var(--library); padding-left: 0.4rem; }
+.bb-report .by { display: inline-block; padding-left: 0.4rem;
+  border-left: 0.3rem solid var(--library); }
 .bb-report .kernels .by { border-color: var(--kernels); }
 .bb-report .bar { display: block; height: 0.5rem; min-width: 1px; margin: 0.2rem 0 0 auto;
   background: repeating-linear-gradient(45deg, var(--library) 0 4px, transparent 4px 6px);
@@ -47,7 +48,9 @@ STYLE = """\
   .bb-report thead { position: absolute; clip-path: inset(50%); width: 1px; height: 1px; }
   .bb-report table, .bb-report tbody, .bb-report tr, .bb-report th.layers { display: block; }
   .bb-report tbody tr { padding: 0.4rem 0; border-bottom: 1px solid var(--line); }
-  .bb-report tbody td { display: flex; gap: 0.75rem; padding: 0.1rem 0.3rem; border: 0; }
+  .bb-report tbody td { display: flex; gap: 0.75rem; padding: 0.1rem 0.3rem; border: 0;
+    overflow-wrap: anywhere; }
+  .bb-report tbody td > * { min-width: 0; }
   .bb-report tbody td:empty { display: none; }
   .bb-report tbody td::before { content: attr(data-label); flex: 0 0 5.5rem; color: var(--faint);
     font-size: 0.8125rem; text-align: left; }

@@ -6,7 +6,7 @@ from blockbuster_fusion.plans.amounts import amount, counted, duration, timed
 from blockbuster_fusion.plans.words import Cells, aligned, shortened
 from blockbuster_fusion.report.report import Costly, Kept, Layers, Report, Row, Section, Totals
 
-HEADS = ("", "step", "by", "time", "share", "reads", "writes", "otherwise", "lines of the model")
+HEADS = ("", "step", "by", "time", "share", "reads", "writes", "otherwise", "lines")
 LEFT = (1, 2, 7, 8)
 """The columns that are flush left."""
 MOST_LINES = 3

@@ -25,9 +25,10 @@ class TimedPlan(ModelPlan):
 
     def __call__(self, *given: Any) -> list[Any]:
         if not self.measured:
+            on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in given)
             for _ in range(RUNS):
                 values = [x.clone() if isinstance(x, torch.Tensor) else x for x in given]
-                self.run(values, self.length(values), _Clock(self.measured))
+                self.run(values, self.length(values), _Clock(self.measured, waits=on_gpu))
         return super().__call__(*given)
 
     def parts(self, parts: Sequence[T]) -> Iterator[tuple[T, float]]:
@@ -48,13 +49,13 @@ class TimedPlan(ModelPlan):
 class _Clock:
     """Measures the time between steps."""
 
-    def __init__(self, measured: dict[int, float]) -> None:
-        self.measured, self.place = measured, 0
+    def __init__(self, measured: dict[int, float], *, waits: bool) -> None:
+        """`waits` is True where a step has only been launched when its call returns."""
+        self.measured, self.place, self.waits = measured, 0, waits
         self.last = time.perf_counter()
 
     def note(self, bound: BoundStep, values: list[Any]) -> None:
-        tensors = (x for x in values if isinstance(x, torch.Tensor))
-        if any(x.is_cuda for x in tensors):
+        if self.waits:
             torch.cuda.synchronize()
         spent = time.perf_counter() - self.last
         self.measured[self.place] = min(spent, self.measured.get(self.place, spent))
