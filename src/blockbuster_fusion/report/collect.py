@@ -1,5 +1,6 @@
 """The report of a plan: equal layers folded, shares of the whole, reasons with their steps."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from statistics import median
@@ -80,9 +81,14 @@ def _row(steps: Sequence[Step], places: Sequence[int], kept: Mapping[int, Sequen
         sum(known) if known else None,
         rival=None if first.runner_up is None else _rival(first.runner_up, first.seconds),
         reason=first.reason,
-        # the neighbours of a layer in the middle are those of most
-        kept=tuple(kept.get(places[len(places) // 2], ())),
+        kept=_most_common([tuple(kept.get(at, ())) for at in places]),
     )
+
+
+def _most_common(several: Sequence[tuple[Kept, ...]]) -> tuple[Kept, ...]:
+    """The arrays of a layer whose neighbours are those of most layers."""
+    alike = [tuple((x.side, x.other, x.reason) for x in found) for found in several]
+    return several[alike.index(Counter(alike).most_common(1)[0][0])]
 
 
 def _rival(other: RunnerUp, now: Seconds | None, *, both: bool = True) -> Rival:

@@ -136,9 +136,14 @@ def _cells(row: Row, reasons: dict[str, str]) -> Cells:
 
 
 def listed(lines: Sequence[str]) -> str:
-    """The first lines of some, and the number of the others."""
+    """The first lines of some, those of one file together, and the number of the others."""
+    shown, before = list[str](), ""
+    for line in lines[:MOST_LINES]:
+        file, _, number = line.rpartition(":")
+        shown.append(number if file == before else line)
+        before = file
     rest = len(lines) - MOST_LINES
-    return ", ".join(lines[:MOST_LINES]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _letters(number: int) -> str:

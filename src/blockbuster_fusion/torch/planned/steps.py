@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from blockbuster_fusion.array.axes import Length
+from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
@@ -93,9 +94,17 @@ class PlannedGraph:
 
     @cached_property
     def machine(self) -> Machine | None:
-        """The machine that times are predicted for; the interpreter has none."""
-        is_known = self.target in ("cpu", "cuda")
-        return machine_for(self.target, self.options.threads) if is_known else None
+        """The machine that times are predicted for.
+
+        The interpreter has none, and one that cannot be measured has no times.
+        """
+        if self.target not in ("cpu", "cuda"):
+            return None
+        try:
+            return machine_for(self.target, self.options.threads)
+        except BlockbusterError as error:
+            log.debug("times are not predicted: %s", error)
+            return None
 
     @cached_property
     def length(self) -> Length:
