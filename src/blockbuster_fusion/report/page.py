@@ -18,6 +18,7 @@ from blockbuster_fusion.report.text import (
     CAPTURED,
     WHY,
     about,
+    by_file,
     headline,
     percent,
     sentences,
@@ -26,6 +27,7 @@ from blockbuster_fusion.report.text import (
 
 HEADS = ("", "step", "by", "time", "share", "reads", "writes", "otherwise", "lines")
 FIGURES = ("time", "share", "reads", "writes")
+WIDE = ("step", "otherwise", "lines")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The page may load nothing and run no script, whatever a name of the model holds."""
 BODY = "body { margin: 0; background: #ffffff; } "
@@ -107,7 +109,7 @@ def _section(section: Section) -> Iterator[str]:
         yield f"<p>{escape(CAPTURED)}</p>"
     if section.layers:
         yield '<div class="scroll"><table>'
-        heads = (f"<th{_figure(x)} scope='col'>{x}</th>" for x in HEADS)
+        heads = (f"<th{_class(x)} scope='col'>{x}</th>" for x in HEADS)
         yield f"<thead><tr>{''.join(heads)}</tr></thead>"
         for layers in section.layers:
             yield from _layers(layers)
@@ -138,21 +140,20 @@ def _row(row: Row) -> str:
         amount(row.bytes_read),
         amount(row.bytes_written),
         _otherwise(row),
-        _code(*row.lines),
+        _code(*by_file(row.lines)),
     )
-    kind = "kernels" if row.kind == "kernels" else "library"
     made = (_cell(head, cell) for head, cell in zip(HEADS, cells, strict=True))
-    return f'<tr class="{kind}">{"".join(made)}</tr>'
+    return f'<tr class="{row.kind}">{"".join(made)}</tr>'
 
 
 def _cell(head: str, inner: str) -> str:
-    return f'<td{_figure(head)} data-label="{head}">{inner}</td>'
+    return f'<td{_class(head)} data-label="{head}">{inner}</td>'
 
 
-def _figure(head: str) -> str:
-    if head not in FIGURES:
-        return ""
-    return ' class="figure share"' if head == "share" else ' class="figure"'
+def _class(head: str) -> str:
+    if head in FIGURES:
+        return ' class="figure share"' if head == "share" else ' class="figure"'
+    return ' class="wide"' if head in WIDE else ""
 
 
 def _name(row: Row) -> str:
@@ -160,8 +161,8 @@ def _name(row: Row) -> str:
     inner = [f"{name}: {operator}" for name, operator in row.operators.items()]
     inner += [f"kernel {name}" for name in row.kernels if name != row.name]
     if not inner:
-        return f"<span>{escape(row.name)}</span>"
-    return f"<details><summary>{escape(row.name)}</summary>{_code(*inner)}</details>"
+        return f"<span>{_breakable(row.name)}</span>"
+    return f"<details><summary>{_breakable(row.name)}</summary>{_code(*inner)}</details>"
 
 
 def _time(row: Row) -> str:
@@ -210,6 +211,11 @@ def _note(note: Note) -> str:
 
 def _code(*lines: str) -> str:
     """Some lines of code, those that are empty left out."""
-    shown: Iterable[str] = (f"<code>{escape(line)}</code>" for line in lines if line)
+    shown: Iterable[str] = (f"<code>{_breakable(line)}</code>" for line in lines if line)
     inner = "<br>".join(shown)
     return f"<div>{inner}</div>" if inner else ""
+
+
+def _breakable(name: str) -> str:
+    """A name, escaped, that a narrow column may break between its words."""
+    return escape(name).replace("/", "/<wbr>").replace("_", "_<wbr>")

@@ -36,11 +36,13 @@ STYLE = """\
 .bb-report .by { display: inline-block; padding-left: 0.4rem;
   border-left: 0.3rem solid var(--library); }
 .bb-report .kernels .by { border-color: var(--kernels); }
+.bb-report .join .by { border-color: var(--line); }
 .bb-report .bar { display: block; height: 0.5rem; min-width: 1px; margin: 0.2rem 0 0 auto;
   background: repeating-linear-gradient(45deg, var(--library) 0 4px, transparent 4px 6px);
   border: 1px solid var(--library); box-sizing: border-box; }
 .bb-report .kernels .bar { background: var(--kernels); border-color: var(--kernels); }
-.bb-report td.share { min-width: 6rem; }
+.bb-report td.share { min-width: 5rem; }
+.bb-report td.wide { min-width: 9rem; }
 .bb-report summary { cursor: pointer; color: var(--link); }
 .bb-report summary:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
 .bb-report li { margin: 0.3rem 0; }
@@ -51,6 +53,7 @@ STYLE = """\
   .bb-report tbody td { display: flex; gap: 0.75rem; padding: 0.1rem 0.3rem; border: 0;
     overflow-wrap: anywhere; }
   .bb-report tbody td > * { min-width: 0; }
+  .bb-report tbody td.wide { min-width: 0; }
   .bb-report tbody td:empty { display: none; }
   .bb-report tbody td::before { content: attr(data-label); flex: 0 0 5.5rem; color: var(--faint);
     font-size: 0.8125rem; text-align: left; }

@@ -136,14 +136,18 @@ def _cells(row: Row, reasons: dict[str, str]) -> Cells:
 
 
 def listed(lines: Sequence[str]) -> str:
-    """The first lines of some, those of one file together, and the number of the others."""
-    shown, before = list[str](), ""
-    for line in lines[:MOST_LINES]:
-        file, _, number = line.rpartition(":")
-        shown.append(number if file == before else line)
-        before = file
+    """The first lines of some, and the number of the others."""
     rest = len(lines) - MOST_LINES
-    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(by_file(lines[:MOST_LINES])) + (f" and {rest} more" if rest > 0 else "")
+
+
+def by_file(lines: Sequence[str]) -> list[str]:
+    """Lines of one file together: `model.py:12, 15`."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        file, _, number = line.rpartition(":")
+        found.setdefault(file, []).append(number)
+    return [f"{file}:{', '.join(numbers)}" for file, numbers in found.items()]
 
 
 def _letters(number: int) -> str:
