@@ -165,6 +165,15 @@ def test_a_library_choice_has_both_figures(monkeypatch: pytest.MonkeyPatch) -> N
     assert "why they are not fused further" in str(found)
 
 
+def test_equal_choices_of_layers_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library.LibraryTimes, "_timed", lambda *_: Seconds(1e-12))
+    torch._dynamo.reset()
+    found = explain(Model(None).eval(), X, options={"library": "auto"})
+    (note,) = [x for x in found.report.notes if x.title == "run by PyTorch because it is faster"]
+    assert len(found.library) >= 12 > len(note.lines)
+    assert any(" in layers 0–11: " in line for line in note.lines)
+
+
 def test_nothing_is_fused() -> None:
     found = explain(lambda x: x.sort(-1)[0].sort(0)[0], X)
     rows = [row for layers in found.report.sections[0].layers for row in layers.rows]

@@ -102,6 +102,7 @@ def test_the_reason_has_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choice.kernels.total() > FAST.total()
     assert choice.data()["kernel_seconds"] == choice.kernels.total()
     assert "measured; kernels" in str(choice)
+    assert str(choice) in str(found)
     assert found.data()["library"] == [choice.data()]
     (layers,) = found.report.sections[0].layers
     for row in layers.rows:

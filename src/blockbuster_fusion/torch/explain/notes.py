@@ -1,10 +1,13 @@
 """Facts about a model that no step of its plan has: sentences, and lists under titles."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from blockbuster_fusion.plans.amounts import amount, counted
+from blockbuster_fusion.plans.folds import titled
 from blockbuster_fusion.report.report import Note
+from blockbuster_fusion.torch.groups import LibraryChoice
 
 if TYPE_CHECKING:
     from blockbuster_fusion.torch.explain.explanation import Explanation
@@ -44,6 +47,7 @@ def notes(e: "Explanation") -> Iterator[Note]:
     titled: tuple[tuple[str, Sequence[object]], ...] = (
         (FLASH, [*flash]),
         ("kernels by ranges of sizes", e.ranges),
+        ("run by PyTorch because it is faster", [*_choices(e.library)]),
         (COLLECTIVES, e.collectives),
         ("fallbacks", e.fallbacks),
         ("parts that were halved", e.halved),
@@ -54,6 +58,16 @@ def notes(e: "Explanation") -> Iterator[Note]:
     for title, found in titled:
         if found:
             yield Note(title, tuple(map(str, found)))
+
+
+def _choices(found: Sequence[LibraryChoice]) -> Iterator[LibraryChoice]:
+    """The choices of parts, equal ones of several layers as one."""
+    alike: dict[LibraryChoice, list[str]] = {}
+    for choice in found:
+        anywhere = replace(choice, region="layers" if choice.region else "", nodes=())
+        alike.setdefault(anywhere, []).append(choice.region)
+    for choice, regions in alike.items():
+        yield replace(choice, region=titled(regions) if choice.region else "")
 
 
 def _first(found: Sequence[object], most: int) -> list[object]:
