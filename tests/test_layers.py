@@ -12,7 +12,7 @@ LAYERS = (
     *("version", "errors", "naming", "messages", "progress", "passes"),
     *("machine", "ir", "host", "array", "cost", "rules", "fusion", "safety"),
     *("nest", "schedule", "printers", "runtime", "select"),
-    *("choice", "improve", "compiler", "plans", "torch"),
+    *("choice", "improve", "compiler", "plans", "report", "torch"),
     *("interp", "tools", "cli", "api"),
     "__init__",  # the public face: may import all, and no layer may import from it
 )

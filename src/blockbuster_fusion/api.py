@@ -33,19 +33,22 @@ def explain(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     dynamic: bool | None = None,
+    measure: bool = False,
     time: bool = False,
     **named: Any,
 ) -> "Explanation":
     """Tells what becomes of each operator of a model when it is called with these inputs.
 
     `model` is a module, a function or an exported program; `mode`, `options` and `dynamic` are what
-    torch.compile would be given. With `time`, the time of each part is measured.
+    torch.compile would be given. With `measure`, the time of each step is measured; else those of
+    kernels are predicted. `time` is the same.
     """
     _check_torch("explain")
     from blockbuster_fusion.torch.explain import explain as explained
 
+    measure = measure or time
     return explained(
-        model, *inputs, mode=mode, options=options, dynamic=dynamic, time=time, **named
+        model, *inputs, mode=mode, options=options, dynamic=dynamic, measure=measure, **named
     )
 
 

@@ -116,7 +116,7 @@ def test_kinds_and_lines(plan: Plan) -> None:
     (topk,) = [step for step in plan.steps if step.kind == "misc"]
     assert (topk.name, topk.reason) == ("topk", "not in the operator table")
     assert topk.writes == {"getitem_9": 6 * 2 * 4, "getitem_10": 6 * 2 * 8}
-    assert all(line.startswith("test_models.py:") for s in plan.steps for line in s.lines)
+    assert all(line.startswith("plans/test_models.py:") for s in plan.steps for line in s.lines)
     assert plan.steps[0].reads["arg2_1"] == X.numel() * 4
 
 

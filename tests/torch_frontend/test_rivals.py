@@ -11,6 +11,8 @@ import torch.nn.functional as F
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.errors import WrongKind
+from blockbuster_fusion.plans.plan import rounded
+from blockbuster_fusion.report.report import Time
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch import compile_graph, machines
 from blockbuster_fusion.torch.backend import options_from
@@ -102,6 +104,15 @@ def test_the_reason_has_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "measured; kernels" in str(choice)
     assert str(choice) in str(found)
     assert found.data()["library"] == [choice.data()]
+    (layers,) = found.report.sections[0].layers
+    for row in layers.rows:
+        assert row.rival is not None
+        assert row.rival.kernels == Time(rounded(choice.kernels).total(), "predicted")
+        assert row.rival.library == Time(choice.library.total(), "measured")
+        assert row.rival.reason == choice.reason
+        assert row.rival.config == choice.config
+    assert f"kernels {choice.kernels} predicted against 2e-06 µs [a]" in str(found)
+    assert f"[a] {choice.reason}" in str(found).splitlines()
 
 
 def test_cheap_operators_that_a_part_computes_anew_count(monkeypatch: pytest.MonkeyPatch) -> None:

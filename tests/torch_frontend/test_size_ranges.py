@@ -145,6 +145,15 @@ def test_an_explanation_names_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None
     assert choice.data()["kernels_for"] == [*choice.elsewhere]
     assert f"exp, add, {symbol} from 128: " in str(found)
     assert f"; kernels run it for {symbol} up to 127" in str(found)
+    usual, other = found.report.sections
+    assert (usual.title, usual.is_usual) == (f"{symbol} up to 127", True)
+    assert (other.title, other.is_usual) == (f"{symbol} from 128", False)
+    assert {row.kind for layers in usual.layers for row in layers.rows} == {"kernels"}
+    assert {row.kind for layers in other.layers for row in layers.rows} == {"library"}
+    for section in found.report.sections:  # each range is a whole by itself
+        assert sum(layers.share for layers in section.layers) == pytest.approx(1)
+    assert found.report.totals == usual.totals
+    assert f"\n{symbol} from 128: " in str(found)
     assert found.coverage == 1
     (kernel,) = found.kernels
     assert {(x.kernel, x.sizes.partition(", ")[0]) for x in found.ranges} == {
@@ -173,7 +182,7 @@ def test_kernels_of_ranges_have_names_of_their_own(monkeypatch: pytest.MonkeyPat
 def test_times_are_measured_in_the_range_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, lambda rows, _: rows > 100)
     options = {"library": "auto", "threads": 2}
-    found = bb.explain(model, numbers(20), options=options, time=True)
+    found = bb.explain(model, numbers(20), options=options, measure=True)
     assert all(kernel.seconds for kernel in found.kernels)
 
 

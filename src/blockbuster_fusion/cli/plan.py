@@ -6,6 +6,7 @@ from pathlib import Path
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.cli.command import Command
+from blockbuster_fusion.cli.models import MODEL_FUNCTION, compiled_by
 from blockbuster_fusion.cli.options import (
     FUNCTION,
     PROGRAM,
@@ -17,18 +18,14 @@ from blockbuster_fusion.cli.options import (
 )
 from blockbuster_fusion.cli.programs import Model, find_model
 from blockbuster_fusion.compiler import Request
-from blockbuster_fusion.errors import BlockbusterError, MissingPackage
+from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.plans.programs import plan_program
 from blockbuster_fusion.plans.text import why_text
 
 EXAMPLE = f"""\
 {FUNCTION}
-For a PyTorch model, name a function that takes nothing and returns the model and its inputs:
-
-    def make():
-        return torch.nn.Linear(64, 8).eval(), (torch.ones(2, 64),)
-
+{MODEL_FUNCTION}
 examples:
     blockbuster plan attention --size D=64,L=64 --why
     blockbuster plan model.py:make -o plan.json
@@ -72,13 +69,8 @@ def _plan_model(found: Model, options: argparse.Namespace) -> Plan:
     if options.size:
         message = "plan: --size is for programs; the inputs of a model have their sizes"
         raise BlockbusterError(message=message)
-    try:
-        from blockbuster_fusion.torch.planned.make import plan
-    except ImportError as error:
-        package = error.name or "torch"
-        raise MissingPackage(function="plan", package=package, extra="torch") from error
-    model, inputs = found
-    return plan(model, *inputs)
+    made: Plan = compiled_by("plan", found)
+    return made
 
 
 COMMAND = Command("plan", "the kernels that run a program, and why", _run, _add_options, EXAMPLE)

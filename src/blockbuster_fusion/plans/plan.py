@@ -88,6 +88,8 @@ class RunnerUp:
     reason: str = ""
     obstacle: str = ""
     """The reason why there are no kernels, if that is so."""
+    instead_basis: str = ""
+    """The source of the time of what runs now."""
 
 
 @dataclass(frozen=True)

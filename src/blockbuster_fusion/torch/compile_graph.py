@@ -46,6 +46,7 @@ from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.plan import ModelPlan
 from blockbuster_fusion.torch.plan.planner import Planner
 from blockbuster_fusion.torch.plan.ranged import ranged_call
+from blockbuster_fusion.torch.plan.steps import PlanStep
 from blockbuster_fusion.torch.planned.follow import Follower, division_of, fitting
 from blockbuster_fusion.torch.rivals.choose import Chooser
 from blockbuster_fusion.torch.rivals.composites import Called, written_out
@@ -90,8 +91,8 @@ class CompiledGraph:
     plan: ModelPlan
     analysis: Analysis
     groups: list[Group]
-    operated: list[Node]
-    """The nodes that PyTorch runs, views too."""
+    operated: Mapping[Node, PlanStep]
+    """The nodes that PyTorch runs, views too, with their steps."""
     joined: list[Node]
     """The concatenations of which kernels store at least one piece in its place."""
     halved: list[str]

@@ -24,6 +24,7 @@ from blockbuster_fusion.torch.capture.attention import attention
 from blockbuster_fusion.torch.capture.nodes import tensors_of
 from blockbuster_fusion.torch.capture.symbolic import as_size
 from blockbuster_fusion.torch.compile_graph import CompiledGraph, compile_graph
+from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.rivals.weighing import Weighing
 
 if TYPE_CHECKING:
@@ -139,8 +140,8 @@ def _shown(x: object) -> str:
 class ExportedModel:
     """A compiled program: it is called as the exported model was, with the same results."""
 
-    def __init__(self, program: ExportedProgram, graph: CompiledGraph) -> None:
-        self.program, self.graph = program, graph
+    def __init__(self, program: ExportedProgram, graph: CompiledGraph, options: Options) -> None:
+        self.program, self.graph, self.options = program, graph, options
         self.held = [self._held(spec) for spec in program.graph_signature.input_specs]
         self.domain = Domain(program, graph)
         self.run = graph.call(lambda plan: plan)
@@ -179,7 +180,7 @@ class ExportedModel:
         """The explanation of the program."""
         from blockbuster_fusion.torch.explain import Explanation
 
-        return Explanation((self.graph,))
+        return Explanation((self.graph,), options=self.options)
 
     def _flat(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         """The arguments in the order of the program's inputs, or WrongKind."""
@@ -223,8 +224,9 @@ def compiled_program(
     weights = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
     specs = simple.graph_signature.input_specs
     static = [i for i, spec in enumerate(specs) if spec.kind in weights]
-    graph = compile_graph(simple.graph_module, static, options_from(None, options), weighing)
-    made = ExportedModel(simple, graph)
+    chosen = options_from(None, options)
+    graph = compile_graph(simple.graph_module, static, chosen, weighing)
+    made = ExportedModel(simple, graph, chosen)
     graph.settle(is_as_captured=False)
     return made
 

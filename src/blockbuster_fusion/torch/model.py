@@ -31,7 +31,7 @@ class CompiledModel:
         mode: str | None = None,
         **options: Any,
     ) -> None:
-        options_from(mode, options)  # says what is wrong, before anything is captured
+        self.options = options_from(mode, options)  # says what is wrong, before it is captured
         self.model = model
         self.has_warned = self.has_run = False
         self.graphs: list[CompiledGraph] = []
@@ -76,7 +76,7 @@ class CompiledModel:
     @property
     def explanation(self) -> Explanation:
         """The explanation of the graphs that have been compiled so far."""
-        return Explanation(tuple(self.graphs))
+        return Explanation(tuple(self.graphs), options=self.options)
 
 
 def own_frame(model: Callable[..., Any]) -> Callable[..., Any]:

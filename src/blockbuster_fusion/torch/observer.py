@@ -33,7 +33,7 @@ class Observed:
     needs_gradients: bool = False
     """True if the model needs gradients where it was called, and runs eagerly there."""
     seconds: Mapping[int, float] | None = None
-    """The measured time of each part, by its id, if it was asked for."""
+    """The measured times if they were asked for, by the ids of parts and of PyTorch's nodes."""
 
 
 def observed(
@@ -50,7 +50,7 @@ def observed(
 ) -> Observed:
     """The graphs of a model, a function or an exported program, which is compiled and run once.
 
-    `function` is the caller's name for errors. With `measures`, the parts are timed. Collectives
+    `function` is the caller's name for errors. With `measures`, the steps are timed. Collectives
     are not run: of several ranks, one may look at the model while the others do something else.
     """
     options_from(mode, options)
@@ -112,9 +112,12 @@ class _Observer:
             self.clocks.append(clock)
 
     def seconds(self) -> dict[int, float]:
-        """The measured time of each part, by its id."""
-        pairs = zip(self.graphs, self.clocks, strict=False)
-        return {id(f): t for graph, clock in pairs for f, t in clock.parts(graph.fused)}
+        """The measured times, by the ids of parts and of the nodes that PyTorch runs."""
+        found = dict[int, float]()
+        for graph, clock in zip(self.graphs, self.clocks, strict=False):
+            found |= {id(part): t for part, t in clock.parts(graph.fused)}
+            found |= {id(node): t for node, t in clock.operators(graph.operated)}
+        return found
 
 
 @contextmanager

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from blockbuster_fusion.progress import doing
-from blockbuster_fusion.torch.explain.explanation import Explanation, KernelReport, Region
+from blockbuster_fusion.torch.backend import options_from
+from blockbuster_fusion.torch.explain.explanation import Explanation
+from blockbuster_fusion.torch.explain.kernels import KernelReport, Region
 from blockbuster_fusion.torch.observer import observed
 
 __all__ = ["Explanation", "KernelReport", "Region", "explain"]
@@ -17,13 +19,13 @@ def explain(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     dynamic: bool | None = None,
-    time: bool = False,
+    measure: bool = False,
     **named: Any,
 ) -> Explanation:
     """The explanation of a model, a function or an exported program.
 
     `inputs` and `named` are what it is called with; an exported program needs none. The model is
-    compiled and run once, without gradients; with `time`, some more times, to measure each part.
+    compiled and run once, without gradients; with `measure`, some more times, to measure each step.
     Unlike compiling, it looks for the best kernels of the parts that PyTorch runs, too. Collectives
     are not run: of several ranks, one may explain the model while the others do something else.
     """
@@ -35,8 +37,9 @@ def explain(
         mode=mode,
         options=options,
         dynamic=dynamic,
-        measures=time,
+        measures=measure,
         thorough=True,
     )
     seconds = found.seconds or {}
-    return Explanation(found.graphs, found.graph_breaks, found.needs_gradients, seconds)
+    chosen = options_from(mode, options)
+    return Explanation(found.graphs, found.graph_breaks, found.needs_gradients, seconds, chosen)

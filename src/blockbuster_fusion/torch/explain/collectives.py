@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from blockbuster_fusion.plans.amounts import amount, counted
 from blockbuster_fusion.torch.capture.collectives import (
     is_collective,
     is_wait,
@@ -11,7 +12,6 @@ from blockbuster_fusion.torch.capture.collectives import (
 )
 from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
-from blockbuster_fusion.torch.explain.amounts import amount
 from blockbuster_fusion.torch.rivals.collective_times import transfer_seconds
 
 
@@ -34,14 +34,10 @@ class CollectiveReport:
 
     def __str__(self) -> str:
         where = f" in {self.region}" if self.region else ""
-        among = "an unknown group" if self.ranks is None else _ranks(self.ranks)
+        among = "an unknown group" if self.ranks is None else counted(self.ranks, "rank")
         spent = "time unknown" if self.seconds is None else f"{self.seconds * 1e6:.4g} µs predicted"
         at = f", waited for at {', '.join(self.waits)}" if self.waits else ""
         return f"{self.operator} ({self.node}{where}): {amount(self.bytes)}, {among}; {spent}{at}"
-
-
-def _ranks(count: int) -> str:
-    return f"{count} rank{'' if count == 1 else 's'}"
 
 
 def collectives_of(graph: CompiledGraph) -> Iterator[CollectiveReport]:

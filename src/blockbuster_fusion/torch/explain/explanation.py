@@ -1,8 +1,9 @@
 """The explanation of a model as data: regions, kernels, and operators that PyTorch runs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from os import PathLike
 from typing import Any
 
 import torch
@@ -10,19 +11,25 @@ from torch.fx import Node
 
 from blockbuster_fusion.array.lower import lower
 from blockbuster_fusion.ir.buffered import buffered
-from blockbuster_fusion.ir.listing import show
-from blockbuster_fusion.ir.tiling import Extents, Tiling
-from blockbuster_fusion.nest.analysis.traffic import traffic_of
-from blockbuster_fusion.nest.listing import show_nest
-from blockbuster_fusion.nest.nest import Launchable
+from blockbuster_fusion.plans.plan import Plan
+from blockbuster_fusion.report.collect import report_of
+from blockbuster_fusion.report.page import fragment, page
+from blockbuster_fusion.report.report import Report
+from blockbuster_fusion.report.save import save
+from blockbuster_fusion.report.text import text
 from blockbuster_fusion.select.operators import Kind
 from blockbuster_fusion.torch.capture.collectives import is_collective
 from blockbuster_fusion.torch.capture.nodes import name_of
-from blockbuster_fusion.torch.capture.sizes import captured_length
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain.collectives import CollectiveReport, collectives_of
-from blockbuster_fusion.torch.explain.flash import is_flash
-from blockbuster_fusion.torch.explain.source_lines import source_lines
+from blockbuster_fusion.torch.explain.kernels import (
+    KernelReport,
+    RangeReport,
+    Region,
+    ranges_of,
+    regions_of,
+)
+from blockbuster_fusion.torch.explain.notes import notes, summary
 from blockbuster_fusion.torch.freeze import ConstantReport
 from blockbuster_fusion.torch.groups import (
     CHEAP,
@@ -35,98 +42,10 @@ from blockbuster_fusion.torch.groups import (
     Unfused,
     distinct_names,
 )
+from blockbuster_fusion.torch.options import Options
 from blockbuster_fusion.torch.plan.cuda_graph import obstacle, plan_device
+from blockbuster_fusion.torch.planned.make import plan_of
 from blockbuster_fusion.torch.to_array_program import ElidedCast
-
-
-@dataclass(frozen=True)
-class KernelReport:
-    """A launch of a kernel or of several, and the operators whose part it belongs to."""
-
-    name: str
-    """A name of its own in the model, also in torch.profiler; equal kernels share it."""
-    region: str
-    operators: tuple[str, ...]
-    fused: Fused = field(repr=False)
-    nest: Launchable = field(repr=False)
-    bytes_read: int = 0
-    bytes_written: int = 0
-    """The bytes of the arrays in memory that it reads and writes, each array once, for the sizes
-    of the captured call; of a table, as many elements as are looked up."""
-    seconds: float | None = None
-    """The measured time of its part, if it was asked for."""
-
-    @cached_property
-    def lines(self) -> tuple[str, ...]:
-        """The lines of the model that its operators come from, as `file.py:12`."""
-        return source_lines(self.fused.part.nodes)
-
-    @cached_property
-    def listing(self) -> str:
-        """The kernel as a loop nest."""
-        return show_nest(self.nest)
-
-    @cached_property
-    def program(self) -> str:
-        """The fused block program, as the paper writes it."""
-        return show(self.fused.executable.graph)
-
-    @property
-    def source(self) -> str:
-        """The source that was compiled, of the whole part."""
-        return self.fused.executable.source
-
-    @property
-    def digest(self) -> str:
-        """A digest of the fused block program that does not depend on names."""
-        return self.fused.executable.graph.digest
-
-    @cached_property
-    def is_flash(self) -> bool:
-        """True if it makes exponentials of a product and multiplies them, all in local memory."""
-        return is_flash(self.nest)
-
-    def data(self) -> dict[str, Any]:
-        """The report as plain data."""
-        return {
-            "name": self.name,
-            "region": self.region,
-            "is_flash": self.is_flash,
-            "operators": [*self.operators],
-            "digest": self.digest,
-            "bytes_read": self.bytes_read,
-            "bytes_written": self.bytes_written,
-            "lines": [*self.lines],
-            "seconds": self.seconds,
-            "listing": self.listing,
-        }
-
-
-@dataclass(frozen=True)
-class Region:
-    """Parts that follow one another in one layer, with no operator of PyTorch's between them."""
-
-    name: str
-    parts: tuple[Fused, ...] = field(repr=False)
-
-    @property
-    def operators(self) -> tuple[str, ...]:
-        return tuple(name_of(n) for p in self.parts for n in p.part.nodes)
-
-    kernels: tuple[KernelReport, ...] = field(repr=False)
-
-
-@dataclass(frozen=True)
-class RangeReport:
-    """A range of sizes, and the configuration of the kernels that serve it."""
-
-    kernel: str
-    """The name of the first kernel of the part."""
-    sizes: str
-    config: str
-
-    def __str__(self) -> str:
-        return f"{self.kernel}, {self.sizes}: {self.config}"
 
 
 @dataclass(frozen=True)
@@ -154,12 +73,13 @@ class Explanation:
     """True if the model runs eagerly because gradients are enabled where it was called. The rest
     describes the model under torch.no_grad()."""
     seconds: Mapping[int, float] = field(default_factory=dict, repr=False)
-    """The measured time of each part, by its id."""
+    """The measured times, by the ids of parts and of nodes that PyTorch runs."""
+    options: Options = field(default_factory=Options, repr=False)
 
     @cached_property
     def regions(self) -> list[Region]:
         """The regions that are compiled without an operator of PyTorch's in between."""
-        return [region for g in self.graphs for region in _regions(g, self._names, self.seconds)]
+        return [region for g in self.graphs for region in regions_of(g, self._names, self.seconds)]
 
     @cached_property
     def kernels(self) -> list[KernelReport]:
@@ -169,7 +89,7 @@ class Explanation:
     @cached_property
     def ranges(self) -> list[RangeReport]:
         """The ranges of sizes, of each part that has other kernels for some of them."""
-        return [report for g in self.graphs for report in _ranges(g, self._names)]
+        return [report for g in self.graphs for report in ranges_of(g, self._names)]
 
     @cached_property
     def misc(self) -> list[EagerOperator]:
@@ -289,12 +209,33 @@ class Explanation:
             "frozen_bytes": self.frozen_bytes,
             "unreplayed": [*self.unreplayed],
             "elided_casts": [str(cast) for cast in self.elided_casts],
+            "report": self.report.data(),
         }
 
-    def __str__(self) -> str:
-        from blockbuster_fusion.torch.explain.text import text
+    @cached_property
+    def plan(self) -> Plan:
+        """The steps of the model with their costs and reasons, as `bb.plan` has them."""
+        return plan_of(self.graphs, self.options, self.graph_breaks, self.seconds)
 
-        return "\n".join(text(self))
+    @cached_property
+    def report(self) -> Report:
+        """The rows, folded layers and totals that the text and the page show."""
+        return report_of(self.plan, tuple(summary(self)), tuple(notes(self)))
+
+    def html(self) -> str:
+        """The explanation as one page of HTML that needs no network."""
+        return page(self.report)
+
+    def save(self, file: str | PathLike[str]) -> None:
+        """Writes the explanation as text, as HTML or as JSON: .txt, .html or .json."""
+        save(self.report, file)
+
+    def __str__(self) -> str:
+        return "\n".join(text(self.report))
+
+    def _repr_html_(self) -> str:
+        """The explanation as a notebook shows it."""
+        return fragment(self.report)
 
 
 def _eager(u: Unfused) -> EagerOperator:
@@ -304,71 +245,6 @@ def _eager(u: Unfused) -> EagerOperator:
 def _is_operator(node: Node) -> bool:
     """True if a node is an operator: not a constant, nor one of several results of another."""
     return node.op == "call_function" and isinstance(node.target, torch._ops.OperatorBase)
-
-
-def _kernels(
-    graph: CompiledGraph, fused: Fused, names: KernelNames, seconds: Mapping[int, float]
-) -> Iterator[KernelReport]:
-    nest = fused.executable.nest
-    if nest is None:
-        return
-    operators = tuple(name_of(n) for n in fused.part.nodes)
-    tiling = _tiling(graph, fused)
-    for kernel in nest.launches:
-        touched = traffic_of(kernel, tiling).touched.values()
-        yield KernelReport(
-            names[id(fused.executable), kernel.name],
-            fused.region,
-            operators,
-            fused,
-            kernel,
-            sum(read for read, _ in touched),
-            sum(written for _, written in touched),
-            seconds.get(id(fused)),
-        )
-
-
-def _tiling(graph: CompiledGraph, fused: Fused) -> Tiling:
-    """The blocks of a part for the sizes of the captured call."""
-    length = captured_length(graph.analysis)
-    sizes = ((axis, length(size)) for axis, size in fused.part.expressed.sizes)
-    return Tiling(Extents.of_sizes(sizes, "the captured call"), fused.executable.tiles)
-
-
-def _ranges(graph: CompiledGraph, names: KernelNames) -> Iterator[RangeReport]:
-    """The ranges of the parts of a graph; if kernels run some for a range alone, that range too."""
-    words = [None] if graph.elsewhere is None else graph.elsewhere.words
-    for within, own in zip(words, graph.ranged, strict=True):
-        for executable in {id(f.executable): f.executable for f in own.fused}.values():
-            if executable.nest is None:
-                continue
-            name = names[id(executable), executable.nest.launches[0].name]
-            for sizes, config in executable.configs or ((None, executable.config),):
-                where = ", ".join(x for x in (within, sizes) if x is not None)
-                if where:
-                    yield RangeReport(name, where, str(config))
-
-
-def _regions(
-    graph: CompiledGraph, names: KernelNames, seconds: Mapping[int, float]
-) -> Iterator[Region]:
-    run: list[Fused] = []
-
-    def region() -> Region:
-        kernels = [k for f in run for k in _kernels(graph, f, names, seconds)]
-        return Region(run[0].region, tuple(run), tuple(kernels))
-
-    for group in graph.groups:
-        if isinstance(group, Joined):
-            continue
-        breaks = isinstance(group, Unfused | Library) or (run and run[-1].region != group.region)
-        if breaks and run:
-            yield region()
-            run = []
-        if isinstance(group, Fused):
-            run.append(group)
-    if run:
-        yield region()
 
 
 def _covered(graph: CompiledGraph) -> set[Node]:

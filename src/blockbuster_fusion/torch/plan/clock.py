@@ -1,13 +1,13 @@
 """Measures the time of each step of a plan."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 
 from blockbuster_fusion.torch.plan.plan import ModelPlan
-from blockbuster_fusion.torch.plan.steps import BoundKernel, BoundStep, KernelStep
+from blockbuster_fusion.torch.plan.steps import BoundStep, KernelStep, PlanStep
 
 RUNS = 5
 """The number of runs; the shortest counts."""
@@ -16,40 +16,48 @@ T = TypeVar("T")
 
 
 class TimedPlan(ModelPlan):
-    """A plan that measures its kernels in the first call, on copies of the inputs."""
+    """A plan that measures its steps in the first call, on copies of the inputs."""
 
     def __init__(self, plan: ModelPlan) -> None:
         self.__dict__ |= plan.__dict__
         self.measured: dict[int, float] = {}
-        """The shortest time of each kernel step, by its id."""
+        """The shortest time of each step, by its place."""
 
     def __call__(self, *given: Any) -> list[Any]:
         if not self.measured:
+            on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in given)
             for _ in range(RUNS):
                 values = [x.clone() if isinstance(x, torch.Tensor) else x for x in given]
-                self.run(values, self.length(values), _Clock(self.measured))
+                self.run(values, self.length(values), _Clock(self.measured, waits=on_gpu))
         return super().__call__(*given)
 
     def parts(self, parts: Sequence[T]) -> Iterator[tuple[T, float]]:
         """Each part with its time; they are in the order of the kernel steps."""
-        steps = [step for step in self.steps if isinstance(step, KernelStep)]
-        for step, part in zip(steps, parts, strict=True):
-            if id(step) in self.measured:
-                yield part, self.measured[id(step)]
+        places = [at for at, step in enumerate(self.steps) if isinstance(step, KernelStep)]
+        for at, part in zip(places, parts, strict=True):
+            if at in self.measured:
+                yield part, self.measured[at]
+
+    def operators(self, operated: Mapping[T, PlanStep]) -> Iterator[tuple[T, float]]:
+        """Each node that PyTorch runs with the time of its step."""
+        places = {id(step): at for at, step in enumerate(self.steps)}
+        for node, step in operated.items():
+            if places.get(id(step)) in self.measured:
+                yield node, self.measured[places[id(step)]]
 
 
 class _Clock:
     """Measures the time between steps."""
 
-    def __init__(self, measured: dict[int, float]) -> None:
-        self.measured, self.last = measured, time.perf_counter()
+    def __init__(self, measured: dict[int, float], *, waits: bool) -> None:
+        """`waits` is True where a step has only been launched when its call returns."""
+        self.measured, self.place, self.waits = measured, 0, waits
+        self.last = time.perf_counter()
 
     def note(self, bound: BoundStep, values: list[Any]) -> None:
-        tensors = (x for x in values if isinstance(x, torch.Tensor))
-        if any(x.is_cuda for x in tensors):
+        if self.waits:
             torch.cuda.synchronize()
-        now = time.perf_counter()
-        if isinstance(bound, BoundKernel):
-            key = id(bound.step)
-            self.measured[key] = min(now - self.last, self.measured.get(key, now - self.last))
+        spent = time.perf_counter() - self.last
+        self.measured[self.place] = min(spent, self.measured.get(self.place, spent))
+        self.place += 1
         self.last = time.perf_counter()

@@ -70,8 +70,8 @@ class Planner:
         self.has_strides: set[Node] = set()
         """Nodes whose values are known to have the strides of eager mode."""
         self.steps: list[PlanStep] = []
-        self.operated: list[Node] = []
-        """The nodes that PyTorch runs."""
+        self.operated: dict[Node, PlanStep] = {}
+        """The nodes that PyTorch runs, with their steps."""
         self.slots: dict[Node, int] = {n: i for i, n in enumerate(analysis.inputs)}
         self.count = len(analysis.inputs)
         self.by_name = {n.name: n for n in analysis.module.graph.nodes}
@@ -377,7 +377,7 @@ class Planner:
         name = name_of(node) if piece is None else str(function)
         step = OperatorStep(name, function, filled, named, self.slots[node])
         self.steps.append(step)
-        self.operated.append(node)
+        self.operated[node] = step
         if self.analysis.kind(node) is not Kind.VIEW and len(tensors_of(node)) == 1:
             self.restride(node)
 

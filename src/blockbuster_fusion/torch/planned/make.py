@@ -31,12 +31,18 @@ def plan(
 
 
 def plan_of(
-    graphs: tuple[CompiledGraph, ...], options: Options, graph_breaks: tuple[str, ...] = ()
+    graphs: tuple[CompiledGraph, ...],
+    options: Options,
+    graph_breaks: tuple[str, ...] = (),
+    seconds: Mapping[int, float] | None = None,
 ) -> Plan:
-    """The plan by which compiled graphs run."""
+    """The plan by which compiled graphs run.
+
+    `seconds` are times within the model, by the ids of parts and of nodes that PyTorch runs.
+    """
     ranged = [own for graph in graphs for own in graph.ranged]
     names = distinct_names(f for graph in ranged for f in graph.fused)
-    planned = {id(graph): PlannedGraph(graph, names, options) for graph in ranged}
+    planned = {id(graph): PlannedGraph(graph, names, options, seconds) for graph in ranged}
     targets = [x.target for x in planned.values()]
     machines = [x.machine.name for x in planned.values() if x.machine is not None]
     return Plan(

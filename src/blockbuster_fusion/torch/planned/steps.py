@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from blockbuster_fusion.array.axes import Length
+from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.tiling import Extents, Tiling
 from blockbuster_fusion.machine.machine import Machine
@@ -39,8 +40,8 @@ from blockbuster_fusion.torch.capture.nodes import (
 from blockbuster_fusion.torch.capture.operator_graph import operator_name
 from blockbuster_fusion.torch.capture.operators import concatenated
 from blockbuster_fusion.torch.capture.sizes import ExpectedSizes
+from blockbuster_fusion.torch.capture.source_lines import source_lines
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
-from blockbuster_fusion.torch.explain.source_lines import source_lines
 from blockbuster_fusion.torch.groups import (
     CHEAP,
     UNJOINED,
@@ -68,9 +69,19 @@ Sizes = dict[str, int]
 class PlannedGraph:
     """A compiled graph for one range of sizes, whose steps are described."""
 
-    def __init__(self, graph: CompiledGraph, names: KernelNames, options: Options) -> None:
-        """`names` has the name of each kernel, by its executable's id and its own name."""
+    def __init__(
+        self,
+        graph: CompiledGraph,
+        names: KernelNames,
+        options: Options,
+        seconds: Mapping[int, float] | None = None,
+    ) -> None:
+        """`names` has the name of each kernel, by its executable's id and its own name.
+
+        `seconds` are times within the model, by the ids of parts and of nodes that PyTorch runs.
+        """
         self.graph, self.names, self.options = graph, names, options
+        self.seconds = seconds or {}
         self.analysis = graph.analysis
         self.by_name = {n.name: n for n in self.analysis.module.graph.nodes}
         self.works: dict[object, KernelWork] = {}
@@ -83,9 +94,17 @@ class PlannedGraph:
 
     @cached_property
     def machine(self) -> Machine | None:
-        """The machine that times are predicted for; the interpreter has none."""
-        is_known = self.target in ("cpu", "cuda")
-        return machine_for(self.target, self.options.threads) if is_known else None
+        """The machine that times are predicted for.
+
+        The interpreter has none, and one that cannot be measured has no times.
+        """
+        if self.target not in ("cpu", "cuda"):
+            return None
+        try:
+            return machine_for(self.target, self.options.threads)
+        except BlockbusterError as error:
+            log.debug("times are not predicted: %s", error)
+            return None
 
     @cached_property
     def length(self) -> Length:
@@ -132,7 +151,12 @@ class PlannedGraph:
     def described(self) -> list[tuple[Group, Step]]:
         """The steps in order, with their groups."""
         shown = [g for g in self.groups if isinstance(g, Fused) or _is_operator(g.node)]
-        return [(group, self.step(group)) for group in shown]
+        return [(group, self.timed(group, self.step(group))) for group in shown]
+
+    def timed(self, group: Group, step: Step) -> Step:
+        """A step with its time within the model, if that was measured."""
+        spent = self.seconds.get(id(group if isinstance(group, Fused) else group.node))
+        return step if spent is None else replace(step, measured=rounded(Seconds(spent)))
 
     @property
     def steps(self) -> list[Step]:
@@ -338,7 +362,7 @@ class PlannedGraph:
 def losing_library(choice: LibraryChoice) -> RunnerUp:
     """PyTorch's operators, which kernels are faster than."""
     times = (rounded(choice.library), "measured", "", rounded(choice.kernels))
-    return RunnerUp("library", choice.nodes, *times, reason=SLOWER)
+    return RunnerUp("library", choice.nodes, *times, SLOWER, instead_basis=choice.basis)
 
 
 def losing_kernels(choice: LibraryChoice) -> RunnerUp:
@@ -347,7 +371,8 @@ def losing_kernels(choice: LibraryChoice) -> RunnerUp:
     if choice.obstacle and choice.bound is not None:
         seconds, basis = rounded(choice.bound), "at least"
     times = (seconds, basis, choice.config, rounded(choice.library))
-    return RunnerUp("kernels", choice.nodes, *times, choice.reason, choice.obstacle)
+    why = (choice.reason, choice.obstacle)
+    return RunnerUp("kernels", choice.nodes, *times, *why, instead_basis="measured")
 
 
 def _elsewhere(executable: Executable) -> tuple[tuple[Division, ...], tuple[Config, ...]]:
