@@ -48,6 +48,7 @@ class Browser:
         self.session = made["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     # ---------------------------------------------------------------- messages
 
@@ -114,9 +115,8 @@ class Browser:
         text = {"text": key} if len(key) == 1 else {}
         for kind in ("keyDown", "keyUp"):
             given = text if kind == "keyDown" else {}
-            self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **given
-            )
+            named = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+            self.call("Input.dispatchKeyEvent", type=kind, **named, **given)
 
     def look(self, width: int = 1280, height: int = 800, *, dark: bool = False) -> None:
         """Sets the size of the window, and light or dark colours."""

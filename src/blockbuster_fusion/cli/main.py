@@ -12,6 +12,7 @@ from blockbuster_fusion.cli import (
     database,
     demo,
     emit,
+    explore,
     fuse,
     list,
     machine,
@@ -33,7 +34,7 @@ from blockbuster_fusion.version import __version__
 COMMANDS = tuple(
     module.COMMAND
     for module in (
-        *(trace, fuse, check, show, passes, plan, emit, bench, tune, demo),
+        *(trace, fuse, explore, check, show, passes, plan, emit, bench, tune, demo),
         *(table, machine, mathematics, database, seed, cache, list),
     )
 )

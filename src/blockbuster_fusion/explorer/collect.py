@@ -9,6 +9,7 @@ from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.explorer.kernels import LANGUAGES, chosen, kernel_moments
 from blockbuster_fusion.explorer.steps import Data, cost, fusion_moments, reasons
+from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE, given_extents
 from blockbuster_fusion.machine.machine import known
@@ -29,10 +30,12 @@ def program_data(
     rules: str = "extended",
     unit: Collection[str] | None = None,
     name: str | None = None,
+    times: bool = True,
 ) -> Data:
     """The data of the page of one program: pictures, moments and snapshots.
 
-    `sizes` are for the figures alone: the program keeps its symbols.
+    `sizes` are for the figures alone: the program keeps its symbols. Without `times`, no
+    configurations are searched, and no time is predicted.
     """
     request = Request(program, rules=rules, unit=unit, name=name)
     graph, title = request.block_program()
@@ -56,12 +59,14 @@ def program_data(
         "frames": frames,
         "names": names,
         "moments": moments,
-        "snapshots": _snapshots(request, fusion, sizes),
+        "snapshots": _snapshots(request, fusion, sizes, times),
         "chosen": {LANGUAGES[target]: n for target, n in chosen(request).items()},
     }
 
 
-def _snapshots(request: Request, fusion: SafeFusion, sizes: Mapping[str, int]) -> list[Data]:
+def _snapshots(
+    request: Request, fusion: SafeFusion, sizes: Mapping[str, int], times: bool
+) -> list[Data]:
     """The unfused program and each snapshot, with its costs and the reasons for what is left."""
     ready = [choose(_on_gpu(request, number))[0] for number in range(len(fusion.fused))]
     unfused = ready[0].before_fusion
@@ -72,7 +77,7 @@ def _snapshots(request: Request, fusion: SafeFusion, sizes: Mapping[str, int]) -
                 "name": "unfused",
                 "moment": "step-0",
                 "cost": cost(fusion.initial, meter(fusion.initial, sizes)),
-                "times": _times(unfused(), sizes),
+                "times": _times(unfused(), sizes) if times else {},
                 "reasons": [],
             }
         )
@@ -83,7 +88,7 @@ def _snapshots(request: Request, fusion: SafeFusion, sizes: Mapping[str, int]) -
                 "number": number + 1,
                 "moment": f"step-{fusion.trace.snapshots[number]}",
                 "cost": cost(graph, meter(graph, sizes)),
-                "times": _times(choice, sizes),
+                "times": _times(choice, sizes) if times else {},
                 "precision": str(fusion.safety[number].precision),
                 "decisions": [each.reason for each in fusion.safety[number].choices],
                 "reasons": reasons(fusion, number),
@@ -104,11 +109,13 @@ def _on_gpu(request: Request, snapshot: int) -> Request:
 
 
 def _times(choice: Choice, sizes: Mapping[str, int]) -> dict[str, float]:
-    """The predicted time of a program on a known machine, if it has kernels."""
+    """The predicted time of a program's best configuration on a known machine, if there is one."""
     machine = known()[MACHINE]
-    extents = given_extents({dim.axis for dim in choice.graph.dims}, sizes)
+    axes = sorted({dim.axis for dim in choice.graph.dims}, key=str)
+    extents = given_extents(axes, sizes)
     try:
-        seconds = Predicted(choice, extents, machine).seconds
+        best = improved([choice], tuple((axis, extents.of(axis)) for axis in axes), machine)[0]
+        seconds = Predicted(best, extents, machine).seconds
     except BlockbusterError:
         return {}
     return {} if seconds is None else {machine.name: seconds.total(replayed=True)}

@@ -40,7 +40,9 @@ class Exploration:
     def _repr_html_(self) -> str:
         """The page in a frame of its own, for a notebook."""
         frame = 'width="100%" height="760" sandbox="allow-scripts" style="border: 0"'
-        return f'<iframe title="Blockbuster explorer" {frame} srcdoc="{escape(self._page)}"></iframe>'
+        return (
+            f'<iframe title="Blockbuster explorer" {frame} srcdoc="{escape(self._page)}"></iframe>'
+        )
 
     def __repr__(self) -> str:
         title, moments = self.data["title"], len(self.data["moments"])
@@ -54,11 +56,13 @@ def explore_program(
     rules: str = "extended",
     unit: Collection[str] | None = None,
     name: str | None = None,
+    times: bool = True,
     **named: Any,
 ) -> Exploration:
     """The page of a program: every step from its block program to its kernels.
 
-    A function is traced with `specs`. `sizes` has lengths for the figures, by axis or symbol.
+    A function is traced with `specs`. `sizes` has lengths for the figures, by axis or symbol. With
+    `times`, the time of each snapshot's best configuration is predicted, which takes seconds.
     """
     traced = Request(program, specs, named, name=name).traced()
     given = dict(sizes or {})
@@ -66,7 +70,8 @@ def explore_program(
         lengths = default_lengths(traced, "cpu", given)
     else:
         lengths = _lengths(traced, given)
-    return Exploration(program_data(traced, lengths, rules=rules, unit=unit, name=name))
+    data = program_data(traced, lengths, rules=rules, unit=unit, name=name, times=times)
+    return Exploration(data)
 
 
 def _lengths(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:

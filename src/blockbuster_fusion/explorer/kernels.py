@@ -52,7 +52,7 @@ def kernel_moments(
         current, before = first, ""
         for name, program in made:
             is_safety = name in SAFETY
-            moment = {
+            moment: Data = {
                 "id": f"{group}-{name if is_safety else f'{target}-{name}'}",
                 "group": group,
                 "title": name,
@@ -131,9 +131,7 @@ def _passes(choice: Choice) -> tuple[list[tuple[str, object]], str, dict[str, st
 
 def chosen(request: Request) -> dict[str, Any]:
     """The snapshot that each target runs by default, counted from 1."""
-    return {
-        target: choose(_for_all(request, target))[0].snapshot + 1 for target in LANGUAGES
-    }
+    return {target: choose(_for_all(request, target))[0].snapshot + 1 for target in LANGUAGES}
 
 
 def _for_all(request: Request, target: str) -> Request:

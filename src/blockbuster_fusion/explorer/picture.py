@@ -312,10 +312,10 @@ def _width(text: str) -> int:
 
 def bytes_text(size: float) -> str:
     """A number of bytes with a unit: 2.1 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            break
-        size /= 1000
-    else:
-        unit = "TB"
-    return f"{size:.3g} {unit}" if unit != "B" else f"{size:.0f} B"
+    if size < 1000:
+        return f"{size:.0f} B"
+    units = iter(("kB", "MB", "GB", "TB"))
+    unit, size = next(units), size / 1000
+    while size >= 999.5 and (larger := next(units, None)) is not None:
+        unit, size = larger, size / 1000
+    return f"{size:.3g} {unit}"

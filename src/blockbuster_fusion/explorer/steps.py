@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from blockbuster_fusion.cost.counters import Traffic
@@ -13,7 +13,7 @@ from blockbuster_fusion.fusion.fuse import Fusion
 from blockbuster_fusion.fusion.trace import Step, Trace
 from blockbuster_fusion.fusion.why_not import Reason
 from blockbuster_fusion.ir.buffered import buffered
-from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.graph import Graph, Path
 from blockbuster_fusion.ir.listing import Labels, labels
 from blockbuster_fusion.ir.ops import Map, Pick, Rename, Value
 
@@ -116,20 +116,29 @@ def _changes(step: Step, before: Data, after: Data) -> Data:
         if box["text"] and box["kind"] not in ("input", "output", "array")
         if box["key"] not in known or (box["key"] in matched and box["key"] in known)
     ]
-    graph = step.before.at(firing.path)
-    names = labels(step.before)
-    replaced = [_described(graph, firing.path, i, names) for i in firing.nodes if i in graph.nodes]
-    return {"replaced": replaced, "matched": matched, "made": made, **_difference(before, after)}
+    fresh = {int(key) for key in made if key.isdecimal()}
+    return {
+        "replaced": _described(step.before, firing.path, firing.nodes),
+        "became": _described(step.after, firing.path, sorted({*firing.nodes, *fresh})),
+        "matched": matched,
+        "made": made,
+        **_difference(before, after),
+    }
 
 
-def _described(graph: Graph, path: tuple[int, ...], node: int, names: Labels) -> str:
-    """A node in the words of the listing."""
+def _described(program: Graph, path: Path, nodes: Iterable[int]) -> list[str]:
+    """Nodes of the graph at a path in the words of the program's listing."""
+    graph, names = program.at(path), labels(program)
+    return [_words(graph, path, node, names) for node in nodes if node in graph.nodes]
+
+
+def _words(graph: Graph, path: Path, node: int, names: Labels) -> str:
     op = graph.op(node)
     ports = range(len(graph[node].types))
     made = [name for port in ports if (name := names.name(path, Value(node, port)))]
     if isinstance(op, Map):
         return f"the loop over {op.dim} that makes {', '.join(dict.fromkeys(made))}"
-    return names.line(path, Value(node)) or f"the sum {', '.join(made)}"
+    return names.line(path, Value(node)) or f"the operator that makes {', '.join(made)}"
 
 
 def _difference(before: Data, after: Data) -> Data:

@@ -15,6 +15,9 @@ function aboutMoment(data, moment, selectArray) {
     if (moment.replaced.length) {
       parts.push(html("h3", {}, "Replaced, in the names before the step"), html("ul", {}, ...moment.replaced.map((text) => html("li", {}, text))));
     }
+    if (moment.became.length) {
+      parts.push(html("h3", {}, "By, in the names after it"), html("ul", {}, ...moment.became.map((text) => html("li", {}, text))));
+    }
   } else {
     parts.push(html("h2", {}, moment.title.replaceAll("_", " "), badge), html("p", { class: "soft" }, moment.about || ""));
     if (moment.id === "step-0" && data.program) parts.push(html("div", { class: "pattern program" }, data.program));

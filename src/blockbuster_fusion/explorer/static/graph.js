@@ -81,9 +81,9 @@ class GraphView {
       this.view.y += (same.at[1] - now[1]) * this.view.scale;
       return this.apply();
     }
-    const room = { width: width - 32, height: height - 28 };
+    const room = { width: width - 32, height: height - 20 };
     const whole = Math.min(room.width / frame.size[0], room.height / frame.size[1]);
-    const scale = Math.max(Math.min(whole, 1.15), Math.min(.74, room.width / frame.size[0]));
+    const scale = Math.max(Math.min(whole, 1.15), Math.min(.66, room.width / frame.size[0]));
     this.view.scale = scale;
     this.view.x = (width - frame.size[0] * scale) / 2;
     const tall = frame.size[1] * scale - room.height;

@@ -165,6 +165,7 @@ function buildTexts() {
   byId("subtitle").textContent = `${fusion.length - 1} fusion steps by the ${data.rules} rules; figures for ${sizes}, blocks of ${data.tile}`;
   const chosen = Object.entries(data.chosen).map(([name, number]) => `${number} for ${name}`).join(", ");
   byId("chosen").textContent = `Default: snapshot ${chosen}.`;
+  byId("rows").append(...snapshotRows(data.snapshots));
   byId("slider").max = String(moments.length - 1);
 }
 

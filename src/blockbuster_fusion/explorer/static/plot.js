@@ -6,11 +6,11 @@ class PlotView {
     this.open = open;
     const machines = [...new Set(snapshots.flatMap((each) => Object.keys(each.times)))];
     this.measures = [
-      ...machines.map((name) => ({ title: `time, predicted for ${name}`, text: time, of: (each) => each.times[name] })),
+      ...machines.map((name) => ({ name: "time (predicted)", title: `time on ${name}`, text: time, of: (each) => each.times[name] })),
       { title: "operations", text: count, of: (each) => each.cost.flops },
       { title: "local memory", text: bytes, of: (each) => each.cost.local },
     ];
-    this.measures.forEach((each, at) => measure.append(html("option", { value: at }, each.title)));
+    this.measures.forEach((each, at) => measure.append(html("option", { value: at }, each.name || each.title)));
     const flops = snapshots.map((each) => each.cost.flops);
     this.at = Math.max(...flops) > 1.02 * Math.min(...flops) ? machines.length : 0; // one that tells them apart
     measure.value = String(this.at);
@@ -55,6 +55,16 @@ class PlotView {
     });
     return element;
   }
+}
+
+// The same figures as a table.
+function snapshotRows(snapshots) {
+  const machines = [...new Set(snapshots.flatMap((each) => Object.keys(each.times)))];
+  const head = ["", ...COSTS.map((each) => each.title), ...machines.map((name) => `Time, ${name}`)];
+  const row = (each) => html("tr", {}, html("th", { scope: "row" }, html("a", { href: `#${each.moment}` }, each.name)),
+    ...COSTS.map(({ name, text }) => html("td", {}, text(each.cost[name]))),
+    ...machines.map((name) => html("td", {}, each.times[name] === undefined ? "–" : time(each.times[name]))));
+  return [html("thead", {}, html("tr", {}, ...head.map((text) => html("th", { scope: "col" }, text)))), html("tbody", {}, ...snapshots.map(row))];
 }
 
 function sparkline(values, at) {
