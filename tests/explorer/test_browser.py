@@ -8,6 +8,7 @@ import pytest
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.explorer.page import page
+from blockbuster_fusion.explorer.steps import frame
 from helpers.chromium import Browser, started_browser
 
 PAPER = ["attention", "layernorm-matmul", "rmsnorm-swiglu"]
@@ -312,9 +313,10 @@ def test_controls_have_names_and_focus(attention: Browser) -> None:
         ".filter(e => !(e.getAttribute('aria-label') || e.textContent.trim())).map(e => e.id)"
     )
     assert unnamed == []
+    attention.value("document.getElementById('canvas').focus()")
     attention.press("Tab")
     ring = "getComputedStyle(document.activeElement).outlineStyle"
-    assert attention.value("document.activeElement.id") == "help"
+    assert attention.value("document.activeElement.id") == "zoom-in"
     assert attention.value(ring) == "solid"
 
 
@@ -343,17 +345,27 @@ def test_markup_that_gets_in_is_not_run(browser: Browser, tmp_path: Path) -> Non
 
 def test_five_thousand_nodes(browser: Browser, tmp_path: Path) -> None:
     def program(X):
-        for _ in range(430):
+        for _ in range(300):
             X = bb.ops.exp(X) + X
         return {"O": X}
 
-    traced = bb.trace(program, X="M N", name="large")
-    file = bb.explore(traced, times=False).save(tmp_path / "large.html")
+    graph = bb.lower(bb.trace(program, X="M N", name="large"))
+    drawn_graph = frame(graph, {"M": 64, "N": 64})
+    cost = drawn_graph.pop("cost")
+    moment = {"group": "fusion", "title": "large", "frame": 0, "cost": cost}
+    data = bb.explore(bb.examples.find("matmul-relu"), times=False).data
+    moments = [{"id": "step-0", **moment}, {"id": "step-1", **moment}]
+    file = tmp_path / "large.html"
+    large = {"frames": [drawn_graph], "moments": moments, "snapshots": data["snapshots"][:1]}
+    file.write_text(page({**data, **large}), encoding="utf-8")
     browser.look()
     browser.open(file.as_uri())
     assert drawn(browser) >= 5000
     browser.press("ArrowRight")
-    browser.press("End")
+    assert browser.value(FRAGMENT) == "step-1"
+    browser.press("0")
+    browser.click("#lines li:nth-child(900)")
+    assert browser.value("document.querySelectorAll('.cell.picked').length") == 1
     assert browser.complaints == []
 
 

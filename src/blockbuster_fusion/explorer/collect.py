@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping
 
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
-from blockbuster_fusion.compiler import Request, choose
+from blockbuster_fusion.compiler import Request
 from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.explorer.kernels import LANGUAGES, chosen, kernel_moments
+from blockbuster_fusion.explorer.kernels import LANGUAGES, Choices, kernel_moments
 from blockbuster_fusion.explorer.steps import Data, cost, fusion_moments, reasons
 from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.graph import Graph
@@ -42,11 +42,12 @@ def program_data(
     fusion = chosen_snapshots(graph, rules, unit, None, request.target).fusion
     frames: list[Data] = []
     names: dict[str, dict[str, str]] = {}
+    choices = Choices(request)
     moments = fusion_moments(fusion, sizes, frames)
     at = {moment["snapshot"]: moment for moment in moments if "snapshot" in moment}
     for number in range(len(fusion.fused)):
         first = at[number + 1]["frame"]
-        moments += kernel_moments(request, number, sizes, frames, names, first)
+        moments += kernel_moments(choices, number, sizes, frames, names, first)
     return {
         "format": FORMAT,
         "kind": "program",
@@ -59,16 +60,16 @@ def program_data(
         "frames": frames,
         "names": names,
         "moments": moments,
-        "snapshots": _snapshots(request, fusion, sizes, times),
-        "chosen": {LANGUAGES[target]: n for target, n in chosen(request).items()},
+        "snapshots": _snapshots(choices, fusion, sizes, times),
+        "chosen": {LANGUAGES[target]: n + 1 for target, n in choices.default.items()},
     }
 
 
 def _snapshots(
-    request: Request, fusion: SafeFusion, sizes: Mapping[str, int], times: bool
+    choices: Choices, fusion: SafeFusion, sizes: Mapping[str, int], times: bool
 ) -> list[Data]:
     """The unfused program and each snapshot, with its costs and the reasons for what is left."""
-    ready = [choose(_on_gpu(request, number))[0] for number in range(len(fusion.fused))]
+    ready = [choices.of("cuda", number) for number in range(len(fusion.fused))]
     unfused = ready[0].before_fusion
     rows: list[Data] = []
     if unfused is not None:
@@ -95,17 +96,6 @@ def _snapshots(
             }
         )
     return rows
-
-
-def _on_gpu(request: Request, snapshot: int) -> Request:
-    return Request(
-        request.program,
-        target="cuda",
-        snapshot=snapshot,
-        rules=request.rules,
-        unit=request.unit,
-        name=request.name,
-    )
 
 
 def _times(choice: Choice, sizes: Mapping[str, int]) -> dict[str, float]:

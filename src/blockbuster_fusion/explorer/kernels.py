@@ -1,7 +1,7 @@
 """From a snapshot to its kernels as data for the page: safety, loop nests and source text."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import replace
 
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
@@ -21,8 +21,29 @@ from blockbuster_fusion.tools.passes import observed, pass_docs
 LANGUAGES = {"cpu": "C", "cuda": "Triton"}
 
 
+class Choices:
+    """What the compiler would make kernels of, for each target and snapshot."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.found: dict[tuple[str, int], Choice] = {}
+        self.default: dict[str, int] = {}
+        """The snapshot that each target runs where nothing else is said."""
+        for target in LANGUAGES:
+            ordered = choose(replace(request, target=target))
+            self.default[target] = ordered[0].snapshot
+            self.found |= {(target, choice.snapshot): choice for choice in ordered}
+
+    def of(self, target: str, snapshot: int) -> Choice:
+        """The choice for a snapshot, chosen by default or not."""
+        if (target, snapshot) not in self.found:
+            (choice,) = choose(replace(self.request, target=target, snapshot=snapshot))
+            self.found[target, snapshot] = choice
+        return self.found[target, snapshot]
+
+
 def kernel_moments(
-    request: Request,
+    choices: Choices,
     snapshot: int,
     sizes: Mapping[str, int],
     frames: list[Data],
@@ -37,7 +58,7 @@ def kernel_moments(
     group, docs = f"snapshot-{snapshot + 1}", pass_docs()
     safe_frame: int | None = None
     for target, language in LANGUAGES.items():
-        (choice,) = choose(_for(request, target, snapshot))
+        choice = choices.of(target, snapshot)
         try:
             made, source, names[f"{group}-{target}"] = _passes(choice)
         except BlockbusterError as error:
@@ -106,17 +127,6 @@ def _first_line(source: str, name: str) -> int:
     return next(found, 0)
 
 
-def _for(request: Request, target: str, snapshot: int) -> Request:
-    return Request(
-        request.program,
-        target=target,
-        snapshot=snapshot,
-        rules=request.rules,
-        unit=request.unit,
-        name=request.name,
-    )
-
-
 def _passes(choice: Choice) -> tuple[list[tuple[str, object]], str, dict[str, str]]:
     """The programs after each pass, the source text, and names of the block program in it."""
     made = observed(choice, None)[1:]  # without the snapshot itself
@@ -127,14 +137,3 @@ def _passes(choice: Choice) -> tuple[list[tuple[str, object]], str, dict[str, st
         source = print_triton(nest)
     graphs = [p.graph if isinstance(p, Safe) else p for _, p in made if isinstance(p, Safe | Graph)]
     return made, source, block_names(graphs[-1], choice) if graphs else {}
-
-
-def chosen(request: Request) -> dict[str, Any]:
-    """The snapshot that each target runs by default, counted from 1."""
-    return {target: choose(_for_all(request, target))[0].snapshot + 1 for target in LANGUAGES}
-
-
-def _for_all(request: Request, target: str) -> Request:
-    return Request(
-        request.program, target=target, rules=request.rules, unit=request.unit, name=request.name
-    )

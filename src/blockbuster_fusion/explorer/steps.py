@@ -18,7 +18,7 @@ from blockbuster_fusion.ir.listing import Labels, labels
 from blockbuster_fusion.ir.ops import Map, Pick, Rename, Value
 
 Data = dict[str, Any]
-ROOM = 60_000
+ROOM = 30_000
 """The most nodes in all pictures of a page together. Steps between two pictures share one."""
 LONGEST_DIFFERENCE = 1500
 """Longer listings are not compared line by line."""
