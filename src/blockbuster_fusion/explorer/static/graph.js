@@ -1,5 +1,6 @@
 // The graph: cells keep their elements from frame to frame, so that they can move to their places.
-const STILL = 800; // larger graphs are drawn without motion
+// Of a large graph only what is in the window is in the page, and it does not move.
+const LARGE = 800;
 const LETTERS = 34;
 
 class GraphView {
@@ -13,6 +14,7 @@ class GraphView {
     world.append(this.boxes, this.edges, this.titles, this.labels);
     this.cells = new Map();
     this.frame = null;
+    this.marks = { made: new Set(), matched: new Set(), keys: new Set(), names: new Set() };
     this.view = { x: 0, y: 0, scale: 1 };
     this.free = false; // true when the reader has moved or zoomed
     this.listen(select);
@@ -20,28 +22,29 @@ class GraphView {
 
   draw(frame, { made = [], matched = [], still = false } = {}) {
     const before = this.frame;
-    const moves = before !== null && !still && frame.boxes.length < STILL && before.boxes.length < STILL;
+    this.large = frame.boxes.length >= LARGE;
+    const moves = before !== null && !still && !this.large && before.boxes.length < LARGE;
     this.world.classList.toggle("moves", moves);
+    this.marks = { ...this.marks, made: new Set(made), matched: new Set(matched) };
     if (before !== frame) {
       this.frame = frame;
-      this.place(frame, moves);
-      this.connect(frame);
+      this.byKey = new Map(frame.boxes.map((box) => [box.key, box]));
+      if (!this.large) this.fill(frame.boxes, frame.edges);
     }
-    const green = new Set(made), dashed = new Set(matched);
-    for (const [key, cell] of this.cells) {
-      cell.element.classList.toggle("made", green.has(key));
-      cell.element.classList.toggle("matched", dashed.has(key));
-    }
-    const touched = [...made, ...matched].filter((key) => this.cells.has(key));
-    this.show(before, frame, touched);
+    this.show(before, frame, [...made, ...matched].filter((key) => this.byKey.has(key)));
+    if (this.large) this.fillWindow();
+    this.restyle();
   }
 
-  place(frame, moves) {
+  fill(boxes, edges) {
     const kept = new Set();
-    for (const box of frame.boxes) {
+    for (const box of boxes) {
       kept.add(box.key);
       let cell = this.cells.get(box.key);
-      if (cell && cell.round !== isRound(box.kind)) { cell.element.remove(); cell = null; }
+      if (cell && (cell.round !== isRound(box.kind) || Boolean(cell.above) !== (box.kind === "map"))) {
+        this.drop(box.key);
+        cell = null;
+      }
       if (!cell) {
         cell = makeCell(box);
         this.cells.set(box.key, cell);
@@ -49,21 +52,39 @@ class GraphView {
       // Outer boxes come first, so that inner ones lie on top of them; arrays lie above edges.
       (box.kind === "map" ? this.boxes : this.labels).append(cell.element);
       updateCell(cell, box);
-      if (box.kind === "map") this.titles.append(cell.above);
+      if (cell.above) this.titles.append(cell.above);
     }
-    for (const [key, cell] of this.cells) {
-      if (!kept.has(key)) {
-        cell.element.remove();
-        if (cell.above) cell.above.remove();
-        this.cells.delete(key);
-      }
-    }
+    for (const key of [...this.cells.keys()]) if (!kept.has(key)) this.drop(key);
+    this.lines = edges.map((edge) => [edge, svg("path", { class: `edge ${edge.memory}`, d: curve(edge.points) })]);
+    this.edges.replaceChildren(...this.lines.map(([, line]) => line));
   }
 
-  connect(frame) {
-    this.lines = frame.edges.map((edge) =>
-      svg("path", { class: `edge ${edge.memory}`, d: curve(edge.points), "data-name": edge.name || null }));
-    this.edges.replaceChildren(...this.lines);
+  drop(key) {
+    const cell = this.cells.get(key);
+    cell.element.remove();
+    if (cell.above) cell.above.remove();
+    this.cells.delete(key);
+  }
+
+  // Fills in what the window shows, without what would be smaller than a few pixels.
+  fillWindow() {
+    const { width, height } = this.canvas.getBoundingClientRect(), { x, y, scale } = this.view;
+    const left = -x / scale - 200, top = -y / scale - 200, right = (width - x) / scale + 200, bottom = (height - y) / scale + 200;
+    const seen = ([bx, by, bw, bh]) => bx < right && by < bottom && bx + bw > left && by + bh > top && bh * scale > 2;
+    const near = ({ points }) => points[1] < bottom && points[points.length - 1] > top && Math.min(points[0], points[points.length - 2]) < right;
+    this.fill(this.frame.boxes.filter((box) => seen(box.at)), scale < .12 ? [] : this.frame.edges.filter(near));
+  }
+
+  restyle() {
+    const { made, matched, keys, names } = this.marks;
+    for (const [key, cell] of this.cells) {
+      cell.element.classList.toggle("made", made.has(key));
+      cell.element.classList.toggle("matched", matched.has(key));
+      cell.element.classList.toggle("picked", keys.has(key));
+    }
+    for (const [edge, line] of this.lines) {
+      line.classList.toggle("picked", edge.ends.some((end) => keys.has(end)) || (edge.name !== undefined && names.has(edge.name)));
+    }
   }
 
   // ------------------------------------------------------------------ the window
@@ -72,11 +93,11 @@ class GraphView {
     const { width, height } = this.canvas.getBoundingClientRect();
     if (!width) return;
     if (this.free && before === frame) return;
-    const focus = touched.length ? this.cells.get(touched[0]).box.at : null;
+    const focus = touched.length ? this.byKey.get(touched[0]).at : null;
     if (this.free && before) {
       const same = touched.map((key) => before.boxes.find((box) => box.key === key)).find(Boolean);
       if (!same) return;
-      const now = this.cells.get(same.key).box.at; // what the step changed stays where it is
+      const now = this.byKey.get(same.key).at; // what the step changed stays where it is
       this.view.x += (same.at[0] - now[0]) * this.view.scale;
       this.view.y += (same.at[1] - now[1]) * this.view.scale;
       return this.apply();
@@ -99,7 +120,7 @@ class GraphView {
     this.free = false;
     const { width, height } = this.canvas.getBoundingClientRect();
     const [w, h] = this.frame.size;
-    this.view.scale = Math.min((width - 24) / w, (height - 48) / h, 1.4);
+    this.view.scale = Math.max(Math.min((width - 24) / w, (height - 24) / h, 1.4), .05);
     this.view.x = (width - w * this.view.scale) / 2;
     this.view.y = 12;
     this.free = true;
@@ -119,22 +140,26 @@ class GraphView {
   }
 
   reveal(key) {
-    const cell = this.cells.get(key);
-    if (!cell) return;
+    const box = this.byKey.get(key);
+    if (!box) return;
     const { width, height } = this.canvas.getBoundingClientRect();
-    const [x, y, w, h] = cell.box.at, { scale } = this.view;
+    const [x, y, w, h] = box.at, { scale } = this.view;
     const left = x * scale + this.view.x, top = y * scale + this.view.y;
     const inside = left > 0 && top > 0 && left + Math.min(w * scale, 200) < width && top + Math.min(h * scale, 60) < height - 30;
     if (inside || !width) return;
     this.view.x = width / 2 - (x + w / 2) * scale;
     this.view.y = height / 3 - y * scale;
-    this.world.classList.add("moves");
+    if (!this.large) this.world.classList.add("moves");
     this.apply();
   }
 
   apply() {
     const { x, y, scale } = this.view;
     this.world.style.transform = `translate(${x}px, ${y}px) scale(${scale})`;
+    if (this.large && !this.waits) {
+      this.waits = true;
+      requestAnimationFrame(() => { this.waits = false; if (this.large) { this.fillWindow(); this.restyle(); } });
+    }
   }
 
   listen(select) {
@@ -194,11 +219,8 @@ class GraphView {
   // ------------------------------------------------------------------ selection
 
   mark(keys, names) {
-    for (const [key, cell] of this.cells) cell.element.classList.toggle("picked", keys.has(key));
-    this.frame.edges.forEach((edge, at) => {
-      const near = edge.ends.some((end) => keys.has(end));
-      this.lines[at].classList.toggle("picked", near || (edge.name !== undefined && names.has(edge.name)));
-    });
+    this.marks = { ...this.marks, keys, names };
+    this.restyle();
   }
 }
 

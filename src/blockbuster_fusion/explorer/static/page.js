@@ -28,7 +28,7 @@ function render({ still = false } = {}) {
   if (moment.text !== undefined) {
     const lines = moment.text.replace(/\n$/, "").split("\n").map((text) => [text, ""]);
     listing.draw(lines, frame.makers, { names: data.names[moment.names], arrays });
-    if (moment.line) byId("lines").children[moment.line].scrollIntoView({ block: "start" });
+    if (moment.line) byId("lines").scrollTop = moment.line * LINE;
     byId("code-title").textContent = moment.language ? `Source in ${moment.language}` : "Loop nest";
   } else {
     listing.draw(frame.lines, frame.makers, past ? { gone: moment.gone, arrays } : { made: moment.new || [], arrays });
