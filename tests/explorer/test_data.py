@@ -6,9 +6,11 @@ import re
 import pytest
 
 import blockbuster_fusion as bb
+from blockbuster_fusion.explorer import steps
 from blockbuster_fusion.explorer.collect import program_data
 from blockbuster_fusion.explorer.picture import bytes_text, picture
-from blockbuster_fusion.explorer.steps import ROOM, Data, fusion_moments
+from blockbuster_fusion.explorer.rule_words import WORDS
+from blockbuster_fusion.explorer.steps import Data, fusion_moments
 from blockbuster_fusion.ir.buffered import buffered
 from blockbuster_fusion.ir.listing import show
 
@@ -93,9 +95,9 @@ def test_interior_arrays_are_the_buffered_edges(name: str) -> None:
 def test_figures_are_the_meter_s(name: str) -> None:
     data = data_of(name)
     trace = bb.fuse(bb.examples.find(name)).trace
-    steps = [moment for moment in data["moments"] if moment["group"] == "fusion"]
-    assert len(steps) == len(trace) + 1
-    for step, moment in zip(trace, steps[1:], strict=True):
+    moments = [moment for moment in data["moments"] if moment["group"] == "fusion"]
+    assert len(moments) == len(trace) + 1
+    for step, moment in zip(trace, moments[1:], strict=True):
         traffic = step.traffic(data["sizes"])
         assert moment["cost"] == {
             "edges": len(step.buffered),
@@ -164,9 +166,11 @@ def test_survivors_keep_their_keys_and_sizes() -> None:
         assert all(box["at"][3] == old[box["key"]]["at"][3] for box in kept)
 
 
-def test_a_large_program_has_fewer_pictures() -> None:
+def test_a_large_program_has_fewer_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "ROOM", 3000)
+
     def program(X):
-        for _ in range(150):
+        for _ in range(20):
             X = bb.ops.exp(X) + X
         return {"O": X}
 
@@ -176,7 +180,12 @@ def test_a_large_program_has_fewer_pictures() -> None:
     assert len(moments) < len(fusion.trace)
     assert moments[-1]["id"] == f"step-{len(fusion.trace)}"
     assert any("together" in moment for moment in moments)
-    assert sum(len(frame["boxes"]) for frame in frames) < 3 * ROOM
+    assert sum(len(frame["boxes"]) for frame in frames) < 3 * 3000
+
+
+def test_every_rule_is_told_in_words() -> None:
+    rules = {rule for each in bb.RULE_SETS.values() for rule in (*each.local, *each.extending)}
+    assert {rule.name for rule in rules} <= set(WORDS)
 
 
 def test_data_is_plain() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from blockbuster_fusion.cost.counters import Traffic
 from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.explorer.picture import array_key, picture
+from blockbuster_fusion.explorer.rule_words import WORDS
 from blockbuster_fusion.fusion.fuse import Fusion
 from blockbuster_fusion.fusion.trace import Step, Trace
 from blockbuster_fusion.fusion.why_not import Reason
@@ -99,6 +100,7 @@ def _rule(step: Step) -> Data:
         "number": step.number,
         "pattern": re.sub(r"^Rule \d+: ", "", " ".join(pattern.split())),
         "doc": " ".join(rest.split()),
+        "words": WORDS.get(step.rule, ""),
         "dim": str(step.dim) if step.dim is not None else "",
         "variant": step.variant,
         "extends": step.firing.rule in step.trace.rules.extending,

@@ -1,5 +1,11 @@
 // The text about a moment, and about what is selected.
-function aboutMoment(data, moment, selectArray) {
+function costChanges(previous, moment) {
+  if (!previous || !previous.cost) return [];
+  return COSTS.filter(({ name }) => previous.cost[name] !== moment.cost[name])
+    .map(({ name, title, text }) => `${title}: ${text(previous.cost[name])} → ${text(moment.cost[name])}`);
+}
+
+function aboutMoment(data, moment, previous, selectArray) {
   const rule = moment.rule, parts = [];
   const snapshot = data.snapshots.find((each) => each.moment === moment.id && each.number);
   const badge = snapshot ? html("span", { class: "badge" }, snapshot.name) : null;
@@ -9,9 +15,12 @@ function aboutMoment(data, moment, selectArray) {
     const dim = rule.dim ? ` along ${rule.dim}` : "";
     parts.push(html("h2", {}, `Step ${index}: ${number}${rule.name.replaceAll("_", " ")}${dim}`, badge));
     if (moment.together) parts.push(html("p", { class: "soft" }, `Steps ${moment.together[0]} to ${moment.together[1]} are shown together; this is the last of them.`));
-    parts.push(html("div", { class: "pattern" }, rule.pattern));
+    if (rule.words) parts.push(html("p", {}, rule.words));
+    parts.push(html("div", { class: "pattern", title: "the rule's pattern" }, rule.pattern));
     if (rule.doc) parts.push(html("p", { class: "soft" }, rule.doc));
-    if (rule.extends) parts.push(html("p", {}, "An extension: it may repeat work so that more can be fused. The program before it is a snapshot."));
+    if (rule.extends) parts.push(html("p", {}, "This is an extension: the program before it was kept as a snapshot."));
+    const changes = costChanges(previous, moment);
+    parts.push(html("p", { class: "change" }, changes.length ? changes.join("; ") : "No cost changes yet: the step prepares others."));
     if (moment.replaced.length) {
       parts.push(html("h3", {}, "Replaced, in the names before the step"), html("ul", {}, ...moment.replaced.map((text) => html("li", {}, text))));
     }

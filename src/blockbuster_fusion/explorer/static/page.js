@@ -82,7 +82,7 @@ function renderSelection(reveal) {
   const snapshot = data.snapshots.find((each) => each.moment === moment.id && each.number);
   const found = box && snapshot ? snapshot.reasons.find((reason) => reason.array === box.key) : null;
   const chosen = box ? aboutCell(frame, box, found ? aboutReason(found, (key) => select(key, null)) : null) : null;
-  byId("about").replaceChildren(...(chosen ? [chosen] : []), ...aboutMoment(data, moment, (key) => select(key, null)));
+  byId("about").replaceChildren(...(chosen ? [chosen] : []), ...aboutMoment(data, moment, moments[state.at - 1], (key) => select(key, null)));
   byId("about").scrollTop = 0;
 }
 
@@ -140,7 +140,7 @@ function buildSteps() {
   moments.forEach((moment) => groups.set(moment.group, [...(groups.get(moment.group) || []), moment]));
   const stages = { safety: "made safe", cpu: "for a CPU", cuda: "for a GPU" };
   for (const [group, own] of groups) {
-    const title = group === "fusion" ? `Fusion, ${own.length - 1} steps` : `${group.replace("-", " ").replace("s", "S")} → kernels`;
+    const title = group === "fusion" ? `Fusion, ${own[own.length - 1].id.replace("step-", "")} steps` : `${group.replace("-", " ").replace("s", "S")} → kernels`;
     const items = [];
     let stage = null;
     for (const moment of own) {
@@ -153,7 +153,7 @@ function buildSteps() {
 
 function stepLink(moment) {
   const index = moment.group === "fusion" ? moment.id.replace("step-", "") : "";
-  const rule = moment.rule ? (moment.rule.number ? `rule ${moment.rule.number}` : "extended") : "";
+  const rule = moment.rule ? `${moment.rule.number ? `rule ${moment.rule.number}` : "extended"}${moment.rule.dim ? ` · ${moment.rule.dim}` : ""}` : "";
   const side = moment.snapshot ? html("small", {}, html("span", { class: "badge" }, `snapshot ${moment.snapshot}`)) : html("small", {}, rule);
   return html("a", { href: `#${moment.id}`, class: moment.rule && moment.rule.extends ? "extends" : null },
     html("i", {}, index), html("span", {}, moment.title.replaceAll("_", " ")), side);
@@ -162,7 +162,8 @@ function stepLink(moment) {
 function buildTexts() {
   const sizes = Object.entries(data.sizes).map(([name, size]) => `${name}=${size}`).join(", ");
   byId("title").textContent = data.title;
-  byId("subtitle").textContent = `${fusion.length - 1} fusion steps by the ${data.rules} rules; figures for ${sizes}, blocks of ${data.tile}`;
+  const steps = fusion[fusion.length - 1].id.replace("step-", "");
+  byId("subtitle").textContent = `${steps} fusion steps by the ${data.rules} rules; figures for ${sizes}, blocks of ${data.tile}`;
   const chosen = Object.entries(data.chosen).map(([name, number]) => `${number} for ${name}`).join(", ");
   byId("chosen").textContent = `Default: snapshot ${chosen}.`;
   byId("rows").append(...snapshotRows(data.snapshots));
