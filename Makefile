@@ -43,7 +43,7 @@ format: $(STAMP) ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-demo: $(STAMP) ## Fuse attention, LayerNorm+matmul and RMSNorm+SwiGLU, compile, check and time them
+demo: $(STAMP) ## Fuse attention, LayerNorm+matmul and RMSNorm+SwiGLU, compile, check and time them; write their pages
 	$(BIN)/blockbuster demo
 
 fuzz: $(STAMP) ## Run the long fuzzing, and the sweeps of the tests in full: hours

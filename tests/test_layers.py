@@ -13,7 +13,7 @@ LAYERS = (
     *("machine", "ir", "host", "array", "cost", "rules", "fusion", "safety"),
     *("nest", "schedule", "printers", "runtime", "select"),
     *("choice", "improve", "compiler", "plans", "report", "torch"),
-    *("interp", "tools", "cli", "api"),
+    *("interp", "tools", "explorer", "cli", "api"),
     "__init__",  # the public face: may import all, and no layer may import from it
 )
 HOMES = {

@@ -8,6 +8,7 @@ from blockbuster_fusion import compiler
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.array.trace import ArraySpec
 from blockbuster_fusion.errors import BadConfig, MissingPackage, WrongKind
+from blockbuster_fusion.explorer.exploration import Exploration, explore_program
 from blockbuster_fusion.interp.runner import interpreted
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.plans.plan import Plan
@@ -71,6 +72,20 @@ def plan(
     from blockbuster_fusion.torch.planned.make import plan as planned
 
     return planned(model, *inputs, mode=mode, options=options, dynamic=dynamic, **named)
+
+
+def explore(program: Any, *specs: Any, **options: Any) -> Exploration:
+    """A page with every step of a program, from its block program to its kernels.
+
+    A function is given with specs, as to `compile`; an array program or a block program alone. The
+    result has `.html()` and `.save(path)`, and shows itself in a notebook. `sizes` has lengths for
+    the figures, by axis or symbol, and `rules` is the rule set.
+    """
+    if _is_torch_call(program, specs, options):
+        wanted, remedy = "a function over arrays or a program", "bb.explain tells about a model"
+        given = type(program).__name__
+        raise WrongKind(function="explore", wanted=wanted, given=given, remedy=remedy)
+    return explore_program(program, *specs, **options)
 
 
 def _planned(program: Any, specs: tuple[Any, ...], options: Mapping[str, Any]) -> Config:

@@ -13,6 +13,7 @@ from blockbuster_fusion.cli import (
     demo,
     emit,
     explain,
+    explore,
     fuse,
     list,
     machine,
@@ -34,7 +35,7 @@ from blockbuster_fusion.version import __version__
 COMMANDS = tuple(
     module.COMMAND
     for module in (
-        *(trace, fuse, check, show, passes, plan, explain, emit, bench, tune, demo),
+        *(trace, fuse, explore, check, show, passes, plan, explain, emit, bench, tune, demo),
         *(table, machine, mathematics, database, seed, cache, list),
     )
 )

@@ -77,8 +77,23 @@ class Labels:
         return self.lines.get((path, value), "")
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The listing of a program, with the node that each line belongs to."""
+
+    lines: tuple[str, ...]
+    nodes: tuple[int, ...]
+    """The node of each line: a load belongs to the node that needs it first."""
+    labels: Labels
+
+
 def labels(graph: Graph) -> Labels:
     """The names that `show` gives the values of a program."""
+    return listed(graph).labels
+
+
+def listed(graph: Graph) -> Listed:
+    """The lines that `show` prints, their nodes, and the names of values."""
     listing = _Listing(Names(graph), lock=False)
     listing.program(graph)
     names: dict[tuple[Path, Value], str] = {}
@@ -90,7 +105,7 @@ def labels(graph: Graph) -> Labels:
                 names[scope.path, value] = name
             if isinstance(place, Item) and id(place) in listing.made:
                 lines[scope.path, value] = listing.made[id(place)]
-    return Labels(names, lines)
+    return Listed(tuple(listing.lines), tuple(listing.nodes), Labels(names, lines))
 
 
 class _Listing:
@@ -100,12 +115,15 @@ class _Listing:
         self.names = names
         self.lock = lock
         self.lines: list[str] = []
+        self.nodes: list[int] = []  # of each line
+        self.current = -1  # the node whose lines are printed
         self.read: dict[Graph, frozenset[int]] = {}
         self.scopes: list[ListingScope] = []  # keep items alive, so that their ids stay unique
         self.made: dict[int, str] = {}  # by the id of an item: its statement
 
     def line(self, depth: int, text: str) -> None:
         self.lines.append("    " * depth + text)
+        self.nodes.append(self.current)
 
     def line_of(self, depth: int, item: Item, text: str) -> None:
         """Prints the statement that computes an item."""
@@ -129,8 +147,10 @@ class _Listing:
         self.scopes.append(scope)
         scope.join_in_place()
         for i, node in scope.graph.nodes.items():
+            self.current = i
             if i not in scope.inlined:
                 self.node(scope, i, node)
+            self.current = i  # again, after the body of a map
             for port in range(len(node.types)):
                 self.store(scope, Value(i, port))
             for fold in scope.folds.get(i, ()):

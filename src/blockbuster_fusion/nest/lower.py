@@ -60,6 +60,13 @@ def lower_to_nest(graph: Graph, name: str = "kernel", *, grid: str = "all") -> N
     return _Program(graph, name, grid).nest()
 
 
+def values_by_name(graph: Graph, *, grid: str = "all") -> dict[str, Value]:
+    """A value of the program for each tile and buffer of its nest, by name."""
+    program = _Program(graph, "kernel", grid)
+    program.nest()
+    return program.names.values
+
+
 class _Program:
     """The lowering of one program: its steps, and the placements of the top graph's values."""
 
@@ -186,6 +193,7 @@ class _Program:
                     frame.send(value, homes[value])
         for i in group:
             frame.node(i, self.graph[i])
+        frame.keep_names()
         self.places.update(homes)
         self.steps.append(Kernel("", tuple(frame.grid_indices), tuple(frame.block)))
 

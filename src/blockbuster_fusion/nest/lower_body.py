@@ -226,6 +226,15 @@ class BodyBuilder:
     def lower(self) -> None:
         for i, node in self.graph.nodes.items():
             self.node(i, node)
+        self.keep_names()
+
+    def keep_names(self) -> None:
+        """Tells which values the names of tiles and buffers stand for."""
+        for value, place in self.places.items():
+            if isinstance(place, Tile):
+                self.names.values.setdefault(place.name, value)
+            elif isinstance(place, InMemory) and self.graph.type(value).is_list:
+                self.names.values.setdefault(place.buffer.name, value)
 
     def node(self, i: int, node: Node) -> None:
         value = Value(i)

@@ -1,0 +1,1 @@
+"""The explorer: a page that shows every step from a block program to its kernels."""

@@ -1,0 +1,77 @@
+// The text about a moment, and about what is selected.
+function costChanges(previous, moment) {
+  if (!previous || !previous.cost) return [];
+  return COSTS.filter(({ name }) => previous.cost[name] !== moment.cost[name])
+    .map(({ name, title, text }) => `${title}: ${text(previous.cost[name])} → ${text(moment.cost[name])}`);
+}
+
+function aboutMoment(data, moment, previous, selectArray) {
+  const rule = moment.rule, parts = [];
+  const snapshot = data.snapshots.find((each) => each.moment === moment.id && each.number);
+  const badge = snapshot ? html("span", { class: "badge" }, snapshot.name) : null;
+  if (rule) {
+    const index = moment.id.replace("step-", "");
+    const number = rule.number ? `rule ${rule.number}: ` : "";
+    const dim = rule.dim ? ` along ${rule.dim}` : "";
+    parts.push(html("h2", {}, `Step ${index}: ${number}${rule.name.replaceAll("_", " ")}${dim}`, badge));
+    if (moment.together) parts.push(html("p", { class: "soft" }, `Steps ${moment.together[0]} to ${moment.together[1]} are shown together; this is the last of them.`));
+    if (rule.words) parts.push(html("p", {}, rule.words));
+    parts.push(html("div", { class: "pattern", title: "the rule's pattern" }, rule.pattern));
+    if (rule.doc) parts.push(html("p", { class: "soft" }, rule.doc));
+    if (rule.extends) parts.push(html("p", {}, "This is an extension: the program before it was kept as a snapshot."));
+    const changes = costChanges(previous, moment);
+    parts.push(html("p", { class: "change" }, changes.length ? changes.join("; ") : "No cost changes yet: the step prepares others."));
+    if (moment.replaced.length) {
+      parts.push(html("h3", {}, "Replaced, in the names before the step"), html("ul", {}, ...moment.replaced.map((text) => html("li", {}, text))));
+    }
+    if (moment.became.length) {
+      parts.push(html("h3", {}, "By, in the names after it"), html("ul", {}, ...moment.became.map((text) => html("li", {}, text))));
+    }
+  } else {
+    parts.push(html("h2", {}, moment.title.replaceAll("_", " "), badge), html("p", { class: "soft" }, moment.about || ""));
+    if (moment.id === "step-0" && data.program) parts.push(html("div", { class: "pattern program" }, data.program));
+  }
+  if (moment.decisions && moment.decisions.length) {
+    parts.push(html("h3", {}, "Decisions"), html("ul", {}, ...moment.decisions.map((text) => html("li", {}, text))));
+  }
+  if (snapshot) parts.push(...aboutSnapshot(data, snapshot, selectArray));
+  return parts;
+}
+
+function aboutSnapshot(data, snapshot, selectArray) {
+  const targets = Object.entries(data.chosen).filter(([, number]) => number === snapshot.number).map(([name]) => name);
+  const parts = [];
+  if (targets.length) parts.push(html("p", {}, `The default for ${targets.join(" and ")} where sizes are not fixed.`));
+  if (!snapshot.reasons.length) parts.push(html("p", {}, "No list between operators is left in global memory."));
+  else {
+    const many = snapshot.reasons.length > 1;
+    parts.push(html("h3", {}, `Left in global memory: ${snapshot.reasons.length} ${many ? "edges" : "edge"}, and why`));
+    parts.push(...snapshot.reasons.map((reason) => aboutReason(reason, selectArray)));
+  }
+  return parts;
+}
+
+function aboutReason(reason, selectArray) {
+  const title = html("button", { type: "button" }, reason.title);
+  title.addEventListener("click", () => selectArray(reason.array));
+  const lines = [
+    ...reason.causes.map((text) => html("p", {}, text)),
+    ...reason.refusals.map((text) => html("p", { class: "soft" }, `refused: ${text}`)),
+    reason.remedy ? html("p", { class: "remedy" }, `remedy: ${reason.remedy}`) : null,
+  ];
+  return html("div", { class: "reason" }, title, ...lines);
+}
+
+function aboutCell(frame, box, reason) {
+  const near = frame.edges.filter((edge) => edge.ends.includes(box.key));
+  const kinds = { array: "list in global memory", input: "input", output: "output", map: "map", load: "load", store: "store", accumulate: "accumulator", port: "operand" };
+  const parts = [html("p", {}, html("code", {}, box.text || (box.names || []).join(", ")), ` (${kinds[box.kind] || box.kind})`)];
+  if (box.type) parts.push(html("p", { class: "soft" }, box.type));
+  if (box.moved) parts.push(html("p", {}, `stored ${bytes(box.moved[1])}, loaded ${bytes(box.moved[0])}`));
+  if (box.kind === "array") {
+    const readers = near.filter((edge) => edge.ends[0] === box.key).length;
+    parts.push(html("p", { class: "soft" }, readers === 1 ? "one reader" : `${readers} readers`));
+    parts.push(reason || html("p", { class: "soft" }, "Later steps may remove it; snapshots give the reason for what is left."));
+  }
+  return html("div", { class: "selected" }, ...parts);
+}

@@ -1,0 +1,106 @@
+// The listing, or a loop nest or source text: its lines and names refer to cells of the graph.
+// Of a long text only the lines in the window are in the page.
+const WORDS = new Set(["forall", "for", "in", "range", "load", "store", "def", "return", "if", "const", "int64_t", "float", "int", "grid", "kernel"]);
+const LONG = 1200, LINE = 19;
+
+class ListingView {
+  constructor(list, select) {
+    this.list = list;
+    this.lines = [];
+    this.marks = { key: null, names: new Set() };
+    this.current = -1;
+    list.addEventListener("click", (event) => {
+      const item = event.target.closest("li[data-at]");
+      if (!item) return;
+      this.current = Number(item.getAttribute("data-at"));
+      const name = event.target.getAttribute("data-name");
+      select(name ? this.makers[name] : this.lines[this.current][1], name);
+    });
+    list.addEventListener("keydown", (event) => {
+      const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (!by) return;
+      event.preventDefault();
+      event.stopPropagation();
+      this.current = Math.min(Math.max(this.current + by, 0), this.lines.length - 1);
+      select(this.lines[this.current][1], null);
+      this.reveal(this.current);
+    });
+    list.addEventListener("scroll", () => this.isLong && this.fill());
+  }
+
+  get isLong() { return this.lines.length > LONG; }
+
+  // `lines` are pairs of a text and the key of a cell; `names` are other names of the listing's.
+  draw(lines, makers, { made = [], gone = [], names = null, arrays = {} } = {}) {
+    Object.assign(this, { lines, makers, names, arrays, current: -1, made: new Set(made), gone: new Set(gone) });
+    this.list.scrollTop = 0;
+    this.fill();
+  }
+
+  fill() {
+    const count = this.lines.length, margin = 30;
+    const first = this.isLong ? Math.max(0, Math.floor(this.list.scrollTop / LINE) - margin) : 0;
+    const last = this.isLong ? Math.min(count, first + Math.ceil(this.list.clientHeight / LINE) + 2 * margin) : count;
+    const items = [];
+    for (let at = first; at < last; at += 1) items.push(this.item(at));
+    this.list.replaceChildren(...items);
+    this.list.style.paddingTop = `${6 + first * LINE}px`;
+    this.list.style.paddingBottom = `${12 + (count - last) * LINE}px`;
+    this.restyle();
+  }
+
+  item(at) {
+    const said = this.made.has(at) ? "new" : this.gone.has(at) ? "gone" : null;
+    const title = { new: "new line", gone: "line that is replaced" }[said];
+    return html("li", { class: said, title, "data-at": at, "data-line": at + 1 }, ...this.words(this.lines[at][0]));
+  }
+
+  words(text) {
+    const parts = [];
+    let last = 0;
+    for (const match of text.matchAll(/[A-Za-z_][A-Za-z0-9_]*/g)) {
+      const word = match[0];
+      const name = this.names ? (Object.hasOwn(this.names, word) ? this.names[word] : undefined) : word;
+      const known = name !== undefined && Object.hasOwn(this.makers, name);
+      if (!known && !WORDS.has(word)) continue;
+      parts.push(text.slice(last, match.index));
+      if (known) {
+        const other = this.names && name !== word ? `${name} in the block program` : null;
+        const kind = Object.hasOwn(this.arrays, name) ? this.arrays[name] : null;
+        parts.push(html("b", { class: [kind, other && "same"].filter(Boolean).join(" ") || null, "data-name": name, title: other }, word));
+      } else parts.push(html("b", { class: "word" }, word));
+      last = match.index + word.length;
+    }
+    return [...parts, text.slice(last) || " "];
+  }
+
+  reveal(at) {
+    const item = this.list.querySelector(`li[data-at="${at}"]`);
+    if (item && !this.isLong) item.scrollIntoView({ block: "nearest", inline: "nearest" });
+    else {
+      const top = at * LINE, { scrollTop, clientHeight } = this.list;
+      if (top < scrollTop || top > scrollTop + clientHeight - 2 * LINE) this.list.scrollTop = top - clientHeight / 3;
+    }
+  }
+
+  mark(key, names, reveal) {
+    this.marks = { key, names };
+    this.restyle();
+    if (!reveal) return;
+    let first = key === null ? -1 : this.lines.findIndex(([, own]) => own === key);
+    if (first < 0 && names.size) {
+      const word = this.list.querySelector(".picked");
+      first = word ? Number(word.closest("li").getAttribute("data-at")) : -1;
+    }
+    if (first >= 0) this.reveal(first);
+  }
+
+  restyle() {
+    const { key, names } = this.marks;
+    for (const item of this.list.children) {
+      const own = this.lines[Number(item.getAttribute("data-at"))][1];
+      item.classList.toggle("selected-line", key !== null && own === key);
+    }
+    for (const word of this.list.querySelectorAll("[data-name]")) word.classList.toggle("picked", names.has(word.getAttribute("data-name")));
+  }
+}

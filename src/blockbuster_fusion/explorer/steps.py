@@ -1,0 +1,180 @@
+"""The steps of a fusion as data for the page: each with its rule, its costs and its picture."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from blockbuster_fusion.cost.counters import Traffic
+from blockbuster_fusion.cost.meter import meter
+from blockbuster_fusion.explorer.picture import array_key, picture
+from blockbuster_fusion.explorer.rule_words import WORDS
+from blockbuster_fusion.fusion.fuse import Fusion
+from blockbuster_fusion.fusion.trace import Step, Trace
+from blockbuster_fusion.fusion.why_not import Reason
+from blockbuster_fusion.ir.buffered import buffered
+from blockbuster_fusion.ir.graph import Graph, Path
+from blockbuster_fusion.ir.listing import Labels, labels
+from blockbuster_fusion.ir.ops import Map, Pick, Rename, Value
+
+Data = dict[str, Any]
+ROOM = 30_000
+"""The most nodes in all pictures of a page together. Steps between two pictures share one."""
+LONGEST_DIFFERENCE = 1500
+"""Longer listings are not compared line by line."""
+_NUMBER = re.compile(r"\b([tI])\d+\b")
+
+
+def fusion_moments(fusion: Fusion, sizes: Mapping[str, int], frames: list[Data]) -> list[Data]:
+    """A moment for the initial program and for each step; pictures are added to `frames`."""
+    trace = fusion.trace
+    frames.append(frame(trace.initial, sizes))
+    first = {
+        "id": "step-0",
+        "group": "fusion",
+        "title": "The block program, unfused",
+        "about": "Every operator has loops of its own. Lists between them lie in global memory.",
+        "frame": len(frames) - 1,
+        "cost": frames[-1].pop("cost"),
+    }
+    moments = [first | _snapshot_here(trace, 0)]
+    shown = set(_shown(trace))
+    since = 0
+    for step in trace:
+        if step.index not in shown:
+            continue
+        after = frame(step.after, sizes)
+        moment = {
+            "id": f"step-{step.index}",
+            "group": "fusion",
+            "title": step.rule,
+            "rule": _rule(step),
+            "frame": len(frames),
+            "cost": after.pop("cost"),
+            **_changes(step, frames[-1], after),
+            **_snapshot_here(trace, step.index),
+        }
+        if step.index > since + 1:
+            moment["together"] = [since + 1, step.index]
+        since = step.index
+        frames.append(after)
+        moments.append(moment)
+    return moments
+
+
+def _shown(trace: Trace) -> list[int]:
+    """The steps that have a picture: all, or some of a large program's, and every snapshot."""
+    size = sum(len(graph.nodes) for _, graph in trace.initial.walk())
+    stride = max(1, -(-len(trace) * size // ROOM))
+    return [i for i in range(1, len(trace) + 1) if i % stride == 0 or i in trace.snapshots]
+
+
+def _snapshot_here(trace: Trace, index: int) -> Data:
+    found = [number for number, at in enumerate(trace.snapshots, 1) if at == index]
+    return {"snapshot": found[-1]} if found else {}
+
+
+def frame(graph: Graph, sizes: Mapping[str, int]) -> Data:
+    """The picture of a program with its costs."""
+    traffic = meter(graph, sizes)
+    return picture(graph, traffic) | {"cost": cost(graph, traffic)}
+
+
+def cost(graph: Graph, traffic: Traffic) -> Data:
+    """The figures that are compared from step to step."""
+    return {
+        "edges": len(buffered(graph)),
+        "traffic": traffic.loaded + traffic.stored,
+        "flops": traffic.flops,
+        "local": traffic.peak_local,
+    }
+
+
+def _rule(step: Step) -> Data:
+    """The rule of a step, its pattern and what it stands for."""
+    doc = inspect.getdoc(type(step.firing.rule)) or ""
+    pattern, _, rest = doc.partition("\n\n")
+    return {
+        "name": step.rule,
+        "number": step.number,
+        "pattern": re.sub(r"^Rule \d+: ", "", " ".join(pattern.split())),
+        "doc": " ".join(rest.split()),
+        "words": WORDS.get(step.rule, ""),
+        "dim": str(step.dim) if step.dim is not None else "",
+        "variant": step.variant,
+        "extends": step.firing.rule in step.trace.rules.extending,
+    }
+
+
+def _changes(step: Step, before: Data, after: Data) -> Data:
+    """The nodes and lines that a step replaces, and those that it makes."""
+    firing = step.firing
+    known = {box["key"]: box for box in before["boxes"]}
+    matched = [str(i) for i in firing.nodes]
+    made = [
+        box["key"]
+        for box in after["boxes"]
+        if box["text"] and box["kind"] not in ("input", "output", "array")
+        if box["key"] not in known or (box["key"] in matched and box["key"] in known)
+    ]
+    fresh = {int(key) for key in made if key.isdecimal()}
+    return {
+        "replaced": _described(step.before, firing.path, firing.nodes),
+        "became": _described(step.after, firing.path, sorted({*firing.nodes, *fresh})),
+        "matched": matched,
+        "made": made,
+        **_difference(before, after),
+    }
+
+
+def _described(program: Graph, path: Path, nodes: Iterable[int]) -> list[str]:
+    """Nodes of the graph at a path in the words of the program's listing."""
+    graph, names = program.at(path), labels(program)
+    return [_words(graph, path, node, names) for node in nodes if node in graph.nodes]
+
+
+def _words(graph: Graph, path: Path, node: int, names: Labels) -> str:
+    op = graph.op(node)
+    ports = range(len(graph[node].types))
+    made = [name for port in ports if (name := names.name(path, Value(node, port)))]
+    if isinstance(op, Map):
+        return f"the loop over {op.dim} that makes {', '.join(dict.fromkeys(made))}"
+    return names.line(path, Value(node)) or f"the operator that makes {', '.join(made)}"
+
+
+def _difference(before: Data, after: Data) -> Data:
+    """The lines of the listing that are gone, and those that are new; numbers do not count."""
+    old, new = ([_NUMBER.sub(r"\1", line) for line, _ in each["lines"]] for each in (before, after))
+    if len(old) + len(new) > LONGEST_DIFFERENCE:
+        return {"gone": [], "new": []}
+    matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
+    gone, made = list[int](), list[int]()
+    for what, old_start, old_end, new_start, new_end in matcher.get_opcodes():
+        if what != "equal":
+            gone += range(old_start, old_end)
+            made += range(new_start, new_end)
+    return {"gone": gone, "new": made}
+
+
+def reasons(fusion: Fusion, snapshot: int) -> list[Data]:
+    """The reason and remedy for each list that a snapshot leaves in global memory."""
+    return [_reason(fusion.fused[snapshot], found) for found in fusion.why_not(snapshot)]
+
+
+def _reason(graph: Graph, found: Reason) -> Data:
+    return {
+        "array": array_key(_stored(graph, found)),
+        "title": found.title,
+        "causes": [*found.causes, *([found.barrier] if found.barrier else [])],
+        "refusals": [str(refusal) for refusal in found.refusals],
+        "remedy": found.remedy,
+    }
+
+
+def _stored(graph: Graph, found: Reason) -> Value:
+    """The value that is stored, behind renames and picks."""
+    inner, value = graph.at(found.edge.path), found.edge.value
+    while isinstance(inner.op(value.node), Rename | Pick):
+        (value,) = inner[value.node].inputs
+    return value

@@ -1,0 +1,201 @@
+"""The data of a page: pictures, moments and snapshots, by the names of the listing."""
+
+import json
+import re
+
+import pytest
+
+import blockbuster_fusion as bb
+from blockbuster_fusion.explorer import steps
+from blockbuster_fusion.explorer.collect import program_data
+from blockbuster_fusion.explorer.picture import bytes_text, picture
+from blockbuster_fusion.explorer.rule_words import WORDS
+from blockbuster_fusion.explorer.steps import Data, fusion_moments
+from blockbuster_fusion.ir.buffered import buffered
+from blockbuster_fusion.ir.listing import show
+
+SIZES = {"M": 256, "N": 256, "D": 64, "L": 64, "K": 256}
+PAPER = ["attention", "layernorm-matmul", "rmsnorm-swiglu"]
+
+
+def data_of(name: str) -> Data:
+    program = bb.examples.find(name)
+    axes = {axis.name for given in program.inputs for axis in given.type.axes}
+    return program_data(program, {a: SIZES.get(a, 128) for a in sorted(axes)}, times=False)
+
+
+def drawn_text(frame: Data) -> str:
+    """A picture as text: cells, edges and lines."""
+    lines = []
+    for box in frame["boxes"]:
+        named = " ".join(box.get("names", ()))
+        where = ",".join(map(str, box["at"]))
+        facts = [
+            box["kind"],
+            box.get("memory", ""),
+            f"in {box['parent']}" if "parent" in box else "",
+        ]
+        moved = f"moved {box['moved']}" if "moved" in box else ""
+        parts = [box["key"], *facts, f"({named})", box["text"], moved, f"at {where}"]
+        lines.append(" ".join(part for part in parts if part))
+    for edge in frame["edges"]:
+        lines.append(
+            f"{' -> '.join(edge['ends'])} {edge['memory']} {edge.get('name', '')}".rstrip()
+        )
+    lines += [f"{key or '-':>4} | {line}" for line, key in frame["lines"]]
+    return "\n".join(lines)
+
+
+def test_picture_of_matmul_relu(golden) -> None:
+    graph = bb.lower(bb.examples.find("matmul-relu"))
+    golden(drawn_text(picture(graph, bb.meter(graph, {"M": 128, "N": 128, "K": 128}))))
+
+
+def test_picture_of_fused_attention(golden) -> None:
+    golden(drawn_text(picture(bb.fuse(bb.examples.find("attention")).fused[-1])))
+
+
+def test_moments_of_attention(golden) -> None:
+    lines = []
+    for moment in data_of("attention")["moments"]:
+        cost = moment.get("cost", {})
+        lines.append(f"{moment['id']}: {moment['title']} {cost or ''}".rstrip())
+        for key in ("about", "replaced", "became", "made", "decisions"):
+            if moment.get(key):
+                lines.append(f"    {key}: {moment[key]}")
+    golden("\n".join(lines))
+
+
+@pytest.mark.parametrize("name", list(bb.examples.EXAMPLES))
+def test_every_example_has_a_picture_for_each_program(name: str) -> None:
+    fusion = bb.fuse(bb.examples.find(name))
+    for graph in (fusion.initial, *fusion.fused, *fusion.snapshots):
+        drawn = picture(graph)
+        assert [line for line, _ in drawn["lines"]] == show(graph).splitlines()
+        boxes = {box["key"]: box for box in drawn["boxes"]}
+        assert len(boxes) == len(drawn["boxes"])
+        for edge in drawn["edges"]:
+            assert set(edge["ends"]) <= set(boxes)
+        assert {key for _, key in drawn["lines"]} <= {"", *boxes}
+        assert set(drawn["makers"].values()) <= set(boxes)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_interior_arrays_are_the_buffered_edges(name: str) -> None:
+    fusion = bb.fuse(bb.examples.find(name))
+    for step in fusion.trace:
+        drawn = picture(step.after)
+        arrays = {box["key"] for box in drawn["boxes"] if box["kind"] == "array"}
+        readers = {tuple(e["ends"]) for e in drawn["edges"] if e["ends"][0] in arrays}
+        inner = [pair for pair in readers if not pair[1].startswith("o")]
+        assert len(inner) == len(buffered(step.after)), step
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_figures_are_the_meter_s(name: str) -> None:
+    data = data_of(name)
+    trace = bb.fuse(bb.examples.find(name)).trace
+    moments = [moment for moment in data["moments"] if moment["group"] == "fusion"]
+    assert len(moments) == len(trace) + 1
+    for step, moment in zip(trace, moments[1:], strict=True):
+        traffic = step.traffic(data["sizes"])
+        assert moment["cost"] == {
+            "edges": len(step.buffered),
+            "traffic": traffic.loaded + traffic.stored,
+            "flops": traffic.flops,
+            "local": traffic.peak_local,
+        }
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_moments_refer_to_what_there_is(name: str) -> None:
+    data = data_of(name)
+    ids = [moment["id"] for moment in data["moments"]]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[a-z0-9_-]+", each) for each in ids)
+    for moment in data["moments"]:
+        assert 0 <= moment["frame"] < len(data["frames"])
+        keys = {box["key"] for box in data["frames"][moment["frame"]]["boxes"]}
+        assert set(moment.get("made", ())) <= keys
+        if "names" in moment:
+            assert moment["names"] in data["names"]
+    for snapshot in data["snapshots"]:
+        assert snapshot["moment"] in ids
+        frame = data["frames"][data["moments"][ids.index(snapshot["moment"])]["frame"]]
+        arrays = {box["key"] for box in frame["boxes"] if box["kind"] == "array"}
+        assert {reason["array"] for reason in snapshot["reasons"]} <= arrays
+        assert len(snapshot["reasons"]) == (
+            snapshot["cost"]["edges"] if "number" in snapshot else 0
+        )
+
+
+def test_kernels_are_in_both_languages_and_named_alike() -> None:
+    data = data_of("attention")
+    by_id = {moment["id"]: moment for moment in data["moments"]}
+    assert "@triton.jit" in by_id["snapshot-2-cuda-source"]["text"]
+    assert "int attention(" in by_id["snapshot-2-cpu-source"]["text"]
+    for group, names in data["names"].items():
+        moment = by_id[f"{group}-source"]
+        frame = data["frames"][moment["frame"]]
+        assert {"Q", "KT", "VT", "O"} <= set(names.values()) <= {"", *frame["makers"]}
+        lists = {name for name in frame["makers"] if name.startswith("I")}
+        assert lists <= set(names.values())
+
+
+def test_a_name_of_the_nest_stands_for_the_same_value() -> None:
+    """The tile that is stored to O in the nest is the item that is stored to O in the listing."""
+    data = data_of("attention")
+    by_id = {moment["id"]: moment for moment in data["moments"]}
+    moment = by_id["snapshot-2-cpu-lower_to_nest"]
+    frame, names = data["frames"][moment["frame"]], data["names"][moment["names"]]
+    (nest,) = re.findall(r"store\((t\d+), O", moment["text"])
+    (listed,) = [m[1] for line, _ in frame["lines"] if (m := re.search(r"store\((t\d+),O", line))]
+    assert names[nest] == listed
+
+
+def test_survivors_keep_their_keys_and_sizes() -> None:
+    """A node that a step leaves alone has the same key, and its cell the same height."""
+    fusion = bb.fuse(bb.examples.find("attention"))
+    frames = list[Data]()
+    sizes = {axis: SIZES[axis] for axis in "MNDL"}
+    moments = fusion_moments(fusion, sizes, frames)
+    for before, after, moment in zip(frames, frames[1:], moments[1:], strict=False):
+        old = {box["key"]: box for box in before["boxes"] if box["kind"] not in ("map", "input")}
+        kept = [box for box in after["boxes"] if box["key"] in old]
+        assert len(kept) >= len(after["boxes"]) / 2, moment["id"]
+        assert all(box["at"][3] == old[box["key"]]["at"][3] for box in kept)
+
+
+def test_a_large_program_has_fewer_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "ROOM", 3000)
+
+    def program(X):
+        for _ in range(20):
+            X = bb.ops.exp(X) + X
+        return {"O": X}
+
+    fusion = bb.fuse(bb.lower(bb.trace(program, X="M N")))
+    frames = list[Data]()
+    moments = fusion_moments(fusion, {"M": 64, "N": 64}, frames)
+    assert len(moments) < len(fusion.trace)
+    assert moments[-1]["id"] == f"step-{len(fusion.trace)}"
+    assert any("together" in moment for moment in moments)
+    assert sum(len(frame["boxes"]) for frame in frames) < 3 * 3000
+
+
+def test_every_rule_is_told_in_words() -> None:
+    rules = {rule for each in bb.RULE_SETS.values() for rule in (*each.local, *each.extending)}
+    assert {rule.name for rule in rules} <= set(WORDS)
+
+
+def test_data_is_plain() -> None:
+    data = data_of("attention")
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2_097_152, "2.1 MB"), (999_900, "1 MB")],
+)
+def test_bytes(size: int, text: str) -> None:
+    assert bytes_text(size) == text
