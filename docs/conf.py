@@ -13,7 +13,7 @@ project = "Blockbuster"
 author = "the authors of Blockbuster"
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "inline_pictures"]
 exclude_patterns = ["_ext", "pictures"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
@@ -30,6 +30,7 @@ html_title = "Blockbuster"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False
 html_theme_options = {
     # The fonts of the system: a page needs no network.

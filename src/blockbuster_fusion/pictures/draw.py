@@ -72,7 +72,7 @@ def _parts(placed: Layout, changed: Collection[int]) -> list[str]:
     for box, at in placed.boxes:
         kind = "box changed" if box.node in changed else "box"
         parts.append(svg.rect(at.x, at.y, at.width, at.height, kind))
-        parts.append(svg.text(at.x + 7, at.y + 21, box.label, "small"))
+        parts.append(svg.text(at.x + 7, placed.tops[box.first] + 17, box.label, "small"))
     for wire in sorted(placed.wires, key=lambda wire: wire.line.in_memory):
         parts += _wire(wire)
     for row, at in placed.rows:

@@ -15,8 +15,8 @@ CHARACTER = 7.2
 LONGEST = 40
 """The most characters of a row; the tooltip has them all."""
 ROW = 26
-GUTTER = 34
-"""The room for the label of a map, left of what is in it."""
+GUTTER = 14
+"""The room for the label of a map, left of what is in it, beside the characters."""
 PAD = 6
 PILL = 9
 """The padding of the name of an array."""
@@ -60,6 +60,8 @@ class Layout:
     height: float
     rows: tuple[tuple[Row, Placed], ...]
     boxes: tuple[tuple[Box, Placed], ...]
+    tops: tuple[float, ...]
+    """The upper edge of each row."""
     wires: tuple[Wire, ...]
 
 
@@ -80,15 +82,18 @@ def layout(scene: Scene) -> Layout:
     """The positions of a scene; the same scene always has the same."""
     tops = _tops(scene)
     depth = max((box.depth + 1 for box in scene.boxes), default=0)
-    left = 8 + depth * GUTTER
+    gutter = GUTTER + CHARACTER * max((len(box.label) for box in scene.boxes), default=0)
+    left = 8 + depth * gutter
     right = left + max(map(row_width, scene.rows), default=0)
     local = [line for line in scene.lines if not line.in_memory]
     stored = [line for line in scene.lines if line.in_memory]
     lanes = _lanes(local)
     border = right + (max(lanes, default=-1) + 1) * LOCAL_LANE + PAD
     outer = border + depth * PAD
-    rows = [(row, _placed(row, top, right)) for row, top in zip(scene.rows, tops, strict=True)]
-    boxes = [(box, _around(box, scene.boxes, tops, border)) for box in scene.boxes]
+    rows = [
+        (row, _placed(row, top, right, gutter)) for row, top in zip(scene.rows, tops, strict=True)
+    ]
+    boxes = [(box, _around(box, scene.boxes, tops, border, gutter)) for box in scene.boxes]
     wires: list[Wire] = []
     ports = _Ports([placed for _, placed in rows])
     for line, lane in zip(local, lanes, strict=True):
@@ -100,7 +105,7 @@ def layout(scene: Scene) -> Layout:
         wires.append(ports.wire(line, x, right))
     width = outer + MEMORY_LANE * (max(memory_lanes, default=-1) + 1) + 8
     bottom = max((p.y + p.height for _, p in (*rows, *boxes)), default=0)
-    return Layout(width, bottom + PAD, tuple(rows), tuple(boxes), tuple(wires))
+    return Layout(width, bottom + PAD, tuple(rows), tuple(boxes), tuple(tops), tuple(wires))
 
 
 def _tops(scene: Scene) -> list[float]:
@@ -119,19 +124,21 @@ def _tops(scene: Scene) -> list[float]:
     return tops
 
 
-def _placed(row: Row, top: float, right: float) -> Placed:
+def _placed(row: Row, top: float, right: float, gutter: float) -> Placed:
     """A row begins right of the gutters of its own maps."""
-    x = 8 + len(row.path) * GUTTER
+    x = 8 + len(row.path) * gutter
     return Placed(x, top, right - x, ROW)
 
 
-def _around(box: Box, boxes: Sequence[Box], tops: Sequence[float], border: float) -> Placed:
+def _around(
+    box: Box, boxes: Sequence[Box], tops: Sequence[float], border: float, gutter: float
+) -> Placed:
     """A box is as far from its rows as there are boxes between them and it."""
     inside = [b for b in boxes if b.depth >= box.depth and box.first <= b.first <= box.last]
     above = sum(b.first == box.first for b in inside)
     below = sum(b.last == box.last for b in inside)
     beside = max(b.depth for b in inside) - box.depth
-    x, top = 8 + box.depth * GUTTER, tops[box.first] - PAD * above
+    x, top = 8 + box.depth * gutter, tops[box.first] - PAD * above
     bottom = tops[box.last] + ROW + PAD * below
     return Placed(x, top, border + PAD * beside - x, bottom - top)
 

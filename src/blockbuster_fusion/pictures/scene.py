@@ -93,6 +93,7 @@ class _Maker:
     labels: Labels = field(init=False)
     names: Names = field(init=False)
     found: list[tuple[Path, int]] = field(default_factory=list)
+    folds: dict[tuple[Path, int], tuple[int, str, tuple[Value, ...]]] = field(default_factory=dict)
     over: list[str] = field(default_factory=list)
     row_of: dict[tuple[Path, int], int] = field(default_factory=dict)
     boxes: list[Box] = field(default_factory=list)
@@ -112,11 +113,12 @@ class _Maker:
             if isinstance(node.op, Input | Iota):
                 continue
             if not isinstance(node.op, Map):
-                over = f"  Σ {self.names.variable(node.op.dim, loops)}" if _sums(node.op) else ""
+                over = f" over {self.names.variable(node.op.dim, loops)}" if _sums(node.op) else ""
                 self.add(path, i, over)
                 continue
             first, variable = len(self.found), self.names.variable(node.op.dim, loops)
             self.walk(node.op.body, (*path, i), (*loops, variable))
+            self.fold(path, i, node.op)
             if len(self.found) == first:  # a map that only passes its operand on
                 self.add(path, i)
             label = f"{'Σ' if node.op.reduces or node.op.scans else '∀'} {variable}"
@@ -127,10 +129,32 @@ class _Maker:
         self.found.append((path, node))
         self.over.append(over)
 
+    def fold(self, path: Path, i: int, op: Map) -> None:
+        """Adds a row for sums that no statement of the body adds up by itself."""
+        ports = [port for port, mode in enumerate(op.modes) if mode is not None]
+        folded = [port for port in ports if not self.adds_up(path, i, op, port)]
+        if not folded:
+            return
+        inner = (*path, i)
+        sums = ",".join(self.labels.name(path, Value(i, port)) for port in folded)
+        values = [op.body.outputs[port].value for port in folded]
+        terms = ",".join(self.labels.name(inner, value) for value in values)
+        self.folds[path, i] = (len(self.found), f"{sums} ⊕= {terms}", tuple(values))
+        self.add(inner, i)
+
+    def adds_up(self, path: Path, i: int, op: Map, port: int) -> bool:
+        """True if the row of a result is the statement that adds it up: `t3 += dot(t1,t2)`."""
+        value = op.body.outputs[port].value
+        own = self.labels.line((*path, i), value)
+        maker = op.body.op(value.node)
+        return not own and not isinstance(maker, Map | Input | Iota)
+
     def connect(self) -> None:
         """Finds the values that each row reads, and the arrays that it loads and stores."""
+        summed = {row: values for row, _, values in self.folds.values()}
         for number, (path, i) in enumerate(self.found):
-            for value in dict.fromkeys(self.program.at(path)[i].inputs):
+            values = summed.get(number) or self.program.at(path)[i].inputs
+            for value in dict.fromkeys(values):
                 self.read(number, path, value)
         for out in self.program.outputs:
             self.stores.setdefault(self.maker((), out.value), {})[_name_of(out)] = None
@@ -152,8 +176,12 @@ class _Maker:
     def maker(self, path: Path, value: Value) -> int:
         """The row that computes a value."""
         while (path, value.node) not in self.row_of:
-            body = self.program.at(path).map(value.node).body
-            path, value = (*path, value.node), body.outputs[value.port].value
+            op = self.program.at(path).map(value.node)
+            if op.modes[value.port] is not None and (path, value.node) in self.folds:
+                row, _, values = self.folds[path, value.node]
+                if op.body.outputs[value.port].value in values:
+                    return row
+            path, value, body = (*path, value.node), op.body.outputs[value.port].value, op.body
             if isinstance(body.op(value.node), Input | Iota):  # it passes an operand on
                 return self.nearest(path)
         return self.row_of[path, value.node]
@@ -190,6 +218,8 @@ class _Maker:
 
     def text(self, path: Path, i: int) -> str:
         """The statement of a row in the listing, or its operator."""
+        if path and (path[:-1], i) in self.folds:
+            return self.folds[path[:-1], i][1]
         own = self.labels.line(path, Value(i))
         if own or not path:
             return own or _operator(self.program.at(path)[i])

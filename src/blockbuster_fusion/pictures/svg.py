@@ -41,6 +41,7 @@ RULES = f"""\
 .bb-picture .changed{{stroke:var(--bb-changed);stroke-width:3}}
 .bb-picture .local{{fill:none;stroke:var(--bb-faint);stroke-width:1.2}}
 .bb-picture .memory{{fill:none;stroke:var(--bb-memory);stroke-width:3}}
+.bb-picture .chosen{{fill:none;stroke:var(--bb-changed);stroke-width:3}}
 .bb-picture .ground{{fill:var(--bb-surface)}}
 .bb-picture .fill-memory{{fill:var(--bb-memory)}}
 .bb-picture .fill-input{{fill:var(--bb-input)}}
