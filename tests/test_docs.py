@@ -189,3 +189,22 @@ def test_the_package_says_what_it_is() -> None:
     included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert {"/docs", "/LICENSE", "/CHANGELOG.md", "/src", "/tests"} <= set(included)
     assert all((ROOT / name.lstrip("/")).exists() for name in included)
+
+
+def test_pictures_are_those_of_the_project(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """The files in docs/pictures are what `make pictures` writes, and no other."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    made = dict(importlib.import_module("make_pictures").pictures())
+    kept = {
+        file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "docs/pictures").iterdir()
+    }
+    assert set(kept) == set(made)
+    assert [name for name in made if kept[name] != made[name]] == [], "run make pictures"
+    shown = {
+        name
+        for page in PAGES
+        for name in re.findall(r"pictures/(\w+)\.svg", (ROOT / page).read_text(encoding="utf-8"))
+    }
+    assert shown == set(made)
