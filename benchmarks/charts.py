@@ -29,6 +29,8 @@ class Bar:
     value: float
     note: str = ""
     kind: str = "input"
+    goal: float = 1.0
+    """A ratio below it has the colour of what falls short."""
 
 
 def bars(title: str, groups: Mapping[str, Sequence[Bar]], unit: str) -> str:
@@ -53,7 +55,7 @@ def bars(title: str, groups: Mapping[str, Sequence[Bar]], unit: str) -> str:
 
 
 def dots(title: str, groups: Mapping[str, Sequence[Bar]], ticks: Sequence[float]) -> str:
-    """Ratios on a logarithmic axis, with a line at 1: to its right Blockbuster is faster."""
+    """Ratios on a logarithmic axis, from a line at 1: to its right Blockbuster is faster."""
     low, high = math.log(ticks[0]), math.log(ticks[-1])
     names = [len(bar.name) for group in groups.values() for bar in group]
     notes = [len(bar.note) for group in groups.values() for bar in group]
@@ -70,7 +72,7 @@ def dots(title: str, groups: Mapping[str, Sequence[Bar]], ticks: Sequence[float]
         marks.append(svg.text(8, y + 14, name, "small quiet"))
         y += LINE
         for bar in group:
-            kind = "input" if bar.value >= 1 else "memory"
+            kind = "memory" if bar.value < bar.goal else "input"
             start, end = sorted((x(1), x(bar.value)))
             marks.append(svg.text(left - 8, y + 14, bar.name, "small", "end"))
             marks.append(svg.rect(start, y + 8, max(end - start, 1), 4, f"fill-{kind}", 1))
@@ -216,7 +218,8 @@ def gpu_limits() -> str:
     groups: dict[str, list[Bar]] = {}
     for result in _load("gpu_limits")["results"]:
         if result.get("share") and not result.get("tuned"):
-            bar = Bar(result["case"], result["share"], f"of {result['of']}")
+            note = f"of {result['of']}, goal {result['goal']:g}"
+            bar = Bar(result["case"], result["share"], note, goal=result["goal"])
             groups.setdefault(f"against {result['of']}", []).append(bar)
     title = "H200, generated kernels by themselves: share of the limit"
     return dots(title, groups, (0.25, 0.5, 1, 2, 4, 8))

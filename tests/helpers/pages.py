@@ -63,7 +63,8 @@ def run_page(page: str, folder: Path) -> str:
 def _run(code: str, folder: Path, number: int, namespace: dict[str, object]) -> str:
     """The output of code that is run from a file, as torch.compile wants it."""
     named = NAMED.match(code)
-    file = folder / (named[1] if named else f"block_{number}.py")
+    # torch.compile knows code by its file, so that those of two pages have different names
+    file = folder / (named[1] if named else f"{folder.name}_{number}.py")
     file.write_text(code, encoding="utf-8")
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(compile(code, str(file), "exec"), namespace)

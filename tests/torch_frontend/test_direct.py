@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import blockbuster_fusion as bb
 from blockbuster_fusion.torch import backend
 from blockbuster_fusion.torch.rivals.whole_model import Attempt
 from helpers.torch_running import Watched
@@ -128,3 +129,20 @@ def test_inputs_of_other_kinds_have_tapes_of_their_own() -> None:
         for given in (x, *others, x, negated, x):
             found = graph.plan(given, y)
             torch.testing.assert_close(tuple(found), plain(given, y))
+
+
+def test_sizes_of_another_model_stay_static() -> None:
+    """torch.compile knows code by its file, line and name: models must not share them."""
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(-1) * 2
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(-1) + 1
+
+    torch.compiler.reset()
+    for function, rows in ((double, 32), (shifted, 64)):
+        x = torch.randn(rows, 128)
+        plan = bb.plan(function, x)
+        compiled = bb.compile(function, x, plan=plan)  # refused if a size were a symbol
+        torch.testing.assert_close(compiled(x), function(x))
