@@ -131,18 +131,23 @@ def test_inputs_of_other_kinds_have_tapes_of_their_own() -> None:
             torch.testing.assert_close(tuple(found), plain(given, y))
 
 
+class Shifted(torch.nn.Module):
+    """A softmax and a number."""
+
+    def __init__(self, by: int) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.softmax(-1) + self.by
+
+
 def test_sizes_of_another_model_stay_static() -> None:
     """torch.compile knows code by its file, line and name: models must not share them."""
-
-    def double(x: torch.Tensor) -> torch.Tensor:
-        return x.softmax(-1) * 2
-
-    def shifted(x: torch.Tensor) -> torch.Tensor:
-        return x.softmax(-1) + 1
-
-    torch.compiler.reset()
-    for function, rows in ((double, 32), (shifted, 64)):
-        x = torch.randn(rows, 128)
-        plan = bb.plan(function, x)
-        compiled = bb.compile(function, x, plan=plan)  # refused if a size were a symbol
-        torch.testing.assert_close(compiled(x), function(x))
+    models = [(Shifted(1), numbers(32, 128)), (Shifted(2), numbers(64, 128))]
+    plans = []
+    for model, x in models:
+        torch.compiler.reset()
+        plans.append(bb.plan(model, x))
+    for (model, x), plan in zip(models, plans, strict=True):  # refused if a size were a symbol
+        torch.testing.assert_close(bb.compile(model, x, plan=plan)(x), model(x))
