@@ -23,7 +23,8 @@ STYLE = f"""\
 body[data-theme="dark"] {DARKENED}
 {RULES}
 figure.picture{{margin:1rem 0;overflow-x:auto}}
-figure.picture svg{{display:block;height:auto;max-width:100%;min-width:min(560px,calc(var(--own)*.75))}}
+figure.picture svg{{display:block;height:auto;max-width:100%}}
+figure.picture svg{{min-width:min(560px,calc(var(--own)*.75))}}
 """
 
 
