@@ -35,9 +35,9 @@ def pictures() -> Iterator[tuple[str, str]]:
 def _attention() -> Iterator[tuple[str, str]]:
     fusion = bb.fuse(bb.examples.attention(), rules="paper")
     written, fused = fusion.initial, fusion.fused[-1]
-    beside = [("as written: 10 lists in memory", written), ("fused: none", fused)]
+    beside = [("as written: 10 edges through memory", written), ("fused: none", fused)]
     yield "attention", draw_side_by_side(beside, title="attention, before and after fusion")
-    yield "attention_00", draw(written, title="the initial block program: 10 lists in memory")
+    yield "attention_00", draw(written, title="the initial block program: 10 buffered edges")
     for step in fusion.trace:
         yield f"attention_{step.index:02}", draw_step(step)
     yield "attention_safe", draw(fusion.snapshots[-1], title="numerically safe: online softmax")

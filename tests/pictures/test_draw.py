@@ -129,8 +129,8 @@ def test_a_step_marks_what_the_rule_has_made() -> None:
     (made,) = changed_nodes(first)
     assert isinstance(first.after.op(made), Map)
     assert 'class="box changed"' in draw_step(first)
-    assert "step 1: rule 1, fuse_consecutive_maps [M]: 10 lists in memory" in draw_step(first)
-    assert ": 1 list in memory" in draw_step(trace[15])
+    assert "step 1: rule 1, fuse_consecutive_maps [M]: 10 buffered edges" in draw_step(first)
+    assert ": 1 buffered edge<" in draw_step(trace[15])
 
 
 def test_names_are_escaped() -> None:

@@ -53,7 +53,7 @@ def draw_side_by_side(
 def draw_step(step: Step) -> str:
     """The program after a step; what the rule has made has a coloured border."""
     edges = len(buffered(step.after))
-    title = f"{step}: {edges} {'list' if edges == 1 else 'lists'} in memory"
+    title = f"{step}: {edges} buffered {'edge' if edges == 1 else 'edges'}"
     return draw(step.after, title=title, changed=changed_nodes(step))
 
 
