@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test oldest format demo fuzz bench coverage traffic clean
+.PHONY: help setup check test oldest format demo fuzz bench coverage traffic docs pictures clean
 SMOKE := tests/test_layers.py tests/ir tests/array tests/fusion/test_paper_examples.py tests/nest tests/schedule tests/test_cli.py tests/torch_frontend/test_views.py
 # Tests of a file share what they compute, and so a process.
 PARALLEL := -n auto --dist loadfile
@@ -61,6 +61,13 @@ coverage: $(STAMP) ## Measure how much of each model in the zoo is fused: docs/c
 
 traffic: $(STAMP) ## Predict the bytes that each model in the zoo moves: docs/traffic.md
 	$(BIN)/python benchmarks/traffic.py
+
+docs: $(STAMP) pictures ## Make the documentation as a site: build/site/index.html
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q -b html docs build/site
+	@echo "build/site/index.html"
+
+pictures: $(STAMP) ## Draw the pictures and charts of the documentation: docs/pictures
+	$(BIN)/python docs/make_pictures.py
 
 clean: ## Remove .venv, caches and build results
 	rm -rf $(VENV) $(VENV)-oldest build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import charts
 import cpu
 import dots
 import gpu_limits
@@ -23,10 +24,11 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "scaling": lambda: scaling.table(scaling.load(scaling.RESULTS)),
     "limits": lambda: limits.table(limits.load(limits.RESULTS)),
     "gpu_limits": lambda: gpu_limits.table(limits.load(gpu_limits.RESULTS)),
+    "llama_h200": charts.llama_table,
     "dots": lambda: dots.table(limits.load(dots.RESULTS)),
     "traffic": lambda: traffic.table(traffic.load(traffic.RESULTS)),
 }
-PAGES = ("README.md", "docs/cpu.md", "docs/gpu.md", "docs/traffic.md")
+PAGES = ("README.md", "docs/cpu.md", "docs/gpu.md", "docs/performance.md", "docs/traffic.md")
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,6 +16,8 @@ import blockbuster_fusion as bb
 from blockbuster_fusion.array import table
 from blockbuster_fusion.cli import main as cli
 from blockbuster_fusion.torch.table import row as torch_table
+from helpers.pages import BLOCK, agreed, run_page
+from helpers.pages import blocks as blocks_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -24,14 +25,13 @@ PAGES = [
     "CONTRIBUTING.md",
     *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")),
 ]
-BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
-LANGUAGES = {"", "python", "sh", "c"}
+LANGUAGES = {"", "python", "text", "console", "sh", "c", "{toctree}", "{eval-rst}"}
 
 
 def blocks(page: str, language: str) -> list[str]:
     """The code of a page in a language."""
-    found = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
-    return [code for own, code in found if own == language]
+    found = blocks_of((ROOT / page).read_text(encoding="utf-8"))
+    return [block.code for block in found if block.language == language]
 
 
 @pytest.fixture(autouse=True)
@@ -41,19 +41,38 @@ def _registers_nothing() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
-def test_python_blocks_run(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every block as it stands, one after the other."""
-    namespace: dict[str, object] = {}
-    for code in blocks(page, "python"):
-        run(code, tmp_path, namespace)
+RUN = [page for page in PAGES if blocks(page, "python") or blocks(page, "console")]
 
 
-def run(code: str, folder: Path, namespace: dict[str, object]) -> None:
-    """Runs code from a file, as torch.compile wants it."""
-    file = folder / f"block_{len(list(folder.iterdir()))}.py"
-    file.write_text(code, encoding="utf-8")
-    exec(compile(code, str(file), "exec"), namespace)
+@pytest.mark.parametrize("page", RUN)
+def test_code_runs_and_prints_what_is_shown(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Every block as it stands, one after the other; --update-golden writes the output."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = run_page(text, tmp_path)
+    if request.config.getoption("--update-golden"):
+        (ROOT / page).write_text(found, encoding="utf-8")
+    else:
+        assert found == text
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "is_agreed"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\n...\nd\n", "a\nb\nc\nd\n", True),
+        ("a\n...\n", "a\n", True),
+        ("...\n", "a\nb\n", True),
+        ("a\n", "a\nb\n", False),
+        ("a\n...\nd\n", "a\nb\n", False),
+        (".*\n", "a\n", False),
+        ("", "a\n", False),
+    ],
+)
+def test_dots_stand_for_any_lines(shown: str, printed: str, is_agreed: bool) -> None:
+    assert (agreed(shown, printed) == shown) == is_agreed
 
 
 def test_the_first_block_needs_the_package_alone() -> None:
@@ -65,24 +84,6 @@ def test_the_first_block_needs_the_package_alone() -> None:
     )
     assert done.stdout.startswith("(500, 64)\nforall m in range(M):\n")
     assert "I1" not in done.stdout
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/programs.md"])
-def test_pages_show_what_is_printed(
-    page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
-    namespace: dict[str, object] = {}
-    shown = ""
-    for (language, code), (after, text) in pairwise(found):
-        if language != "python":
-            continue
-        run(code, tmp_path, namespace)
-        printed = capsys.readouterr().out
-        if "bb.show(" in code and after == "":
-            assert printed.strip() == text.strip()
-            shown = text
-    assert shown
 
 
 FILES = {
@@ -103,8 +104,8 @@ def test_files_that_a_page_names_exist(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_have_a_known_language(page: str) -> None:
-    found = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
-    assert {language for language, _ in found} <= LANGUAGES
+    found = blocks_of((ROOT / page).read_text(encoding="utf-8"))
+    assert {block.language for block in found} <= LANGUAGES
 
 
 QUICK = ("list", "show", "trace", "fuse", "emit")
@@ -188,3 +189,22 @@ def test_the_package_says_what_it_is() -> None:
     included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert {"/docs", "/LICENSE", "/CHANGELOG.md", "/src", "/tests"} <= set(included)
     assert all((ROOT / name.lstrip("/")).exists() for name in included)
+
+
+def test_pictures_are_those_of_the_project(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """The files in docs/pictures are what `make pictures` writes, and no other."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    made = dict(importlib.import_module("make_pictures").pictures())
+    kept = {
+        file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "docs/pictures").iterdir()
+    }
+    assert set(kept) == set(made)
+    assert [name for name in made if kept[name] != made[name]] == [], "run make pictures"
+    shown = {
+        name
+        for page in PAGES
+        for name in re.findall(r"pictures/(\w+)\.svg", (ROOT / page).read_text(encoding="utf-8"))
+    }
+    assert shown == set(made)

@@ -10,7 +10,7 @@ PACKAGE = "blockbuster_fusion"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 LAYERS = (
     *("version", "errors", "naming", "messages", "progress", "passes"),
-    *("machine", "ir", "host", "array", "cost", "rules", "fusion", "safety"),
+    *("machine", "ir", "host", "array", "cost", "rules", "fusion", "pictures", "safety"),
     *("nest", "schedule", "printers", "runtime", "select"),
     *("choice", "improve", "compiler", "plans", "report", "torch"),
     *("interp", "tools", "explorer", "cli", "api"),

@@ -36,6 +36,7 @@ from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.listing import show
 from blockbuster_fusion.ir.text import from_text, to_text
 from blockbuster_fusion.ir.verify import verify
+from blockbuster_fusion.pictures.draw import draw
 from blockbuster_fusion.plans.plan import Plan
 from blockbuster_fusion.rules.rule import Match, Rule, apply
 from blockbuster_fusion.rules.sets import RULE_SETS, RuleSet
@@ -68,6 +69,7 @@ __all__ = [
     "check",
     "compile",
     "custom_operator",
+    "draw",
     "errors",
     "evaluate",
     "examples",

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import blockbuster_fusion as bb
 from blockbuster_fusion.torch import backend
 from blockbuster_fusion.torch.rivals.whole_model import Attempt
 from helpers.torch_running import Watched
@@ -128,3 +129,25 @@ def test_inputs_of_other_kinds_have_tapes_of_their_own() -> None:
         for given in (x, *others, x, negated, x):
             found = graph.plan(given, y)
             torch.testing.assert_close(tuple(found), plain(given, y))
+
+
+class Shifted(torch.nn.Module):
+    """A softmax and a number."""
+
+    def __init__(self, by: int) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.softmax(-1) + self.by
+
+
+def test_sizes_of_another_model_stay_static() -> None:
+    """torch.compile knows code by its file, line and name: models must not share them."""
+    models = [(Shifted(1), numbers(32, 128)), (Shifted(2), numbers(64, 128))]
+    plans = []
+    for model, x in models:
+        torch.compiler.reset()
+        plans.append(bb.plan(model, x))
+    for (model, x), plan in zip(models, plans, strict=True):  # refused if a size were a symbol
+        torch.testing.assert_close(bb.compile(model, x, plan=plan)(x), model(x))

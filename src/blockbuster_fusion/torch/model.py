@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from operator import attrgetter
 from typing import Any
 
@@ -83,14 +84,18 @@ def own_frame(model: Callable[..., Any]) -> Callable[..., Any]:
     """A function that calls the model, with code of its own.
 
     torch.compile counts what it has compiled by code, and stops at a limit. Models of one class
-    share the code of `forward`, and each has a backend of its own here.
+    share the code of `forward`, and each has a backend of its own here. It also knows code by its
+    file, line and name: sizes that differ between two models with one name would become dynamic.
     """
 
     def run(*arguments: Any, **named: Any) -> Any:
         return model(*arguments, **named)
 
-    run.__code__ = run.__code__.replace()
+    run.__code__ = run.__code__.replace(co_name=f"run_{next(_NUMBERS)}")
     return run
+
+
+_NUMBERS = count()
 
 
 def form_of(arguments: tuple[Any, ...]) -> Form | None:
