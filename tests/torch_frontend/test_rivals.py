@@ -16,7 +16,7 @@ from blockbuster_fusion.report.report import Time
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch import compile_graph, machines
 from blockbuster_fusion.torch.backend import options_from
-from blockbuster_fusion.torch.rivals import choose, library, part_weigher
+from blockbuster_fusion.torch.rivals import library, part_weigher
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
 from helpers.effort import crossed
 
