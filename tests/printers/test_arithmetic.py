@@ -113,6 +113,7 @@ MASKS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", MASKS)
 def test_blocks_are_skipped_only_where_nothing_changes(name):
     """Rows that see nothing are averaged over everything, as without skipping."""

@@ -219,6 +219,7 @@ ROWS = {
 """Functions whose rows are computed together if they are short."""
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 100, 127, 128, 129, 256, 257])
 def test_short_rows_are_computed_together(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of rows that 8 does and does not divide; NaN and infinities stay in their rows."""

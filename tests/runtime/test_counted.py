@@ -152,12 +152,14 @@ def assert_counted(program: Executable, arrays: list[np.ndarray], *, knows_place
         np.testing.assert_array_equal(made, wanted)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", CASES)
 def test_predicted_bytes_are_those_that_kernels_count(name: str) -> None:
     case = CASES[name]
     assert_counted(case.compiled(), case.arrays(), knows_places=name not in LOOKS_UP)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("rows", "keys"), [(37, 53), (53, 37), (40, 40)])
 @pytest.mark.parametrize("name", SKIPPING)
 def test_skipped_blocks_do_not_count(name: str, rows: int, keys: int) -> None:

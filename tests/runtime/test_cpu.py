@@ -54,6 +54,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return made
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("case", "dtype"), crossed(SNAPSHOTS, DTYPES), ids=str)
 def test_every_snapshot_is_as_exact_as_pytorch(
     case: tuple[str, int], dtype: str, compilations: list
@@ -262,6 +263,7 @@ SANITIZED_CASES = [(*case, 0) for case in crossed(NAMES if FULL else KINDS, DTYP
 FEW_ROWS_CASES = [("rmsnorm-swiglu", "bfloat16", 16), ("layernorm-matmul", "float32", 4)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("name", "dtype", "rows"), SANITIZED_CASES + FEW_ROWS_CASES)
 def test_sanitizers_find_nothing(name: str, dtype: str, rows: int) -> None:
     """Of addresses and undefined behaviour, over ragged lengths, on the most fused snapshot."""
