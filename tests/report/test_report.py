@@ -16,7 +16,15 @@ from blockbuster_fusion.report.page import fragment, page
 from blockbuster_fusion.report.report import Note, Report, Row, Time
 from blockbuster_fusion.report.save import save
 from blockbuster_fusion.report.text import text
-from helpers.plans import LOST, kernel_step, layered, library_step, misc_step, plan_of
+from helpers.plans import (
+    LOST,
+    hostile,
+    kernel_step,
+    layered,
+    library_step,
+    misc_step,
+    plan_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -213,33 +221,6 @@ def parsed(html: str) -> Tags:
     tags.close()
     assert tags.open == []
     return tags
-
-
-EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&</style></table>"
-
-
-def hostile() -> Report:
-    """A report in which everything that a model can name is hostile."""
-    layers = layered(3, None)
-    made = []
-    for number, step in enumerate(layers.steps):
-        other = step.runner_up
-        other = None if other is None else replace(other, reason=EVIL, config=EVIL)
-        made.append(
-            replace(
-                step,
-                name=EVIL,
-                operators={f"{EVIL}{number}": EVIL},
-                lines=(EVIL,),
-                region=f"{EVIL}.{number}",
-                reason=EVIL,
-                runner_up=other,
-            )
-        )
-    arrays = tuple(replace(x, array=EVIL, reason=EVIL) for x in layers.stored)
-    own = replace(layers, steps=tuple(made), stored=arrays, sizes=EVIL, runner_up=made[0].runner_up)
-    plan = replace(plan_of((own,), (own,), breaks=(EVIL,)), machine=EVIL, target=EVIL)
-    return report_of(plan, [EVIL], [Note(EVIL, (EVIL,))])
 
 
 def test_hostile_names_are_text() -> None:
