@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import blockbuster_fusion as bb
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.plans.plan import SizePlan
 from blockbuster_fusion.plans.words import aligned, columns
@@ -123,6 +124,20 @@ def test_an_array_of_one_step() -> None:
     found = rows(report_of(plan_of((SizePlan((one, two), stored=(inside,)),))))
     assert [x.side for x in found["around the layers", "add"].kept] == ["within"]
     assert found["around the layers", "exp"].kept == ()
+
+
+def test_the_plan_of_a_program_has_a_report() -> None:
+    """Its kernels are steps, and its arrays are between all of them."""
+    program = bb.examples.find("self-attention")
+    made = report_of(bb.plan(program, sizes={"M": 64, "D": 32, "E": 48}, target="cuda"))
+    found = [row for layers in made.sections[0].layers for row in layers.rows]
+    assert [row.name for row in found] == [row.kernels[0] for row in found]
+    assert sum(row.share or 0 for row in found) == pytest.approx(1)
+    assert len(found) > 1
+    assert all({(x.side, x.other) for x in row.kept} == {("within", program.name)} for row in found)
+    assert made.sections[0].otherwise is not None
+    assert made.sections[0].otherwise.library is None
+    assert f"{program.name} stores " in shown(made)
 
 
 def test_equal_steps_of_all_layers_cost_together(report: Report) -> None:
