@@ -31,6 +31,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", help=PROGRAM)
     text = "the page that is written (default: the program's name, .html)"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
+    text = "compile every snapshot and measure it on this CPU"
+    parser.add_argument("--measure", action="store_true", help=text)
     add_rules(parser)
     add_sizes(parser, "a length, for the figures: M=1024 (default: as for bench)")
 
@@ -40,7 +42,7 @@ def _run(options: argparse.Namespace) -> None:
     file = options.output or Path(f"{word(program.name)}.html")
     check_writable(file)
     sizes = given_sizes(lower(program), options.size)
-    made = explore_program(program, sizes=sizes, rules=options.rules)
+    made = explore_program(program, sizes=sizes, rules=options.rules, measure=options.measure)
     print(f"written: {made.save(file)}")
 
 

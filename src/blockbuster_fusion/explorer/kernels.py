@@ -34,6 +34,13 @@ class Choices:
             self.default[target] = ordered[0].snapshot
             self.found |= {(target, choice.snapshot): choice for choice in ordered}
 
+    def compared(self, target: str, snapshots: int) -> list[Choice]:
+        """The program before fusion, then each snapshot."""
+        own = [self.of(target, number) for number in range(snapshots)]
+        unfused = own[0].before_fusion
+        assert unfused is not None
+        return [unfused(), *own]
+
     def of(self, target: str, snapshot: int) -> Choice:
         """The choice for a snapshot, chosen by default or not."""
         if (target, snapshot) not in self.found:
