@@ -11,7 +11,7 @@ from torch import Tensor
 import blockbuster_fusion as bb
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.torch import compile_graph
-from blockbuster_fusion.torch.rivals import choose, library, part_weigher
+from blockbuster_fusion.torch.rivals import library, part_weigher
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
 
 TIMES, KEYS = 6, 9
