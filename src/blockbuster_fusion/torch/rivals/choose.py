@@ -52,6 +52,9 @@ from blockbuster_fusion.torch.rivals.rest import rest_of, rest_units
 from blockbuster_fusion.torch.rivals.trials import Trials
 from blockbuster_fusion.torch.rivals.weighing import ALL, Weighing
 
+FEW = 4
+"""The candidates that are priced of the rest, which takes little time."""
+
 
 class Chooser(PartWeigher):
     """Selects the parts of a graph, and moves operators to PyTorch where that is faster."""
@@ -128,12 +131,13 @@ class Chooser(PartWeigher):
         floors, has_margin = Floors(units, self.machine), not self.measures
         return KernelFuser(units, nodes, floors, self.estimate, has_margin=has_margin)
 
-    def selection(self, units: Units, *fusers: Fuser) -> Selection:
+    def selection(self, units: Units, *fusers: Fuser, most: int | None = None) -> Selection:
+        """A selection that prices at most some candidates: by default, as the options say."""
         return Selection(
             units,
             fusers,
             self.total,
-            Caps(priced=self.parts.options.candidates),
+            Caps(priced=self.parts.options.candidates if most is None else most),
             constraints=self.parts.options.wishes.constraints(units),
         )
 
@@ -149,16 +153,23 @@ class Chooser(PartWeigher):
         self.settle(kernels, custom, selected)
         self.judge_rest()
 
-    def sought(self, kernels: KernelFuser, library: LibraryFuser, *others: Fuser) -> Selected:
+    def sought(
+        self,
+        kernels: KernelFuser,
+        library: LibraryFuser,
+        *others: Fuser,
+        most: int | None = None,
+    ) -> Selected:
         """The cheapest set of parts, of which nothing is open."""
         units, may_be_single = kernels.units, self.parts.options.wishes.allow_single_units
         captured = library.captured() if may_be_single else ()
         while True:
-            selected = self.selection(units, kernels, library, *others).cheapest(captured)
+            fusers = (library, *others)
+            selected = self.selection(units, kernels, *fusers, most=most).cheapest(captured)
             hopeful = selected
             if kernels.has_margin and self.trials.has_time:
                 sure = replace(kernels, has_margin=False)
-                hopeful = self.selection(units, sure, library, *others).cheapest(captured)
+                hopeful = self.selection(units, sure, *fusers, most=most).cheapest(captured)
             if not self.refined(kernels, hopeful) and not self.lost_later(kernels, selected):
                 return selected
 
@@ -171,7 +182,8 @@ class Chooser(PartWeigher):
             library = LibraryFuser(units, nodes, (), self.library)
             found: dict[Node, LibraryChoice] = {}
             taken = [*self.parts.taken]
-            for part, offer in self.sought(kernels, library).parts:
+            most = min(FEW, self.parts.options.candidates)
+            for part, offer in self.sought(kernels, library, most=most).parts:
                 own = kernels.of(part)
                 if kernels.is_misc(part):
                     continue

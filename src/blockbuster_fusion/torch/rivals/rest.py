@@ -12,7 +12,7 @@ from torch.fx import Node
 from blockbuster_fusion.array.axes import Length
 from blockbuster_fusion.select.operators import Kind, Operator
 from blockbuster_fusion.select.units import Units, contracted
-from blockbuster_fusion.torch.capture.describe import described
+from blockbuster_fusion.torch.capture.describe import described, needs
 from blockbuster_fusion.torch.compile_parts import PartCompiler
 
 
@@ -32,16 +32,15 @@ def rest_units(
     """
     groups = parts.parts()
     number = {node: i for i, own in enumerate(groups) for node in own}
-    operators = parts.analysis.operators
-    known = dict(zip(operators, described(parts.analysis, length), strict=True))
     own = [i for i, nodes in enumerate(groups) if nodes[0] in rest]
+    before = needs(parts.analysis)
     operands = [
-        {number[operators[v]] for n in nodes for v in known[n].operands} - {i}
+        {number[v] for n in nodes for v in before[n] if v in number} - {i}
         for i, nodes in enumerate(groups)
     ]
     users: list[set[int]] = [set() for _ in groups]
-    for i, before in enumerate(operands):
-        for v in before:
+    for i, numbers in enumerate(operands):
+        for v in numbers:
             users[v].add(i)
     after, needed = {*own}, {*own}
     for i in range(len(groups)):
@@ -52,13 +51,15 @@ def rest_units(
             needed.add(i)
     kept = sorted(after & needed)
     place = {i: n for n, i in enumerate(kept)}
+    known = {op.name: op for op in described(parts.analysis, length, rest)}
     made = []
     for i in kept:
-        op = known[groups[i][0]]
+        node = groups[i][0]
         own_operands = tuple(sorted(place[v] for v in operands[i] if v in place))
         is_read = not users[i] <= place.keys()
-        if groups[i][0] in rest:
+        if node in rest:
+            op = known[node.name]
             made.append(replace(op, operands=own_operands, is_output=op.is_output or is_read))
         else:
-            made.append(Operator(op.name, Kind.MISC, own_operands))
+            made.append(Operator(node.name, Kind.MISC, own_operands))
     return contracted(made), [groups[i][0] for i in kept]
