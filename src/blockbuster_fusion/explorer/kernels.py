@@ -6,7 +6,7 @@ from dataclasses import replace
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.explorer.names import block_names
+from blockbuster_fusion.explorer.names import block_names, still_there
 from blockbuster_fusion.explorer.steps import Data, frame
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
@@ -97,6 +97,7 @@ class KernelMoments:
         nest, tiles = choice.scheduled(lambda name, after: made.append((name, after)))
         source, graph, before = _source(choice, nest, tiles), choice.graph, ""
         own = f"{group}-{choice.target}"
+        known: dict[str, str] = {}
         where = {"group": group, "stage": choice.target}
         for name, after in made:
             if isinstance(after, Graph):
@@ -106,10 +107,10 @@ class KernelMoments:
                     current = moment["frame"]
                     yield moment | where
             elif isinstance(after, Nest) and (text := show_nest(after)) != before:
+                known = still_there(known, text) if before else block_names(graph, choice)
                 before = text
                 moment = self._moment(f"{own}-{name}", name, current)
-                yield moment | where | {"text": text, "names": own}
-        self.names[own] = block_names(graph, choice)
+                yield moment | where | {"text": text, "names": self._kept(own, known)}
         language = LANGUAGES[choice.target]
         yield where | {
             "id": f"{own}-source",
@@ -117,10 +118,18 @@ class KernelMoments:
             "about": "The text that is compiled. Its names are those of the loop nest.",
             "frame": current,
             "text": source,
-            "names": own,
+            "names": self._kept(own, known),
             "language": language,
             "line": _first_line(source, kernel_name(choice.name)),
         }
+
+    def _kept(self, own: str, known: dict[str, str]) -> str:
+        """The key of some names among those of a target: equal ones are kept once."""
+        count = sum(key.startswith(own) for key in self.names)
+        found = (key for key, names in self.names.items() if names == known)
+        key = next(found, f"{own}-{count + 1}")
+        self.names[key] = known
+        return key
 
     def _program(self, key: str, name: str, graph: Graph, current: int) -> Data | None:
         """The moment after a pass over block programs, with a picture; None if it is as before."""
