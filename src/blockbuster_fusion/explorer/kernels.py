@@ -10,16 +10,27 @@ from blockbuster_fusion.explorer.names import block_names, still_there
 from blockbuster_fusion.explorer.steps import Data, frame
 from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.listing import Labels, labels
+from blockbuster_fusion.ir.ops import Value
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.printers.reserved import kernel_name
 from blockbuster_fusion.printers.triton.kernel import print_triton
-from blockbuster_fusion.safety.choices import Safe
+from blockbuster_fusion.safety.choices import Safe, SafetyChoice
 from blockbuster_fusion.safety.pipeline import make_safe
 from blockbuster_fusion.tools.passes import pass_docs
 
 LANGUAGES = {"cpu": "C", "cuda": "Triton"}
+NOTES = {
+    "storage": "Numbers of 16 bits are loaded and stored; what is computed has 32 bits.",
+    "pivot": "Subtracting a common part first loses fewer digits; the exact result is the same.",
+    "pairs": (
+        "A pair (S, t) stands for S·eᵗ and cannot overflow. Sums of pairs are rescaled when the "
+        "exponent grows: for a softmax that is the running maximum of the online softmax."
+    ),
+}
+"""What safety passes are for."""
 
 
 class Choices:
@@ -82,13 +93,15 @@ class KernelMoments:
         """A moment for each safety pass that changes the program; the frame after the last."""
         made: list[tuple[str, object]] = []
         make_safe(choice.fused or choice.graph, lambda name, after: made.append((name, after)))
+        names = labels(choice.fused or choice.graph)
         for name, after in made:
             assert isinstance(after, Safe)
             moment = self._program(f"{group}-{name}", name, after.graph, current)
             if moment is not None:
                 current = moment["frame"]
-                reasons = [each.reason for each in after.choices]
-                yield moment | {"group": group, "stage": "safety", "decisions": reasons}
+                decisions = [_decision(each, names) for each in after.choices]
+                more = {"note": NOTES.get(name, ""), "decisions": decisions}
+                yield moment | {"group": group, "stage": "safety"} | more
         return current
 
     def _target(self, group: str, choice: Choice, current: int) -> Iterator[Data]:
@@ -142,6 +155,15 @@ class KernelMoments:
 
     def _moment(self, key: str, name: str, current: int) -> Data:
         return {"id": key, "title": name, "about": self.docs[name], "frame": current}
+
+
+def _decision(choice: SafetyChoice, names: Labels) -> str:
+    """A decision of the safety pass, with the statement of the listing before it."""
+    value = Value(choice.node)
+    where = names.line(choice.path, value) or names.name(choice.path, value)
+    what = f"{choice.kind} per {choice.shared}" if choice.shared else choice.kind
+    along = f" along {choice.axis}" if choice.shared and choice.axis else ""
+    return f"{f'{where}: ' if where else ''}{what}{along}: {choice.reason}"
 
 
 def _source(choice: Choice, nest: Nest, tiles: Mapping[Dim, int]) -> str:
