@@ -7,7 +7,7 @@ from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request
 from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.explorer.kernels import LANGUAGES, Choices, kernel_moments
+from blockbuster_fusion.explorer.kernels import LANGUAGES, Choices, KernelMoments
 from blockbuster_fusion.explorer.measured import measured
 from blockbuster_fusion.explorer.steps import Data, cost, fusion_moments, reasons
 from blockbuster_fusion.improve import improved
@@ -43,13 +43,13 @@ def program_data(
     graph, title = request.block_program()
     fusion = chosen_snapshots(graph, rules, unit, None, request.target).fusion
     frames: list[Data] = []
-    names: dict[str, dict[str, str]] = {}
     choices = Choices(request)
     moments = fusion_moments(fusion, sizes, frames)
     at = {moment["snapshot"]: moment for moment in moments if "snapshot" in moment}
+    kernels = KernelMoments(choices, sizes, frames)
     for number in range(len(fusion.fused)):
         first = at[number + 1]["frame"]
-        moments += kernel_moments(choices, number, sizes, frames, names, first)
+        moments += kernels.of(number, first)
     data: Data = {
         "format": FORMAT,
         "kind": "program",
@@ -60,7 +60,7 @@ def program_data(
         "sizes": dict(sizes),
         "tile": DEFAULT_TILE,
         "frames": frames,
-        "names": names,
+        "names": kernels.names,
         "moments": moments,
         "snapshots": _snapshots(fusion, sizes),
         "chosen": {LANGUAGES[target]: n + 1 for target, n in choices.default.items()},

@@ -18,7 +18,8 @@ function frameOf(moment) {
 
 function render({ still = false } = {}) {
   const moment = moments[state.at], frame = frameOf(moment), past = state.before && Boolean(moment.rule);
-  renderCosts(moment); // first: it gives the graph's window its height
+  document.body.classList.toggle("before", past);
+  renderCosts(past ? moments[state.at - 1] : moment); // first: it gives the graph's window its height
   graph.draw(frame, past ? { matched: moment.matched, still } : { made: moment.made || [], still });
   const arrays = {};
   for (const box of frame.boxes) {
