@@ -369,6 +369,7 @@ def test_five_thousand_nodes(browser: Browser, tmp_path: Path) -> None:
     browser.press("ArrowRight")
     assert browser.value(FRAGMENT) == "step-1"
     browser.value("document.getElementById('lines').scrollTop = 19 * 900")
+    assert browser.value("document.getElementById('lines').scrollTop") == 19 * 900
     browser.wait("document.querySelector('#lines li[data-at=\"905\"]') !== null")
     browser.click("#lines li[data-at='905']")
     browser.wait("document.querySelectorAll('.cell.picked').length === 1")

@@ -33,6 +33,7 @@ class ListingView {
   // `lines` are pairs of a text and the key of a cell; `names` are other names of the listing's.
   draw(lines, makers, { made = [], gone = [], names = null, arrays = {} } = {}) {
     Object.assign(this, { lines, makers, names, arrays, current: -1, made: new Set(made), gone: new Set(gone) });
+    this.items = new Map();
     this.list.scrollTop = 0;
     this.fill();
   }
@@ -41,11 +42,19 @@ class ListingView {
     const count = this.lines.length, margin = 30;
     const first = this.isLong ? Math.max(0, Math.floor(this.list.scrollTop / LINE) - margin) : 0;
     const last = this.isLong ? Math.min(count, first + Math.ceil(this.list.clientHeight / LINE) + 2 * margin) : count;
-    const items = [];
-    for (let at = first; at < last; at += 1) items.push(this.item(at));
-    this.list.replaceChildren(...items);
-    this.list.style.paddingTop = `${6 + first * LINE}px`;
-    this.list.style.paddingBottom = `${12 + (count - last) * LINE}px`;
+    const items = new Map(); // a line that stays in the window keeps its element, so that it can be clicked
+    for (let at = first; at < last; at += 1) items.set(at, this.items.get(at) || this.item(at));
+    this.items = items;
+    for (const item of [...this.list.children]) if (items.get(Number(item.getAttribute("data-at"))) !== item) item.remove();
+    let place = this.list.firstChild;
+    for (const item of items.values()) {
+      if (item === place) place = place.nextSibling;
+      else this.list.insertBefore(item, place);
+    }
+    for (const [at, item] of items) { // margins stand for the lines that are not in the page
+      item.style.marginTop = at === first ? `${first * LINE}px` : "";
+      item.style.marginBottom = at === last - 1 ? `${(count - last) * LINE}px` : "";
+    }
     this.restyle();
   }
 
