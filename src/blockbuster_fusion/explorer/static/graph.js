@@ -89,29 +89,28 @@ class GraphView {
 
   // ------------------------------------------------------------------ the window
 
+  // What a step changed stays where it is, unless the reader could not see it there.
   show(before, frame, touched) {
     const { width, height } = this.canvas.getBoundingClientRect();
-    if (!width) return;
-    if (this.free && before === frame) return;
-    const focus = touched.length ? this.byKey.get(touched[0]).at : null;
-    if (this.free && before) {
-      const same = touched.map((key) => before.boxes.find((box) => box.key === key)).find(Boolean);
-      if (!same) return;
-      const now = this.byKey.get(same.key).at; // what the step changed stays where it is
-      this.view.x += (same.at[0] - now[0]) * this.view.scale;
-      this.view.y += (same.at[1] - now[1]) * this.view.scale;
-      return this.apply();
+    if (!width || (this.free && before === frame)) return;
+    const room = { width: width - 32, height: height - 20 }, [w, h] = frame.size;
+    const least = Math.min(.66, room.width / w);
+    const scale = this.free ? this.view.scale : Math.max(Math.min(room.width / w, room.height / h, 1.15), least);
+    const old = before ? touched.map((key) => before.boxes.find((box) => box.key === key)).find(Boolean) : null;
+    const tall = h * scale > room.height;
+    if (old && (this.free || (tall && scale === this.view.scale))) {
+      const now = this.byKey.get(old.key).at;
+      this.view.x += (old.at[0] - now[0]) * scale;
+      this.view.y += (old.at[1] - now[1]) * scale;
+      const top = now[1] * scale + this.view.y;
+      if (this.free || (top > 0 && top < height - 120)) return this.apply();
     }
-    const room = { width: width - 32, height: height - 20 };
-    const whole = Math.min(room.width / frame.size[0], room.height / frame.size[1]);
-    const scale = Math.max(Math.min(whole, 1.15), Math.min(.66, room.width / frame.size[0]));
-    this.view.scale = scale;
-    this.view.x = (width - frame.size[0] * scale) / 2;
-    const tall = frame.size[1] * scale - room.height;
-    if (tall <= 0) this.view.y = Math.max(12, (room.height - frame.size[1] * scale) / 2 + 12);
-    else {
-      const middle = focus ? (focus[1] + Math.min(focus[3], 300) / 2) * scale : 0;
-      this.view.y = -Math.min(Math.max(middle - height / 2, -12), tall + 12);
+    if (this.free) return;
+    const focus = touched.length ? this.byKey.get(touched[0]).at : [0, 0, 0, 0];
+    this.view = { x: (width - w * scale) / 2, y: Math.max(12, (height - h * scale) / 2), scale };
+    if (tall) {
+      const middle = (focus[1] + Math.min(focus[3], 300) / 2) * scale;
+      this.view.y = -Math.min(Math.max(middle - height / 2, -12), h * scale - room.height);
     }
     this.apply();
   }
