@@ -47,7 +47,7 @@ def program_data(
     at = {moment["snapshot"]: moment for moment in moments if "snapshot" in moment}
     for number in range(len(fusion.fused)):
         first = at[number + 1]["frame"]
-        moments += kernel_moments(choices, number, sizes, frames, names, first)
+        moments += kernel_moments(choices.of, number, sizes, frames, names, first)
     return {
         "format": FORMAT,
         "kind": "program",

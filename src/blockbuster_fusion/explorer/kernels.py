@@ -1,6 +1,6 @@
 """From a snapshot to its kernels as data for the page: safety, loop nests and source text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from blockbuster_fusion.choice import Choice
@@ -43,22 +43,24 @@ class Choices:
 
 
 def kernel_moments(
-    choices: Choices,
+    choice_of: Callable[[str, int], Choice],
     snapshot: int,
     sizes: Mapping[str, int],
     frames: list[Data],
     names: dict[str, dict[str, str]],
     first: int,
+    languages: Mapping[str, str] = LANGUAGES,
 ) -> Iterator[Data]:
     """The moments after a snapshot: what safety changes, then each target's nests and source.
 
-    `first` is the frame of the snapshot itself. Passes that change nothing have no moment. Pictures
-    are added to `frames`, and the block program's names of a nest's names to `names`.
+    `choice_of` has the choice for a target and a snapshot, and `languages` the targets. `first` is
+    the frame of the snapshot itself. Passes that change nothing have no moment. Pictures are added
+    to `frames`, and the block program's names of a nest's names to `names`.
     """
     group, docs = f"snapshot-{snapshot + 1}", pass_docs()
     safe_frame: int | None = None
-    for target, language in LANGUAGES.items():
-        choice = choices.of(target, snapshot)
+    for target, language in languages.items():
+        choice = choice_of(target, snapshot)
         try:
             made, source, names[f"{group}-{target}"] = _passes(choice)
         except BlockbusterError as error:

@@ -43,6 +43,7 @@ function render({ still = false } = {}) {
   if (state.key !== null && !frame.boxes.some((box) => box.key === state.key)) Object.assign(state, { key: null, name: null });
   renderSelection(false);
   try { history.replaceState(null, "", `#${moment.id}`); } catch { /* a page in a notebook has no address */ }
+  if (window.parent !== window) window.parent.postMessage({ moment: moment.id }, "*"); // the page of a model has it in its address
 }
 
 function renderCosts(moment) {
@@ -165,7 +166,7 @@ function buildTexts() {
   const steps = fusion[fusion.length - 1].id.replace("step-", "");
   byId("subtitle").textContent = `${steps} fusion steps by the ${data.rules} rules; figures for ${sizes}, blocks of ${data.tile}`;
   const chosen = Object.entries(data.chosen).map(([name, number]) => `${number} for ${name}`).join(", ");
-  byId("chosen").textContent = `Default: snapshot ${chosen}.`;
+  byId("chosen").textContent = chosen ? `Default: snapshot ${chosen}.` : "";
   byId("rows").append(...snapshotRows(data.snapshots));
   byId("slider").max = String(moments.length - 1);
 }
@@ -205,5 +206,5 @@ function listen() {
 buildTexts();
 buildSteps();
 listen();
-state.at = Math.max(0, indexOf(location.hash.slice(1)));
+state.at = Math.max(0, indexOf(location.hash.slice(1) || window.name)); // a frame has a name in place of an address
 render({ still: true });
