@@ -160,12 +160,9 @@ def _answers(report: Report, rows: list[Data]) -> Iterator[Data]:
     if not found:
         return
     kernel = next((x for x in found if x.row.kind == "kernels"), None)
-    first = found[0]
-    yield _answer(
-        "Of all steps" if first is not kernel else "Of all kernels and operators", first, rows
-    )
-    if kernel is not None and kernel is not first:
-        yield _answer("Of the generated kernels", kernel, rows)
+    yield _answer(found[0], rows)
+    if kernel is not None and kernel is not found[0]:
+        yield _answer(kernel, rows)
 
 
 def _answer(costly: Costly, rows: list[Data]) -> Data:

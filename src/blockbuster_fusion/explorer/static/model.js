@@ -3,7 +3,7 @@ const data = JSON.parse(byId("data").textContent);
 const folds = data.sections.flatMap((each, number) => each.layers.map((layers, at) => ({ ...layers, section: number, heading: data.sections.length > 1 && at === 0 ? each.title : "" })));
 const foldOf = data.rows.map((row, at) => folds.findIndex((fold) => at >= fold.first && at < fold.end));
 const ORDERS = [["plan", "in order"], ["time", "by time"], ["bytes", "by bytes"]];
-const HEADS = { steps: ["step", "time", "share", "reads, writes"], arrays: ["array", "bytes", "decided by", "if fused"] };
+const HEADS = { steps: ["step", "time", "share", "bytes"], arrays: ["array", "bytes", "decided by", "if fused"] };
 const state = { row: null, fold: null, arrays: null, open: new Set(), order: "plan", filter: "", view: "steps", kernel: null };
 
 const table = new TableView(byId("table"), { choose: (at, reader) => chooseItem(at, reader), toggle: (at) => toggle(table.items[at].fold), enter: () => enter() });
@@ -38,7 +38,7 @@ const weight = (at) => { const row = data.rows[at]; return state.order === "time
 
 function make(item) {
   if (item.heading !== undefined) return { kind: "heading", cells: [cell("name", html("b", {}, item.heading))] };
-  if (item.array !== undefined) return { kind: "array", cells: arrayCells(data.arrays[item.array], actions.name) };
+  if (item.array !== undefined) return { kind: "array", cells: arrayCells(data.arrays[item.array], actions.name, whereOf(data.arrays[item.array])) };
   if (item.fold !== undefined) {
     const fold = folds[item.fold], open = state.open.has(item.fold) || Boolean(state.filter.trim());
     return { kind: "fold", open, cells: foldCells(fold, data.rows.slice(fold.first, fold.end), open) };
@@ -46,6 +46,11 @@ function make(item) {
   const row = data.rows[item.row], fold = folds[foldOf[item.row]];
   const flat = state.order !== "plan";
   return { kind: `step ${row.kind}`, level: flat ? 1 : 2, cells: rowCells(row, { where: flat && !fold.around ? fold.title : "" }) };
+}
+
+function whereOf(array) {
+  const fold = folds[foldOf[array.from === null ? array.to : array.from]];
+  return fold.around ? "" : fold.title;
 }
 
 const place = () => table.items.findIndex((item) => (state.arrays ? item.array !== undefined && data.arrays[item.array] === state.arrays[0] : state.row !== null ? item.row === state.row : state.fold !== null && item.fold === state.fold));
@@ -71,8 +76,10 @@ function renderAbout() {
 
 function choose({ row = null, fold = null, arrays = null }, reveal = false) {
   Object.assign(state, { row, fold, arrays });
-  if (row !== null && !state.open.has(foldOf[row])) {
-    state.open.add(foldOf[row]);
+  const ends = row !== null ? [row] : (arrays || []).flatMap((array) => [array.from, array.to]);
+  const closed = ends.filter((at) => at !== null && !state.open.has(foldOf[at]));
+  if (closed.length) {
+    for (const at of closed) state.open.add(foldOf[at]);
     renderTable();
     renderFlow();
   }
@@ -142,7 +149,7 @@ function openKernel(at, moment) {
   state.kernel = { at, moment };
   if (state.row !== at) choose({ row: at });
   renderAddress();
-  byId("return").focus();
+  frame.focus();
 }
 
 function closeKernel() {
@@ -196,8 +203,8 @@ function build() {
 function listen() {
   const on = (id, event, action) => byId(id).addEventListener(event, action);
   on("help", "click", () => byId("dialog").showModal());
-  on("show-steps", "click", () => show({ view: "steps" }));
-  on("show-arrays", "click", () => show({ view: "arrays" }));
+  on("show-steps", "click", () => show({ view: "steps", order: "plan" }));
+  on("show-arrays", "click", () => show({ view: "arrays", order: "bytes" }));
   on("filter", "input", () => show({ filter: byId("filter").value }));
   on("order", "change", () => show({ order: byId("order").value }));
   on("return", "click", closeKernel);
@@ -206,7 +213,9 @@ function listen() {
   window.addEventListener("resize", () => { table.fill(); flow.fill(); });
   window.addEventListener("message", (event) => {
     const frame = byId("kernel-page").firstChild;
-    if (!state.kernel || !frame || event.source !== frame.contentWindow || typeof event.data.moment !== "string") return;
+    if (!state.kernel || !frame || event.source !== frame.contentWindow) return;
+    if (event.data.leave) return closeKernel();
+    if (typeof event.data.moment !== "string") return;
     state.kernel.moment = event.data.moment;
     renderAddress();
   });
@@ -227,7 +236,7 @@ function keys(event) {
     ArrowDown: () => move(1), ArrowUp: () => move(-1), ArrowRight: () => sideways(true), ArrowLeft: () => sideways(false),
     Home: () => chooseItem(0), End: () => chooseItem(table.items.length - 1), Enter: enter,
     "/": () => byId("filter").focus(), t: () => show({ view: "steps", order: state.order === "time" ? "plan" : "time" }),
-    a: () => show({ view: state.view === "arrays" ? "steps" : "arrays" }), c: () => data.answers.length && choose({ row: data.answers[0].row }, true),
+    a: () => byId(state.view === "arrays" ? "show-steps" : "show-arrays").click(), c: () => data.answers.length && choose({ row: data.answers[0].row }, true),
     "?": () => byId("dialog").showModal(), Escape: () => choose({}),
   };
   if (!known[event.key]) return;

@@ -20,7 +20,7 @@ function aboutRow(data, at, actions) {
     const all = count > 1 ? `${count} × ${timed(row.time)}, ${duration(row.seconds)} in all` : timed(row.time);
     parts.push(html("p", { class: "figure" }, all, html("em", {}, `${percent(row.share)} of the whole`)), bar(row.share, row.kind));
   } else parts.push(html("p", { class: "soft" }, "Its time is not known."));
-  parts.push(html("p", {}, moved(row)));
+  parts.push(html("p", {}, traffic(row)));
   if (row.program !== null && row.program !== undefined) {
     parts.push(html("p", { class: "doors" },
       button("Block program", () => actions.open(at, row.moments.runs)), button("Fusion steps", () => actions.open(at, "step-0")), button("Source", () => actions.open(at, row.moments.source))));
@@ -35,7 +35,7 @@ function aboutRow(data, at, actions) {
   return parts.filter(Boolean);
 }
 
-function moved(row) {
+function traffic(row) {
   const words = [`Reads ${amount(row.bytes_read)}, writes ${amount(row.bytes_written)}`, row.flops ? `, ${amount(row.flops, "flop")}` : ""];
   if (row.time && row.time.seconds) words.push(`: ${amount((row.bytes_read + row.bytes_written) / row.time.seconds, "B/s")}`, row.flops ? `, ${amount(row.flops / row.time.seconds, "flop/s")}` : "");
   return `${words.join("")}.`;
@@ -55,11 +55,9 @@ function aboutRival(row) {
   const more = rival.operators && rival.operators.length > Object.keys(row.operators || {}).length ? html("p", { class: "soft" }, `Weighed together: ${rival.operators.join(", ")}.`) : null;
   return section("The runner-up, and why it lost",
     line("Kernels", rival.kernels, "kernels", rival.by === "library"), line("PyTorch", rival.library, "library", rival.by === "kernels"),
-    rival.kernels || rival.library ? null : html("p", {}, rival.words), rival.reason ? html("p", {}, sentence(rival.reason)) : null, more,
+    rival.kernels || rival.library ? null : html("p", {}, rival.words), rival.reason ? html("p", {}, rival.reason) : null, more,
     rival.config ? html("p", { class: "soft" }, `Configuration of these kernels: ${rival.config}`) : null);
 }
-
-const sentence = (text) => `${text.slice(0, 1).toUpperCase()}${text.slice(1)}.`;
 
 function aboutArrays(data, at, actions) {
   const near = data.arrays.filter((array) => array.from === at || array.to === at);
@@ -76,7 +74,7 @@ function aboutArray(array, at, actions) {
   else if (array.from === at) words = array.to === null ? [`stores ${what}`] : [`stores ${what} for `, other(array.to), next];
   else words = [`reads ${what} that `, other(array.from), " stores", array.crosses ? " in the layer before" : ""];
   const costs = array.fused === null ? null : html("p", { class: "soft" }, `Fused ${timed({ seconds: array.fused, basis: array.basis })}${array.now === null ? "" : `, now ${duration(array.now)}`}`);
-  return html("div", { class: `reason ${array.decided}` }, html("p", { class: "what" }, ...words), html("p", {}, sentence(array.reason)), costs);
+  return html("div", { class: `reason by-${array.decided}` }, html("p", { class: "what" }, ...words), html("p", {}, array.reason), costs);
 }
 
 function aboutFold(data, fold, actions) {
@@ -92,17 +90,17 @@ function aboutModel(data) {
   const parts = [html("h2", {}, data.title), ...data.summary.map((text) => html("p", {}, text)), ...data.breaks.map((text) => html("p", {}, `Graph break: ${text}`))];
   for (const each of data.sections) {
     const lines = [each.title ? each.totals : "", each.proof, each.captured, each.otherwise ? `otherwise: ${each.otherwise}` : ""].filter(Boolean);
-    parts.push(section(each.title || "The choice of parts", ...lines.map((text) => html("p", {}, sentence(text)))));
+    parts.push(section(each.title || "The choice of parts", ...lines.map((text) => html("p", {}, text))));
   }
-  return [...parts, ...data.notes.map((note) => section(note.title, list(...note.lines)))];
+  return [...parts, ...data.notes.map((note) => html("details", {}, html("summary", {}, note.title), list(...note.lines)))];
 }
 
 function answer(found, actions) {
   const where = found.layers ? ` (${found.layers})` : "";
-  const why = found.why.slice(0, 3), rest = found.why.length - why.length;
+  const why = found.why.slice(0, 2), rest = found.why.length - why.length;
   return html("article", { class: `answer ${found.kind}` },
     html("h2", {}, found.kind === "kernels" ? "Which kernel costs most?" : "Which step costs most?"),
     html("p", {}, link(found.name, () => actions.chooseRow(found.row)), `${where}, run by ${found.by === "PyTorch" ? "PyTorch" : found.by}: `, html("b", {}, `${found.share} of the whole`), `; ${found.cost}; ${found.moves}; ${found.lines.slice(0, 2).join(", ")}`),
     html("h2", {}, "Why is it not fused further?"),
-    html("ul", {}, ...why.map((text) => html("li", {}, text)), rest > 0 ? html("li", {}, link(`and ${rest} more`, () => actions.chooseRow(found.row))) : null));
+    html("ul", {}, ...why.map((text) => html("li", {}, text)), rest > 0 ? html("li", {}, link(`and ${rest} more ${rest > 1 ? "reasons" : "reason"}`, () => actions.chooseRow(found.row))) : null));
 }

@@ -1,6 +1,6 @@
 // The graph of the steps: boxes in the order of the plan, so that a box stays where it is; arrays
 // between neighbours are arrows, all others go by lanes at the side. Only what is in the window is drawn.
-const BOX = { x: 40, w: 206, h: 40, gap: 30, pad: 10, lane: 15 };
+const BOX = { w: 206, h: 40, gap: 30, pad: 10, lane: 16, arrow: 142 };
 
 class FlowView {
   constructor(scroll, canvas, { chooseRow, chooseFold, chooseArrays }) {
@@ -100,7 +100,7 @@ class FlowView {
     const own = this.folds[fold], about = own.count > 1 ? `${own.title} (${own.count} alike)` : own.title;
     return svg("g", { class: "frame", "data-fold": fold }, svg("title", {}, about),
       svg("rect", { x: this.x - BOX.pad, y, width: BOX.w + 2 * BOX.pad, height: h, rx: 8 }),
-      svg("text", { x: this.x, y: y + 16 }, `▾ ${cut(about, 32)}`));
+      svg("text", { x: this.x, y: y + 16 }, `▾ ${cut(own.title, 20)}`));
   }
 
   box(box) {
@@ -122,7 +122,7 @@ class FlowView {
   }
 
   line(edge, number) {
-    const from = this.boxes[edge.from], to = this.boxes[edge.to], middle = this.x + BOX.w / 2, right = this.x + BOX.w;
+    const from = this.boxes[edge.from], to = this.boxes[edge.to], middle = this.x + BOX.arrow, right = this.x + BOX.w;
     const arrays = this.marks.arrays || [], near = (box) => (box.row !== undefined ? this.marks.row === box.row : this.marks.fold === box.fold);
     const picked = arrays.some((array) => edge.arrays.includes(array)) || near(from) || near(to);
     const label = `${amount(edge.bytes)}${edge.next ? " to the next layer" : ""}`;
@@ -135,7 +135,7 @@ class FlowView {
       const start = edge.from === edge.to ? from.y + from.h - 8 : from.y + from.h - 12, end = edge.from === edge.to ? to.y + 8 : to.y + 12, into = edge.side === "right" ? out + 5 : out - 5;
       const half = (start + end) / 2, turn = edge.side === "right" ? 90 : -90;
       path = `M${out} ${start}H${lane}V${end}H${into}`;
-      text = Math.abs(end - start) > 60 ? { x: lane, y: half, transform: `rotate(${turn} ${lane} ${half})`, "text-anchor": "middle", dy: 4 } : null;
+      text = Math.abs(end - start) > 60 ? { x: lane, y: half, transform: `rotate(${turn} ${lane} ${half})`, "text-anchor": "middle", dy: -4 } : null;
     }
     return svg("g", { class: `way ${edge.forced ? "forced" : ""} ${picked ? "picked" : ""}`, "data-edge": number },
       svg("title", {}, `${edge.arrays.map((array) => array.name).join(", ")}: ${label}\n${edge.arrays[0].reason}`),
@@ -152,7 +152,8 @@ class FlowView {
 
   mark(marks, reveal) {
     this.marks = marks;
-    const box = this.boxes[marks.row !== undefined ? this.at.get(marks.row) : this.boxes.findIndex((each) => each.fold !== undefined && each.fold === marks.fold)];
+    const row = marks.arrays ? marks.arrays[0].from ?? marks.arrays[0].to : marks.row;
+    const box = this.boxes[row !== undefined ? this.at.get(row) : this.boxes.findIndex((each) => each.fold !== undefined && each.fold === marks.fold)];
     if (reveal && box) {
       const { scrollTop, clientHeight } = this.scroll;
       if (clientHeight && (box.y < scrollTop + 20 || box.y + box.h > scrollTop + clientHeight - 20)) this.scroll.scrollTop = box.y - clientHeight / 3;

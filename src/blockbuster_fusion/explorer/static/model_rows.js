@@ -86,6 +86,8 @@ function bar(share, kind) {
   return html("span", { class: "share-room", "aria-hidden": "true" }, inner);
 }
 
+const moved = (read, written) => cell("bytes", `in ${amount(read)}`, small(`out ${amount(written)}`));
+
 function rowCells(row, { where = "" } = {}) {
   const times = row.steps.length > 1 ? ` × ${row.steps.length}` : "";
   const rival = row.rival ? `; ${row.rival.words}` : row.reason ? `; ${row.reason}` : "";
@@ -93,7 +95,7 @@ function rowCells(row, { where = "" } = {}) {
     cell("name", html("b", {}, row.name), small(where ? `${where}; ` : "", row.by, rival)),
     cell("time", row.time ? `${duration(row.time.seconds)}${times}` : "–", small(row.time ? row.time.basis : "not known")),
     cell("share", percent(row.share), bar(row.share, row.kind)),
-    cell("bytes", `${amount(row.bytes_read)}`, small(amount(row.bytes_written))),
+    moved(row.bytes_read, row.bytes_written),
   ];
 }
 
@@ -105,16 +107,21 @@ function foldCells(fold, rows, open) {
       small(`${alike}${rows.length} step${rows.length === 1 ? "" : "s"}${fold.differs ? `; ${fold.differs}` : ""}`)),
     cell("time", fold.seconds ? duration(fold.seconds) : "–", small(fold.count > 1 ? "all layers" : "")),
     cell("share", percent(fold.share), bar(fold.share, "fold")),
-    cell("bytes", amount(read), small(amount(written))),
+    moved(read, written),
   ];
 }
 
-function arrayCells(array, name) {
+const DECIDED = {
+  cost: ["cost", "fusing it would not be faster, or was not tried"], order: ["order", "another step has to run between the two"],
+  misc: ["no kernel", "an operator that no kernel computes"], guard: ["rule", "no rule fuses it"], result: ["result", "a result of the model"],
+};
+
+function arrayCells(array, name, where) {
   const ends = array.from === array.to && !array.crosses ? `within ${name(array.from)}` : `${name(array.from)} → ${array.to === null ? "result" : name(array.to)}`;
   return [
-    cell("name", html("b", {}, ends), small(array.reason)),
+    cell("name", html("b", {}, ends), small(where ? `${where}: ` : "", array.reason)),
     cell("time", amount(array.bytes * array.count), small(array.count > 1 ? `${array.count} × ${amount(array.bytes)}` : "")),
-    cell("share", html("span", { class: `badge ${array.decided}` }, array.decided)),
-    cell("bytes", array.fused === null ? "" : small(timed({ seconds: array.fused, basis: array.basis }), html("br"), array.now === null ? "" : `now ${duration(array.now)}`)),
+    cell("share", html("span", { class: `badge by-${array.decided}`, title: DECIDED[array.decided][1] }, DECIDED[array.decided][0])),
+    cell("bytes", array.fused === null ? "" : `${array.basis === "at least" ? "≥ " : ""}${duration(array.fused)}`, small(array.now === null ? "" : `now ${duration(array.now)}`)),
   ];
 }

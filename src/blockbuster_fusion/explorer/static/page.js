@@ -127,6 +127,12 @@ function nextSnapshot() {
   go(later.length ? Math.min(...later) : indexOf(data.snapshots[0].moment));
 }
 
+// A frame in the page of a model is left by the key that selects nothing.
+function leave() {
+  if (state.key === null && window.parent !== window) window.parent.postMessage({ leave: true }, "*");
+  else select(null, null);
+}
+
 function openPanel(name) {
   document.body.setAttribute("data-panel", name);
   for (const button of byId("panels").children) button.setAttribute("aria-pressed", String(button.dataset.panel === name));
@@ -193,7 +199,7 @@ function listen() {
     if (typed === "SELECT") return;
     const keys = {
       ArrowLeft: () => go(state.at - 1), ArrowRight: () => go(state.at + 1), Home: () => go(0), End: () => go(moments.length - 1),
-      " ": play, "?": () => byId("dialog").showModal(), b: toggleBefore, n: nextSnapshot, Escape: () => select(null, null),
+      " ": play, "?": () => byId("dialog").showModal(), b: toggleBefore, n: nextSnapshot, Escape: leave,
       "+": () => graph.zoom(1.25), "=": () => graph.zoom(1.25), "-": () => graph.zoom(.8), 0: () => graph.fit(),
     };
     if (event.key === " " && ["BUTTON", "SUMMARY", "A"].includes(typed)) return; // it presses that
