@@ -22,6 +22,8 @@ FOLDER = HERE / "pictures"
 def pictures() -> Iterator[tuple[str, str]]:
     """The name and text of each picture."""
     yield from _attention()
+    yield "layernorm_matmul", _before_and_after(bb.examples.layernorm_matmul())
+    yield "rmsnorm_swiglu", _before_and_after(bb.examples.rmsnorm_swiglu())
     yield "ideals", _ideals()
     sys.path.insert(0, str(HERE.parent / "benchmarks"))
     try:
@@ -41,6 +43,17 @@ def _attention() -> Iterator[tuple[str, str]]:
     for step in fusion.trace:
         yield f"attention_{step.index:02}", draw_step(step)
     yield "attention_safe", draw(fusion.snapshots[-1], title="numerically safe: online softmax")
+
+
+def _before_and_after(program: bb.ArrayProgram) -> str:
+    """A program before fusion by the paper's rules, and its most fused form."""
+    fusion = bb.fuse(program, rules="paper")
+    edges = len(bb.buffered(fusion.initial))
+    beside = [
+        (f"as written: {edges} buffered edges", fusion.initial),
+        (f"after {len(fusion.trace)} steps: none", fusion.fused[-1]),
+    ]
+    return draw_side_by_side(beside, title=f"{program.name}, before and after fusion")
 
 
 def _ideals() -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import torch
 
 import blockbuster_fusion as bb
 from blockbuster_fusion.array import table
@@ -35,9 +36,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _registers_nothing() -> Iterator[None]:
-    """Operators that a page adds are gone behind it: other tests look through the tables."""
-    with patch.dict(table.TABLE), patch.dict(torch_table.TABLE):
+def _changes_nothing() -> Iterator[None]:
+    """What a page changes is undone: other tests look through the tables, and take gradients."""
+    with patch.dict(table.TABLE), patch.dict(torch_table.TABLE), torch.enable_grad():
         yield
 
 

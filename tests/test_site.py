@@ -119,7 +119,7 @@ def test_pictures_are_in_the_page(site: Path) -> None:
     """So they follow its theme; each has a text for those who do not see it."""
     text = (site / "flash_attention.html").read_text(encoding="utf-8")
     figures = re.findall(r'<figure class="picture" role="img" aria-label="([^"]*)">', text)
-    assert len(figures) == 19
+    assert len(figures) == 21
     assert all(figures)
     assert "<img" not in text.partition("<article")[2].partition("</article>")[0]
     assert (site / "_static" / "pictures.css").is_file()

@@ -110,6 +110,14 @@ def test_explore_takes_what_compile_takes() -> None:
     assert fixed.data["sizes"]["N"] == 64
 
 
+def test_times_are_predicted_or_measured() -> None:
+    made = bb.explore(bb.examples.find("softmax"), sizes={"M": 64, "N": 64}, measure=True)
+    for snapshot in made.data["snapshots"]:
+        kinds = {name.partition(",")[0]: seconds for name, seconds in snapshot["times"].items()}
+        assert set(kinds) == {"predicted", "measured"}
+        assert all(0 < seconds < 10 for seconds in kinds.values())
+
+
 def test_what_cannot_be_explored_gets_a_sentence() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(WrongKind, match="explore"):

@@ -493,6 +493,7 @@ def told(gpu: StandIn, made: Watched) -> dict[str, Any]:
     return {
         "driver": gpu.by_driver,
         "met": gpu.met,
+        "ahead": gpu.ahead,
         "tapes": tapes,
         "reasons": reasons,
         "problems": problems,

@@ -1,5 +1,6 @@
 """Plans that are made by hand: steps, layers, ranges of sizes, names of any kind."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from blockbuster_fusion.plans.plan import (
@@ -12,6 +13,8 @@ from blockbuster_fusion.plans.plan import (
     Step,
     StoredArray,
 )
+from blockbuster_fusion.report.collect import report_of
+from blockbuster_fusion.report.report import Note, Report
 from blockbuster_fusion.schedule.cost import Seconds
 from blockbuster_fusion.schedule.space import Config
 
@@ -99,3 +102,30 @@ def plan_of(*graphs: tuple[SizePlan, ...], breaks: tuple[str, ...] = ()) -> Plan
     """A plan of some graphs, each by ranges of sizes."""
     made = tuple(GraphPlan("digest", (), plans) for plans in graphs)
     return Plan("1.0", "cpu", "four cores", made, breaks)
+
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&</style></table>"
+
+
+def hostile() -> Report:
+    """A report in which everything that a model can name is hostile."""
+    layers = layered(3, None)
+    made = []
+    for number, step in enumerate(layers.steps):
+        other = step.runner_up
+        other = None if other is None else replace(other, reason=EVIL, config=EVIL)
+        made.append(
+            replace(
+                step,
+                name=EVIL,
+                operators={f"{EVIL}{number}": EVIL},
+                lines=(EVIL,),
+                region=f"{EVIL}.{number}",
+                reason=EVIL,
+                runner_up=other,
+            )
+        )
+    arrays = tuple(replace(x, array=EVIL, reason=EVIL) for x in layers.stored)
+    own = replace(layers, steps=tuple(made), stored=arrays, sizes=EVIL, runner_up=made[0].runner_up)
+    plan = replace(plan_of((own,), (own,), breaks=(EVIL,)), machine=EVIL, target=EVIL)
+    return report_of(plan, [EVIL], [Note(EVIL, (EVIL,))])

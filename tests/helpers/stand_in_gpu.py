@@ -123,6 +123,8 @@ class StandIn:
         """Launches of the driver."""
         self.met = 0
         """Launches by Triton of kernels without a form that fits."""
+        self.ahead: list[list[str]] = []
+        """The kernels that were to be compiled at the same time."""
         self.problems: list[BaseException] = []
         self.lock = RLock()
 
@@ -147,6 +149,7 @@ def installed() -> Iterator[StandIn]:
     gpu = StandIn()
     before: Callable[..., None] = launch.BoundLaunch.__call__
     meet, found = gpu_tape.GpuTape.meet, driver.Launches
+    compile_all = gpu_tape.GpuTape.compile
 
     def run(self: Any, tensors: Sequence[torch.Tensor]) -> None:
         with gpu.lock:
@@ -160,6 +163,10 @@ def installed() -> Iterator[StandIn]:
     def met(self: Any, *arguments: Any) -> None:
         gpu.met += 1
         meet(self, *arguments)
+
+    def compiled_ahead(self: Any, numbers: Any) -> None:
+        gpu.ahead.append([x.name for x in self.kernels.values()])
+        compile_all(self, numbers)
 
     called = _CALLED(gpu.called)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -186,6 +193,7 @@ def installed() -> Iterator[StandIn]:
             (sized, "AddressedArray", array_at),
             (launch.BoundLaunch, "__call__", run),
             (gpu_tape.GpuTape, "meet", met),
+            (gpu_tape.GpuTape, "compile", compiled_ahead),
         ):
             stack.enter_context(mock.patch.object(where, name, what, create=True))
         driver.load_library.cache_clear()

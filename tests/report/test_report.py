@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import blockbuster_fusion as bb
 from blockbuster_fusion.errors import WrongKind
 from blockbuster_fusion.plans.plan import SizePlan
 from blockbuster_fusion.plans.words import aligned, columns
@@ -16,7 +17,15 @@ from blockbuster_fusion.report.page import fragment, page
 from blockbuster_fusion.report.report import Note, Report, Row, Time
 from blockbuster_fusion.report.save import save
 from blockbuster_fusion.report.text import text
-from helpers.plans import LOST, kernel_step, layered, library_step, misc_step, plan_of
+from helpers.plans import (
+    LOST,
+    hostile,
+    kernel_step,
+    layered,
+    library_step,
+    misc_step,
+    plan_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +126,20 @@ def test_an_array_of_one_step() -> None:
     assert found["around the layers", "exp"].kept == ()
 
 
+def test_the_plan_of_a_program_has_a_report() -> None:
+    """Its kernels are steps, and its arrays are between all of them."""
+    program = bb.examples.find("self-attention")
+    made = report_of(bb.plan(program, sizes={"M": 64, "D": 32, "E": 48}, target="cuda"))
+    found = [row for layers in made.sections[0].layers for row in layers.rows]
+    assert [row.name for row in found] == [row.kernels[0] for row in found]
+    assert sum(row.share or 0 for row in found) == pytest.approx(1)
+    assert len(found) > 1
+    assert all({(x.side, x.other) for x in row.kept} == {("within", program.name)} for row in found)
+    assert made.sections[0].otherwise is not None
+    assert made.sections[0].otherwise.library is None
+    assert f"{program.name} stores " in shown(made)
+
+
 def test_equal_steps_of_all_layers_cost_together(report: Report) -> None:
     first, second, third = report.costliest()
     assert (first.row.name, first.title, first.count) == ("linear", "layers 0–11", 12)
@@ -213,33 +236,6 @@ def parsed(html: str) -> Tags:
     tags.close()
     assert tags.open == []
     return tags
-
-
-EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&</style></table>"
-
-
-def hostile() -> Report:
-    """A report in which everything that a model can name is hostile."""
-    layers = layered(3, None)
-    made = []
-    for number, step in enumerate(layers.steps):
-        other = step.runner_up
-        other = None if other is None else replace(other, reason=EVIL, config=EVIL)
-        made.append(
-            replace(
-                step,
-                name=EVIL,
-                operators={f"{EVIL}{number}": EVIL},
-                lines=(EVIL,),
-                region=f"{EVIL}.{number}",
-                reason=EVIL,
-                runner_up=other,
-            )
-        )
-    arrays = tuple(replace(x, array=EVIL, reason=EVIL) for x in layers.stored)
-    own = replace(layers, steps=tuple(made), stored=arrays, sizes=EVIL, runner_up=made[0].runner_up)
-    plan = replace(plan_of((own,), (own,), breaks=(EVIL,)), machine=EVIL, target=EVIL)
-    return report_of(plan, [EVIL], [Note(EVIL, (EVIL,))])
 
 
 def test_hostile_names_are_text() -> None:

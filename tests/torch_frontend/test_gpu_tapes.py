@@ -81,6 +81,13 @@ def test_kernels_of_fixed_sizes_have_one_form(case: str) -> None:
     assert found["driver"] == 4 * found["met"] > 0
 
 
+@pytest.mark.parametrize("case", FIXED)
+def test_kernels_of_a_tape_are_compiled_at_the_same_time(case: str) -> None:
+    """They were compiled one after the other, where strides were not those of a trial."""
+    found = outputs()[f"fixed_{case}"]
+    assert sum(map(len, found["ahead"])) == found["met"]
+
+
 def test_odd_addresses_have_forms_of_their_own() -> None:
     """Blocks are full or not, and the input is at an odd address or not."""
     found = outputs()["odd_addresses"]

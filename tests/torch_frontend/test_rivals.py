@@ -19,6 +19,7 @@ from blockbuster_fusion.torch.backend import options_from
 from blockbuster_fusion.torch.rivals import library, part_weigher
 from blockbuster_fusion.torch.rivals.attention import Attention, found_attention
 from helpers.effort import crossed
+from helpers.rivals import by_pytorch, is_product
 
 FAST, SLOW = Seconds(1e-12), Seconds(1e3)
 
@@ -121,9 +122,38 @@ def test_cheap_operators_that_a_part_computes_anew_count(monkeypatch: pytest.Mon
     inputs = torch.randn(50, 70), torch.randn(50), torch.randn(70)
     options = {"library": "auto"}
     found = bb.explain(lambda x, a, b: (x - a[:, None]) * b, *inputs, options=options)
-    (choice,) = found.library
-    assert choice.operators == ("aten.sub.Tensor", "aten.mul.Tensor")
-    assert choice.library == FAST + FAST
+    counted = sorted(name for choice in found.library for name in choice.operators)
+    assert counted == ["aten.mul.Tensor", "aten.sub.Tensor"]
+    assert sum((choice.library for choice in found.library), Seconds(0.0)) == FAST + FAST
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_cheap_operators_that_pytorch_reads_are_judged_again(is_shared: bool) -> None:
+    """No part had `(1 - mask) * -1e4` as its own: one kernel computes it for PyTorch's products."""
+
+    def biased(mask: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+        bias = (1 - mask) * -1e4
+        return [bias @ w, bias.exp() @ v] if is_shared else [bias @ w]
+
+    inputs = torch.rand(23, 37), torch.randn(37, 11), torch.randn(37, 5)
+    with by_pytorch(is_product):
+        compiled = bb.compile(biased, *inputs, library="auto")
+        found = compiled.explanation
+    assert {name for x in found.library for name in x.operators} == {"aten.mm.default"}
+    assert len(found.kernels) == 1 + is_shared
+    assert not found.fallbacks
+    for made, exact in zip(compiled(*inputs), biased(*(x.double() for x in inputs)), strict=True):
+        assert (made - exact).norm() <= 1e-5 * exact.norm()
+
+
+def test_the_rest_is_left_to_pytorch_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, FAST)
+    inputs = torch.rand(23, 37), torch.randn(37, 11)
+    options = {"library": "auto"}
+    found = bb.explain(lambda mask, w: ((1 - mask) * -1e4) @ w, *inputs, options=options)
+    assert not found.kernels
+    counted = sorted(name for choice in found.library for name in choice.operators)
+    assert len(counted) == len({*counted}) == 3
 
 
 def test_cheap_operators_of_several_parts_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

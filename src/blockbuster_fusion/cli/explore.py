@@ -36,7 +36,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", help=PROGRAM)
     text = "the page that is written (default: the program's name, .html)"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
-    text = "measure the time of every step of a model; else those of kernels are predicted"
+    text = "measure every snapshot of a program on this CPU, or every step of a model"
     parser.add_argument("--measure", action="store_true", help=text)
     add_rules(parser)
     add_sizes(parser, "a length, for the figures: M=1024 (default: as for bench)")
@@ -52,10 +52,8 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _program(program: ArrayProgram, options: argparse.Namespace) -> Exploration:
-    if options.measure:
-        raise BlockbusterError(message="explore: --measure is for models; `bench` runs a program")
     sizes = given_sizes(lower(program), options.size)
-    return explore_program(program, sizes=sizes, rules=options.rules)
+    return explore_program(program, sizes=sizes, rules=options.rules, measure=options.measure)
 
 
 def _model(found: Model, options: argparse.Namespace) -> Exploration:

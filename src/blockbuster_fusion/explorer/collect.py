@@ -1,18 +1,19 @@
 """All data of an explorer's page for one program, as plain data."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request
 from blockbuster_fusion.cost.meter import meter
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.explorer.kernels import LANGUAGES, Choices, kernel_moments
+from blockbuster_fusion.explorer.kernels import LANGUAGES, Choices, KernelMoments
+from blockbuster_fusion.explorer.measured import measured
 from blockbuster_fusion.explorer.steps import Data, cost, fusion_moments, reasons
 from blockbuster_fusion.improve import improved
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE, given_extents
-from blockbuster_fusion.machine.machine import known
+from blockbuster_fusion.machine.machine import Machine, known
 from blockbuster_fusion.plans.predicted import Predicted
 from blockbuster_fusion.safety.fuse import SafeFusion
 from blockbuster_fusion.schedule.snapshots import chosen_snapshots
@@ -31,24 +32,25 @@ def program_data(
     unit: Collection[str] | None = None,
     name: str | None = None,
     times: bool = True,
+    measure: bool = False,
 ) -> Data:
     """The data of the page of one program: pictures, moments and snapshots.
 
-    `sizes` are for the figures alone: the program keeps its symbols. Without `times`, no
-    configurations are searched, and no time is predicted.
+    `sizes` are for the figures alone: the program keeps its symbols. With `times`, the time of each
+    snapshot is predicted; with `measure`, an array program's is measured on this CPU.
     """
     request = Request(program, rules=rules, unit=unit, name=name)
     graph, title = request.block_program()
     fusion = chosen_snapshots(graph, rules, unit, None, request.target).fusion
     frames: list[Data] = []
-    names: dict[str, dict[str, str]] = {}
     choices = Choices(request)
     moments = fusion_moments(fusion, sizes, frames)
     at = {moment["snapshot"]: moment for moment in moments if "snapshot" in moment}
+    kernels = KernelMoments(sizes, frames)
     for number in range(len(fusion.fused)):
         first = at[number + 1]["frame"]
-        moments += kernel_moments(choices.of, number, sizes, frames, names, first)
-    return {
+        moments += kernels.of(number, choices.all(number), first)
+    data: Data = {
         "format": FORMAT,
         "kind": "program",
         "title": title,
@@ -58,54 +60,69 @@ def program_data(
         "sizes": dict(sizes),
         "tile": DEFAULT_TILE,
         "frames": frames,
-        "names": names,
+        "names": kernels.names,
         "moments": moments,
-        "snapshots": _snapshots(choices, fusion, sizes, times),
+        "snapshots": snapshot_rows(fusion, sizes),
         "chosen": {LANGUAGES[target]: n + 1 for target, n in choices.default.items()},
     }
+    data = with_predicted_times(data, choices) if times else data
+    if measure and isinstance(program, ArrayProgram):
+        data = with_measured_times(data, choices, program)
+    return data
 
 
-def _snapshots(
-    choices: Choices, fusion: SafeFusion, sizes: Mapping[str, int], times: bool
-) -> list[Data]:
+def snapshot_rows(fusion: SafeFusion, sizes: Mapping[str, int]) -> list[Data]:
     """The unfused program and each snapshot, with its costs and the reasons for what is left."""
-    ready = [choices.of("cuda", number) for number in range(len(fusion.fused))]
-    unfused = ready[0].before_fusion
-    rows: list[Data] = []
-    if unfused is not None:
-        rows.append(
-            {
-                "name": "unfused",
-                "moment": "step-0",
-                "cost": cost(fusion.initial, meter(fusion.initial, sizes)),
-                "times": _times(unfused(), sizes) if times else {},
-                "reasons": [],
-            }
-        )
-    for number, (graph, choice) in enumerate(zip(fusion.fused, ready, strict=True)):
+    rows: list[Data] = [
+        {"name": "unfused", "moment": "step-0", "cost": _cost(fusion.initial, sizes), "reasons": []}
+    ]
+    for number, graph in enumerate(fusion.fused):
         rows.append(
             {
                 "name": f"snapshot {number + 1}",
                 "number": number + 1,
                 "moment": f"step-{fusion.trace.snapshots[number]}",
-                "cost": cost(graph, meter(graph, sizes)),
-                "times": _times(choice, sizes) if times else {},
+                "cost": _cost(graph, sizes),
                 "precision": str(fusion.safety[number].precision),
-                "decisions": [each.reason for each in fusion.safety[number].choices],
                 "reasons": reasons(fusion, number),
             }
         )
-    return rows
+    return [{**row, "times": {}} for row in rows]
 
 
-def _times(choice: Choice, sizes: Mapping[str, int]) -> dict[str, float]:
-    """The predicted time of a program's best configuration on a known machine, if there is one."""
-    machine = known()[MACHINE]
+def _cost(graph: Graph, sizes: Mapping[str, int]) -> Data:
+    return cost(graph, meter(graph, sizes))
+
+
+def with_predicted_times(data: Data, choices: Choices) -> Data:
+    """The data of a page with the time of each snapshot's best configuration on a known machine."""
+    machine, sizes = known()[MACHINE], data["sizes"]
+    compared = choices.compared("cuda", len(data["snapshots"]) - 1)
+    found = [_predicted(choice, sizes, machine) for choice in compared]
+    return _with_times(data, f"predicted, {machine.name}", found)
+
+
+def with_measured_times(data: Data, choices: Choices, program: ArrayProgram) -> Data:
+    """The data of a page with the time of each snapshot on this CPU."""
+    compared = choices.compared("cpu", len(data["snapshots"]) - 1)
+    found = measured(program, data["sizes"], compared)
+    return _with_times(data, "measured, this CPU", found)
+
+
+def _with_times(data: Data, name: str, seconds: Sequence[float | None]) -> Data:
+    rows = zip(data["snapshots"], seconds, strict=True)
+    timed = [
+        row | {"times": row["times"] | ({name: t} if t is not None else {})} for row, t in rows
+    ]
+    return data | {"snapshots": timed}
+
+
+def _predicted(choice: Choice, sizes: Mapping[str, int], machine: Machine) -> float | None:
     axes = sorted({dim.axis for dim in choice.graph.dims}, key=str)
     extents = given_extents(axes, sizes)
     try:
         best = improved([choice], tuple((axis, extents.of(axis)) for axis in axes), machine)[0]
         seconds = Predicted(best, extents, machine).seconds
     except BlockbusterError:
-        return {}
-    return {} if seconds is None else {machine.name: seconds.total(replayed=True)}
+        return None
+    return None if seconds is None else seconds.total(replayed=True)

@@ -57,12 +57,14 @@ def explore_program(
     unit: Collection[str] | None = None,
     name: str | None = None,
     times: bool = True,
+    measure: bool = False,
     **named: Any,
 ) -> Exploration:
     """The page of a program: every step from its block program to its kernels.
 
     A function is traced with `specs`. `sizes` has lengths for the figures, by axis or symbol. With
-    `times`, the time of each snapshot's best configuration is predicted, which takes seconds.
+    `times`, the time of each snapshot's best configuration is predicted, which takes seconds; with
+    `measure`, each is compiled and measured on this CPU.
     """
     traced = Request(program, specs, named, name=name).traced()
     given = dict(sizes or {})
@@ -70,7 +72,8 @@ def explore_program(
         lengths = default_lengths(traced, "cpu", given)
     else:
         lengths = _lengths(traced, given)
-    data = program_data(traced, lengths, rules=rules, unit=unit, name=name, times=times)
+    given_options = {"times": times, "measure": measure}
+    data = program_data(traced, lengths, rules=rules, unit=unit, name=name, **given_options)
     return Exploration(data)
 
 

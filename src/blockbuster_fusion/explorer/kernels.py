@@ -1,24 +1,36 @@
 """From a snapshot to its kernels as data for the page: safety, loop nests and source text."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from blockbuster_fusion.choice import Choice
 from blockbuster_fusion.compiler import Request, choose
 from blockbuster_fusion.errors import BlockbusterError
-from blockbuster_fusion.explorer.names import block_names
+from blockbuster_fusion.explorer.names import block_names, still_there
 from blockbuster_fusion.explorer.steps import Data, frame
+from blockbuster_fusion.ir.axis import Dim
 from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.listing import Labels, labels
+from blockbuster_fusion.ir.ops import Value
 from blockbuster_fusion.nest.listing import show_nest
 from blockbuster_fusion.nest.nest import Nest
 from blockbuster_fusion.printers.c.kernel import print_c
 from blockbuster_fusion.printers.reserved import kernel_name
 from blockbuster_fusion.printers.triton.kernel import print_triton
-from blockbuster_fusion.safety.choices import Safe
-from blockbuster_fusion.safety.pipeline import SAFETY_PASSES
-from blockbuster_fusion.tools.passes import observed, pass_docs
+from blockbuster_fusion.safety.choices import Safe, SafetyChoice
+from blockbuster_fusion.safety.pipeline import make_safe
+from blockbuster_fusion.tools.passes import pass_docs
 
 LANGUAGES = {"cpu": "C", "cuda": "Triton"}
+NOTES = {
+    "storage": "Numbers of 16 bits are loaded and stored; what is computed has 32 bits.",
+    "pivot": "Subtracting a common part first loses fewer digits; the exact result is the same.",
+    "pairs": (
+        "A pair (S, t) stands for S·eᵗ and cannot overflow. Sums of pairs are rescaled when the "
+        "exponent grows: for a softmax that is the running maximum of the online softmax."
+    ),
+}
+"""What safety passes are for."""
 
 
 class Choices:
@@ -34,6 +46,17 @@ class Choices:
             self.default[target] = ordered[0].snapshot
             self.found |= {(target, choice.snapshot): choice for choice in ordered}
 
+    def all(self, snapshot: int) -> list[Choice]:
+        """The choices for a snapshot, one for each target."""
+        return [self.of(target, snapshot) for target in LANGUAGES]
+
+    def compared(self, target: str, snapshots: int) -> list[Choice]:
+        """The program before fusion, then each snapshot."""
+        own = [self.of(target, number) for number in range(snapshots)]
+        unfused = own[0].before_fusion
+        assert unfused is not None
+        return [unfused(), *own]
+
     def of(self, target: str, snapshot: int) -> Choice:
         """The choice for a snapshot, chosen by default or not."""
         if (target, snapshot) not in self.found:
@@ -42,100 +65,117 @@ class Choices:
         return self.found[target, snapshot]
 
 
-def kernel_moments(
-    choice_of: Callable[[str, int], Choice],
-    snapshot: int,
-    sizes: Mapping[str, int],
-    frames: list[Data],
-    names: dict[str, dict[str, str]],
-    first: int,
-    languages: Mapping[str, str] = LANGUAGES,
-) -> Iterator[Data]:
-    """The moments after a snapshot: what safety changes, then each target's nests and source.
+class KernelMoments:
+    """The moments from snapshots to kernels; pictures are added to `frames`.
 
-    `choice_of` has the choice for a target and a snapshot, and `languages` the targets. `first` is
-    the frame of the snapshot itself. Passes that change nothing have no moment. Pictures are added
-    to `frames`, and the block program's names of a nest's names to `names`.
+    `names` has the block program's names of the names in each nest. Passes that change nothing have
+    no moment.
     """
-    group, docs = f"snapshot-{snapshot + 1}", pass_docs()
-    safe_frame: int | None = None
-    for target, language in languages.items():
-        choice = choice_of(target, snapshot)
-        try:
-            made, source, names[f"{group}-{target}"] = _passes(choice)
-        except BlockbusterError as error:
-            yield {
-                "id": f"{group}-{target}",
-                "group": group,
-                "title": f"No kernel in {language}",
-                "about": str(error),
-                "frame": first if safe_frame is None else safe_frame,
-            }
-            continue
-        current, before = first, ""
-        for name, program in made:
-            is_safety = name in SAFETY
-            moment: Data = {
-                "id": f"{group}-{name if is_safety else f'{target}-{name}'}",
-                "group": group,
-                "title": name,
-                "about": docs[name],
-                "stage": "safety" if is_safety else target,
-            }
-            match program:
-                case Safe() | Graph():
-                    graph = program.graph if isinstance(program, Safe) else program
-                    drawn = frame(graph, sizes)
-                    if drawn["lines"] == frames[current]["lines"]:
-                        continue
-                    if is_safety and safe_frame is not None:
-                        current = safe_frame  # the other target has the same
-                        continue
-                    found = program.choices if isinstance(program, Safe) else ()
-                    moment |= {"cost": drawn.pop("cost"), "frame": len(frames)}
-                    moment["decisions"] = [each.reason for each in found]
-                    frames.append(drawn)
-                    current = len(frames) - 1
-                    yield moment
-                case Nest():
-                    text = show_nest(program)
-                    if text == before:
-                        continue
-                    before = text
-                    yield moment | {"frame": current, "text": text, "names": f"{group}-{target}"}
-        if safe_frame is None:
-            safe_frame = current
-        yield {
-            "id": f"{group}-{target}-source",
-            "group": group,
+
+    def __init__(self, sizes: Mapping[str, int], frames: list[Data]) -> None:
+        self.sizes, self.frames = sizes, frames
+        self.names: dict[str, dict[str, str]] = {}
+        self.docs = pass_docs()
+
+    def of(self, snapshot: int, choices: Sequence[Choice], first: int) -> Iterator[Data]:
+        """What safety changes in a snapshot, then each target's nests and source.
+
+        `choices` has one for each target, and `first` is the frame of the snapshot itself.
+        """
+        group = f"snapshot-{snapshot + 1}"
+        safe = yield from self._safety(group, choices[0], first)
+        for choice in choices:
+            try:
+                yield from list(self._target(group, choice, safe))
+            except BlockbusterError as error:
+                title, target = f"No kernel in {LANGUAGES[choice.target]}", choice.target
+                moment = {"id": f"{group}-{target}", "group": group, "title": title}
+                yield moment | {"about": str(error), "stage": target, "frame": safe}
+
+    def _safety(self, group: str, choice: Choice, current: int) -> Generator[Data, None, int]:
+        """A moment for each safety pass that changes the program; the frame after the last."""
+        made: list[tuple[str, object]] = []
+        make_safe(choice.fused or choice.graph, lambda name, after: made.append((name, after)))
+        names = labels(choice.fused or choice.graph)
+        for name, after in made:
+            assert isinstance(after, Safe)
+            moment = self._program(f"{group}-{name}", name, after.graph, current)
+            if moment is not None:
+                current = moment["frame"]
+                decisions = [_decision(each, names) for each in after.choices]
+                more = {"note": NOTES.get(name, ""), "decisions": decisions}
+                yield moment | {"group": group, "stage": "safety"} | more
+        return current
+
+    def _target(self, group: str, choice: Choice, current: int) -> Iterator[Data]:
+        """A moment for each pass over loop nests that changes one, and for the source."""
+        made: list[tuple[str, object]] = []
+        nest, tiles = choice.scheduled(lambda name, after: made.append((name, after)))
+        source, graph, before = _source(choice, nest, tiles), choice.graph, ""
+        own = f"{group}-{choice.target}"
+        known: dict[str, str] = {}
+        where = {"group": group, "stage": choice.target}
+        for name, after in made:
+            if isinstance(after, Graph):
+                graph = after
+                moment = self._program(f"{own}-{name}", name, after, current)
+                if moment is not None:
+                    current = moment["frame"]
+                    yield moment | where
+            elif isinstance(after, Nest) and (text := show_nest(after)) != before:
+                known = still_there(known, text) if before else block_names(graph, choice)
+                before = text
+                moment = self._moment(f"{own}-{name}", name, current)
+                yield moment | where | {"text": text, "names": self._kept(own, known)}
+        language = LANGUAGES[choice.target]
+        yield where | {
+            "id": f"{own}-source",
             "title": f"The kernel in {language}",
             "about": "The text that is compiled. Its names are those of the loop nest.",
-            "stage": target,
             "frame": current,
             "text": source,
-            "names": f"{group}-{target}",
+            "names": self._kept(own, known),
             "language": language,
-            "line": _first_line(source, choice.name),
+            "line": _first_line(source, kernel_name(choice.name)),
         }
 
+    def _kept(self, own: str, known: dict[str, str]) -> str:
+        """The key of some names among those of a target: equal ones are kept once."""
+        count = sum(key.startswith(own) for key in self.names)
+        found = (key for key, names in self.names.items() if names == known)
+        key = next(found, f"{own}-{count + 1}")
+        self.names[key] = known
+        return key
 
-SAFETY = tuple(each.name for each in SAFETY_PASSES)
+    def _program(self, key: str, name: str, graph: Graph, current: int) -> Data | None:
+        """The moment after a pass over block programs, with a picture; None if it is as before."""
+        drawn = frame(graph, self.sizes)
+        if drawn["lines"] == self.frames[current]["lines"]:
+            return None
+        own = drawn.pop("cost")
+        self.frames.append(drawn)
+        return self._moment(key, name, len(self.frames) - 1) | {"cost": own}
+
+    def _moment(self, key: str, name: str, current: int) -> Data:
+        return {"id": key, "title": name, "about": self.docs[name], "frame": current}
+
+
+def _decision(choice: SafetyChoice, names: Labels) -> str:
+    """A decision of the safety pass, with the statement of the listing before it."""
+    value = Value(choice.node)
+    where = names.line(choice.path, value) or names.name(choice.path, value)
+    what = f"{choice.kind} per {choice.shared}" if choice.shared else choice.kind
+    along = f" along {choice.axis}" if choice.shared and choice.axis else ""
+    return f"{f'{where}: ' if where else ''}{what}{along}: {choice.reason}"
+
+
+def _source(choice: Choice, nest: Nest, tiles: Mapping[Dim, int]) -> str:
+    if choice.target == "cpu":
+        return print_c(nest, tiles, choice.schedule.chunk, choice.schedule.past)
+    return print_triton(nest)
 
 
 def _first_line(source: str, name: str) -> int:
     """The line at which the first kernel begins, after its helpers."""
-    lines = source.splitlines()
-    found = (at for at, line in enumerate(lines) if kernel_name(name) in line)
-    return next(found, 0)
-
-
-def _passes(choice: Choice) -> tuple[list[tuple[str, object]], str, dict[str, str]]:
-    """The programs after each pass, the source text, and names of the block program in it."""
-    made = observed(choice, None)[1:]  # without the snapshot itself
-    nest, tiles = choice.scheduled()
-    if choice.target == "cpu":
-        source = print_c(nest, tiles, choice.schedule.chunk, choice.schedule.past)
-    else:
-        source = print_triton(nest)
-    graphs = [p.graph if isinstance(p, Safe) else p for _, p in made if isinstance(p, Safe | Graph)]
-    return made, source, block_names(graphs[-1], choice) if graphs else {}
+    lines = enumerate(source.splitlines())
+    return next((at for at, line in lines if name in line), 0)

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from blockbuster_fusion.compiler import Request, capability_of, choose
-from blockbuster_fusion.cost.meter import meter
-from blockbuster_fusion.explorer.collect import FORMAT
-from blockbuster_fusion.explorer.kernels import LANGUAGES, kernel_moments
-from blockbuster_fusion.explorer.steps import Data, cost, fusion_moments, reasons
-from blockbuster_fusion.fusion.fuse import Fusion, run
+from blockbuster_fusion.explorer.collect import FORMAT, snapshot_rows
+from blockbuster_fusion.explorer.kernels import LANGUAGES, KernelMoments
+from blockbuster_fusion.explorer.steps import Data, fusion_moments
+from blockbuster_fusion.fusion.fuse import run
 from blockbuster_fusion.ir.axis import Symbol
 from blockbuster_fusion.ir.graph import Graph
 from blockbuster_fusion.ir.tiling import DEFAULT_TILE
@@ -38,15 +37,14 @@ def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
     source = choice.graph if choice.fused is None else choice.fused
     fusion, number = _holding(source, first)
     frames: list[Data] = []
-    names: dict[str, dict[str, str]] = {}
     moments = fusion_moments(fusion, sizes, frames)
     runs = next(moment for moment in moments if moment.get("snapshot") == number + 1)
-    words = (
-        f"{RUNS}." if choice.snapshot == number else f"{RUNS}, as snapshot {choice.snapshot + 1}."
-    )
-    languages = {target: LANGUAGES[target]} if target in LANGUAGES else {}
-    made = (number, sizes, frames, names, runs["frame"], languages)
-    moments += kernel_moments(lambda _target, _snapshot: choice, *made)
+    rows = snapshot_rows(fusion, sizes)
+    known_as = "" if choice.snapshot == number else f", as snapshot {choice.snapshot + 1}"
+    rows[number + 1]["words"] = f"{RUNS}{known_as}."
+    kernels = KernelMoments(sizes, frames)
+    own = [replace(choice, fused=request.as_stored(source))] if target in LANGUAGES else []
+    moments += kernels.of(number, own, runs["frame"]) if own else []
     return {
         "format": FORMAT,
         "kind": "program",
@@ -57,9 +55,9 @@ def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
         "sizes": sizes,
         "tile": DEFAULT_TILE,
         "frames": frames,
-        "names": names,
+        "names": kernels.names,
         "moments": moments,
-        "snapshots": [*_snapshots(fusion, sizes, number, words)],
+        "snapshots": rows,
         "chosen": {},
         "runs": runs["id"],
         "source": moments[-1]["id"],
@@ -75,38 +73,19 @@ def _sizes(graph: Graph, lengths: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def _fusions(fusion: SafeFusion) -> Iterator[Fusion]:
+def _fusions(fusion: SafeFusion) -> Iterator[SafeFusion]:
     """The fusions that snapshots are chosen from: by all rules, by careful ones, by the base."""
     yield fusion
-    yield run(fusion.initial, fusion.trace.rules.careful)
-    if fusion.base is not None:
+    made = run(fusion.initial, fusion.trace.rules.careful)
+    yield SafeFusion(made.initial, made.fused, made.trace, stored=fusion.stored)
+    if isinstance(fusion.base, SafeFusion):
         yield fusion.base
 
 
-def _holding(snapshot: Graph, fusion: SafeFusion) -> tuple[Fusion, int]:
+def _holding(snapshot: Graph, fusion: SafeFusion) -> tuple[SafeFusion, int]:
     """The fusion that has a snapshot, with its number."""
     for found in _fusions(fusion):
         digests = [graph.digest for graph in found.fused]
         if snapshot.digest in digests:
             return found, digests.index(snapshot.digest)
     raise AssertionError(f"no fusion of the program has the snapshot {snapshot.digest}")
-
-
-def _snapshots(fusion: Fusion, sizes: Mapping[str, int], runs: int, words: str) -> Iterator[Data]:
-    """The unfused program and each snapshot, with its costs and the reasons for what is left.
-
-    `words` are for the snapshot that runs.
-    """
-    unfused = cost(fusion.initial, meter(fusion.initial, sizes))
-    about: Data = {"times": {}, "reasons": []}
-    yield {"name": "unfused", "moment": "step-0", "cost": unfused, **about}
-    for number, graph in enumerate(fusion.fused):
-        yield {
-            "name": f"snapshot {number + 1}",
-            "number": number + 1,
-            "moment": f"step-{fusion.trace.snapshots[number]}",
-            "cost": cost(graph, meter(graph, sizes)),
-            "times": {},
-            "words": words if number == runs else "",
-            "reasons": reasons(fusion, number),
-        }

@@ -107,13 +107,16 @@ def _time(seconds: Seconds | None, basis: str) -> Time | None:
 def _kept(plan: SizePlan) -> dict[int, list[Kept]]:
     """The arrays that each step keeps in memory, by the step's place."""
     places = {next(iter(x.operators), x.name): at for at, x in enumerate(plan.steps)}
+    named: dict[tuple[str, str], list[int]] = {}
+    for at, step in enumerate(plan.steps):
+        named.setdefault((step.region, step.name), []).append(at)
     found: dict[int, list[Kept]] = {}
     for array in plan.stored:
-        if array.written_by == array.read_by:  # one step stores it for itself
-            named = (array.region, array.written_by)
-            own = [at for at, x in enumerate(plan.steps) if (x.region, x.name) == named]
-            for at in own:
-                found.setdefault(at, []).append(_stored(array, "within", ""))
+        if (
+            array.written_by == array.read_by
+        ):  # by one step, or by a program whose kernels are steps
+            for at in named.get((array.region, array.written_by), range(len(plan.steps))):
+                found.setdefault(at, []).append(_stored(array, "within", array.written_by))
             continue
         maker, reader = places.get(array.written_by), places.get(array.read_by)
         if maker is not None:

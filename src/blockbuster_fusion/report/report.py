@@ -51,7 +51,7 @@ class Kept:
     side: Literal["reads", "writes", "within"]
     """The row's side of it."""
     other: str
-    """The name of the other step; empty for a result of the model, and within a step."""
+    """The name of the other step, empty for a result of the model; within one, its own name."""
     decided: Decision
     reason: str
     fused: Time | None = None

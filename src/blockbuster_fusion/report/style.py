@@ -47,7 +47,7 @@ STYLE = """\
 .bb-report summary:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
 .bb-report li { margin: 0.3rem 0; }
 @media (max-width: 50rem) {
-  .bb-report thead { position: absolute; clip-path: inset(50%); width: 1px; height: 1px; }
+  .bb-report thead { display: none; }
   .bb-report table, .bb-report tbody, .bb-report tr, .bb-report th.layers { display: block; }
   .bb-report tbody tr { padding: 0.4rem 0; border-bottom: 1px solid var(--line); }
   .bb-report tbody td { display: flex; gap: 0.75rem; padding: 0.1rem 0.3rem; border: 0;

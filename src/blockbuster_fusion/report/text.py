@@ -85,7 +85,7 @@ def _sentence(kept: Kept) -> str:
         case "writes":
             about = f"stores {what} for {kept.other}" if kept.other else f"stores {what}"
         case "within":
-            about = f"stores {what} between its own kernels"
+            about = f"{kept.other} stores {what} between its kernels"
     costs = "" if kept.fused is None else f"; fused {timed(kept.fused.seconds, kept.fused.basis)}"
     costs += f", now {duration(kept.now)}" if costs and kept.now is not None else ""
     return f"{about}: {kept.reason}{costs}"

@@ -307,7 +307,7 @@ def interleaved(
         run()
     wait()
     begin = time.perf_counter()
-    while len(times[OURS]) < 5 or time.perf_counter() - begin < seconds * len(runs):
+    while min(map(len, times.values())) < 5 or time.perf_counter() - begin < seconds * len(runs):
         for name, run in runs.items():
             start = time.perf_counter()
             run()

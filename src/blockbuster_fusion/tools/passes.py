@@ -89,12 +89,12 @@ def passes(
     stored = None if dtype is None else as_dtype(dtype)
     yield AfterPass("trace", _text(program))
     yield AfterPass("lower", _text(with_known_sizes(lower(program), sizes or {})))
-    for name, made in first_with_kernels(choices, lambda choice: observed(choice, stored)):
+    for name, made in first_with_kernels(choices, lambda choice: _observed(choice, stored)):
         yield AfterPass(name, _text(made))
 
 
-def observed(choice: Choice, stored: Storage | None) -> list[tuple[str, object]]:
-    """The name of each pass from the fused snapshot on, and the program after it."""
+def _observed(choice: Choice, stored: Storage | None) -> list[tuple[str, object]]:
+    """The programs from the fused snapshot on."""
     graph, found = choice.fused or choice.graph, list[tuple[str, object]]()
 
     def observe(name: str, program: object) -> None:

@@ -29,10 +29,11 @@ function aboutMoment(data, moment, previous, selectArray) {
     }
   } else {
     parts.push(html("h2", {}, moment.title.replaceAll("_", " "), badge), html("p", { class: "soft" }, moment.about || ""));
+    if (moment.note) parts.push(html("p", {}, moment.note));
     if (moment.id === "step-0" && data.program) parts.push(html("div", { class: "pattern program" }, data.program));
   }
   if (moment.decisions && moment.decisions.length) {
-    parts.push(html("h3", {}, "Decisions"), html("ul", {}, ...moment.decisions.map((text) => html("li", {}, text))));
+    parts.push(html("h3", {}, "Decisions, in the names before it"), html("ul", {}, ...moment.decisions.map((text) => html("li", {}, text))));
   }
   if (snapshot) parts.push(...aboutSnapshot(data, snapshot, selectArray));
   return parts;

@@ -18,7 +18,8 @@ function frameOf(moment) {
 
 function render({ still = false } = {}) {
   const moment = moments[state.at], frame = frameOf(moment), past = state.before && Boolean(moment.rule);
-  const makers = new Map(Object.entries(frame.makers));
+  document.body.classList.toggle("before", past);
+  renderCosts(past ? moments[state.at - 1] : moment); // first: it gives the graph's window its height
   graph.draw(frame, past ? { matched: moment.matched, still } : { made: moment.made || [], still });
   const arrays = {};
   for (const box of frame.boxes) {
@@ -37,7 +38,6 @@ function render({ still = false } = {}) {
   byId("before").hidden = !moment.rule;
   byId("before").setAttribute("aria-pressed", String(past));
   byId("canvas").setAttribute("aria-label", `Graph of the block program, ${frame.boxes.length} cells: ${moment.title}`);
-  renderCosts(moment);
   renderPlace(moment);
   plot.draw(plot.at, moment.id);
   if (state.key !== null && !frame.boxes.some((box) => box.key === state.key)) Object.assign(state, { key: null, name: null });

@@ -6,7 +6,7 @@ class PlotView {
     this.open = open;
     const machines = [...new Set(snapshots.flatMap((each) => Object.keys(each.times)))];
     this.measures = [
-      ...machines.map((name) => ({ name: "time (predicted)", title: `time on ${name}`, text: time, of: (each) => each.times[name] })),
+      ...machines.map((name) => ({ name: `time (${name.split(",")[0]})`, title: `time, ${name}`, text: time, of: (each) => each.times[name] })),
       { title: "operations", text: count, of: (each) => each.cost.flops },
       { title: "local memory", text: bytes, of: (each) => each.cost.local },
     ];
@@ -33,19 +33,22 @@ class PlotView {
       svg("text", { x: edge.left - 6, y: 10 }, `${own.title} ↑ ${own.text(most.y)}`),
       svg("text", { x: width - 4, y: height - 6, "text-anchor": "end" }, `traffic → ${bytes(most.x)}`),
       svg("path", { class: "way", d: points.map((p, i) => `${i ? "L" : "M"}${x(p.cost.traffic)} ${y(own.of(p))}`).join("") }),
-      ...points.map((point) => this.point(point, x(point.cost.traffic), y(own.of(point)), own, width)),
+      ...points.map((point, at) => {
+        const here = [x(point.cost.traffic), y(own.of(point))];
+        const crowded = points.slice(0, at).some((other) => Math.hypot(x(other.cost.traffic) - here[0], y(own.of(other)) - here[1]) < 22);
+        return this.point(point, ...here, own, crowded || here[0] > width - 70);
+      }),
     ];
     this.chart.replaceChildren(...parts);
   }
 
-  point(point, x, y, own, width) {
+  point(point, x, y, own, above) {
     const shape = point.number ? "M0-6A6 6 0 1 1 0 6A6 6 0 1 1 0-6" : "M-5-5H5V5H-5Z";
     const label = point.number ? `${point.number}` : point.name;
     const said = `${point.name}: traffic ${bytes(point.cost.traffic)}, ${own.title} ${own.text(own.of(point))}, ${point.cost.edges} buffered edges`;
-    const late = x > width - 70;
     const element = svg("g", { class: `point${point.number ? "" : " unfused"}${point.moment === this.current ? " current" : ""}`, transform: `translate(${x},${y})`, tabindex: 0, role: "button", "aria-label": said },
       svg("title", {}, said), svg("path", { d: shape }),
-      svg("text", { x: late ? -10 : 10, y: late ? -10 : 4, "text-anchor": late ? "end" : "start" }, label));
+      svg("text", { x: above ? -8 : 10, y: above ? -8 : 4, "text-anchor": above ? "end" : "start" }, label));
     element.addEventListener("click", () => this.open(point.moment));
     element.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" && event.key !== " ") return;
@@ -60,7 +63,7 @@ class PlotView {
 // The same figures as a table.
 function snapshotRows(snapshots) {
   const machines = [...new Set(snapshots.flatMap((each) => Object.keys(each.times)))];
-  const head = ["", ...COSTS.map((each) => each.title), ...machines.map((name) => `Time, ${name}`)];
+  const head = ["", ...COSTS.map((each) => each.title), ...machines.map((name) => `Time, ${name.split(",")[0]}`)];
   const row = (each) => html("tr", {}, html("th", { scope: "row" }, html("a", { href: `#${each.moment}` }, each.name)),
     ...COSTS.map(({ name, text }) => html("td", {}, text(each.cost[name]))),
     ...machines.map((name) => html("td", {}, each.times[name] === undefined ? "–" : time(each.times[name]))));

@@ -150,7 +150,13 @@ def compile_ahead(
     device: torch.device,
 ) -> None:
     """Compiles the kernels of some runs at the same time, and launches none."""
-    launches = [x for inputs, sizes in runs for x in launches_of(compiled, inputs, sizes)]
+    compile_launches(
+        [x for inputs, sizes in runs for x in launches_of(compiled, inputs, sizes)], device
+    )
+
+
+def compile_launches(launches: Sequence[FittingLaunch], device: torch.device) -> None:
+    """Compiles the kernels of some launches at the same time, and launches none."""
 
     def compile_one(launch: FittingLaunch) -> None:
         with _COMPILERS, torch.cuda.device(device):  # a thread has one of its own

@@ -1,6 +1,7 @@
 """Operators of a captured graph as a selection sees them."""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -22,8 +23,10 @@ from blockbuster_fusion.torch.capture.nodes import (
 from blockbuster_fusion.torch.capture.symbolic import as_size
 
 
-def described(analysis: Analysis, length: Length) -> list[Operator]:
-    """A description of each operator that is to be put into a part, in order.
+def described(
+    analysis: Analysis, length: Length, some: Collection[Node] | None = None
+) -> list[Operator]:
+    """A description of each operator that is to be put into a part, or of some, in order.
 
     `length` gives the lengths of symbolic sizes; of those that only data tell, nothing counts.
     """
@@ -38,6 +41,8 @@ def described(analysis: Analysis, length: Length) -> list[Operator]:
     stored = _stored(analysis)
     found = []
     for node, roots in needs(analysis).items():
+        if some is not None and node not in some:
+            continue
         described = _Form(analysis)
         found.append(
             Operator(

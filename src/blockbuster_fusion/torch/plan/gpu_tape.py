@@ -1,5 +1,6 @@
 """A tape of launches on a GPU: one call of the driver's tape (runtime/triton/driver.py)."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ class GpuTape:
         ]
         names = [x.name for x, _ in launches]
         self.launches = Launches(located, device.index, names, self.numbers.places)
+        self.is_compiled = False
 
     def __call__(self, addresses: Any, values: Sequence[Any] = ()) -> None:
         """Runs the launches on the current device; `addresses` are those of the bases."""
@@ -110,6 +112,8 @@ class GpuTape:
     def meet(self, number: int, addresses: Any, numbers: Any) -> None:
         """Runs a launch for numbers that none of its forms fits, and adds a form for such."""
         kernel, places = self.kernels[number], self.numbers.places
+        if not self.is_compiled:
+            self.compile(numbers)
         found = [(addresses[x.base] or 0) + x.offset for x in self.places[number]]
         own = found[: len(kernel.dtypes)]
         launch = kernel.launch(numbers, places)
@@ -117,6 +121,15 @@ class GpuTape:
         form = kernel.form(launch, own, numbers, places)
         if form is not None:
             self.launches.add(number, form)
+
+    def compile(self, numbers: Any) -> None:
+        """Compiles all kernels at the same time, for the strides that their arrays have here."""
+        from blockbuster_fusion.runtime.triton.ahead import compile_launches
+
+        self.is_compiled = True
+        found = [x.launch(numbers, self.numbers.places) for x in self.kernels.values()]
+        with contextlib.suppress(Exception):  # a launch tells what is wrong
+            compile_launches(found, self.device)
 
     def apart(self, values: Sequence[Any] = ()) -> Iterator[Callable[[Any], None]]:
         """Each launch as a function of the addresses of the bases."""

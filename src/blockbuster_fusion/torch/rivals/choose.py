@@ -18,6 +18,7 @@ from blockbuster_fusion.machine.machine import Machine
 from blockbuster_fusion.messages import log
 from blockbuster_fusion.progress import doing
 from blockbuster_fusion.schedule.cost import Seconds
+from blockbuster_fusion.select.constraints import Wishes
 from blockbuster_fusion.select.floors import Floors
 from blockbuster_fusion.select.fusers import Fuser
 from blockbuster_fusion.select.ideals import Caps
@@ -47,8 +48,12 @@ from blockbuster_fusion.torch.rivals.later_sizes import joint_crossings
 from blockbuster_fusion.torch.rivals.linears import found_linears
 from blockbuster_fusion.torch.rivals.part_weigher import PartWeigher
 from blockbuster_fusion.torch.rivals.reasons import CALL, LATER, WHOLE
+from blockbuster_fusion.torch.rivals.rest import rest_of, rest_units
 from blockbuster_fusion.torch.rivals.trials import Trials
 from blockbuster_fusion.torch.rivals.weighing import ALL, Weighing
+
+FEW = 4
+"""The candidates that are priced of the rest, which takes little time."""
 
 
 class Chooser(PartWeigher):
@@ -119,18 +124,20 @@ class Chooser(PartWeigher):
         number = {node: i for i, node in enumerate(analysis.operators)}
         borders = [frozenset(number[n] for n in x.members if n in number) for x in composites]
         units = contracted(operators, [*borders, *wishes.borders(operators)])
-        floors = Floors(units, self.machine)
-        margin = not self.measures
-        return units, KernelFuser(
-            units, analysis.operators, floors, self.estimate, has_margin=margin
-        )
+        return units, self.kernels(units, analysis.operators)
 
-    def selection(self, units: Units, *fusers: Fuser) -> Selection:
+    def kernels(self, units: Units, nodes: Sequence[Node]) -> KernelFuser:
+        """The kernels that may run some units."""
+        floors, has_margin = Floors(units, self.machine), not self.measures
+        return KernelFuser(units, nodes, floors, self.estimate, has_margin=has_margin)
+
+    def selection(self, units: Units, *fusers: Fuser, most: int | None = None) -> Selection:
+        """A selection that prices at most some candidates: by default, as the options say."""
         return Selection(
             units,
             fusers,
             self.total,
-            Caps(priced=self.parts.options.candidates),
+            Caps(priced=self.parts.options.candidates if most is None else most),
             constraints=self.parts.options.wishes.constraints(units),
         )
 
@@ -140,18 +147,55 @@ class Chooser(PartWeigher):
         units, kernels = self.problem([*self.composites, *declared])
         library = LibraryFuser(units, kernels.nodes, self.composites, self.library)
         custom = CustomFuser(units, kernels.nodes, declared, self.custom)
-        captured = library.captured() if self.parts.options.wishes.allow_single_units else ()
-        while True:
-            selected = self.selection(units, kernels, library, custom).cheapest(captured)
-            hopeful = selected
-            if kernels.has_margin and self.trials.has_time:
-                sure = replace(kernels, has_margin=False)
-                hopeful = self.selection(units, sure, library, custom).cheapest(captured)
-            if not self.refined(kernels, hopeful) and not self.lost_later(kernels, selected):
-                break
+        selected = self.sought(kernels, library, custom)
         self.certificate = selected.certificate
         self.weigh_other_sizes(units, kernels, selected)
         self.settle(kernels, custom, selected)
+        self.judge_rest()
+
+    def sought(
+        self,
+        kernels: KernelFuser,
+        library: LibraryFuser,
+        *others: Fuser,
+        most: int | None = None,
+    ) -> Selected:
+        """The cheapest set of parts, of which nothing is open."""
+        units, may_be_single = kernels.units, self.parts.options.wishes.allow_single_units
+        captured = library.captured() if may_be_single else ()
+        while True:
+            fusers = (library, *others)
+            selected = self.selection(units, kernels, *fusers, most=most).cheapest(captured)
+            hopeful = selected
+            if kernels.has_margin and self.trials.has_time:
+                sure = replace(kernels, has_margin=False)
+                hopeful = self.selection(units, sure, *fusers, most=most).cheapest(captured)
+            if not self.refined(kernels, hopeful) and not self.lost_later(kernels, selected):
+                return selected
+
+    def judge_rest(self) -> None:
+        """Selects what runs cheap operators that PyTorch's operators read now, by themselves."""
+        wishes = self.parts.options.wishes
+        while wishes == Wishes() and (rest := rest_of(self.parts)):
+            units, nodes = rest_units(self.parts, {*rest}, self.length)
+            kernels = self.kernels(units, nodes)
+            library = LibraryFuser(units, nodes, (), self.library)
+            found: dict[Node, LibraryChoice] = {}
+            taken = [*self.parts.taken]
+            most = min(FEW, self.parts.options.candidates)
+            for part, offer in self.sought(kernels, library, most=most).parts:
+                own = kernels.of(part)
+                if kernels.is_misc(part):
+                    continue
+                choice = self.lost.get(tuple(own)) or self.entry(own, ())
+                if offer.fuser == KERNELS:
+                    self.win(own, choice, offer.seconds, self.estimates.kind(own))
+                    taken.append(own)
+                else:
+                    found |= dict.fromkeys((*self.recomputed(own, ()), *own), choice)
+            self.parts.take(taken)
+            self.parts.leave(found)
+        self.leave_rest()
 
     def refined(self, kernels: KernelFuser, selected: Selected) -> bool:
         """Measures kernels of a set for which that decides; True if there were any."""
@@ -232,18 +276,23 @@ class Chooser(PartWeigher):
                 continue
             is_custom = offer.fuser == CUSTOM
             composites = [custom.known[part][1]] if is_custom else self.within(nodes)
-            whole = [*self.recomputed(nodes, composites), *nodes]
+            is_ours = offer.fuser == KERNELS
+            cheap = self.recomputed(nodes, composites)
+            whole = [*cheap, *nodes] if is_ours else [*self.generators(cheap), *nodes]
             choice = self.lost.get(tuple(nodes))
             if choice is None:
                 if key not in known:
-                    known[key] = self.entry(nodes, composites)
+                    made = self.entry(nodes, composites)
+                    # what PyTorch reads of cheap operators is judged by itself
+                    own = made.library if is_ours else self.spent(whole, composites)
+                    known[key] = replace(made, library=own)
                 choice = replace(
                     known[key],
                     operators=tuple(map(name_of, whole)),
                     region=self.parts.analysis.regions[nodes[0]],
                     nodes=tuple(n.name for n in whole),
                 )
-            if offer.fuser == KERNELS:
+            if is_ours:
                 self.win(nodes, choice, offer.seconds, self.kind(key, nodes))
                 taken.append(nodes)
                 continue
@@ -252,7 +301,10 @@ class Chooser(PartWeigher):
             collapsed += [(x, choice) for x in composites]
         self.parts.take(taken)
         self.move(found, collapsed)
-        self.leave_rest()
+
+    def generators(self, nodes: Iterable[Node]) -> list[Node]:
+        """Those of some cheap nodes that each reader makes, PyTorch's operators too."""
+        return [n for n in nodes if self.parts.analysis.kind(n) is Kind.GENERATOR]
 
     def kind(self, key: str, nodes: Sequence[Node]) -> str:
         """The kind of a part with some key."""
@@ -328,13 +380,7 @@ class Chooser(PartWeigher):
 
     def leave_rest(self, reason: str = "") -> None:
         """Leaves operators to PyTorch that parts computed anew, until its operators read them."""
-        taken = {n for nodes in self.parts.taken for n in nodes}
-        while True:
-            analysis = self.parts.analysis
-            left = [n for n in analysis.operators if n not in taken]
-            left = [n for n in left if analysis.kind(n) is not Kind.MISC]
-            if not left:
-                return
+        while left := rest_of(self.parts):
             made = {n: self.entry([n]) for n in left}
             self.parts.leave({n: replace(x, reason=reason or x.reason) for n, x in made.items()})
 
