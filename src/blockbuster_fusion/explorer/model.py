@@ -22,6 +22,7 @@ from blockbuster_fusion.torch.capture.source_lines import line_texts
 from blockbuster_fusion.torch.compile_graph import CompiledGraph
 from blockbuster_fusion.torch.explain import Explanation, explain
 from blockbuster_fusion.torch.groups import Fused, distinct_names
+from blockbuster_fusion.torch.model import CompiledModel
 
 FORMAT = 1
 ROW = (
@@ -51,7 +52,7 @@ def explore(model: Any, *inputs: Any, **options: Any) -> ModelExploration:
 
 def title_of(model: Any) -> str:
     """The name of a model: of its class, or of the function."""
-    model = getattr(model, "_orig_mod", model)
+    model = model.model if isinstance(model, CompiledModel) else getattr(model, "_orig_mod", model)
     own = getattr(model, "__name__", None)
     return own if isinstance(own, str) else type(model).__name__
 

@@ -140,6 +140,7 @@ function openKernel(at, moment) {
   if (row.program === undefined) return;
   const [before, after] = JSON.parse(byId("frame").textContent);
   const frame = html("iframe", { title: `Kernel ${row.name}`, name: moment, sandbox: "allow-scripts" });
+  frame.addEventListener("load", () => frame.focus()); // so that its keys work
   frame.srcdoc = before + byId(`program-${row.program}`).textContent + after;
   byId("kernel-page").replaceChildren(frame);
   byId("kernel-title").textContent = `${row.name}: ${row.by}`;
@@ -149,7 +150,6 @@ function openKernel(at, moment) {
   state.kernel = { at, moment };
   if (state.row !== at) choose({ row: at });
   renderAddress();
-  frame.focus();
 }
 
 function closeKernel() {
