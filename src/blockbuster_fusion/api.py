@@ -74,18 +74,23 @@ def plan(
     return planned(model, *inputs, mode=mode, options=options, dynamic=dynamic, **named)
 
 
-def explore(program: Any, *specs: Any, **options: Any) -> Exploration:
-    """A page with every step of a program, from its block program to its kernels.
+def explore(program: Any, *inputs: Any, **options: Any) -> Exploration:
+    """A page with every step of a program, or with the whole plan of a PyTorch model.
 
-    A function is given with specs, as to `compile`; an array program or a block program alone. The
-    result has `.html()` and `.save(path)`, and shows itself in a notebook. `sizes` has lengths for
-    the figures, by axis or symbol, and `rules` is the rule set.
+    A function over arrays is given with specs, as to `compile`; an array program or a block program
+    alone. `sizes` has lengths for the figures, by axis or symbol, and `rules` is the rule set. A
+    model is given as to `explain`: a module, a function with tensors, or an exported program; with
+    `measure`, its steps are measured. An explanation of `explain` is taken as well. The result has
+    `.html()` and `.save(path)`, and shows itself in a notebook.
     """
-    if _is_torch_call(program, specs, options):
-        wanted, remedy = "a function over arrays or a program", "bb.explain tells about a model"
-        given = type(program).__name__
-        raise WrongKind(function="explore", wanted=wanted, given=given, remedy=remedy)
-    return explore_program(program, *specs, **options)
+    torch_explain = sys.modules.get("blockbuster_fusion.torch.explain")
+    is_explained = torch_explain is not None and isinstance(program, torch_explain.Explanation)
+    if not is_explained and not _is_torch_call(program, inputs, options):
+        return explore_program(program, *inputs, **options)
+    _check_torch("explore")
+    from blockbuster_fusion.explorer import model
+
+    return model.explored(program) if is_explained else model.explore(program, *inputs, **options)
 
 
 def _planned(program: Any, specs: tuple[Any, ...], options: Mapping[str, Any]) -> Config:

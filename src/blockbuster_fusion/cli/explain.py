@@ -1,20 +1,15 @@
 """`blockbuster explain`: the time, bytes and reason of each step of a PyTorch model."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from blockbuster_fusion.array.program import ArrayProgram
 from blockbuster_fusion.cli.command import Command
-from blockbuster_fusion.cli.models import MODEL_FUNCTION, compiled_by
+from blockbuster_fusion.cli.models import MODEL_FUNCTION, explained
 from blockbuster_fusion.cli.options import check_writable
 from blockbuster_fusion.cli.programs import find_model
 from blockbuster_fusion.errors import BlockbusterError
 from blockbuster_fusion.report.save import printer
-
-if TYPE_CHECKING:
-    from blockbuster_fusion.torch.explain import Explanation
 
 EXAMPLE = f"""\
 {MODEL_FUNCTION}
@@ -40,8 +35,7 @@ def _run(options: argparse.Namespace) -> None:
     if isinstance(found, ArrayProgram):
         message = f"{options.model}: it is an array program; `blockbuster plan` tells of these"
         raise BlockbusterError(message=message)
-    made: Explanation = compiled_by("explain", found, measure=options.measure)
-    made = replace(made, needs_gradients=False)  # nobody asks for gradients here
+    made = explained(found, measure=options.measure)
     print(made)
     if options.output is not None:
         made.save(options.output)

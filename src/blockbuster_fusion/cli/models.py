@@ -1,10 +1,14 @@
 """PyTorch models that a function of a file makes: what commands do with them."""
 
 import importlib
-from typing import Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from blockbuster_fusion.cli.programs import Model
 from blockbuster_fusion.errors import MissingPackage
+
+if TYPE_CHECKING:
+    from blockbuster_fusion.torch.explain import Explanation
 
 MODEL_FUNCTION = """\
 For a PyTorch model, name a function that takes nothing and returns the model and its inputs:
@@ -28,3 +32,9 @@ def compiled_by(function: Literal["plan", "explain"], model: Model, **options: A
         raise MissingPackage(function=function, package=package, extra="torch") from error
     made, inputs = model
     return getattr(home, function)(made, *inputs, **options)
+
+
+def explained(model: Model, *, measure: bool) -> "Explanation":
+    """The explanation of a model for a command, where nobody asks for gradients."""
+    made: Explanation = compiled_by("explain", model, measure=measure)
+    return replace(made, needs_gradients=False)

@@ -46,10 +46,10 @@ def program_data(
     choices = Choices(request)
     moments = fusion_moments(fusion, sizes, frames)
     at = {moment["snapshot"]: moment for moment in moments if "snapshot" in moment}
-    kernels = KernelMoments(choices, sizes, frames)
+    kernels = KernelMoments(sizes, frames)
     for number in range(len(fusion.fused)):
         first = at[number + 1]["frame"]
-        moments += kernels.of(number, first)
+        moments += kernels.of(number, choices.all(number), first)
     data: Data = {
         "format": FORMAT,
         "kind": "program",
@@ -62,7 +62,7 @@ def program_data(
         "frames": frames,
         "names": kernels.names,
         "moments": moments,
-        "snapshots": _snapshots(fusion, sizes),
+        "snapshots": snapshot_rows(fusion, sizes),
         "chosen": {LANGUAGES[target]: n + 1 for target, n in choices.default.items()},
     }
     data = with_predicted_times(data, choices) if times else data
@@ -71,7 +71,7 @@ def program_data(
     return data
 
 
-def _snapshots(fusion: SafeFusion, sizes: Mapping[str, int]) -> list[Data]:
+def snapshot_rows(fusion: SafeFusion, sizes: Mapping[str, int]) -> list[Data]:
     """The unfused program and each snapshot, with its costs and the reasons for what is left."""
     rows: list[Data] = [
         {"name": "unfused", "moment": "step-0", "cost": _cost(fusion.initial, sizes), "reasons": []}

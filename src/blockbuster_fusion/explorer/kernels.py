@@ -1,6 +1,6 @@
 """From a snapshot to its kernels as data for the page: safety, loop nests and source text."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from blockbuster_fusion.choice import Choice
@@ -46,6 +46,10 @@ class Choices:
             self.default[target] = ordered[0].snapshot
             self.found |= {(target, choice.snapshot): choice for choice in ordered}
 
+    def all(self, snapshot: int) -> list[Choice]:
+        """The choices for a snapshot, one for each target."""
+        return [self.of(target, snapshot) for target in LANGUAGES]
+
     def compared(self, target: str, snapshots: int) -> list[Choice]:
         """The program before fusion, then each snapshot."""
         own = [self.of(target, number) for number in range(snapshots)]
@@ -68,24 +72,23 @@ class KernelMoments:
     no moment.
     """
 
-    def __init__(self, choices: Choices, sizes: Mapping[str, int], frames: list[Data]) -> None:
-        self.choices, self.sizes, self.frames = choices, sizes, frames
+    def __init__(self, sizes: Mapping[str, int], frames: list[Data]) -> None:
+        self.sizes, self.frames = sizes, frames
         self.names: dict[str, dict[str, str]] = {}
         self.docs = pass_docs()
 
-    def of(self, snapshot: int, first: int) -> Iterator[Data]:
+    def of(self, snapshot: int, choices: Sequence[Choice], first: int) -> Iterator[Data]:
         """What safety changes in a snapshot, then each target's nests and source.
 
-        `first` is the frame of the snapshot itself.
+        `choices` has one for each target, and `first` is the frame of the snapshot itself.
         """
         group = f"snapshot-{snapshot + 1}"
-        safe = yield from self._safety(group, self.choices.of("cpu", snapshot), first)
-        for target in LANGUAGES:
-            choice = self.choices.of(target, snapshot)
+        safe = yield from self._safety(group, choices[0], first)
+        for choice in choices:
             try:
                 yield from list(self._target(group, choice, safe))
             except BlockbusterError as error:
-                title = f"No kernel in {LANGUAGES[target]}"
+                title, target = f"No kernel in {LANGUAGES[choice.target]}", choice.target
                 moment = {"id": f"{group}-{target}", "group": group, "title": title}
                 yield moment | {"about": str(error), "stage": target, "frame": safe}
 

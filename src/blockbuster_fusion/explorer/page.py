@@ -3,42 +3,66 @@
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from typing import Any
 
 SCRIPTS = ("dom.js", "graph.js", "listing.js", "plot.js", "about.js", "page.js")
+STYLES = ("page.css",)
 
 
 def page(data: dict[str, Any]) -> str:
-    """The page that shows some data: its styles, scripts and data are in it.
+    """The page that shows some data: its styles, scripts and data are in it."""
+    return as_json(data).join(around(str(data["title"])))
 
-    The browser runs the page's own script and nothing else: the policy names its hash.
-    """
-    style = _static("page.css")
-    script = '"use strict";\n(() => {\n' + "\n".join(map(_static, SCRIPTS)) + "})();\n"
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src '{_digest(script)}'",
-            f"style-src '{_digest(style)}'",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
-    )
-    parts = {
-        "policy": escape(policy),
-        "title": escape(str(data["title"])),
-        "style": style,
-        "data": as_json(data),
-        "script": script,
+
+def around(title: str) -> tuple[str, str]:
+    """The page of a program before its data, and after them."""
+    style, script = style_of(STYLES), script_of(SCRIPTS)
+    parts = {"policy": policy([script], [style]), "title": title, "style": style, "script": script}
+    before, after = filled("page.html", parts, hole="data")
+    return before, after
+
+
+def style_of(names: Sequence[str]) -> str:
+    """Some files of styles as one."""
+    return "\n".join(map(_static, names))
+
+
+def script_of(names: Sequence[str]) -> str:
+    """Some files of scripts as one, with names of its own."""
+    return '"use strict";\n(() => {\n' + "\n".join(map(_static, names)) + "})();\n"
+
+
+def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """The policy by which a browser runs these scripts and nothing else: it has their hashes."""
+    rules = {
+        "default-src": ["'none'"],
+        "script-src": [f"'{_digest(text)}'" for text in scripts],
+        "style-src": [f"'{_digest(text)}'" for text in styles],
+        "base-uri": ["'none'"],
+        "form-action": ["'none'"],
     }
-    template = _static("page.html")
-    made = []
-    for piece in template.split("{{"):
+    return "; ".join(" ".join([name, *values]) for name, values in rules.items())
+
+
+def filled(template: str, parts: dict[str, str], *, hole: str) -> list[str]:
+    """A template with its parts filled in, and cut where the part `hole` belongs.
+
+    The policy and the title are escaped; the other parts are elements' own text.
+    """
+    made = [""]
+    for piece in _static(template).split("{{"):
         name, end, rest = piece.partition("}}")
-        made.append(parts[name] + rest if end else piece)
-    return "".join(made)
+        if not end:
+            made[-1] += piece
+        elif name == hole:
+            made.append(rest)
+        else:
+            text = parts[name]
+            made[-1] += (escape(text) if name in ("policy", "title") else text) + rest
+    return made
 
 
 def as_json(data: object) -> str:

@@ -175,6 +175,10 @@ class ExportedModel:
         results = [x for spec, x in outputs if spec.kind is OutputKind.USER_OUTPUT]
         return pytree.tree_unflatten(results, self.program.call_spec.out_spec)
 
+    def renewed(self) -> "ExportedModel":
+        """The same model, run by the plan that its graph has now."""
+        return ExportedModel(self.program, self.graph, self.options)
+
     @property
     def explanation(self) -> "Explanation":
         """The explanation of the program."""

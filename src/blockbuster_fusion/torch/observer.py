@@ -58,7 +58,12 @@ def observed(
         from blockbuster_fusion.torch.export import compiled_program
 
         made = compiled_program(model, options or {}, Weighing(thorough=thorough))
-        return Observed((made.graph,))
+        observer = _Observer(mode, options, measures=measures, thorough=thorough)
+        observer.observe(made.graph)
+        if measures:
+            given, by_name = _inputs(function, model, inputs, named)
+            made.renewed()(*given, **by_name)
+        return Observed((made.graph,), seconds=observer.seconds())
     if not callable(model):
         raise WrongKind(
             function=function,
@@ -75,6 +80,26 @@ def observed(
         compiled(*inputs, **named)
     needs = is_enabled and observer.needs_gradients
     return Observed(tuple(observer.graphs), tuple(breaks), needs, observer.seconds())
+
+
+def _inputs(
+    function: str,
+    program: torch.export.ExportedProgram,
+    inputs: Sequence[Any],
+    named: Mapping[str, Any],
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The inputs of an exported program to be measured: as given, or those of its export."""
+    if inputs or named:
+        return inputs, named
+    if program.example_inputs is None:
+        raise WrongKind(
+            function=function,
+            wanted="inputs of the exported program, to measure it",
+            given="a program without example inputs",
+            remedy="give the inputs too",
+        )
+    given, by_name = program.example_inputs
+    return given, by_name
 
 
 class _Observer:

@@ -42,6 +42,7 @@ function aboutMoment(data, moment, previous, selectArray) {
 function aboutSnapshot(data, snapshot, selectArray) {
   const targets = Object.entries(data.chosen).filter(([, number]) => number === snapshot.number).map(([name]) => name);
   const parts = [];
+  if (snapshot.words) parts.push(html("p", { class: "change" }, snapshot.words));
   if (targets.length) parts.push(html("p", {}, `The default for ${targets.join(" and ")} where sizes are not fixed.`));
   if (!snapshot.reasons.length) parts.push(html("p", {}, "No list between operators is left in global memory."));
   else {

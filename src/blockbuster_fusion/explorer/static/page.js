@@ -43,6 +43,7 @@ function render({ still = false } = {}) {
   if (state.key !== null && !frame.boxes.some((box) => box.key === state.key)) Object.assign(state, { key: null, name: null });
   renderSelection(false);
   try { history.replaceState(null, "", `#${moment.id}`); } catch { /* a page in a notebook has no address */ }
+  if (window.parent !== window) window.parent.postMessage({ moment: moment.id }, "*"); // the page of a model has it in its address
 }
 
 function renderCosts(moment) {
@@ -126,6 +127,12 @@ function nextSnapshot() {
   go(later.length ? Math.min(...later) : indexOf(data.snapshots[0].moment));
 }
 
+// A frame in the page of a model is left by the key that selects nothing.
+function leave() {
+  if (state.key === null && window.parent !== window) window.parent.postMessage({ leave: true }, "*");
+  else select(null, null);
+}
+
 function openPanel(name) {
   document.body.setAttribute("data-panel", name);
   for (const button of byId("panels").children) button.setAttribute("aria-pressed", String(button.dataset.panel === name));
@@ -165,7 +172,7 @@ function buildTexts() {
   const steps = fusion[fusion.length - 1].id.replace("step-", "");
   byId("subtitle").textContent = `${steps} fusion steps by the ${data.rules} rules; figures for ${sizes}, blocks of ${data.tile}`;
   const chosen = Object.entries(data.chosen).map(([name, number]) => `${number} for ${name}`).join(", ");
-  byId("chosen").textContent = `Default: snapshot ${chosen}.`;
+  byId("chosen").textContent = chosen ? `Default: snapshot ${chosen}.` : "";
   byId("rows").append(...snapshotRows(data.snapshots));
   byId("slider").max = String(moments.length - 1);
 }
@@ -192,7 +199,7 @@ function listen() {
     if (typed === "SELECT") return;
     const keys = {
       ArrowLeft: () => go(state.at - 1), ArrowRight: () => go(state.at + 1), Home: () => go(0), End: () => go(moments.length - 1),
-      " ": play, "?": () => byId("dialog").showModal(), b: toggleBefore, n: nextSnapshot, Escape: () => select(null, null),
+      " ": play, "?": () => byId("dialog").showModal(), b: toggleBefore, n: nextSnapshot, Escape: leave,
       "+": () => graph.zoom(1.25), "=": () => graph.zoom(1.25), "-": () => graph.zoom(.8), 0: () => graph.fit(),
     };
     if (event.key === " " && ["BUTTON", "SUMMARY", "A"].includes(typed)) return; // it presses that
@@ -205,5 +212,5 @@ function listen() {
 buildTexts();
 buildSteps();
 listen();
-state.at = Math.max(0, indexOf(location.hash.slice(1)));
+state.at = Math.max(0, indexOf(location.hash.slice(1) || window.name)); // a frame has a name in place of an address
 render({ still: true });

@@ -8,20 +8,25 @@ from pathlib import Path
 
 from torch.fx import Node
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*(?:\n[ \t]*([^\n]*))?')
 _PYTORCH = re.compile(r"[\\/]torch[\\/]")
 
 
 def source_lines(nodes: Iterable[Node]) -> tuple[str, ...]:
     """The lines of a model that nodes come from, in order: `models/llama.py:12`."""
-    found: dict[str, None] = {}
+    return tuple(line_texts(nodes))
+
+
+def line_texts(nodes: Iterable[Node]) -> dict[str, str]:
+    """The texts of these lines, as the files had them when the model was captured."""
+    found: dict[str, str] = {}
     for node in nodes:
         frames = _FRAME.findall(node.meta.get("stack_trace") or "")
         own = [frame for frame in frames if not _PYTORCH.search(frame[0])]
         if own:
-            file, line = own[-1]
-            found[f"{relative(file)}:{line}"] = None
-    return tuple(found)
+            file, line, text = own[-1]
+            found[f"{relative(file)}:{line}"] = text.strip()
+    return found
 
 
 def relative(file: str) -> str:

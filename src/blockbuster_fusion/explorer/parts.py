@@ -1,0 +1,91 @@
+"""The data of the page of a model's part: its fusion, and the kernels that run in the model."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from blockbuster_fusion.compiler import Request, capability_of, choose
+from blockbuster_fusion.explorer.collect import FORMAT, snapshot_rows
+from blockbuster_fusion.explorer.kernels import LANGUAGES, KernelMoments
+from blockbuster_fusion.explorer.steps import Data, fusion_moments
+from blockbuster_fusion.fusion.fuse import run
+from blockbuster_fusion.ir.axis import Symbol
+from blockbuster_fusion.ir.graph import Graph
+from blockbuster_fusion.ir.tiling import DEFAULT_TILE
+from blockbuster_fusion.safety.fuse import SafeFusion
+from blockbuster_fusion.schedule.snapshots import chosen_snapshots
+from blockbuster_fusion.torch.groups import Fused
+from blockbuster_fusion.version import __version__
+
+RUNS = "This snapshot runs in the model"
+
+
+def part_data(fused: Fused, title: str, lengths: Mapping[str, int]) -> Data:
+    """The data of the page of a part, with the kernels of the snapshot that runs.
+
+    `lengths` has the lengths of symbols. The data names the moments of that snapshot and of its
+    source, as `runs` and `source`.
+    """
+    part, executable = fused.part, fused.executable
+    target = executable.target
+    request = Request(part.expressed.program, target=target, dtype=part.storage)
+    request = replace(request, capability=capability_of(target))
+    graph, _ = request.block_program()
+    sizes = _sizes(graph, lengths)
+    options = (request.rules, request.unit, request.stored, target)
+    choice = choose(replace(request, config=executable.config))[0]
+    first = chosen_snapshots(graph, *options).fusion
+    source = choice.graph if choice.fused is None else choice.fused
+    fusion, number = _holding(source, first)
+    frames: list[Data] = []
+    moments = fusion_moments(fusion, sizes, frames)
+    runs = next(moment for moment in moments if moment.get("snapshot") == number + 1)
+    rows = snapshot_rows(fusion, sizes)
+    known_as = "" if choice.snapshot == number else f", as snapshot {choice.snapshot + 1}"
+    rows[number + 1]["words"] = f"{RUNS}{known_as}."
+    kernels = KernelMoments(sizes, frames)
+    own = [replace(choice, fused=request.as_stored(source))] if target in LANGUAGES else []
+    moments += kernels.of(number, own, runs["frame"]) if own else []
+    return {
+        "format": FORMAT,
+        "kind": "program",
+        "title": title,
+        "program": str(part.expressed.program),
+        "version": __version__,
+        "rules": fusion.trace.rules.name,
+        "sizes": sizes,
+        "tile": DEFAULT_TILE,
+        "frames": frames,
+        "names": kernels.names,
+        "moments": moments,
+        "snapshots": rows,
+        "chosen": {},
+        "runs": runs["id"],
+        "source": moments[-1]["id"],
+    }
+
+
+def _sizes(graph: Graph, lengths: Mapping[str, int]) -> dict[str, int]:
+    """The length of every axis of a program, by the axis's name."""
+    found = {}
+    for axis in sorted({dim.axis for dim in graph.dims}, key=lambda axis: axis.name):
+        extent = axis.extent
+        found[axis.name] = lengths[extent.name] if isinstance(extent, Symbol) else int(extent)
+    return found
+
+
+def _fusions(fusion: SafeFusion) -> Iterator[SafeFusion]:
+    """The fusions that snapshots are chosen from: by all rules, by careful ones, by the base."""
+    yield fusion
+    made = run(fusion.initial, fusion.trace.rules.careful)
+    yield SafeFusion(made.initial, made.fused, made.trace, stored=fusion.stored)
+    if isinstance(fusion.base, SafeFusion):
+        yield fusion.base
+
+
+def _holding(snapshot: Graph, fusion: SafeFusion) -> tuple[SafeFusion, int]:
+    """The fusion that has a snapshot, with its number."""
+    for found in _fusions(fusion):
+        digests = [graph.digest for graph in found.fused]
+        if snapshot.digest in digests:
+            return found, digests.index(snapshot.digest)
+    raise AssertionError(f"no fusion of the program has the snapshot {snapshot.digest}")

@@ -1,0 +1,106 @@
+// The words about what is selected: a row, a fold, or an array.
+const section = (title, ...children) => html("section", {}, html("h3", {}, title), ...children);
+const list = (...items) => html("ul", {}, ...items.map((item) => html("li", {}, item)));
+
+function button(text, action, attributes = {}) {
+  const made = html("button", { type: "button", ...attributes }, text);
+  made.addEventListener("click", action);
+  return made;
+}
+
+function link(text, action) {
+  return button(text, action, { class: "link" });
+}
+
+function aboutRow(data, at, actions) {
+  const row = data.rows[at], fold = actions.fold(at), count = row.steps.length;
+  const where = fold.around ? "" : ` in ${fold.title}`;
+  const parts = [html("h2", {}, row.name, html("span", { class: `badge ${row.kind}` }, row.by)), html("p", { class: "soft" }, `Step ${steps(row.steps)}${where}`)];
+  if (row.time) {
+    const all = count > 1 ? `${count} × ${timed(row.time)}, ${duration(row.seconds)} in all` : timed(row.time);
+    parts.push(html("p", { class: "figure" }, all, html("em", {}, `${percent(row.share)} of the whole`)), bar(row.share, row.kind));
+  } else parts.push(html("p", { class: "soft" }, "Its time is not known."));
+  parts.push(html("p", {}, traffic(row)));
+  if (row.program !== null && row.program !== undefined) {
+    parts.push(html("p", { class: "doors" },
+      button("Block program", () => actions.open(at, row.moments.runs)), button("Fusion steps", () => actions.open(at, "step-0")), button("Source", () => actions.open(at, row.moments.source))));
+  }
+  parts.push(aboutRival(row), aboutArrays(data, at, actions));
+  if (row.lines.length) {
+    parts.push(section("Lines of the model", html("dl", { class: "lines" }, ...row.lines.flatMap((line) => [html("dt", {}, line), html("dd", {}, html("code", {}, data.lines[line] || ""))]))));
+  }
+  const operators = Object.entries(row.operators || {});
+  if (operators.length) parts.push(section(operators.length > 1 ? `${operators.length} operators` : "Operator", html("dl", { class: "operators" }, ...operators.flatMap(([name, operator]) => [html("dt", {}, name), html("dd", {}, operator)]))));
+  if (row.kernels && row.kernels.length) parts.push(section(row.kernels.length > 1 ? "Kernels" : "Kernel", list(...row.kernels.map((name) => html("code", {}, name)))));
+  return parts.filter(Boolean);
+}
+
+function traffic(row) {
+  const words = [`Reads ${amount(row.bytes_read)}, writes ${amount(row.bytes_written)}`, row.flops ? `, ${amount(row.flops, "flop")}` : ""];
+  if (row.time && row.time.seconds) words.push(`: ${amount((row.bytes_read + row.bytes_written) / row.time.seconds, "B/s")}`, row.flops ? `, ${amount(row.flops / row.time.seconds, "flop/s")}` : "");
+  return `${words.join("")}.`;
+}
+
+function steps(numbers) {
+  const shown = numbers.slice(0, 12).join(", ");
+  return numbers.length > 12 ? `${shown} and ${numbers.length - 12} more` : shown;
+}
+
+// The runner-up: the times of both, and why it lost.
+function aboutRival(row) {
+  const rival = row.rival;
+  if (!rival) return row.reason ? section("Why PyTorch runs it", html("p", {}, row.reason)) : null;
+  const most = Math.max(...[rival.kernels, rival.library].map((known) => (known ? known.seconds : 0)), 1e-12);
+  const line = (name, known, kind, runs) => (known ? html("div", { class: "rival" }, html("span", {}, name, runs ? html("em", {}, "runs") : null), html("b", {}, timed(known)), bar(known.seconds / most, kind)) : null);
+  const more = rival.operators && rival.operators.length > Object.keys(row.operators || {}).length ? html("p", { class: "soft" }, `Weighed together: ${rival.operators.join(", ")}.`) : null;
+  return section("The runner-up, and why it lost",
+    line("Kernels", rival.kernels, "kernels", rival.by === "library"), line("PyTorch", rival.library, "library", rival.by === "kernels"),
+    rival.kernels || rival.library ? null : html("p", {}, rival.words), rival.reason ? html("p", {}, rival.reason) : null, more,
+    rival.config ? html("p", { class: "soft" }, `Configuration of these kernels: ${rival.config}`) : null);
+}
+
+function aboutArrays(data, at, actions) {
+  const near = data.arrays.filter((array) => array.from === at || array.to === at);
+  if (!near.length) return section("Why it is not fused further", html("p", {}, "It reads inputs of the model alone, and no other step reads its results."));
+  return section("Why it is not fused further", ...near.map((array) => aboutArray(array, at, actions)));
+}
+
+function aboutArray(array, at, actions) {
+  const other = (row) => (row === null ? "" : link(actions.name(row), () => actions.chooseRow(row)));
+  const what = amount(array.bytes), next = array.crosses ? " in the next layer" : "";
+  let words;
+  if (at === undefined) words = [`${what} that `, other(array.from), array.to === null ? " stores" : " stores for ", array.to === null ? "" : other(array.to), next];
+  else if (array.from === array.to && !array.crosses) words = [`stores ${what} between its own kernels`];
+  else if (array.from === at) words = array.to === null ? [`stores ${what}`] : [`stores ${what} for `, other(array.to), next];
+  else words = [`reads ${what} that `, other(array.from), " stores", array.crosses ? " in the layer before" : ""];
+  const costs = array.fused === null ? null : html("p", { class: "soft" }, `Fused ${timed({ seconds: array.fused, basis: array.basis })}${array.now === null ? "" : `, now ${duration(array.now)}`}`);
+  return html("div", { class: `reason by-${array.decided}` }, html("p", { class: "what" }, ...words), html("p", {}, array.reason), costs);
+}
+
+function aboutFold(data, fold, actions) {
+  const rows = data.rows.slice(fold.first, fold.end).map((row, at) => [row, fold.first + at]).sort(([a], [b]) => (b.seconds || 0) - (a.seconds || 0));
+  const parts = [html("h2", {}, fold.title), html("p", { class: "soft" }, fold.about || "")];
+  parts.push(section("Its steps by time", html("ol", { class: "ranked" }, ...rows.map(([row, at]) => html("li", {}, link(row.name, () => actions.chooseRow(at)),
+    html("span", {}, row.time ? `${duration(row.time.seconds)} · ${percent(row.share)}` : ""), bar(row.share && fold.share ? row.share / fold.share : 0, row.kind))))));
+  return parts;
+}
+
+// What is to be said when nothing is selected: the whole model.
+function aboutModel(data) {
+  const parts = [html("h2", {}, data.title), ...data.summary.map((text) => html("p", {}, text)), ...data.breaks.map((text) => html("p", {}, `Graph break: ${text}`))];
+  for (const each of data.sections) {
+    const lines = [each.title ? each.totals : "", each.proof, each.captured, each.otherwise ? `otherwise: ${each.otherwise}` : ""].filter(Boolean);
+    parts.push(section(each.title || "The choice of parts", ...lines.map((text) => html("p", {}, text))));
+  }
+  return [...parts, ...data.notes.map((note) => html("details", {}, html("summary", {}, note.title), list(...note.lines)))];
+}
+
+function answer(found, actions) {
+  const where = found.layers ? ` (${found.layers})` : "";
+  const why = found.why.slice(0, 2), rest = found.why.length - why.length;
+  return html("article", { class: `answer ${found.kind}` },
+    html("h2", {}, found.kind === "kernels" ? "Which kernel costs most?" : "Which step costs most?"),
+    html("p", {}, link(found.name, () => actions.chooseRow(found.row)), `${where}, run by ${found.by === "PyTorch" ? "PyTorch" : found.by}: `, html("b", {}, `${found.share} of the whole`), `; ${found.cost}; ${found.moves}; ${found.lines.slice(0, 2).join(", ")}`),
+    html("h2", {}, "Why is it not fused further?"),
+    html("ul", {}, ...why.map((text) => html("li", {}, text)), rest > 0 ? html("li", {}, link(`and ${rest} more ${rest > 1 ? "reasons" : "reason"}`, () => actions.chooseRow(found.row))) : null));
+}
