@@ -19,6 +19,7 @@ function aboutRow(data, at, actions) {
   if (row.time) {
     const all = count > 1 ? `${count} × ${timed(row.time)}, ${duration(row.seconds)} in all` : timed(row.time);
     parts.push(html("p", { class: "figure" }, all, html("em", {}, `${percent(row.share)} of the whole`)), bar(row.share, row.kind));
+    if (row.predicted) parts.push(html("p", { class: "soft" }, `${duration(row.predicted)} were predicted.`));
   } else parts.push(html("p", { class: "soft" }, "Its time is not known."));
   parts.push(html("p", {}, traffic(row)));
   if (row.program !== null && row.program !== undefined) {
@@ -31,12 +32,17 @@ function aboutRow(data, at, actions) {
   }
   const operators = Object.entries(row.operators || {});
   if (operators.length) parts.push(section(operators.length > 1 ? `${operators.length} operators` : "Operator", html("dl", { class: "operators" }, ...operators.flatMap(([name, operator]) => [html("dt", {}, name), html("dd", {}, operator)]))));
-  if (row.kernels && row.kernels.length) parts.push(section(row.kernels.length > 1 ? "Kernels" : "Kernel", list(...row.kernels.map((name) => html("code", {}, name)))));
+  if (row.launches && row.launches.length) {
+    parts.push(section(row.launches.length > 1 ? `${row.launches.length} kernels` : "Kernel", html("dl", {}, ...row.launches.flatMap((launch) => [html("dt", {}, launch.name), html("dd", {}, `${moves(launch)}.`)])),
+      row.config ? html("p", { class: "soft" }, `Configuration: ${row.config}`) : null));
+  }
   return parts.filter(Boolean);
 }
 
+const moves = (each) => `Reads ${amount(each.bytes_read)}, writes ${amount(each.bytes_written)}${each.flops ? `, ${amount(each.flops, "flop")}` : ""}`;
+
 function traffic(row) {
-  const words = [`Reads ${amount(row.bytes_read)}, writes ${amount(row.bytes_written)}`, row.flops ? `, ${amount(row.flops, "flop")}` : ""];
+  const words = [moves(row)];
   if (row.time && row.time.seconds) words.push(`: ${amount((row.bytes_read + row.bytes_written) / row.time.seconds, "B/s")}`, row.flops ? `, ${amount(row.flops / row.time.seconds, "flop/s")}` : "");
   return `${words.join("")}.`;
 }
