@@ -10,6 +10,7 @@ from blockbuster_fusion.plans.plan import Plan, SizePlan, Step
 from blockbuster_fusion.plans.records import to_data
 from blockbuster_fusion.report.report import Costly, Layers, Report, Row, Section
 from blockbuster_fusion.report.text import CAPTURED, about, percent, sentences, totals
+from blockbuster_fusion.schedule.cost import ERRORS
 
 FORMAT = 1
 ROW = (
@@ -39,6 +40,7 @@ def plan_data(plan: Plan, report: Report, title: str) -> Data:
         "breaks": [*report.graph_breaks],
         "notes": [{"title": x.title, "lines": [*x.lines]} for x in report.notes],
         "answers": [*_answers(report, rows)],
+        "margin": _margin(report.target),
         "sections": sections,
         "rows": rows,
         "arrays": stored,
@@ -97,6 +99,15 @@ def _choice(step: Step) -> Data:
     config = "" if kernels.config is None else str(kernels.config)
     launches = [to_data(launch) for launch in kernels.launches]
     return {"predicted": predicted, "launches": launches, "config": config}
+
+
+def _margin(target: str) -> str:
+    """The reason why a shorter time that is only predicted may lose, in words."""
+    if target not in ERRORS:
+        return ""
+    plain, products = ERRORS[target]
+    other = "" if plain == products else f", or {products:g} with products"
+    return f"A predicted time has to win by more than its error: a factor of {plain:g}{other}."
 
 
 def _answers(report: Report, rows: list[Data]) -> Iterator[Data]:

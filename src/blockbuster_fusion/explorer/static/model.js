@@ -194,7 +194,7 @@ function build() {
   byId("title").textContent = data.title;
   const captured = data.sections.map((each) => each.captured).find(Boolean);
   byId("subtitle").textContent = `${data.target} (${data.machine}): ${[captured, data.summary[0]].filter(Boolean).join("; ")}`;
-  byId("answers").replaceChildren(...data.answers.map((found) => answer(found, actions)));
+  byId("answers").replaceChildren(...data.answers.map((found) => answer(data, found, actions)));
   byId("answers").hidden = !data.answers.length;
   byId("order").append(...ORDERS.map(([value, text]) => html("option", { value }, text)));
   const largest = folds.reduce((best, fold, at) => (fold.share > (best < 0 ? -1 : folds[best].share) ? at : best), -1);
