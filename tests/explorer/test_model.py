@@ -292,6 +292,9 @@ def test_stored_arrays(plan: Browser) -> None:
     plan.press("ArrowDown")
     assert "3 KB that linear stores for gelu" in plan.value(ABOUT)
     assert plan.value("document.querySelectorAll('.way.picked').length") == 1
+    plan.press("c")
+    assert (plan.value(NAMES)[0], plan.value(CHOSEN)) == ("layers 0–4, 6–11", "linear")
+    plan.press("a")
     plan.press("a")
     assert plan.value(NAMES)[0] == "layers 0–4, 6–11"
     plan.click("#steps-graph .way .wide")

@@ -1,7 +1,7 @@
 // The page of a model: rows in folds, one of them selected; everything else follows from it.
 const data = JSON.parse(byId("data").textContent);
 const folds = data.sections.flatMap((each, number) => each.layers.map((layers, at) => ({ ...layers, section: number, heading: data.sections.length > 1 && at === 0 ? each.title : "" })));
-const foldOf = data.rows.map((row, at) => folds.findIndex((fold) => at >= fold.first && at < fold.end));
+const foldOf = folds.flatMap((fold, number) => Array(fold.end - fold.first).fill(number));
 const ORDERS = [["plan", "in order"], ["time", "by time"], ["bytes", "by bytes"]];
 const HEADS = { steps: ["step", "time", "share", "bytes"], arrays: ["array", "bytes", "decided by", "if fused"] };
 const state = { row: null, fold: null, arrays: null, open: new Set(), order: "plan", filter: "", view: "steps", kernel: null };
@@ -14,7 +14,7 @@ const actions = { chooseRow: (row) => choose({ row }, true), open: (row, moment)
 
 // -------------------------------------------------------------------- what is shown
 
-const matches = (row, wanted) => [row.name, row.by, ...row.lines, ...(row.kernels || []), ...Object.values(row.operators || {}), folds[foldOf[data.rows.indexOf(row)]].title].some((text) => text.toLowerCase().includes(wanted));
+const matches = (row, at, wanted) => [row.name, row.by, ...row.lines, ...(row.kernels || []), ...Object.values(row.operators || {}), folds[foldOf[at]].title].some((text) => text.toLowerCase().includes(wanted));
 
 function items() {
   const wanted = state.filter.trim().toLowerCase();
@@ -23,7 +23,7 @@ function items() {
     const found = data.arrays.map((array, at) => ({ array: at })).filter(({ array }) => named(data.arrays[array]));
     return state.order === "plan" ? found : found.sort((a, b) => size(b.array) - size(a.array));
   }
-  const kept = new Set(data.rows.flatMap((row, at) => (!wanted || matches(row, wanted) ? [at] : [])));
+  const kept = new Set(data.rows.flatMap((row, at) => (!wanted || matches(row, at, wanted) ? [at] : [])));
   if (state.order !== "plan") return [...kept].sort((a, b) => weight(b) - weight(a)).map((row) => ({ row }));
   return folds.flatMap((fold, number) => {
     const own = [];
@@ -223,6 +223,12 @@ function listen() {
   document.addEventListener("keydown", keys);
 }
 
+function costliest() {
+  if (!data.answers.length) return;
+  if (state.view === "arrays") byId("show-steps").click();
+  choose({ row: data.answers[0].row }, true);
+}
+
 function keys(event) {
   if (byId("dialog").open || event.ctrlKey || event.metaKey || event.altKey) return;
   const typed = event.target instanceof HTMLElement ? event.target.tagName : "";
@@ -237,7 +243,7 @@ function keys(event) {
     ArrowDown: () => move(1), ArrowUp: () => move(-1), ArrowRight: () => sideways(true), ArrowLeft: () => sideways(false),
     Home: () => chooseItem(0), End: () => chooseItem(table.items.length - 1), Enter: enter,
     "/": () => byId("filter").focus(), t: () => show({ view: "steps", order: state.order === "time" ? "plan" : "time" }),
-    a: () => byId(state.view === "arrays" ? "show-steps" : "show-arrays").click(), c: () => data.answers.length && choose({ row: data.answers[0].row }, true),
+    a: () => byId(state.view === "arrays" ? "show-steps" : "show-arrays").click(), c: costliest,
     "?": () => byId("dialog").showModal(), Escape: () => choose({}),
   };
   if (!known[event.key]) return;

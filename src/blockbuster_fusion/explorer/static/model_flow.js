@@ -66,16 +66,27 @@ class FlowView {
     }
     const edges = [...found.values()];
     const straight = (edge) => edge.to === edge.from + 1 && !edge.next;
-    const span = (edge) => [Math.min(edge.from, edge.to), Math.max(edge.from, edge.to)];
-    const lanes = { left: [], right: [] };
-    const ordered = edges.filter((edge) => !straight(edge)).sort((a, b) => (span(a)[1] - span(a)[0]) - (span(b)[1] - span(b)[0]) || a.from - b.from);
-    for (const edge of ordered) {
-      const [low, high] = span(edge);
+    const bundles = new Map(); // what one box stores for several others goes by one lane
+    for (const edge of edges.filter((each) => !straight(each))) {
       edge.side = edge.next || edge.to <= edge.from ? "left" : "right";
-      const own = lanes[edge.side];
-      edge.lane = own.findIndex((taken) => taken.every(([a, b]) => b <= low || a >= high));
-      if (edge.lane < 0) edge.lane = own.push([]) - 1;
-      own[edge.lane].push([low, high === low ? high + .5 : high]);
+      const key = `${edge.from} ${edge.side} ${edge.forced}`;
+      bundles.set(key, [...(bundles.get(key) || []), edge]);
+    }
+    const reach = (bundle) => {
+      const ends = bundle.flatMap((edge) => [edge.from, edge.to]);
+      return [Math.min(...ends), Math.max(...ends)];
+    };
+    const lanes = { left: [], right: [] }, length = (bundle) => reach(bundle)[1] - reach(bundle)[0];
+    for (const bundle of [...bundles.values()].sort((one, two) => length(one) - length(two) || one[0].from - two[0].from)) {
+      const [low, high] = reach(bundle), own = lanes[bundle[0].side];
+      let lane = own.findIndex((taken) => taken.every(([first, last]) => last <= low || first >= high));
+      if (lane < 0) lane = own.push([]) - 1;
+      own[lane].push([low, high === low ? high + .5 : high]);
+      const labels = new Set();
+      for (const edge of bundle) {
+        Object.assign(edge, { lane, unlabelled: labels.has(edge.bytes) });
+        labels.add(edge.bytes);
+      }
     }
     this.left = 16 + BOX.lane * lanes.left.length;
     this.width = this.left + BOX.pad + BOX.w + BOX.pad + 20 + BOX.lane * lanes.right.length;
@@ -135,7 +146,7 @@ class FlowView {
       const start = edge.from === edge.to ? from.y + from.h - 8 : from.y + from.h - 12, end = edge.from === edge.to ? to.y + 8 : to.y + 12, into = edge.side === "right" ? out + 5 : out - 5;
       const half = (start + end) / 2, turn = edge.side === "right" ? 90 : -90;
       path = `M${out} ${start}H${lane}V${end}H${into}`;
-      text = Math.abs(end - start) > 60 ? { x: lane, y: half, transform: `rotate(${turn} ${lane} ${half})`, "text-anchor": "middle", dy: -4 } : null;
+      text = Math.abs(end - start) > 60 && !edge.unlabelled ? { x: lane, y: half, transform: `rotate(${turn} ${lane} ${half})`, "text-anchor": "middle", dy: -4 } : null;
     }
     return svg("g", { class: `way ${edge.forced ? "forced" : ""} ${picked ? "picked" : ""}`, "data-edge": number },
       svg("title", {}, `${edge.arrays.map((array) => array.name).join(", ")}: ${label}\n${edge.arrays[0].reason}`),
