@@ -220,7 +220,7 @@ def test_the_two_questions_are_answered_up_front(plan: Browser) -> None:
     assert first.startswith("Which step costs most?linear (layers 0–11), run by PyTorch: 90.0%")
     assert "12 × 90 µs measured, 1080 µs in all" in first
     assert "Why is it not fused further?reads 3 KB that gelu stores" in first
-    assert second.startswith("Which kernel costs most?gelu (layers 0–4, 6–11), run by 1 kernel")
+    assert second.startswith("Which kernel costs most?gelu (layers 0–4, 6–11), run by 1 generated")
     plan.click(".answer .link")
     assert plan.value(CHOSEN) == "linear"
 

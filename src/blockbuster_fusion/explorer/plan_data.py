@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from blockbuster_fusion.explorer.flow import arrays
 from blockbuster_fusion.explorer.steps import Data
-from blockbuster_fusion.plans.amounts import amount, duration, timed
+from blockbuster_fusion.plans.amounts import amount, counted, duration, timed
 from blockbuster_fusion.plans.plan import Plan, SizePlan, Step
 from blockbuster_fusion.plans.records import to_data
 from blockbuster_fusion.report.report import Costly, Layers, Report, Row, Section
@@ -130,7 +130,7 @@ def _answer(costly: Costly, rows: list[Data]) -> Data:
         "row": max(own, key=lambda at: len(rows[at]["steps"])),
         "name": row.name,
         "kind": row.kind,
-        "by": row.by,
+        "by": counted(len(row.kernels), "generated kernel") if row.kernels else row.by,
         "layers": costly.title,
         "share": percent(costly.share),
         "cost": _spent(costly, timed(row.time.seconds, row.time.basis)),

@@ -114,7 +114,7 @@ function answer(data, found, actions) {
   const why = found.why.slice(0, 2), rest = found.why.length - why.length;
   return html("article", { class: `answer ${found.kind}` },
     html("h2", {}, found.kind === "kernels" ? "Which kernel costs most?" : "Which step costs most?"),
-    html("p", {}, link(found.name, () => actions.chooseRow(found.row)), `${where}, run by ${found.by === "PyTorch" ? "PyTorch" : found.by}: `, html("b", {}, `${found.share} of the whole`), `; ${found.cost}; ${found.moves}; ${found.lines.slice(0, 2).join(", ")}`),
+    html("p", {}, link(found.name, () => actions.chooseRow(found.row)), `${where}, run by ${found.by}: `, html("b", {}, `${found.share} of the whole`), `; ${found.cost}; ${found.moves}; ${found.lines.slice(0, 2).join(", ")}`),
     html("h2", {}, "Why is it not fused further?"),
     html("ul", {}, ...why.map((text) => html("li", {}, text)), rest > 0 ? html("li", {}, link(`and ${rest} more ${rest > 1 ? "reasons" : "reason"}`, () => actions.chooseRow(found.row))) : null), found.kind === "library" ? margin(data) : null);
 }
